@@ -351,7 +351,7 @@ class Harness:
 
     def memory(self, data_set: DataSet) -> Lanes:
         """Growth of resident memory per entry, in bytes, on servers started for this purpose."""
-        return self._growth(
+        return self.growth_of(
             data_set.entries,
             lambda pair: None,
             lambda pair: fill(pair, chunks(data_set, data_set.entries)),
@@ -376,9 +376,9 @@ class Harness:
                 if not isinstance(pending, list) or pending[0] != entries:
                     raise BenchError(f"{entries} entries were read, XPENDING says {pending!r}")
 
-        return self._growth(entries, prepare, grow)
+        return self.growth_of(entries, prepare, grow)
 
-    def _growth(
+    def growth_of(
         self, entries: int, prepare: Callable[[Pair], None], grow: Callable[[Pair], None]
     ) -> Lanes:
         """The growth of resident memory per entry, in bytes, caused by `grow`."""

@@ -141,17 +141,21 @@ def loads(harness: Harness, entries: int) -> Lanes:
     for side in pair.values():
         for _ in saving(side):
             time.sleep(LOOK_S)
-    return starts(harness, pair, entries, LOADED_STARTS)
+    return starts(harness, pair, entries, LOADED_STARTS, lambda side: check_loaded(side, entries))
 
 
 def replays(harness: Harness, entries: int) -> Lanes:
     """CPU time per entry of a start from a journal that was never rewritten; entries per second."""
-    return starts(harness, harness.loaded_pair(entries, JOURNAL), entries, 1)
+    pair = harness.loaded_pair(entries, JOURNAL)
+    return starts(harness, pair, entries, 1, lambda side: check_loaded(side, entries))
 
 
-def starts(harness: Harness, pair: Pair, entries: int, times: int) -> Lanes:
+def starts(
+    harness: Harness, pair: Pair, items: int, times: int, check: Callable[[Side], None]
+) -> Lanes:
     """Start both servers again from their directories, `times` per round, each time after a start
-    from an empty directory, whose time is subtracted. Returns medians of the differences."""
+    from an empty directory, whose time is subtracted. Returns medians of the differences, divided
+    by the number of items. `check` raises BenchError when something is missing."""
 
     def once(side: Side) -> Reading:
         costs_ns, seconds = [], []
@@ -164,9 +168,9 @@ def starts(harness: Harness, pair: Pair, entries: int, times: int) -> Lanes:
             costs_ns.append(side.server.cpu_ns() - empty_ns)
         took_s, cost_ns = statistics.median(seconds), statistics.median(costs_ns)
         if took_s <= 0 or cost_ns <= 0:
-            raise BenchError(f"{entries} entries load too quickly to tell from an empty start")
-        check_loaded(side, entries)
-        return Reading(cost_ns / entries, entries / took_s)
+            raise BenchError(f"{items} items load too quickly to tell from an empty start")
+        check(side)
+        return Reading(cost_ns / items, items / took_s)
 
     return harness.alternate(_lanes(pair, once))
 

@@ -81,7 +81,7 @@ def table_line(outcome: Outcome, self_check: bool) -> str:
 
 def cost_text(cost: float, unit: str) -> str:
     """A cost in readable form: 812 ns, 12.4 us, 19.0 B, 1.10 x."""
-    if unit == "bytes/entry":
+    if unit.startswith("bytes/"):
         return f"{cost:.1f} B"
     if unit == "us":
         return f"{cost:,.0f} us"

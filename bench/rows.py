@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench import client_rows, tls_rows, writer_rows
+from bench import client_rows, small_rows, tls_rows, writer_rows
 from bench.command_rows import ALONE, MESSAGES, OTHERS, CommandRow
 from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
@@ -33,6 +33,8 @@ WRITERS = "Reservations, our server against itself"
 CLIENT = "The Python client against plain redis-py"
 JOURNAL = "Append with the journal on"
 KEEPING = "Snapshot and start, {kept} entries"
+SMALL = "Many small streams"
+LARGE = "Large values"
 
 ROWS: list[Row] = []
 
@@ -275,6 +277,56 @@ def load_snapshot(harness: Harness) -> Lanes:
 @row("replay", KEEPING, "start from a journal", Goal(ratio=10.0, rate_ratio=10.0))
 def replay_journal(harness: Harness) -> Lanes:
     return replays(harness, harness.plan.kept_entries)
+
+
+# Many small streams; large values
+
+
+def add_measured(
+    section: str, unit: str, measured: tuple[tuple[str, str, Callable[[Harness], Lanes], Goal], ...]
+) -> None:
+    """Add rows of one unit: (name, title, measure, goal)."""
+    for name, title, measure, goal in measured:
+        row(name, section, title, goal, unit)(measure)
+
+
+AS_FAST = Goal(ratio=1.0, rate_ratio=1.0)
+EVERYSEC = journal_of("everysec")
+
+add_measured(SMALL, "bytes/stream", (
+    ("small-memory", "memory, 20 entries", small_rows.memory, Goal(ratio=3.0)),
+    ("small-group", "memory, a group", small_rows.group_memory, Goal(ratio=0.85)),
+    ("small-consumer", "memory, consumer and 1 pending", small_rows.consumer_memory,
+     Goal(ratio=1.0)),
+    ("small-file", "snapshot's size, 20 entries", small_rows.file_size, Goal(ratio=0.9)),
+    ("small-loaded", "memory after loading it", small_rows.loaded_memory, Goal(ratio=1.0)),
+))  # fmt: skip
+add_measured(SMALL, "ns/stream", (
+    ("small-save", "SAVE, 20 entries", small_rows.save, AS_FAST),
+    ("small-load", "start from the snapshot", small_rows.load, AS_FAST),
+    ("small-bgsave", "BGSAVE, 2 entries and a group", small_rows.background("BGSAVE"), AS_FAST),
+    ("small-rewrite", "BGREWRITEAOF of the same", small_rows.background("BGREWRITEAOF"), AS_FAST),
+    ("small-replay", "start from a journal of the same", small_rows.replay, AS_FAST),
+))  # fmt: skip
+add_measured(SMALL, "us", (
+    ("small-stall", "worst PING during BGSAVE", small_rows.stall, Goal(cost_max=2000)),
+))  # fmt: skip
+add_measured(SMALL, "ns/op", (
+    ("small-last-p16", "last entry of a random stream", small_rows.last_entries, Goal(ratio=1.3)),
+))  # fmt: skip
+add_measured(LARGE, "us", (
+    ("large-100k", "append of 100 KB", small_rows.large_values(100_000, 4000, 1000),
+     Goal(ratio=1.0)),
+    ("large-1m", "append of 1 MB", small_rows.large_values(1_000_000, 400, 100),
+     Goal(ratio=1.0)),
+    ("large-100k-everysec", "append of 100 KB, everysec",
+     small_rows.large_values(100_000, 4000, 1000, EVERYSEC), Goal(ratio=1.0)),
+    ("large-1m-everysec", "append of 1 MB, everysec",
+     small_rows.large_values(1_000_000, 400, 100, EVERYSEC), Goal(ratio=1.0)),
+))  # fmt: skip
+add_measured(MEMORY, "bytes/entry", (
+    ("unique-names", "memory, 10 unique field names", small_rows.unique_names, Goal(ratio=0.9)),
+))  # fmt: skip
 
 
 # Range and seek: on the small stream, then on the large one

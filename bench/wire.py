@@ -56,7 +56,11 @@ class Client:
 
     def skip_ids(self, count: int) -> None:
         """Read `count` replies, each of which must be an ID (a bulk string)."""
-        lines_left = count * LINES_PER_ID_REPLY
+        self.skip_lines(count * LINES_PER_ID_REPLY)
+
+    def skip_lines(self, count: int) -> None:
+        """Read `count` lines of replies, none of which may be an error."""
+        lines_left = count
         last_byte = b"\n"
         while lines_left > 0:
             data = self._socket.recv(RECEIVE_BYTES)

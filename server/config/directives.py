@@ -180,7 +180,8 @@ class Config(ReplicaDirectives, TlsDirectives, Accepted):
         False,
         YES_NO,
         "compress snapshots with zstd: files of a half to a third of the size, but several times "
-        "the processor time for saving and twice the time for loading. Redis' default is yes",
+        "the processor time for saving and twice the time for loading. Small streams are always "
+        "compressed. Redis' default is yes",
         section=DATA,
     )
     journal_reserve_size: int = directive(

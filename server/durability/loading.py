@@ -10,17 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from millstream.errors import DataError
+from millstream.errors import BlockError, DataError
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal import JournalReader, TornEnd, read_head
 from millstream.storage.files.manifest import Manifest, check_manifest_owner, check_owner, is_base
 from millstream.storage.files.snapshot import BlockType, KeyRecord, SnapshotEnds, SnapshotReader
+from millstream.storage.streams.small_streams import SmallLoader
 
 Progress = Callable[[int, int], None]
 _PROGRESS_BYTES = 1 << 20
 # Bytes read between two yields: less than a millisecond's work, unless a single frame is larger.
 _BYTES_PER_SLICE = 64 * 1024
 _KEYS_PER_SLICE = 64
+_SMALL_PER_SLICE = 256  # small streams: less than a millisecond's work
 # What a frame counts in addition to its payload: its header on the way to a replica.
 FRAME_BYTES = 20
 
@@ -46,6 +48,7 @@ class Restorable(Protocol):
     def restore(
         self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Any], /
     ) -> None: ...
+    def restore_small(self, small: SmallLoader, most: int, /) -> int: ...
     def restore_global(self, meta: dict[str, Any], /) -> None: ...
 
 
@@ -145,11 +148,30 @@ class Loader:
         self.frame_bytes = summary.global_meta.get("frame_bytes", 0)
         report.entries = summary.entries
         for section in range(len(summary.sections)):
+            small = reader.small_streams(section)
+            if small is not None:
+                yield from self._read_small(reader, small, report)
+                continue
             for record in reader.records(section):
                 yield from self._read_key(reader, record)
                 report.keys += 1
                 if report.keys % _KEYS_PER_SLICE == 0:
                     yield
+
+    def _read_small(
+        self, reader: SnapshotReader, small: SmallLoader, report: LoadReport
+    ) -> Iterator[None]:
+        """Read a section of small streams in slices."""
+        if small.chunk_number is not None:
+            self.done_bytes = reader.summary.chunks[small.chunk_number].offset
+        try:
+            while loaded := self._keyspace.restore_small(small, _SMALL_PER_SLICE):
+                report.keys += loaded
+                yield
+        except BlockError as error:
+            raise reader.bad_small_block(small, error) from None
+        except (ValueError, OverflowError) as error:
+            raise _not_restored(reader, small.key, error) from error
 
     def _read_key(self, reader: SnapshotReader, record: KeyRecord) -> Iterator[None]:
         """Read one key in slices, because it may be larger than all others together."""
@@ -163,10 +185,7 @@ class Loader:
         try:
             self._keyspace.restore(record.db, record.key, record.kind, reader.meta(record), blocks)
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{reader.name}: the key {record.key!r} cannot be restored ({error}) though its"
-                " checksum fits: another version may have written it; nothing was changed"
-            ) from error
+            raise _not_restored(reader, record.key, error) from error
 
     def _read_journals(self, frames: JournalReader, report: LoadReport) -> Iterator[None]:
         keyspace, apply = self._keyspace, self._apply
@@ -190,3 +209,10 @@ class Loader:
                 self.done_bytes = before + offset
                 next_stop = self.done_bytes + _BYTES_PER_SLICE
                 yield
+
+
+def _not_restored(reader: SnapshotReader, key: bytes | None, error: Exception) -> DataError:
+    return DataError(
+        f"{reader.name}: the key {key!r} cannot be restored ({error}) though its checksum fits:"
+        " another version may have written it; nothing was changed"
+    )

@@ -35,7 +35,7 @@ from millstream.storage.files.snapshot import BASE_SALT_SIZE, SnapshotWriter
 
 log = logging.getLogger("millstream.persistence")
 
-_SLICE_KEYS = 64
+_SLICE_COST = 512  # Capture.step: well below a millisecond
 _QUEUED_SLICES_MAX = 32
 _QUEUE_FULL_WAIT_S = 0.002
 _FREED_BLOCKS = 512  # freed in one step, which takes a fraction of a millisecond
@@ -63,7 +63,7 @@ class Config(Protocol):
 
 
 class CaptureLike(Protocol):
-    def step(self, max_keys: int, /) -> list[Any] | None: ...
+    def step(self, max_cost: int, /) -> list[Any] | None: ...
     def close(self) -> None: ...
 
 
@@ -413,7 +413,7 @@ class Snapshots:
         """The next keys; None at the end, and after a failed capture, which fails the job."""
         assert job.capture is not None
         try:
-            return job.capture.step(_SLICE_KEYS)
+            return job.capture.step(_SLICE_COST)
         except Exception as error:
             log.exception("the keys could not be captured")
             job.error = error
@@ -434,7 +434,6 @@ class Snapshots:
             directory=self._files.directory,
             salt=self._files.disk.random(BASE_SALT_SIZE),
             compressed=self._config.rdbcompression,
-            ordering="ordering" in job.global_meta,
             pause=job.pause,
         )
 

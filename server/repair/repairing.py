@@ -123,7 +123,7 @@ class _Repair:
                 directory=made.directory,
                 salt=self._disk.random(BASE_SALT_SIZE),
                 compressed=False,
-                ordering="ordering" in salvage.keyspace.global_meta(),
+                small_compressed=False,
             )
             # Frames may be lost: this data is not that of any line of history.
             salvage.keyspace.histories = ()

@@ -13,6 +13,7 @@ cdef class Block:
     cdef Block without_all(self, list ids)
     cdef inline void mark(self, Py_ssize_t at) noexcept
     cdef Block copy(self)
+    cdef Py_ssize_t write_unsealed(self, char* at) noexcept
     cdef int write(self, char* at) except -1
 
 
@@ -54,17 +55,22 @@ cdef class OpenBlock:
     cdef inline uint8_t* write_names(self, uint8_t* at, Slice* items, Py_ssize_t count) except NULL
     cdef inline int find_set(self, Slice* items, Py_ssize_t count) noexcept
     cdef inline bint is_new_to_node(self, uint8_t ref) noexcept
-    cdef int measure_again(self, const View* view) noexcept
+    cdef int measure_node(self) noexcept
     cdef inline void measure(self, uint8_t ref, uint64_t ms, uint64_t seq, uint64_t names,
                              uint64_t values, uint64_t fields) noexcept
     cdef bint delete(self, uint64_t ms, uint64_t seq) noexcept
     cdef void reset(self) noexcept
     cdef Py_ssize_t data_size(self) noexcept
     cdef inline void count_capacity(self, uint32_t capacity) noexcept
+    cdef Py_ssize_t write_unsealed(self, char* at) noexcept
     cpdef Block freeze(self)
 
 
 cdef void view_of(const Head* head, View* out) noexcept nogil
+cdef const Head* sound_head(const uint8_t* data, Py_ssize_t size) except NULL
+cdef uint64_t form_size(const Head* head) noexcept nogil
+cdef Block read_block(const Head* form, Py_ssize_t size)
+cdef OpenBlock reopened(const View* view)
 cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0
 cdef void cursor_start(Cursor* cursor, const View* view) noexcept nogil
 cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t seq) noexcept nogil

@@ -43,6 +43,7 @@ cdef enum:
     # Readable bytes after the entries, because short copies may read past the end.
     SLACK = 32
     PAYLOAD_MAX = 0x7fffffff
+    NOT_MEASURED = 0xffffffff
 
 
 cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0:
@@ -558,7 +559,7 @@ cdef inline uint64_t table_size(uint32_t count, uint32_t sets, uint32_t nodes) n
     return 4 * (<uint64_t>checkpoint_count(count) + sets + (nodes - 1 if nodes else 0))
 
 
-cdef inline uint64_t form_size(const Head* head) noexcept nogil:
+cdef uint64_t form_size(const Head* head) noexcept nogil:
     """The size of the disk form that begins with this header."""
     return table_size(head.count, head.set_count, head.node_count) + (
         BLOCK_HEADER_BYTES + <uint64_t>head.size)
@@ -709,13 +710,17 @@ cdef class Block:
 
     cdef int write(self, char* at) except -1:
         """Write the disk form to `at`, which must have enough space."""
-        cdef Py_ssize_t size = form_size(self.head)
-        cdef Head* written = <Head*>at
-        memcpy(at, self.head, size)
-        written.owner = NULL
-        written.crc32 = 0
-        written.crc32 = crc32(PyMemoryView_FromMemory(at, size, PyBUF_READ))
+        cdef Py_ssize_t size = self.write_unsealed(at)
+        (<Head*>at).crc32 = crc32(PyMemoryView_FromMemory(at, size, PyBUF_READ))
         return 0
+
+    cdef Py_ssize_t write_unsealed(self, char* at) noexcept:
+        """Write the disk form without its checksum, which stays 0; return its size."""
+        cdef Py_ssize_t size = form_size(self.head)
+        memcpy(at, self.head, size)
+        (<Head*>at).owner = NULL
+        (<Head*>at).crc32 = 0
+        return size
 
     @staticmethod
     def pack(blocks, Py_ssize_t bytes_max, Py_ssize_t entries_max):
@@ -934,6 +939,8 @@ cdef class OpenBlock:
             self.closed = large
             self.node_count = 0  # it is 1 when an earlier call ran out of memory
             return self.start_node() == 0
+        if self.node_listpack == NOT_MEASURED:
+            self.measure_node()
         full = node_entries != 0 and self.count - self.node_start >= node_entries
         full = full or (node_bytes != 0 and self.node_listpack + payload >= node_bytes)
         if (self.closed or large or self.count >= BLOCK_ENTRIES_MAX
@@ -1109,13 +1116,20 @@ cdef class OpenBlock:
         """A sealed copy of the entries, of exact size."""
         cdef Block block
         cdef Head* head
-        cdef uint32_t checkpoints = checkpoint_count(self.count)
-        cdef uint32_t nodes = self.node_count - 1 if self.node_count else 0
-        cdef char* at
         if self.count == 0:
             raise ValueError("an empty block cannot be sealed")
         block = Block.__new__(Block)
         head = new_head(block, self.data_size())
+        self.write_unsealed(<char*>head)
+        head.owner = <PyObject*>block
+        return block
+
+    cdef Py_ssize_t write_unsealed(self, char* at) noexcept:
+        """Write the disk form without its checksum, which stays 0; return its size. Not for an
+        empty block."""
+        cdef Head* head = <Head*>at
+        cdef uint32_t checkpoints = checkpoint_count(self.count)
+        cdef uint32_t nodes = self.node_count - 1 if self.node_count else 0
         memcpy(head.magic, <const char*>b"MB", 2)
         head.version = FORMAT_VERSION
         head.zero = 0
@@ -1127,6 +1141,7 @@ cdef class OpenBlock:
         head.node_count = self.node_count
         head.first_ms, head.first_seq = self.first_ms, self.first_seq
         head.last_ms, head.last_seq = self.last_ms, self.last_seq
+        head.owner = NULL
         at = <char*>(head + 1)
         memcpy(at, self.checkpoints, 4 * checkpoints)
         at += 4 * checkpoints
@@ -1134,45 +1149,20 @@ cdef class OpenBlock:
         at += 4 * self.set_count
         memcpy(at, self.nodes, 4 * nodes)
         memcpy(at + 4 * nodes, self.data, self.size)
-        return block
+        return BLOCK_HEADER_BYTES + self.data_size()
 
     @staticmethod
     def reopen(Block block not None) -> OpenBlock | None:
         """An open block that continues this block, which is not modified; None when the block was
         not written by this implementation."""
-        cdef OpenBlock made = OpenBlock.__new__(OpenBlock)
         cdef View view
-        cdef uint32_t checkpoints = checkpoint_count(block.head.count)
-        cdef uint32_t nodes = block.head.node_count - 1
         view_of(block.head, &view)
-        if view.set_count and view.sets[0] != 1:
-            return None  # appending expects the first set there
-        made.data = <uint8_t*>grown(NULL, view.size + SLACK, 1)
-        memcpy(made.data, view.entries, view.size + SLACK)
-        made.count_capacity(view.size + SLACK)
-        if checkpoints:
-            made.checkpoints = <uint32_t*>grown(NULL, checkpoints, 4)
-            memcpy(made.checkpoints, view.checkpoints, 4 * checkpoints)
-            made.checkpoint_capacity = checkpoints
-        if view.set_count:
-            made.sets = <uint32_t*>grown(NULL, view.set_count, 4)
-            memcpy(made.sets, view.sets, 4 * view.set_count)
-        if nodes:
-            made.nodes = <uint32_t*>grown(NULL, nodes, 4)
-            memcpy(made.nodes, view.nodes, 4 * nodes)
-            made.node_start = view.nodes[nodes - 1]
-        made.set_count = made.set_capacity = <uint16_t>view.set_count
-        made.node_count = <uint16_t>view.node_count
-        made.node_capacity = <uint16_t>nodes
-        made.size = view.size
-        made.count, made.live = view.count, view.live
-        made.first_ms, made.first_seq = view.first_ms, view.first_seq
-        made.last_ms, made.last_seq = view.last_ms, view.last_seq
-        made.measure_again(&view)
-        return made
+        return reopened(&view)
 
-    cdef int measure_again(self, const View* view) noexcept:
-        """Compute the listpack size of the last node from its entries."""
+    cdef int measure_node(self) noexcept:
+        """Compute the listpack size of the last node from its entries: only before an append, because
+        most streams that are loaded get no entries for a while."""
+        cdef View view
         cdef Cursor cursor
         cdef uint8_t ref
         cdef uint32_t count = self.count
@@ -1181,11 +1171,12 @@ cdef class OpenBlock:
         cdef uint64_t names
         cdef uint64_t values
         cdef uint32_t _
-        cursor_to_index(&cursor, view, self.node_start)
+        self.view(&view)
+        cursor_to_index(&cursor, &view, self.node_start)
         self.count = self.node_start
         while self.count < count:
             ref = cursor.at[0] & 31
-            cursor_next(&cursor, view)
+            cursor_next(&cursor, &view)
             names = values = 0
             if self.is_new_to_node(ref):
                 names = listpack_names_of(&cursor.entry)
@@ -1239,6 +1230,52 @@ cdef class OpenBlock:
         if self.count:
             self.view(&view)
             check_view(&view)
+
+
+cdef OpenBlock reopened(const View* view):
+    """An open block that continues a block, whose entries were checked; None when the block was not
+    written by this implementation."""
+    cdef OpenBlock made = OpenBlock.__new__(OpenBlock)
+    cdef uint32_t checkpoints = checkpoint_count(view.count)
+    cdef uint32_t nodes = view.node_count - 1
+    if view.set_count and view.sets[0] != 1:
+        return None  # appending expects the first set there
+    made.data = <uint8_t*>grown(NULL, view.size + SLACK, 1)
+    memcpy(made.data, view.entries, view.size)
+    memset(made.data + view.size, 0, SLACK)
+    made.count_capacity(view.size + SLACK)
+    if checkpoints:
+        made.checkpoints = <uint32_t*>grown(NULL, checkpoints, 4)
+        memcpy(made.checkpoints, view.checkpoints, 4 * checkpoints)
+        made.checkpoint_capacity = checkpoints
+    if view.set_count:
+        made.sets = <uint32_t*>grown(NULL, view.set_count, 4)
+        memcpy(made.sets, view.sets, 4 * view.set_count)
+    if nodes:
+        made.nodes = <uint32_t*>grown(NULL, nodes, 4)
+        memcpy(made.nodes, view.nodes, 4 * nodes)
+        made.node_start = view.nodes[nodes - 1]
+    made.set_count = made.set_capacity = <uint16_t>view.set_count
+    made.node_count = <uint16_t>view.node_count
+    made.node_capacity = <uint16_t>nodes
+    made.size = view.size
+    made.count, made.live = view.count, view.live
+    made.first_ms, made.first_seq = view.first_ms, view.first_seq
+    made.last_ms, made.last_seq = view.last_ms, view.last_seq
+    made.node_listpack = NOT_MEASURED
+    return made
+
+
+def seal_forms(bytes forms not None) -> None:
+    """Put the checksums into contiguous disk forms that `write_unsealed` wrote, in place. Only for
+    bytes without another reference."""
+    cdef char* at = PyBytes_AS_STRING(forms)
+    cdef char* end = at + len(forms)
+    cdef Py_ssize_t size
+    while at < end:
+        size = form_size(<Head*>at)
+        (<Head*>at).crc32 = crc32(PyMemoryView_FromMemory(at, size, PyBUF_READ))
+        at += size
 
 
 cdef void* grown(void* memory, uint64_t items, uint64_t item_size) except NULL:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from millstream.storage.blocks.skiplist import SkipList
+    from millstream.storage.streams.key_slots import KeySlots
     from millstream.storage.streams.keyspace import Keyspace
 
 _AT_ONCE = 1024  # blocks of a trim, or items of a container, that are freed immediately
@@ -41,11 +42,11 @@ class _Items:
         return len(self._items) > 0
 
 
-class _Table(_Items):
-    """A dict of a database, which a snapshot or a long KEYS may still read."""
+class _Table:
+    """A table of a database, which a snapshot or a long KEYS may still read."""
 
-    def __init__(self, keyspace: Keyspace, table: dict[Any, Any]) -> None:
-        super().__init__(table)
+    def __init__(self, keyspace: Keyspace, table: Freeable) -> None:
+        self.free_step = table.free_step
         self._keyspace = keyspace
 
     def is_read(self) -> bool:
@@ -61,7 +62,7 @@ def defer(wanted: bool) -> None:
     global _deferring
     _deferring = wanted
     if not wanted:
-        WASTE[:] = [item for item in WASTE if not isinstance(item, _Items)]
+        WASTE[:] = [item for item in WASTE if not isinstance(item, _Items | _Table)]
         while free_step(_AT_ONCE):
             pass
 
@@ -89,11 +90,12 @@ def free_parts(whole: SkipList) -> None:
         WASTE.remove(part)
 
 
-def discard_table(keyspace: Keyspace, table: dict[Any, Any]) -> None:
-    """Free a dict of a database. The number of keys does not matter, because few keys may have many
-    blocks."""
+def discard_table(keyspace: Keyspace, table: dict[Any, Any] | KeySlots) -> None:
+    """Free a dict or the slots of a database. The number of keys does not matter, because few keys
+    may have many blocks."""
     if _deferring and table:
-        WASTE.append(_Table(keyspace, table))
+        items = _Items(table) if isinstance(table, dict) else table
+        WASTE.append(_Table(keyspace, items))
 
 
 def discard_items(items: Container) -> None:

@@ -47,6 +47,7 @@ from millstream.storage.files.snapshot import (
     parse_chunk_header,
     parse_copy_header,
     parse_summary,
+    unpack_footer_part,
 )
 
 B = TypeVar("B", bound=BlockLike)
@@ -210,7 +211,7 @@ def _add_damaged(file: File, header: Header, parts: _Parts, end: int) -> None:
     raw = _unpacked_section(content)
     place = Place(start, len(content), len(content) if raw is None else len(raw), crc, 0)
     if raw is None:
-        if header.is_compressed:
+        if header.is_packed(content):
             place = place._replace(raw_length=int.from_bytes(data[8:12], "little"))
         parts.add(place, is_chunk=True)
     elif crc32(content, header.seed) == crc:
@@ -221,10 +222,10 @@ def _add_damaged(file: File, header: Header, parts: _Parts, end: int) -> None:
 
 
 def _unpacked_section(data: bytes) -> bytes | None:
-    """The msgpack array of a copy of the index; None when the bytes are not such a copy."""
+    """A copy of a section of the index, unpacked; None when the bytes are not such a copy."""
     try:
         raw = zstandard.ZstdDecompressor().decompress(data)
-        return raw if isinstance(msgpack.unpackb(raw), list) else None
+        return raw if isinstance(unpack_footer_part(raw), list) else None
     except (zstandard.ZstdError, ValueError):
         return None
 
@@ -255,7 +256,7 @@ def _walk_footer(file: File, position: int, seed: int) -> tuple[list[Place], Sum
     while (frame := _read_frame(file, position, seed)) is not None:
         place, raw = frame
         try:
-            content = msgpack.unpackb(raw)
+            content = unpack_footer_part(raw)
         except ValueError:
             break
         if isinstance(content, dict):

@@ -16,12 +16,21 @@ import msgpack  # type: ignore[import-untyped]
 import zstandard
 
 from millstream.errors import BlockError, DamageError, DataError, FormatError
+from millstream.storage.blocks.block import seal_forms
 from millstream.storage.blocks.checksum import crc32
 from millstream.storage.files.disk import Bytes
 from millstream.storage.streams.held_form import SharedHeld
 from millstream.storage.streams.idempotence import SharedWindow
 from millstream.storage.streams.producers import SharedProducers
 from millstream.storage.streams.shared_groups import SharedGroups
+from millstream.storage.streams.small_streams import (
+    SmallLoader,
+    SmallStreams,
+    chunk_of,
+    is_small_section,
+    section_head,
+    small_rows,
+)
 
 MAGIC = b"MILLSNAP"
 END_MAGIC = b"MILLSEND"
@@ -31,6 +40,8 @@ VERSION = 2
 # The version of snapshots with reservations, sealed or followed streams. Versions of millstream
 # without these features must not read them.
 ORDERING_VERSION = 3
+# The version of snapshots with sections of small streams, which every new snapshot has.
+SMALL_VERSION = 4
 HEADER_SIZE = 96
 OLD_HEADER_SIZE = 64
 TRAILER_SIZE = 40
@@ -41,6 +52,8 @@ TAIL_SIZE = PADDING_MAX = 4096
 CHUNK_HEADER_SIZE = 16
 CHUNK_ENTRIES_MAX = 32_768
 CHUNK_BYTES_MAX = 4 << 20
+# Smaller than other chunks: one damaged byte of a compressed chunk may lose the rest of it.
+SMALL_CHUNK_BYTES = 256 << 10
 RUN_BLOCKS_MAX = 256  # written or read in one step: less than a millisecond's work
 
 _HEADER = struct.Struct("<8sII16sQQ4s8x")  # the same in every version, followed by a crc32
@@ -61,6 +74,7 @@ _STEP_BYTES = 128 << 10  # input of one call of zstd, which runs without the int
 _LEVEL = 1
 _LEVEL_STORED = -(128 << 10)  # the fastest level: it searches for no matches
 _SALVAGE_STEP_BYTES = 512
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SYNC_BYTES = 1 << 20  # a sync begins after each: keeps the last sync, and the journal's, short
 
 
@@ -181,8 +195,8 @@ class SnapshotWriter:
     """Writes one snapshot: `add` every key, then `finish`. Any method may raise OSError.
 
     `directory` is the ID of the data directory, `salt` random bytes that seed the checksums of
-    chunks and index. `ordering`: keys may use the features of ORDERING_VERSION. Without
-    `compressed`, chunks are stored uncompressed. `pause` is called between small pieces of work, so
+    chunks and index. `compressed`: whether chunks are compressed, `small_compressed`: those
+    of small streams. `pause` is called between small pieces of work, so
     that an event loop in the same process can run.
     """
 
@@ -196,10 +210,9 @@ class SnapshotWriter:
         directory: bytes,
         salt: bytes,
         compressed: bool = True,
-        ordering: bool = False,
+        small_compressed: bool = True,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
-        version = ORDERING_VERSION if ordering else VERSION
         self._file = file
         self._pause = pause
         self._identity = {
@@ -209,11 +222,13 @@ class SnapshotWriter:
             "directory": directory,
             "salt": salt,
             "compressed": compressed,
+            "version": SMALL_VERSION,
         }
-        if ordering:
-            self._identity["version"] = version
         self._seed = int.from_bytes(salt, "little")
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL) if compressed else _Storing()
+        self._small_compressor = (
+            zstandard.ZstdCompressor(level=_LEVEL) if small_compressed else _Storing()
+        )
         # A second compressor, because the state of the first one belongs to the open chunk.
         self._index_compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._chunks: list[Place] = []
@@ -221,15 +236,56 @@ class SnapshotWriter:
         self._copies: list[int] = []  # the beginning of each section's copy
         self._records: list[bytes] = []
         self._records_bytes = 0
+        self._small = _SmallChunk()
         self._synced_size = 0
         self.keys = 0
         self.entries = 0
         flags = _COMPRESSED if compressed else 0
-        file.write(encode_header(Header(uuid, created_ms, seq, version, flags, salt, directory)))
+        header = Header(uuid, created_ms, seq, SMALL_VERSION, flags, salt, directory)
+        file.write(encode_header(header))
         self._begin_chunk()
 
-    def add(self, captured: CapturedLike) -> None:
-        """Write a key: its blocks to chunks, the rest to the index."""
+    def _add_small(self, batch: SmallStreams) -> None:
+        """Write a batch of small streams, with others to one chunk and one section."""
+        rows, forms = batch.take()
+        self._pause()
+        seal_forms(forms)
+        self._small.add(rows, forms, batch)
+        self.keys += batch.keys
+        self.entries += batch.entries
+        if self._small.is_full:
+            self._end_small()
+        self._pause()
+
+    def _end_small(self) -> None:
+        """Write the open chunk and section of small streams. A chunk of other streams ends before,
+        so that the numbers of chunks follow their order."""
+        small = self._small
+        if not small.keys:
+            return
+        self._end_section()
+        self._end_chunk()
+        self._small = _SmallChunk()
+        head = section_head(len(self._chunks) if small.raw_length else None)
+        raw = head + b"".join(small.rows)
+        self._add_section(raw, small.keys)
+        self._write_copies()
+        if not small.raw_length:
+            return
+        packing = self._small_compressor.compressobj()
+        packed: list[bytes] = []
+        for forms in small.forms:
+            packed.append(packing.compress(forms))
+            self._pause()
+        packed.append(packing.flush())
+        self._write_chunk(packed, small.raw_length, small.entries)
+
+    def add(self, captured: CapturedLike | SmallStreams) -> None:
+        """Write a key, its blocks to chunks and the rest to the index, or a batch of small
+        streams."""
+        if isinstance(captured, SmallStreams):
+            self._add_small(captured)
+            return
         meta = self._pack_meta(captured.meta)
         place: tuple[int, ...] | None = None
         length = sum(map(len, meta))
@@ -254,7 +310,8 @@ class SnapshotWriter:
         self._pause()
 
     def finish(self, global_meta: dict[str, Any]) -> None:
-        """Write the open chunk and section, and the footer. The file is not synced yet."""
+        """Write the open chunks and sections, and the footer. The file is not synced yet."""
+        self._end_small()
         self._end_section()
         self._write_copies()  # before the last chunk: far from the end, which may get lost
         self._end_chunk()
@@ -392,30 +449,65 @@ class SnapshotWriter:
         self._compress_waiting()
         self._packed.append(self._packing.flush())
         self._write_copies()
+        self._write_chunk(self._packed, self._raw, self._chunk_entries)
+        self._begin_chunk()
+
+    def _write_chunk(self, packed: Sequence[bytes], raw_length: int, entries: int) -> None:
         length, crc = 0, self._seed
-        for part in self._packed:
+        for part in packed:
             length += len(part)
             crc = crc32(part, crc)
-        self._chunks.append(Place(self._file.size, length, self._raw, crc, self._chunk_entries))
-        self._file.write(_CHUNK.pack(CHUNK_MAGIC, length, self._raw, crc))
-        for part in self._packed:
+        self._chunks.append(Place(self._file.size, length, raw_length, crc, entries))
+        self._file.write(_CHUNK.pack(CHUNK_MAGIC, length, raw_length, crc))
+        for part in packed:
             if part:
                 self._file.write(part)
         if self._file.size - self._synced_size >= _SYNC_BYTES:
             self._file.begin_sync()
             self._synced_size = self._file.size
-        self._begin_chunk()
 
     def _end_section(self) -> None:
         if not self._records:
             return
         raw = msgpack.Packer().pack_array_header(len(self._records)) + b"".join(self._records)
-        packed = self._index_compressor.compress(raw)
-        crc = crc32(packed, self._seed)
-        place = Place(0, len(packed), len(raw), crc, len(self._records))
-        self._sections.append((place, packed))
+        self._add_section(raw, len(self._records))
         self._records = []
         self._records_bytes = 0
+
+    def _add_section(self, raw: bytes, keys: int) -> None:
+        packed = self._index_compressor.compress(raw)
+        crc = crc32(packed, self._seed)
+        self._sections.append((Place(0, len(packed), len(raw), crc, keys), packed))
+
+
+class _SmallChunk:
+    """Batches of small streams that will be one chunk and one section."""
+
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+        self.forms: list[bytes] = []
+        self.raw_length = 0
+        self.rows_length = 0
+        self.count = 0
+        self.entries = 0
+        self.keys = 0
+
+    def add(self, rows: bytes, forms: bytes, batch: SmallStreams) -> None:
+        self.rows.append(rows)
+        self.forms.append(forms)
+        self.raw_length += len(forms)
+        self.rows_length += len(rows)
+        self.count += batch.count
+        self.entries += batch.entries
+        self.keys += batch.keys
+
+    @property
+    def is_full(self) -> bool:
+        return (
+            self.raw_length >= SMALL_CHUNK_BYTES
+            or self.rows_length >= SMALL_CHUNK_BYTES
+            or self.count >= CHUNK_ENTRIES_MAX
+        )
 
 
 class _Storing:
@@ -459,9 +551,11 @@ class Header(NamedTuple):
         """The seed of the checksums of chunks and index."""
         return int.from_bytes(self.salt, "little")
 
-    @property
-    def is_compressed(self) -> bool:
-        """Whether chunks are zstd frames."""
+    def is_packed(self, chunk: Bytes) -> bool:
+        """Whether the stored bytes of a chunk are a zstd frame. From version 4 on, some chunks may
+        be; neither a block nor metadata begins like a zstd frame."""
+        if self.version >= SMALL_VERSION:
+            return bytes(chunk[: len(_ZSTD_MAGIC)]) == _ZSTD_MAGIC
         return bool(self.flags & _COMPRESSED)
 
 
@@ -534,7 +628,7 @@ class SnapshotEnds:
         magic, version, flags, uuid, created_ms, seq, salt = _HEADER.unpack_from(head)
         if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
             raise self._damage(0, "the header is not that of a snapshot")
-        if version not in (1, VERSION, ORDERING_VERSION) or flags & ~_COMPRESSED:
+        if version not in (1, VERSION, ORDERING_VERSION, SMALL_VERSION) or flags & ~_COMPRESSED:
             raise FormatError(f"{self.name} has format {version}, which this version does not know")
         if version == 1:
             return Header(uuid, created_ms, seq, version, _COMPRESSED, bytes(BASE_SALT_SIZE), b"")
@@ -601,7 +695,7 @@ class SnapshotEnds:
     def _unpack_chunk(
         self, offset: int, data: memoryview, place: Place, header: Header
     ) -> memoryview:
-        if header.is_compressed:
+        if header.is_packed(data):
             return memoryview(self._unpack(offset, data, place, header.seed))
         self._check_crc(offset, data, place, header.seed)
         return data
@@ -713,13 +807,34 @@ class SnapshotReader(SnapshotEnds):
             raise self._bad_index(place, error) from None
 
     def _rows_at(self, place: Place) -> list[Any]:
-        seed = self.summary.header.seed
-        data = self._unpack(place.offset, self._read(place.offset, place.length), place, seed)
         try:
-            rows: list[Any] = msgpack.unpackb(data)
+            rows: list[Any] = unpack_footer_part(self._section_at(place))
         except (ValueError, TypeError) as error:
             raise self._bad_index(place, error) from None
         return rows
+
+    def _section_at(self, place: Place) -> bytes:
+        seed = self.summary.header.seed
+        return self._unpack(place.offset, self._read(place.offset, place.length), place, seed)
+
+    def small_streams(self, section: int) -> SmallLoader | None:
+        """What loads a section of small streams and their chunk; None for another section."""
+        place = self.summary.sections[section]
+        data = self._section_at(place)
+        if not is_small_section(data):
+            return None
+        try:
+            number = chunk_of(data)
+        except ValueError as error:
+            raise self._bad_index(place, error) from None
+        if number is not None and number >= len(self.summary.chunks):
+            raise self._damage(place.offset, f"the index names a chunk {number}")
+        return SmallLoader(data, b"" if number is None else self.chunk(number))
+
+    def bad_small_block(self, small: SmallLoader, error: BlockError) -> DamageError:
+        """The error for an invalid block of a small stream."""
+        assert small.chunk_number is not None
+        return self._bad_piece(small.chunk_number, error.at, str(error))
 
     def _bad_index(self, place: Place, error: Exception) -> DamageError:
         return self._damage(place.offset, f"the index cannot be read ({error})")
@@ -746,7 +861,7 @@ class SnapshotReader(SnapshotEnds):
             data = self._file.read_at(place.offset + CHUNK_HEADER_SIZE, place.length)
         except OSError:
             return memoryview(b"")
-        if not self.summary.header.is_compressed:
+        if not self.summary.header.is_packed(data):
             return memoryview(data)
         unpacking = zstandard.ZstdDecompressor().decompressobj()
         parts: list[bytes] = []
@@ -838,6 +953,12 @@ class ChunkReader(SnapshotEnds):
     def chunk(self, number: int, place: Place) -> memoryview:
         """The chunk with this number and place in the index, unpacked."""
         return self._read_chunk(number, place, self._header)
+
+
+def unpack_footer_part(raw: bytes) -> Any:
+    """An unpacked part of the footer: the rows of a section as a list, or the summary's map.
+    ValueError when it is neither."""
+    return small_rows(raw) if is_small_section(raw) else msgpack.unpackb(raw)
 
 
 def parse_summary(fields: dict[str, Any]) -> Summary:

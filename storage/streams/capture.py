@@ -1,21 +1,30 @@
 """Captures a keyspace at a point in time, in steps while commands run.
 
 A snapshot needs neither a fork nor a pause: it walks the keys in slices. A key that will change
-before its turn is captured first (`before_change`, called by storage/streams/keyspace).
+before its turn is captured first (`before_change`, called by storage/streams/keyspace). Small
+streams are captured in batches, in the form that they have in the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.storage.blocks.skiplist import Blocks
+from millstream.storage.streams.key_slots import SLOTS
 from millstream.storage.streams.ordering import ordering_meta
+from millstream.storage.streams.small_streams import SmallStreams
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.storage.blocks.block import Block
     from millstream.storage.streams.keyspace import Database, Keyspace
+
+
+# A batch of small streams is full at this size, which is soon written.
+BATCH_BYTES = 64 << 10
+# What other keys cost in comparison with a small stream.
+_OTHER_KEY_COST = 8
 
 
 class Captured:
@@ -53,16 +62,17 @@ class Capture:
             db.settle_all()
         # References to the tables: FLUSHALL gives a database a new table and does not change these.
         self._tables = [db.table for db in keyspace.databases]
-        # Slots that are added later contain only new keys.
+        # Keys that are added later are marked as captured.
         self._slots = [db.slots for db in keyspace.databases]
         self._expiries = [db.expiries for db in keyspace.databases]
         # SWAPDB moves tables; the capture has the database of each table at its beginning.
         self._places = {id(table): db for db, table in enumerate(self._tables)}
-        self._early: list[Captured] = []
+        self._early: list[Captured | SmallStreams] = []
+        self._batch = SmallStreams(BATCH_BYTES)
         self._done: list[set[bytes]] = [set() for _ in keyspace.databases]
         self._db = -1
-        self._slot_numbers: Iterator[int] = iter(())
-        self._keys: Iterator[bytes] = iter(())
+        self._slot = SLOTS
+        self._others: list[bytes] = []  # keys of slots that were read, not captured yet
 
     def before_change(self, database: Database, key: bytes, value: bytes | Stream | None) -> None:
         """Capture a key that will change (value None: it does not exist), unless it was captured
@@ -73,7 +83,9 @@ class Capture:
             return
         if isinstance(value, Stream):
             if value.capture_mark != self._number:
-                self._early.append(self._take_stream(db, key, value))
+                self._take_stream(db, key, value, self._early)
+            # A string may take the place of this stream.
+            self._done[db].add(key)
         elif key not in self._done[db]:
             self._done[db].add(key)
             if value is not None:
@@ -83,13 +95,26 @@ class Capture:
         self._done[db].add(key)
         return Captured(db, key, "string", self._with_expiry(db, key, {"value": value}), [])
 
-    def _take_stream(self, db: int, key: bytes, stream: Stream) -> Captured:
+    def _take_stream(
+        self, db: int, key: bytes, stream: Stream, found: list[Captured | SmallStreams]
+    ) -> int:
+        """Capture a stream; returns the cost. `found` gets what is complete."""
+        if self._batch.add(db, key, stream, self._expiries[db].get(key)):
+            stream.capture_mark = self._number
+            if self._batch.is_full:
+                self._end_batch(found)
+            return 1
         meta, blocks = stream.dump(True)
         meta |= ordering_meta(stream)
         taken = Captured(db, key, "stream", self._with_expiry(db, key, meta), blocks)
-        self._done[db].add(key)
+        found.append(taken)
         stream.capture_mark = self._number  # last: after a failure the stream is captured later
-        return taken
+        return _OTHER_KEY_COST
+
+    def _end_batch(self, found: list[Captured | SmallStreams]) -> None:
+        if self._batch.keys:
+            found.append(self._batch)
+            self._batch = SmallStreams(BATCH_BYTES)
 
     def _with_expiry(self, db: int, key: bytes, meta: dict[str, Any]) -> dict[str, Any]:
         expiry_ms = self._expiries[db].get(key)
@@ -97,38 +122,55 @@ class Capture:
             meta["expires_ms"] = expiry_ms
         return meta
 
-    def step(self, max_keys: int) -> list[Captured] | None:
-        """The next keys, at most max_keys; None at the end. A step also reads at most about
-        max_keys keys: an empty list means that all of them had been captured before."""
-        found = self._early[-max_keys:]
-        del self._early[-max_keys:]
-        for _ in range(max_keys - len(found)):
-            self.looked_at += 1
-            key = next(self._keys, None)
-            if key is None:
-                if not self._next_slot():
-                    return found or None
-                continue
-            value = self._tables[self._db].get(key)
-            if isinstance(value, Stream):
-                if value.capture_mark != self._number:
-                    found.append(self._take_stream(self._db, key, value))
-            elif value is not None and key not in self._done[self._db]:
-                found.append(self._take_string(self._db, key, value))
+    def step(self, max_cost: int) -> list[Captured | SmallStreams] | None:
+        """The next keys; None at the end. Reads at most about max_cost small streams, or an eighth
+        of other keys. An empty list: what was read had been captured before, or a batch is not
+        complete."""
+        most = max(1, max_cost // _OTHER_KEY_COST)
+        found = self._early[-most:]
+        del self._early[-most:]
+        left = max_cost - len(found) * _OTHER_KEY_COST
+        while left > 0:
+            if self._others:
+                left -= self._take(self._others.pop(), found)
+            elif self._slot < SLOTS:
+                left -= self._read_slots(left)
+                if self._batch.is_full:
+                    self._end_batch(found)
+            elif self._db + 1 < len(self._tables):
+                self._db += 1
+                self._slot = 0
+            else:
+                self._end_batch(found)
+                return found or None
         return found
 
-    def _next_slot(self) -> bool:
-        """Continue with the keys of the next slot. A slot has few keys, so they are listed in one
-        step."""
-        number = next(self._slot_numbers, None)
-        while number is None:
-            if self._db + 1 >= len(self._tables):
-                return False
-            self._db += 1
-            self._slot_numbers = iter(list(self._slots[self._db]))
-            number = next(self._slot_numbers, None)
-        self._keys = iter(list(self._slots[self._db].get(number, ())))
-        return True
+    def _read_slots(self, most: int) -> int:
+        """Capture the small streams of the next slots, and note the other keys."""
+        db = self._db
+        self._slot, looked_at = self._batch.add_slots(
+            self._slots[db],
+            self._slot,
+            self._tables[db],
+            self._expiries[db],
+            db,
+            self._number,
+            most,
+            self._others,
+        )
+        self.looked_at += looked_at
+        return looked_at
+
+    def _take(self, key: bytes, found: list[Captured | SmallStreams]) -> int:
+        """Capture a key, unless it was captured since its slot was read; returns the cost."""
+        value = self._tables[self._db].get(key)
+        if isinstance(value, Stream):
+            if value.capture_mark != self._number:
+                return self._take_stream(self._db, key, value, found)
+        elif value is not None and key not in self._done[self._db]:
+            found.append(self._take_string(self._db, key, value))
+            return _OTHER_KEY_COST
+        return 1
 
     def close(self) -> None:
         """End a complete or cancelled capture."""

@@ -142,6 +142,7 @@ cdef class Details:
 
     cdef Consumer find(self, bytes name)
     cdef int add(self, Consumer consumer) except -1
+    cdef int skip_number(self) except -1
     cdef int remove(self, Consumer consumer) except -1
     cdef uint32_t count(self) noexcept
 
@@ -224,6 +225,7 @@ cdef class Group:
     cdef list take(self, int kind, uint64_t until_ms, uint64_t limit)
     cdef tuple row(self, const Pending* record)
     cdef dict header(self, pending)
+    cdef int load_pending(self, const char* packed, Py_ssize_t size) except -1
     cdef int load_large_counts(self, rows) except -1
     cdef int insert(self, PendingAt* at, Pending* record) except -1
     cdef int erase(self, PendingAt* at) except -1
@@ -275,3 +277,4 @@ cdef class SharedPending:
 
 
 cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1
+cdef list checked_policies(rows, bytes group_name)

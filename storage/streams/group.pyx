@@ -350,6 +350,13 @@ cdef class Details:
                     self.by_name[other.name] = other
         return 0
 
+    cdef int skip_number(self) except -1:
+        """Leave the next number unused, while consumers are loaded."""
+        if self.consumers is NO_MEMBERS:
+            self.consumers = [None]
+        self.consumers.append(None)
+        return 0
+
     cdef int remove(self, Consumer consumer) except -1:
         if self.free_consumers is None:
             self.free_consumers = []
@@ -1665,10 +1672,7 @@ cdef class Group:
         a consumer or retry pair occurs twice."""
         cdef Group group = Group(meta["name"], meta["offset"][0], meta["offset"][1], now_ms)
         cdef bytes packed = meta["pending"]
-        cdef Py_ssize_t i
-        cdef Pending record, before
         cdef Details details = None
-        cdef list members
         group.gap_floor_ms, group.gap_floor_seq = meta["gap_floor"]
         group.entries_read = meta["entries_read"]
         group.ttl_ms = meta["ttl_ms"]
@@ -1679,35 +1683,40 @@ cdef class Group:
                 continue
             details = group.own_details()
             if row is None:
-                if details.consumers is NO_MEMBERS:
-                    details.consumers = [None]
-                details.consumers.append(None)
+                details.skip_number()
                 continue
             if details.find(row[0]) is not None:
                 raise ValueError(f"group {group.name!r} has consumer {row[0]!r} twice")
             details.add(Consumer(row[0], index, row[1], row[2]))
         group.free_numbers()
-        members = group.members()
         group.set_policies(checked_policies(meta["policies"], group.name))
-        if len(packed) % sizeof(Pending):
-            raise ValueError(f"pending entries of group {group.name!r} end in the middle of one")
+        group.load_pending(packed, len(packed))
+        group.load_large_counts(meta.get("large_counts", ()))
+        return group
+
+    cdef int load_pending(self, const char* packed, Py_ssize_t size) except -1:
+        """Add the records of a dump to a new group with its consumers and retry pairs."""
+        cdef list members = self.members()
+        cdef Py_ssize_t i
+        cdef Pending record, before
+        if size % sizeof(Pending):
+            raise ValueError(f"pending entries of group {self.name!r} end in the middle of one")
         before.ms = before.seq = 0
-        for i in range(0, len(packed), sizeof(Pending)):
-            memcpy(&record, <char*>packed + i, sizeof(Pending))
+        for i in range(0, size, sizeof(Pending)):
+            memcpy(&record, packed + i, sizeof(Pending))
             record.gone = 0
             if record.consumer >= <size_t>len(members) or (
                     record.consumer and members[record.consumer] is None):
-                raise ValueError(f"a pending entry of group {group.name!r} has an unknown consumer")
+                raise ValueError(f"a pending entry of group {self.name!r} has an unknown consumer")
             if record.policy != NO_POLICY and (
-                    record.policy >= group.pendings.retry_times_count
-                    or not group.pendings.retry_times[record.policy].known):
-                raise ValueError(f"a pending entry of group {group.name!r} has an unknown policy")
+                    record.policy >= self.pendings.retry_times_count
+                    or not self.pendings.retry_times[record.policy].known):
+                raise ValueError(f"a pending entry of group {self.name!r} has an unknown policy")
             if i and not id_less(before.ms, before.seq, record.ms, record.seq):
-                raise ValueError(f"pending entries of group {group.name!r} do not rise")
+                raise ValueError(f"pending entries of group {self.name!r} do not rise")
             before = record
-            group.put(&record)
-        group.load_large_counts(meta.get("large_counts", ()))
-        return group
+            self.put(&record)
+        return 0
 
     cdef int load_large_counts(self, rows) except -1:
         """Restore the delivery counts that are stored outside the records."""

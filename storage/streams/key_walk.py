@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.storage.streams.key_slots import SLOTS
+
 if TYPE_CHECKING:
     from millstream.storage.streams.keyspace import Database, Keyspace
-
-SLOTS = 65536  # slots of a database, by a checksum of the key
 
 
 class KeyIterator:
@@ -48,11 +48,10 @@ class KeyIterator:
         """The next keys; None at the end. Reads about `most` slots and keys."""
         found: list[bytes] = []
         while most > 0 and self._slot < SLOTS:
-            keys = self._slots.get(self._slot)
-            self._slot += 1
+            slot = self._slots.used_from(self._slot)
+            self._slot = slot + 1
             most -= 1
-            if keys is None:
-                continue
+            keys = self._slots.keys_of(slot)
             most -= len(keys)
             if self._come or self._expiries:
                 keys = [key for key in keys if self._was_there(key)]

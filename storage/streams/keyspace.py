@@ -15,17 +15,16 @@ journal contains the expiries.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from millstream.storage.blocks.checksum import crc32
 from millstream.storage.blocks.lazyfree import discard_items, discard_table
 from millstream.storage.streams.capture import Capture
 from millstream.storage.streams.expiry_queue import NEVER, ExpiryQueue
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
-from millstream.storage.streams.key_walk import SLOTS, KeyIterator
+from millstream.storage.streams.key_slots import KeySlots, slot_of
+from millstream.storage.streams.key_walk import KeyIterator
 from millstream.storage.streams.keyspace_core import DatabaseCore, KeyspaceCore, patched
 from millstream.storage.streams.restore import restore_key
 from millstream.storage.streams.retention_schedule import RetentionSchedule
@@ -33,6 +32,7 @@ from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.storage.blocks.block import Block
+    from millstream.storage.streams.small_streams import SmallLoader
 
 Value = bytes | Stream
 
@@ -50,8 +50,6 @@ WRITERS_MAX = 1000
 RAW_BYTES = 64
 # A longer string is patched in place.
 PATCHED_IN_PLACE_BYTES = 65_536
-# With fewer used slots it is faster to list these than to skip the unused ones.
-FEW_SLOTS = 2048
 
 
 class Appended(bytes):
@@ -77,9 +75,8 @@ class Database(DatabaseCore):
 
     `table` maps keys to values. `waiting` maps keys to the waits of blocked clients. `watched` maps
     the keys that WATCH names to a Watch. `expiries` maps keys to their expiry in unix milliseconds,
-    and `due` has the earliest expiry. `slots` maps checksums to the keys that have them, and
-    `slot_order` has them in order while that is known. `used_s` maps the keys of strings to their
-    last use.
+    and `due` has the earliest expiry. `slots` has the keys in the order of their checksums.
+    `used_s` maps the keys of strings to their last use.
     `append_buffers` has strings that are being appended to, in a form that grows in place: the
     table contains GROWING for these keys, and `get` converts them to bytes.
     """
@@ -93,8 +90,7 @@ class Database(DatabaseCore):
 
     def _begin_table(self) -> None:
         self.table = {}
-        self.slots: dict[int, list[bytes]] = {}
-        self.slot_order: list[int] | None = None
+        self.slots = KeySlots()
         self.expiries = {}
         self.due = ExpiryQueue(self.expiries)
         self.used_s = {}
@@ -139,12 +135,7 @@ class Database(DatabaseCore):
         keyspace = self.keyspace
         old = self.table.get(key)
         if old is None:
-            slot = crc32(key) & (SLOTS - 1)
-            if slot in self.slots:
-                self.slots[slot].append(key)
-            else:
-                self.slots[slot] = [key]
-                self.slot_order = None
+            slot = self.slots.add(key)
             for walk in keyspace.walks:
                 walk.note_come(self.slots, slot, key)
         elif isinstance(old, Stream):
@@ -172,9 +163,8 @@ class Database(DatabaseCore):
         return True
 
     def _remove(self, key: bytes) -> None:
-        slot = crc32(key) & (SLOTS - 1)
         for walk in self.keyspace.walks:
-            walk.note_gone(self.slots, slot, key)
+            walk.note_gone(self.slots, slot_of(key), key)
         value = self.table.pop(key)
         if isinstance(value, Stream):
             self._forget_moment(key, value)
@@ -182,11 +172,7 @@ class Database(DatabaseCore):
         if self.append_buffers:
             self.append_buffers.pop(key, None)
         self._drop_expiry(key)
-        keys = self.slots[slot]
-        keys.remove(key)
-        if not keys:
-            del self.slots[slot]
-            self.slot_order = None
+        self.slots.remove(key)
         self.forget_cached()
 
     def before_change(self, key: bytes) -> None:
@@ -330,7 +316,6 @@ class Database(DatabaseCore):
         for name in (
             "table",
             "slots",
-            "slot_order",
             "expiries",
             "due",
             "used_s",
@@ -392,31 +377,11 @@ class Database(DatabaseCore):
     def scan(self, cursor: int, count: int) -> tuple[int, list[bytes]]:
         """About `count` keys from a cursor on (0 starts), and the next cursor, 0 at the end. The
         keys may include expired ones that are not deleted yet."""
-        found: list[bytes] = []
-        numbers: Iterable[int] = range(cursor, SLOTS)
-        if len(self.slots) < FEW_SLOTS:
-            if self.slot_order is None:
-                self.slot_order = sorted(self.slots)
-            numbers = islice(self.slot_order, bisect_left(self.slot_order, cursor), None)
-        for slot in numbers:
-            if len(found) >= count:
-                return slot, found
-            found += self.slots.get(slot, ())
-        return 0, found
+        return self.slots.scan(cursor, count)
 
     def key_at(self, number: int) -> bytes | None:
         """A key selected by a number, for random choices; None when there is none."""
-        if not self.table:
-            return None
-        if len(self.slots) < FEW_SLOTS:
-            order = list(self.slots)
-            slot = order[number % len(order)]
-        else:
-            slot = number % SLOTS
-            while slot not in self.slots:
-                slot = (slot + 1) % SLOTS
-        keys = self.slots[slot]
-        return keys[(number // SLOTS) % len(keys)]
+        return self.slots.key_at(number)
 
     # ------------------------------------------------------------ expiry
 
@@ -499,7 +464,7 @@ class Keyspace(KeyspaceCore):
         self.reservations_max = RESERVATIONS_MAX
         self.writers_max = WRITERS_MAX
         self.histories: tuple[Line, ...] = ()
-        self.walks: list[KeyIterator] = []
+        self.walks = []
         self.databases = [Database(self, i) for i in range(databases)]
 
     def next_expiry_ms(self) -> int | None:
@@ -550,6 +515,10 @@ class Keyspace(KeyspaceCore):
     ) -> None:
         """Restore a captured key; ValueError when its parts are inconsistent."""
         restore_key(self, db, key, kind, meta, blocks)
+
+    def restore_small(self, small: SmallLoader, most: int) -> int:
+        """Restore up to `most` small streams; their number, 0 at the end."""
+        return small.step(self, most)
 
     def global_meta(self) -> dict[str, Any]:
         """The state that belongs to no key, as msgpack-able values."""

@@ -2,6 +2,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
 from millstream.storage.streams.held cimport Held
+from millstream.storage.streams.key_slots cimport KeySlots
 from millstream.storage.streams.stream cimport Stream
 
 
@@ -13,6 +14,7 @@ cdef class DatabaseCore:
     cdef readonly int index
     cdef readonly KeyspaceCore keyspace
     cdef public dict table
+    cdef public KeySlots slots
     cdef public dict expiries
     cdef public dict used_s
     cdef public dict append_buffers
@@ -27,6 +29,7 @@ cdef class DatabaseCore:
     cdef Stream stream_at(self, Slice* key)
     cdef Stream writable_at(self, Slice* key)
     cdef Stream find(self, bytes key)
+    cdef bint put_new(self, bytes key, Stream stream) except -1
     cpdef Stream stream(self, bytes key)
     cpdef Stream writable_stream(self, bytes key)
     cdef int capture_stream(self, bytes key, Stream stream) except -1
@@ -67,6 +70,7 @@ cdef class KeyspaceCore:
     cdef public list deferred
     cdef public object calendar
     cdef public object capture
+    cdef public list walks
     cdef public uint64_t capture_number
     cdef readonly uint32_t now_s
     cdef public bint expiring

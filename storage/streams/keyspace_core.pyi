@@ -4,6 +4,8 @@ from typing import Any
 from millstream.storage.streams.capture import Capture
 from millstream.storage.streams.group import Group
 from millstream.storage.streams.held import Held
+from millstream.storage.streams.key_slots import KeySlots
+from millstream.storage.streams.key_walk import KeyIterator
 from millstream.storage.streams.retention_schedule import RetentionSchedule
 from millstream.storage.streams.stream import Stream
 
@@ -14,6 +16,7 @@ class DatabaseCore:
     keyspace: Any
     waiting: dict[bytes, Any]
     table: dict[bytes, Any]
+    slots: KeySlots
     expiries: dict[bytes, int]
     used_s: dict[bytes, int]
     reservations: int
@@ -58,6 +61,7 @@ class KeyspaceCore:
     deferred: list[tuple[int, bytes, bytes]]
     calendar: RetentionSchedule
     capture: Capture | None
+    walks: list[KeyIterator]
     capture_number: int
     expiring: bool
     may_delete: bool

@@ -82,6 +82,17 @@ cdef class DatabaseCore:
             self.cached_stream = value
         return value
 
+    cdef bint put_new(self, bytes key, Stream stream) except -1:
+        """Like `put` while data is loaded; False, with nothing done, when there is something else to
+        do: a key that exists, a walk."""
+        if self.keyspace.walks or key in self.table:
+            return False
+        self.slots.add_key(key)
+        self.table[key] = stream
+        stream.used_s = self.keyspace.now_s
+        stream.capture_mark = self.keyspace.capture_number
+        return True
+
     cpdef Stream stream(self, bytes key):
         """The stream at a key; None when there is none; WRONGTYPE for another type of value."""
         return self.find(key)

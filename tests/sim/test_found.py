@@ -10,6 +10,7 @@ import pytest
 from tests.sim.data import Data
 from tests.sim.players import Player, Profile
 from tests.sim.world import SimClient, World
+from tests.support.captures import each
 from tests.support.fakedisk import SECTOR, FakeDisk
 from tests.support.journals import journal_bytes, with_frames
 from tests.support.resp import Null, Reply, Simple, encode_command, read_reply
@@ -216,7 +217,7 @@ def test_a_point_in_time_has_nothing_that_came_later() -> None:
         database.set(key, b"later")
         database.delete(key)
         database.set(key, b"later still")
-    captured = capture.step(100)
+    captured = list(each(capture.step(100)))
     assert [(one.key, one.kind) for one in captured] == [(b"was a stream", "stream")]
     assert capture.step(100) is None
 

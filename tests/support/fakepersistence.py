@@ -106,12 +106,13 @@ class FakeCapture:
         self.given = list(self.keys)
         self.keys.reverse()
 
-    def step(self, max_keys: int) -> list[FakeCaptured] | None:
+    def step(self, max_cost: int) -> list[FakeCaptured] | None:
         assert not self.closed
         if not self.keys:
             return None
-        batch = self.keys[-max_keys:]
-        del self.keys[-max_keys:]
+        most = max(1, max_cost // 8)
+        batch = self.keys[-most:]
+        del self.keys[-most:]
         return batch[::-1]
 
     def close(self) -> None:
@@ -149,6 +150,9 @@ class FakeKeyspace:
         capture = FakeCapture(self.captured())
         self.captures.append(capture)
         return capture
+
+    def restore_small(self, small: Any, most: int) -> int:
+        raise AssertionError("this keyspace has no streams")
 
     def restore(
         self, db: int, key: bytes, kind: str, meta: dict[str, Any], parts: list[FakeBlock]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
+from tests.support.captures import whole
 from tests.support.fakedisk import FakeDisk
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.journals import DIRECTORY, journal_bytes
@@ -21,6 +22,7 @@ from millstream.server.durability.loading import Loader, LoadReport
 from millstream.storage.blocks.block import Block
 from millstream.storage.files import snapshot
 from millstream.storage.files.manifest import Manifest, load_manifest, store_manifest
+from millstream.storage.streams import capture
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.shared_groups import SharedGroups
 
@@ -66,16 +68,11 @@ class Written:
 
 def state_of(keyspace: Keyspace) -> State:
     """All data that a snapshot would contain."""
-    capture = keyspace.begin_capture()
     found: State = []
-    while (captured := capture.step(100)) is not None:
-        for one in captured:
-            meta = {
-                name: _plain(value) for name, value in one.meta.items() if name != "idempotence"
-            }
-            blocks = [block.to_bytes() for block in one.blocks]
-            found.append((one.db, one.key, one.kind, msgpack.packb(meta, default=bytes), blocks))
-    capture.close()
+    for one in whole(keyspace.begin_capture()):
+        meta = {name: _plain(value) for name, value in one.meta.items() if name != "idempotence"}
+        blocks = [block.to_bytes() for block in one.blocks]
+        found.append((one.db, one.key, one.kind, msgpack.packb(meta, default=bytes), blocks))
     return sorted(found)
 
 
@@ -99,15 +96,20 @@ def contents_of(state: State) -> list[tuple[object, ...]]:
 @contextmanager
 def small_parts(chunk_entries: int = 8, section_bytes: int = 200) -> Iterator[None]:
     """Snapshots written meanwhile have many chunks and sections."""
-    names = "CHUNK_ENTRIES_MAX", "_SECTION_BYTES", "TAIL_SIZE"
-    before = [getattr(snapshot, name) for name in names]
-    for name, value in zip(names, (chunk_entries, section_bytes, 400), strict=True):
-        setattr(snapshot, name, value)
+    sizes = (
+        (snapshot, "CHUNK_ENTRIES_MAX", chunk_entries),
+        (snapshot, "_SECTION_BYTES", section_bytes),
+        (snapshot, "TAIL_SIZE", 400),
+        (capture, "BATCH_BYTES", section_bytes),
+    )
+    before = [getattr(module, name) for module, name, _ in sizes]
+    for module, name, value in sizes:
+        setattr(module, name, value)
     try:
         yield
     finally:
-        for name, value in zip(names, before, strict=True):
-            setattr(snapshot, name, value)
+        for (module, name, _), value in zip(sizes, before, strict=True):
+            setattr(module, name, value)
 
 
 def write_base(
@@ -129,11 +131,11 @@ def write_base(
         salt=b"salt",
         compressed=compressed,
     )
-    capture = keyspace.begin_capture()
-    while (captured := capture.step(100)) is not None:
+    taking = keyspace.begin_capture()
+    while (captured := taking.step(100)) is not None:
         for one in captured:
             writer.add(one)
-    capture.close()
+    taking.close()
     writer.finish(keyspace.global_meta())
     file.sync()
 

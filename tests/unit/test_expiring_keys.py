@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.support.captures import each
 
 from millstream.storage.streams.capture import Captured
 from millstream.storage.streams.keyspace import Database, Keyspace
@@ -122,7 +123,7 @@ class Expiring(RuleBasedStateMachine):
             return
         found = self.capture.step(size)
         if found is not None:
-            self.found += found
+            self.found += each(found)
             return
         self.capture.close()
         self.capture = None

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.support.captures import each
 
 from millstream.commands.admin import scripts
 from millstream.commands.runtime.arguments import OwnedArgs
@@ -168,9 +169,9 @@ def test_a_string_that_grows_is_a_string_like_any(seed: int) -> None:
     for _ in range(200):
         words = chance.choice(APPENDING + APPENDING[5:9] * 4)
         answers = []
-        for each in (room, settled):
+        for one in (room, settled):
             try:
-                answers.append(each.call(*words))
+                answers.append(one.call(*words))
             except CommandError as error:
                 answers.append(error.message)
         assert answers[0] == answers[1], words
@@ -179,7 +180,7 @@ def test_a_string_that_grows_is_a_string_like_any(seed: int) -> None:
             capture, then = room.keyspace.begin_capture(), contents(settled.keyspace)
         elif capture is not None and chance.random() < 0.3:
             found = capture.step(1)
-            for one in found or ():
+            for one in each(found):
                 taken[one.db, one.key] = (one.meta["value"], one.meta.get("expires_ms", 0))
             if found is None:
                 assert taken == then
@@ -439,7 +440,7 @@ def test_a_captured_moment_stays_right_under_renames_copies_and_swaps(room: Room
     room.call("PEXPIRE", "a", 7)
     taken = Keyspace()
     while (found := capture.step(1)) is not None:
-        for key in found:
+        for key in each(found):
             taken.restore(key.db, key.key, key.kind, key.meta, key.blocks)
     capture.close()
     assert contents(taken) == before

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.support.captures import each, whole
 
 from millstream.storage.streams.capture import Capture
 from millstream.storage.streams.keyspace import Database, Keyspace
@@ -17,12 +18,9 @@ from millstream.storage.streams.swap import swap_databases
 
 def finish(capture: Capture) -> dict[tuple[int, bytes], Any]:
     found: dict[tuple[int, bytes], Any] = {}
-    while (step := capture.step(16)) is not None:
-        assert len(step) <= 16
-        for one in step:
-            assert (one.db, one.key) not in found, "a key was captured twice"
-            found[one.db, one.key] = one.meta["value"] if one.kind == "string" else one.kind
-    capture.close()
+    for one in whole(capture, 16):
+        assert (one.db, one.key) not in found, "a key was captured twice"
+        found[one.db, one.key] = one.meta["value"] if one.kind == "string" else one.kind
     return found
 
 
@@ -72,7 +70,7 @@ def test_a_capture_is_the_point_in_time(seed: int) -> None:
         found = {}
         capture = keyspace.begin_capture()
         while (step := capture.step(5)) is not None:
-            for one in step:
+            for one in each(step):
                 assert (one.db, one.key) not in found, "a key was captured twice"
                 found[one.db, one.key] = one.meta["value"] if one.kind == "string" else one.kind
             for _ in range(20):

@@ -1,7 +1,8 @@
 """Directories of format 1 load for ever, and become ones of the present format by their next write.
 
-The files in `tests/recorded` were written by the last version that knew no other format: without a
-directory ID, without salts, with one checksum a frame.
+The files in `tests/recorded` were written by the last version that knew no other format. Format 1:
+without a directory ID, without salts, with one checksum a frame. Formats 2 and 3: bases without
+sections of small streams, 3 with a reservation and a sealed stream.
 """
 
 from __future__ import annotations
@@ -57,7 +58,25 @@ def test_a_packed_base_of_a_server_of_format_1_loads() -> None:
     assert stream.groups[b"g"].pending_count == 4
 
 
-@pytest.mark.parametrize("name", ["format-1", "format-1-packed"])
+def test_a_directory_of_format_2_loads_as_it_was_written() -> None:
+    keyspace, loader = load(recorded("format-2"))
+    assert loader.torn is None
+    assert contents_of(state_of(keyspace)) == contents_of(write_small_data().states[0])
+
+
+def test_a_base_of_format_3_loads_with_what_only_it_has() -> None:
+    keyspace, _ = load(recorded("format-3"))
+    database = keyspace.databases[0]
+    reserving, plain, sealed = (database.stream(key) for key in (b"s", b"plain", b"gone"))
+    assert reserving is not None
+    assert reserving.is_reserving
+    assert plain is not None
+    assert plain.groups[b"g"].pending_count == 1
+    assert sealed is not None
+    assert sealed.is_sealed
+
+
+@pytest.mark.parametrize("name", ["format-1", "format-1-packed", "format-2", "format-3"])
 def test_check_and_inspect_read_format_1(name: str) -> None:
     disk = recorded(name)
     assert Checker(disk, CREATED_MS, lambda done, total: None).run(load=True).verdict is (
@@ -127,7 +146,7 @@ def head_of(disk: FakeDisk, name: str) -> Head:
 
 
 def test_an_older_version_refuses_every_new_file_by_its_version() -> None:
-    """Where format 1 had version and checksum, each file still has them: it names format 2."""
+    """Where format 1 had version and checksum, each file still has them: it names a later one."""
     disk = write_small_data().disk
     assert disk.content(NAME).startswith(b"millstream-manifest 2\n")
     for name in (FIRST, LAST):
@@ -135,5 +154,5 @@ def test_an_older_version_refuses_every_new_file_by_its_version() -> None:
         assert int.from_bytes(head[8:12], "little") == 2
         assert int.from_bytes(head[28:32], "little") == crc32(head[:28])
     head = disk.content(BASE)[:64]
-    assert int.from_bytes(head[8:12], "little") == 2
+    assert int.from_bytes(head[8:12], "little") == 4
     assert int.from_bytes(head[60:64], "little") == crc32(head[:60])
