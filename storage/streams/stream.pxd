@@ -94,6 +94,7 @@ cdef class Stream:
     cdef int note_evicted(self, View* view, uint64_t ms, uint64_t seq) noexcept
     cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept
     cdef bint evict_few(self, View* view, uint64_t ms, uint64_t seq) noexcept
+    cdef list node_starts(self, Py_ssize_t most)
     cpdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
     cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept

@@ -760,8 +760,8 @@ cdef class Stream:
                 return boundary
             for i in range(view.node_count):
                 live = live_before_index(&view, node_end(&view, i))
-                if live < before:
-                    continue
+                if live < before or (before and live == before and not removed):
+                    continue  # all of it went before
                 live, before = live - before, live
                 if limit and removed + live > limit:
                     return boundary
@@ -1070,7 +1070,7 @@ cdef class Stream:
             nodes -= walk.view.node_count - left
         return nodes
 
-    def node_starts(self, Py_ssize_t most) -> list[tuple[int, int]]:
+    cdef list node_starts(self, Py_ssize_t most):
         """The first ids of up to `most` nodes that still have an entry, from the oldest on."""
         cdef Place place = self.head_place()
         cdef View view
