@@ -38,6 +38,7 @@ from millstream.server.execution.clock import SteadyClock, wall_clock_ms, wall_c
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore
+from millstream.server.metrics.service import Metrics
 from millstream.server.monitor import log
 from millstream.server.monitor.eviction import Eviction
 from millstream.server.monitor.info import Rates, info_text, memory_facts
@@ -103,6 +104,9 @@ class Server:
         self.steady_clock = SteadyClock() if now_ms is wall_clock_ms else None
         self.steady_ms = now_ms if self.steady_clock is None else self.steady_clock.now_ms
         self.loop = asyncio.get_running_loop()
+        self.started_at_ms = now_ms()
+        self.loop_delay_s = 0.0
+        self._second_due_s = 0.0
         self.run_id = secrets.token_hex(20)
         self.started_s = time.monotonic()
         self.clients: dict[int, Client] = {}
@@ -119,6 +123,7 @@ class Server:
         self._empty = asyncio.Event()  # set when a stopping server has no clients left
         self.supervision = Supervision(config.supervised)
         self.listeners = Listeners(config, lambda: Connection(self))
+        self.metrics = Metrics(self)
         self._timer: asyncio.TimerHandle | None = None
         self._last_client_id = 0
         self.keyspace = Keyspace(databases=config.databases)
@@ -152,6 +157,7 @@ class Server:
         """Load the data, then serve clients. Raises StartError or DataError with one sentence."""
         self.user_store.load_first()
         self.listeners.bind()
+        self.metrics.bind()
         self._fit_maxclients()
         if self._disk is None:
             _make_directory(self.config.dir)
@@ -161,7 +167,7 @@ class Server:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        self._timer = self.loop.call_later(1, self._tick_second)
+        self._await_second()
         self.replication.start()
         self._greet()
 
@@ -177,6 +183,7 @@ class Server:
         with without_collections(), contextlib.closing(slices):
             next(slices)  # locks the directory
             await self.listeners.listen()
+            await self.metrics.listen()
             if not await self._in_turns(slices):
                 LOGGER.info("stopped while loading: nothing was changed")
                 return False
@@ -279,6 +286,7 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         self.listeners.close()
+        self.metrics.close()
         # No await from here to the end of the loop, so that nothing can run after the last fsync.
         self.executor.end_tick()
         self.replication.stop()
@@ -298,8 +306,13 @@ class Server:
                 async with asyncio.timeout(STOP_GRACE_S):
                     await self._empty.wait()
 
+    def _await_second(self) -> None:
+        self._second_due_s = self.loop.time() + 1
+        self._timer = self.loop.call_at(self._second_due_s, self._tick_second)
+
     def _tick_second(self) -> None:
-        self._timer = self.loop.call_later(1, self._tick_second)
+        self.loop_delay_s = max(0.0, self.loop.time() - self._second_due_s)
+        self._await_second()
         executor = self.executor
         self.rates.sample(
             self.steady_ms(),
@@ -342,6 +355,14 @@ class Server:
             )
             self.output_limit_closings += 1
             self.kill_client(client)
+
+    def why_writes_are_refused(self) -> str | None:
+        """The error of write commands, for all clients: the disk, the memory, or too few replicas.
+        A replica refuses writes by design and gives no reason here."""
+        error = self.persistence.writable_error()
+        if error is not None:
+            return error.decode()
+        return self.executor.out_of_memory or self.executor.lacks_replicas
 
     def now_us(self) -> int:
         """Microseconds since the epoch; a test's clock moves in milliseconds."""

@@ -468,6 +468,7 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
             (b"REDELIVER", key, group.name, ctx.steady_ms, retry.retry_ms if change else b"-",
              retry.expire_ms if change else b"-", *id_words(ctx, again)), None, 0)
     ctx.count_change(key, None, 1 if taken else 0)
+    ctx.keyspace.redelivered_due += len(again)
     for ms, seq in again:
         record = group.find(ms, seq, &at)
         group.redeliver(record, &at, ctx.steady_ms, policy, change)

@@ -335,6 +335,37 @@ cdef class StreamEnds:
         return read != UNKNOWN
 
 
+def group_figures(Group group not None, Stream stream not None, StreamEnds ends not None) -> tuple:
+    """(consumers, pending entries, milliseconds of the last delivered ID, entries read or -1, lag or
+    -1, milliseconds of the ID of the oldest entry that is pending or not delivered or -1, blocked
+    clients) of a group, for the metrics. -1 stands for a number that is unknown or does not
+    exist."""
+    cdef EntryId offset
+    cdef EntryId entry
+    cdef PendingAt at
+    cdef const Pending* record = NULL
+    cdef int64_t lag
+    cdef int64_t oldest_ms = UNKNOWN
+    offset.ms = group.offset_ms
+    offset.seq = group.offset_seq
+    if not ends.find_lag(offset, group.entries_read, &lag):
+        lag = UNKNOWN
+    if group.pending_count:
+        record = group.first_at_least(0, 0, &at)
+    if record != NULL:
+        oldest_ms = record.ms
+    if stream.has_newer(offset.ms, offset.seq) and first_after(stream, offset, &entry) and (
+            oldest_ms == UNKNOWN or entry.ms < <uint64_t>oldest_ms):
+        oldest_ms = entry.ms
+    return (group.consumer_count(), group.pending_count, offset.ms, group.entries_read, lag,
+            oldest_ms, group.blocked_clients)
+
+
+cdef bint first_after(Stream stream, EntryId offset, EntryId* out) noexcept:
+    """The first entry above an ID that is not the largest."""
+    return stream.nth(stream.rank_of(offset.ms + (offset.seq == MAX), offset.seq + 1), out)
+
+
 cpdef int64_t entries_up_to(Stream stream, uint64_t ms, uint64_t seq) except? -1:
     """How many entries were ever added up to this ID, -1 when it cannot be known."""
     cdef EntryId at

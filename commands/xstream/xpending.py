@@ -129,6 +129,8 @@ def _record_claim(
     if claimed:
         effect = (b"CLAIM", key, group.name, consumer.name, ctx.steady_ms, delivery_ms, count)
         change_entries(ctx, effect, claimed, None, len(claimed))
+        if count != b"=":
+            ctx.keyspace.redelivered_claimed += len(claimed)
     else:
         note_seen(ctx, key, group, consumer)
     drop_gone(ctx, key, group, gone)

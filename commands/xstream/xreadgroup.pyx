@@ -309,6 +309,7 @@ cdef class ConsumerRead(BlockedRead):
         if room.with_age:
             claimed = claim_idle(ctx, key, stream, group, consumer, self.claim_idle_ms,
                                 self.limits.entries, out, room)
+            ctx.keyspace.redelivered_claimed += claimed
         given = give_within(ctx, key, stream, group, self.consumer, self.keep, None,
                             self.limits.entries - claimed, False, out, room)
         if given and self.keep:

@@ -52,6 +52,7 @@ from millstream.server.config.kinds import (
     size,
 )
 from millstream.server.config.lines import Line
+from millstream.server.config.metrics_directives import MetricsDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
 from millstream.server.config.tls_directives import TlsDirectives
 
@@ -89,7 +90,7 @@ dataclass(Accepted)
 
 
 @dataclass
-class Config(ReplicaDirectives, TlsDirectives, Accepted):
+class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     # ruff: noqa: RUF009 - `_directive` is dataclasses.field and makes its defaults itself
     """All directives with their values; sizes in bytes."""
 

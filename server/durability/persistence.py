@@ -36,6 +36,7 @@ from millstream.server.durability.loading import (
 from millstream.server.durability.persistence_info import persistence_facts
 from millstream.server.durability.snapshots import Capturable, Snapshots
 from millstream.server.durability.workers import Scheduler, TaskWorker, ThreadWorker, post
+from millstream.server.monitor.histogram import Histogram
 from millstream.storage.files import journal as frames
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal import RESERVE_LEAST, UNBOUNDED, Journal, TornEnd
@@ -143,6 +144,7 @@ class Persistence:
         self.appendonly = config.appendonly
         self.attached = False
         self.closing = False
+        self.sync_times = Histogram()
         self.files = DataFiles(disk)
         snapshot_worker = new_worker("millstream-snapshot", _SNAPSHOT_NICENESS)
         self.snapshots = Snapshots(
@@ -440,8 +442,15 @@ class Persistence:
             self,
             self._config.journal_reserve_size,
         )
+        journal.sync_file = self._sync_timed
         journal.request_space()
         return journal
+
+    def _sync_timed(self, file: File) -> None:
+        """Sync a journal, on the worker's thread."""
+        begun_ns = time.perf_counter_ns()
+        file.sync()
+        self.sync_times.add(time.perf_counter_ns() - begun_ns)
 
     def snapshot_succeeded(self, size_bytes: int, seq: int) -> None:
         if self._lost_error is not None:

@@ -68,6 +68,8 @@ def persistence_facts(persistence: State, now_ms: int) -> dict[str, object]:
         fields["aof_base_size"] = persistence.base_bytes
         fields["aof_pending_rewrite"] = 0
         fields["aof_buffer_length"] = persistence.queued_bytes
+        fields["aof_pending_bio_fsync"] = 0
+        fields["aof_delayed_fsync"] = 0
     if persistence.loading:
         fields.update(_loading_facts(persistence, now_ms))
     return fields

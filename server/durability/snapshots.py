@@ -170,6 +170,7 @@ class Snapshots:
         self.scheduled: str | None = None
         self.tallies = {"save": Tally(), "rewrite": Tally()}
         self.last_save_s = clock() // 1000
+        self.last_duration_s: float | None = None  # of the last snapshot or rewrite
         self._saved_ms = self._steady_clock()
         self.changes_at_save = 0
         self._auto_after_ms = 0
@@ -473,7 +474,9 @@ class Snapshots:
         self.job = None
         tally = self.tallies[job.kind]
         tally.count += 1
-        tally.last_s = (self._steady_clock() - job.started_ms) // 1000
+        duration_ms = self._steady_clock() - job.started_ms
+        tally.last_s = duration_ms // 1000
+        self.last_duration_s = duration_ms / 1000
         if job.error is None:
             self._note_success(job)
         else:

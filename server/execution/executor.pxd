@@ -5,6 +5,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport Effects
 from millstream.encoding cimport Output
 from millstream.server.execution.lookup cimport Row, Statistics, Table
+from millstream.server.monitor.histogram cimport Histogram
 from millstream.server.protocol.outbox cimport Client, Outbox
 from millstream.server.protocol.resp cimport Limits
 from millstream.server.execution.blocking cimport Serving
@@ -57,6 +58,9 @@ cdef class Executor:
     cdef uint64_t batch_end_ns
     cdef bint shown_data  # whether something in the batch's replies may show some
     cdef bint tick_scheduled
+    cdef uint64_t tick_begun_ns  # 0: no batch has run in this tick
+    cdef readonly Histogram tick_times
+    cdef readonly Histogram hold_times
     cdef object timer
     cdef uint64_t timer_ms
     cdef readonly object current

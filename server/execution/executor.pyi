@@ -11,6 +11,7 @@ from millstream.server.execution.lookup import CallStat
 from millstream.server.execution.timers import Ticker
 from millstream.server.execution.wait_queues import Waiting
 from millstream.server.monitor.eviction import Eviction
+from millstream.server.monitor.histogram import Histogram
 from millstream.server.protocol.outbox import Client, Outbox
 from millstream.server.protocol.resp import Limits
 from millstream.storage.streams.keyspace import Keyspace
@@ -24,6 +25,8 @@ class Executor:
     waiting: Waiting
     ticker: Ticker
     outbox: Outbox
+    tick_times: Histogram
+    hold_times: Histogram
     password_required: bool
     has_restricted: bool
     loading: bool
@@ -37,6 +40,8 @@ class Executor:
     read_only: str | None
     lacks_replicas: str | None
     stale: str | None
+    @property
+    def out_of_memory(self) -> str | None: ...
     primary_ahead_ms: int
     @property
     def has_written(self) -> bool: ...

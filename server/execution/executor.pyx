@@ -29,6 +29,7 @@ from millstream.encoding cimport Output
 from millstream.ids cimport Id
 from millstream.server.execution.clock cimport steady_now_ms, wall_ms
 from millstream.server.execution.lookup cimport Row, Statistics, Table, unknown_command
+from millstream.server.monitor.histogram cimport Histogram
 from millstream.server.protocol.outbox cimport OUTPUT_MAX, Client, Outbox
 from millstream.server.protocol.resp cimport (
     COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser, put_error,
@@ -140,6 +141,8 @@ cdef class Executor:
         self.out = Output()
         self.table = Table()
         self.outbox = Outbox(self.persistence, self.loop, self.resume)
+        self.tick_times = Histogram()
+        self.hold_times = self.outbox.hold_times = Histogram()
         self.backpressure = Backpressure(self.persistence, self.outbox)
         self.tick_bytes = TICK_BYTES
         self.resumable = deque()
@@ -177,6 +180,11 @@ cdef class Executor:
                         or self.memory_full or self.near_journal_limit or self.queue_full
                         or self._stale is not None)
         return 0
+
+    @property
+    def out_of_memory(self):
+        """The error of commands that need memory while there is none; else None."""
+        return OUT_OF_MEMORY if self.memory_full else None
 
     @property
     def stale(self):
@@ -325,7 +333,10 @@ cdef class Executor:
         self.begun_before = self.effects.begun
         self.shown_data = False
         self.batch_left = BATCH_LOOK
-        self.batch_end_ns = self.statistics.read() + self.time_slice()
+        self.batch_end_ns = self.statistics.read()
+        if self.tick_begun_ns == 0:
+            self.tick_begun_ns = self.batch_end_ns
+        self.batch_end_ns += self.time_slice()
         while True:
             try:
                 self.run_requests(client)
@@ -969,6 +980,9 @@ cdef class Executor:
             self.outbox.send()
         if (self.unlooked_bytes + <int64_t>self.outbox.held_bytes) * LOOK_PARTS > self.tick_bytes:
             self.look_at_queue()
+        if self.tick_begun_ns:
+            self.tick_times.add(self.statistics.read() - self.tick_begun_ns)
+            self.tick_begun_ns = 0
         if self.serving.timer_stale:
             self.set_timer()
         if WASTE and not self.freeing:

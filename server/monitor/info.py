@@ -1,7 +1,7 @@
 """INFO, section by section, with Redis' names.
 
 Dashboards, exporters and clients read these names, so they are used even where this server works
-differently. Absent features (forks, ACLs) have the values that Redis shows when they
+differently. Absent features (forks, Lua) have the values that Redis shows when they
 are not used; figures that are not measured are left out. server/monitor/memory defines used_memory.
 """
 
@@ -14,6 +14,7 @@ import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -23,6 +24,7 @@ from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
 from millstream.server.monitor import allocator
 
 if TYPE_CHECKING:
+    from millstream.commands.runtime.host import Client
     from millstream.server.app import Server
 
 Section = dict[str, object]
@@ -97,24 +99,52 @@ def _server(server: Server) -> Section:
     }
 
 
-def _clients(server: Server) -> Section:
-    clients = server.clients.values()
+@dataclass(slots=True)
+class ClientTotals:
+    """What INFO shows of all clients together, from one walk over them."""
+
+    input_max_bytes: int = 0
+    output_max_bytes: int = 0
+    memory_bytes: int = 0  # without replicas
+    replica_bytes: int = 0
+    subscribed: int = 0
+    watching: int = 0
+    watched: set[tuple[int, bytes]] = field(default_factory=set)
+
+    def add(self, client: Client) -> None:
+        self.input_max_bytes = max(self.input_max_bytes, client.query_buffer_bytes)
+        self.output_max_bytes = max(self.output_max_bytes, client.output_bytes)
+        if client.feed is None:
+            self.memory_bytes += memory_of(client)
+        else:
+            self.replica_bytes += memory_of(client)
+        self.subscribed += bool(client.channels or client.patterns)
+        if client.watches:
+            self.watching += 1
+            self.watched.update(client.watches)
+
+
+def client_totals(server: Server) -> ClientTotals:
+    totals = ClientTotals()
+    for client in server.clients.values():
+        totals.add(client)
+    return totals
+
+
+def clients_section(server: Server, totals: ClientTotals) -> Section:
     waiting = server.executor.waiting
-    watched: set[tuple[int, bytes]] = set().union(*(client.watches for client in clients))
     return {
-        "connected_clients": len(clients),
+        "connected_clients": len(server.clients),
         "cluster_connections": 0,
         "maxclients": server.config.maxclients,
-        "client_recent_max_input_buffer": max(
-            (one.query_buffer_bytes for one in clients), default=0
-        ),
-        "client_recent_max_output_buffer": max((one.output_bytes for one in clients), default=0),
+        "client_recent_max_input_buffer": totals.input_max_bytes,
+        "client_recent_max_output_buffer": totals.output_max_bytes,
         "blocked_clients": server.executor.blocked_count,
         "tracking_clients": 0,
-        "pubsub_clients": sum(1 for one in clients if one.channels or one.patterns),
-        "watching_clients": sum(1 for one in clients if one.watches),
+        "pubsub_clients": totals.subscribed,
+        "watching_clients": totals.watching,
         "clients_in_timeout_table": server.executor.timed_count,
-        "total_watched_keys": len(watched),
+        "total_watched_keys": len(totals.watched),
         "total_blocking_keys": server.executor.blocking_keys,
         "total_blocking_keys_on_nokey": sum(1 for _ in waiting.keys_that_must_stay()),
         **_pause(server),
@@ -144,14 +174,9 @@ def _pause(server: Server) -> Section:
     }
 
 
-def _client_bytes(server: Server, *, of_replicas: bool = False) -> int:
-    clients = server.clients.values()
-    return sum(memory_of(one) for one in clients if (one.feed is not None) is of_replicas)
-
-
-def _overhead_bytes(server: Server) -> int:
+def _overhead_bytes(server: Server, totals: ClientTotals) -> int:
     """The memory used for purposes other than data."""
-    clients = _client_bytes(server) + _client_bytes(server, of_replicas=True)
+    clients = totals.memory_bytes + totals.replica_bytes
     return server.startup_bytes + clients + server.replication.backlog_bytes
 
 
@@ -164,10 +189,10 @@ def _data_share(server: Server, used: int, data: int) -> float:
     return min(1.0, data / max(1, used - server.startup_bytes))
 
 
-def _memory(server: Server) -> Section:
+def memory_section(server: Server, totals: ClientTotals) -> Section:
     used, rss = server.memory.measure(), server.memory.held()
     peak = max(rss, allocator.peak_rss_bytes())
-    overhead = min(_overhead_bytes(server), used)
+    overhead = min(_overhead_bytes(server, totals), used)
     data = used - overhead
     total = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
     return {
@@ -216,8 +241,8 @@ def _memory(server: Server) -> Section:
         "mem_replication_backlog": server.replication.backlog_bytes,
         "mem_total_replication_buffers": server.replication.backlog_bytes,
         "mem_replica_full_sync_buffer": 0,
-        "mem_clients_slaves": _client_bytes(server, of_replicas=True),
-        "mem_clients_normal": _client_bytes(server),
+        "mem_clients_slaves": totals.replica_bytes,
+        "mem_clients_normal": totals.memory_bytes,
         "mem_cluster_links": 0,
         "mem_aof_buffer": server.persistence.queued_bytes,
         "mem_allocator": "libc",
@@ -232,7 +257,8 @@ def memory_facts(server: Server) -> dict[str, object]:
     """The figures of MEMORY STATS, under its names."""
     used, rss = server.memory.measure(), server.memory.held()
     peak = max(rss, allocator.peak_rss_bytes())
-    overhead = min(_overhead_bytes(server), used)
+    totals = client_totals(server)
+    overhead = min(_overhead_bytes(server, totals), used)
     data = used - overhead
     keys = sum(map(len, server.keyspace.databases))
     return {
@@ -240,8 +266,8 @@ def memory_facts(server: Server) -> dict[str, object]:
         "total.allocated": used,
         "startup.allocated": server.startup_bytes,
         "replication.backlog": server.replication.backlog_bytes,
-        "clients.slaves": _client_bytes(server, of_replicas=True),
-        "clients.normal": _client_bytes(server),
+        "clients.slaves": totals.replica_bytes,
+        "clients.normal": totals.memory_bytes,
         "cluster.links": 0,
         "lua.caches": 0,
         "functions.caches": 0,
@@ -419,8 +445,8 @@ def _keyspace(server: Server) -> Section:
 
 SECTIONS: dict[str, tuple[str, Callable[[Server], Section]]] = {
     "server": ("Server", _server),
-    "clients": ("Clients", _clients),
-    "memory": ("Memory", _memory),
+    "clients": ("Clients", lambda server: clients_section(server, client_totals(server))),
+    "memory": ("Memory", lambda server: memory_section(server, client_totals(server))),
     "persistence": ("Persistence", _persistence),
     "stats": ("Stats", _stats),
     "replication": ("Replication", _replication),

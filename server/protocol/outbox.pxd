@@ -53,6 +53,8 @@ cdef class Outbox:
     cdef readonly uint64_t held_bytes
     cdef public object hold_point
     cdef public uint64_t now_ms  # the steady clock of this tick
+    cdef public object hold_times
+    cdef object hold_starts
 
     cdef int put(self, Client client, bytes data, bint shows_data) except -1
     cdef int push(self, Client client, bytes data, bint shows_data) except -1

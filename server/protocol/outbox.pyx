@@ -21,7 +21,8 @@ OUTPUT_MAX held or made, or the transport is `paused` | everything was sent (`ro
 `closed` | killed or disconnected | final |
 """
 
-from libc.stdint cimport UINT64_MAX
+from libc.stdint cimport UINT64_MAX, uint64_t
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from collections import deque
 
@@ -84,6 +85,12 @@ cdef class Client(Session):
         return self.held_bytes
 
 
+cdef uint64_t monotonic_ns() noexcept:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <uint64_t>now.tv_sec * 1000000000 + <uint64_t>now.tv_nsec
+
+
 cdef uint64_t size_of(data) except? 0:
     """The length of bytes, or of all bytes in a list."""
     cdef uint64_t size = 0
@@ -103,7 +110,8 @@ cdef class Outbox:
     that much output, or that do not read; the code that checks them removes them. `noted_bytes` is
     the size of this tick's replies so far, `held_bytes` the size of all output that waits for the
     journal. `hold_point` has the last frame that the replicas made safe as `seq`, if replies wait
-    for them too.
+    for them too. `hold_times.add(ns)`, unless it is None, is called once for each tick whose replies
+    were held.
     """
 
     def __init__(self, persistence, loop, resume):
@@ -112,6 +120,7 @@ cdef class Outbox:
         self.resume = resume
         self.dirty_clients = []
         self.held = deque()
+        self.hold_starts = deque()  # (frame, nanoseconds) of each tick with held replies
         self.check_output = None
         self.least_limit_bytes = UINT64_MAX
         self.lagging = set()
@@ -174,6 +183,7 @@ cdef class Outbox:
         cdef bint hold = self.persistence.durable_seq < last or (
             self.hold_point is not None and self.hold_point.seq < last)
         cdef bint shown_data
+        cdef bint held = False
         cdef uint64_t size
         if self.held and not hold:
             # The journal's mode has changed, and this tick wrote directly what earlier replies wait
@@ -195,9 +205,12 @@ cdef class Outbox:
                 self.held_bytes += size
                 client.full = client.full or client.held_bytes > OUTPUT_MAX
                 self.held.append((last, client, data, self.now_ms))
+                held = True
                 self.look_at_held(client)
             else:
                 self.release(client, data)
+        if held and self.hold_times is not None:
+            self.hold_starts.append((last, monotonic_ns()))
         return 0
 
     cdef take_chunks(self, Client client):
@@ -231,7 +244,11 @@ cdef class Outbox:
     def durable(self, sequence) -> None:
         """Release replies: the journal is durable up to this sequence number."""
         cdef Client client
-        cdef uint64_t size
+        cdef uint64_t size, now_ns
+        if self.hold_starts:
+            now_ns = monotonic_ns()
+            while self.hold_starts and self.hold_starts[0][0] <= sequence:
+                self.hold_times.add(now_ns - <uint64_t>self.hold_starts.popleft()[1])
         while self.held and self.held[0][0] <= sequence:
             _, client, data, _ = self.held.popleft()
             client.held_pieces -= 1
@@ -246,6 +263,7 @@ cdef class Outbox:
         connections with data from this tick."""
         cdef Client client
         cdef uint64_t size
+        self.hold_starts.clear()
         if tick_failed:
             for client in list(self.dirty_clients):
                 if client.shown_data and not client.closed:
@@ -259,6 +277,11 @@ cdef class Outbox:
             if not client.closed:
                 client.end(False)
         return 0
+
+    @property
+    def held_count(self) -> int:
+        """The number of held pieces of output, at most one for each client and tick."""
+        return len(self.held)
 
     def room(self, Client client not None) -> None:
         """The client has read its output: continue a long reply or run its next requests."""

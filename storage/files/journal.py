@@ -299,7 +299,8 @@ class JournalOwner(Protocol):
 class Journal:
     """The journal that is written, one file at a time; `rotate` continues in another file.
 
-    `append` accepts consecutive sequence numbers. After a failure the journal drops all frames; the
+    `sync_file(file)` syncs a file with frames, on the worker's thread; the owner may replace it to
+    measure the time. `append` accepts consecutive sequence numbers. After a failure the journal drops all frames; the
     owner abandons it and begins another one.
     """
 
@@ -316,6 +317,7 @@ class Journal:
         self.mode = mode
         self.synced_seq = first_seq - 1
         self.error: OSError | None = None
+        self.sync_file: Callable[[File], None] = lambda file: file.sync()
         self._worker = worker
         self._owner = owner
         self._file = file
@@ -614,7 +616,7 @@ class Journal:
         frames.clear()
 
     def _sync_file(self, file: File, seq: int) -> None:
-        file.sync()
+        self.sync_file(file)
         if seq > self.synced_seq:
             self.synced_seq = seq
             self._owner.journal_synced(self, seq)

@@ -80,6 +80,8 @@ cdef class KeyspaceCore:
     cdef public bint expiry_noted
     cdef public object on_expired
     cdef public uint64_t expired_count
+    cdef public uint64_t redelivered_due  # entries that a group delivered again after their retry time
+    cdef public uint64_t redelivered_claimed
     cdef public uint64_t hits
     cdef public uint64_t misses
 

@@ -55,6 +55,8 @@ class KeyspaceCore:
     recorded_promise_ms: int
     has_ordering: bool
     reservations_expired: int
+    redelivered_due: int
+    redelivered_claimed: int
     incarnation: int
     ready: list[tuple[int, bytes]]
     timer_requests: list[tuple[int, int, bytes, bytes | None]]

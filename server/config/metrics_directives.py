@@ -1,0 +1,52 @@
+"""The directives of the metrics' HTTP port."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.server.config.kinds import ADDRESSES, YES_NO, Kind, directive, integer
+
+METRICS = "Metrics"
+STREAMS_LIMIT = 100_000
+PATTERNS = Kind(
+    lambda text, current: tuple(text.split()), " ".join, "glob patterns of keys", many=True
+)
+
+
+@dataclass
+class MetricsDirectives:
+    """Where metrics are served, and for which streams."""
+
+    metrics_port: int = directive(
+        0,
+        integer(0, 65535),
+        "HTTP port of the metrics and health checks, without authentication; 0: none",
+        section=METRICS,
+        mutable=False,
+    )
+    metrics_bind: tuple[str, ...] = directive(
+        ("127.0.0.1",),
+        ADDRESSES,
+        "addresses on which the metrics are served",
+        section=METRICS,
+        mutable=False,
+    )
+    metrics_streams: tuple[str, ...] = directive(
+        ("*",),
+        PATTERNS,
+        "the streams with metrics of their own, in all databases; empty: none",
+        section=METRICS,
+    )
+    metrics_streams_max: int = directive(
+        1000,
+        integer(0, STREAMS_LIMIT),
+        "maximum number of streams with metrics of their own, the first ones in the order of their "
+        "keys; and ten times as many groups",
+        section=METRICS,
+    )
+    metrics_consumers: bool = directive(
+        False,
+        YES_NO,
+        "metrics of each consumer, too; at most ten times as many consumers as groups",
+        section=METRICS,
+    )

@@ -1,0 +1,260 @@
+"""The table of all metrics: name, type, meaning, and for most the field of INFO.
+
+The names that begin with `redis_` are those of redis_exporter 1.45, so that its dashboards work.
+Where a newer version of it has more for streams, its names are used, too. docs/metrics.md is made
+from this table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.server.metrics.text import Family
+
+GAUGE, COUNTER, HISTOGRAM, SUMMARY = "gauge", "counter", "histogram", "summary"
+
+
+class InfoRow(NamedTuple):
+    """A field of INFO as a metric; the value is divided by `divisor`."""
+
+    section: str
+    field: str
+    name: str
+    kind: str = GAUGE
+    divisor: int = 1
+
+
+INFO_ROWS = (
+    InfoRow("server", "process_id", "redis_process_id"),
+    InfoRow("server", "uptime_in_seconds", "redis_uptime_in_seconds"),
+    InfoRow("server", "io_threads_active", "redis_io_threads_active"),
+    InfoRow("clients", "connected_clients", "redis_connected_clients"),
+    InfoRow("clients", "cluster_connections", "redis_cluster_connections"),
+    InfoRow("clients", "blocked_clients", "redis_blocked_clients"),
+    InfoRow("clients", "tracking_clients", "redis_tracking_clients"),
+    InfoRow("clients", "clients_in_timeout_table", "redis_clients_in_timeout_table"),
+    InfoRow("clients", "client_recent_max_input_buffer",
+            "redis_client_recent_max_input_buffer_bytes"),
+    InfoRow("clients", "client_recent_max_output_buffer",
+            "redis_client_recent_max_output_buffer_bytes"),
+    InfoRow("memory", "used_memory", "redis_memory_used_bytes"),
+    InfoRow("memory", "used_memory_rss", "redis_memory_used_rss_bytes"),
+    InfoRow("memory", "used_memory_peak", "redis_memory_used_peak_bytes"),
+    InfoRow("memory", "used_memory_overhead", "redis_memory_used_overhead_bytes"),
+    InfoRow("memory", "used_memory_startup", "redis_memory_used_startup_bytes"),
+    InfoRow("memory", "used_memory_dataset", "redis_memory_used_dataset_bytes"),
+    InfoRow("memory", "used_memory_lua", "redis_memory_used_lua_bytes"),
+    InfoRow("memory", "used_memory_scripts", "redis_memory_used_scripts_bytes"),
+    InfoRow("memory", "number_of_cached_scripts", "redis_number_of_cached_scripts"),
+    InfoRow("memory", "maxmemory", "redis_memory_max_bytes"),
+    InfoRow("memory", "allocator_allocated", "redis_allocator_allocated_bytes"),
+    InfoRow("memory", "allocator_active", "redis_allocator_active_bytes"),
+    InfoRow("memory", "allocator_resident", "redis_allocator_resident_bytes"),
+    InfoRow("memory", "allocator_frag_ratio", "redis_allocator_frag_ratio"),
+    InfoRow("memory", "allocator_frag_bytes", "redis_allocator_frag_bytes"),
+    InfoRow("memory", "allocator_rss_ratio", "redis_allocator_rss_ratio"),
+    InfoRow("memory", "allocator_rss_bytes", "redis_allocator_rss_bytes"),
+    InfoRow("memory", "mem_fragmentation_ratio", "redis_mem_fragmentation_ratio"),
+    InfoRow("memory", "mem_fragmentation_bytes", "redis_mem_fragmentation_bytes"),
+    InfoRow("memory", "mem_not_counted_for_evict", "redis_mem_not_counted_for_eviction_bytes"),
+    InfoRow("memory", "mem_clients_slaves", "redis_mem_clients_slaves"),
+    InfoRow("memory", "mem_clients_normal", "redis_mem_clients_normal"),
+    InfoRow("memory", "lazyfree_pending_objects", "redis_lazyfree_pending_objects"),
+    InfoRow("memory", "active_defrag_running", "redis_active_defrag_running"),
+    InfoRow("persistence", "loading", "redis_loading_dump_file"),
+    InfoRow("persistence", "rdb_changes_since_last_save", "redis_rdb_changes_since_last_save"),
+    InfoRow("persistence", "rdb_bgsave_in_progress", "redis_rdb_bgsave_in_progress"),
+    InfoRow("persistence", "rdb_last_save_time", "redis_rdb_last_save_timestamp_seconds"),
+    InfoRow("persistence", "rdb_last_bgsave_status", "redis_rdb_last_bgsave_status"),
+    InfoRow("persistence", "rdb_last_bgsave_time_sec", "redis_rdb_last_bgsave_duration_sec"),
+    InfoRow("persistence", "rdb_current_bgsave_time_sec", "redis_rdb_current_bgsave_duration_sec"),
+    InfoRow("persistence", "rdb_last_cow_size", "redis_rdb_last_cow_size_bytes"),
+    InfoRow("persistence", "aof_enabled", "redis_aof_enabled"),
+    InfoRow("persistence", "aof_rewrite_in_progress", "redis_aof_rewrite_in_progress"),
+    InfoRow("persistence", "aof_rewrite_scheduled", "redis_aof_rewrite_scheduled"),
+    InfoRow("persistence", "aof_last_rewrite_time_sec", "redis_aof_last_rewrite_duration_sec"),
+    InfoRow("persistence", "aof_current_rewrite_time_sec",
+            "redis_aof_current_rewrite_duration_sec"),
+    InfoRow("persistence", "aof_last_cow_size", "redis_aof_last_cow_size_bytes"),
+    InfoRow("persistence", "aof_current_size", "redis_aof_current_size_bytes"),
+    InfoRow("persistence", "aof_base_size", "redis_aof_base_size_bytes"),
+    InfoRow("persistence", "aof_pending_rewrite", "redis_aof_pending_rewrite"),
+    InfoRow("persistence", "aof_buffer_length", "redis_aof_buffer_length"),
+    InfoRow("persistence", "aof_pending_bio_fsync", "redis_aof_pending_bio_fsync"),
+    InfoRow("persistence", "aof_delayed_fsync", "redis_aof_delayed_fsync"),
+    InfoRow("persistence", "aof_last_bgrewrite_status", "redis_aof_last_bgrewrite_status"),
+    InfoRow("persistence", "aof_last_write_status", "redis_aof_last_write_status"),
+    InfoRow("persistence", "module_fork_in_progress", "redis_module_fork_in_progress"),
+    InfoRow("persistence", "module_fork_last_cow_size", "redis_module_fork_last_cow_size"),
+    InfoRow("stats", "total_connections_received", "redis_connections_received_total", COUNTER),
+    InfoRow("stats", "total_commands_processed", "redis_commands_processed_total", COUNTER),
+    InfoRow("stats", "rejected_connections", "redis_rejected_connections_total", COUNTER),
+    InfoRow("stats", "total_net_input_bytes", "redis_net_input_bytes_total", COUNTER),
+    InfoRow("stats", "total_net_output_bytes", "redis_net_output_bytes_total", COUNTER),
+    InfoRow("stats", "expired_keys", "redis_expired_keys_total", COUNTER),
+    InfoRow("stats", "expired_stale_perc", "redis_expired_stale_percentage"),
+    InfoRow("stats", "expired_time_cap_reached_count", "redis_expired_time_cap_reached_total"),
+    InfoRow("stats", "evicted_keys", "redis_evicted_keys_total", COUNTER),
+    InfoRow("stats", "keyspace_hits", "redis_keyspace_hits_total", COUNTER),
+    InfoRow("stats", "keyspace_misses", "redis_keyspace_misses_total", COUNTER),
+    InfoRow("stats", "pubsub_channels", "redis_pubsub_channels"),
+    InfoRow("stats", "pubsub_patterns", "redis_pubsub_patterns"),
+    InfoRow("stats", "latest_fork_usec", "redis_latest_fork_seconds", GAUGE, 1_000_000),
+    InfoRow("stats", "migrate_cached_sockets", "redis_migrate_cached_sockets_total"),
+    InfoRow("stats", "slave_expires_tracked_keys", "redis_slave_expires_tracked_keys"),
+    InfoRow("stats", "active_defrag_hits", "redis_defrag_hits"),
+    InfoRow("stats", "active_defrag_misses", "redis_defrag_misses"),
+    InfoRow("stats", "active_defrag_key_hits", "redis_defrag_key_hits"),
+    InfoRow("stats", "active_defrag_key_misses", "redis_defrag_key_misses"),
+    InfoRow("stats", "tracking_total_keys", "redis_tracking_total_keys"),
+    InfoRow("stats", "tracking_total_items", "redis_tracking_total_items"),
+    InfoRow("stats", "tracking_total_prefixes", "redis_tracking_total_prefixes"),
+    InfoRow("stats", "unexpected_error_replies", "redis_unexpected_error_replies", COUNTER),
+    InfoRow("stats", "total_error_replies", "redis_total_error_replies", COUNTER),
+    InfoRow("stats", "dump_payload_sanitizations", "redis_dump_payload_sanitizations", COUNTER),
+    InfoRow("stats", "total_reads_processed", "redis_total_reads_processed", COUNTER),
+    InfoRow("stats", "total_writes_processed", "redis_total_writes_processed", COUNTER),
+    InfoRow("stats", "io_threaded_reads_processed", "redis_io_threaded_reads_processed", COUNTER),
+    InfoRow("stats", "io_threaded_writes_processed", "redis_io_threaded_writes_processed",
+            COUNTER),
+    InfoRow("stats", "sync_full", "redis_replica_resyncs_full"),
+    InfoRow("stats", "sync_partial_ok", "redis_replica_partial_resync_accepted"),
+    InfoRow("stats", "sync_partial_err", "redis_replica_partial_resync_denied"),
+    InfoRow("replication", "connected_slaves", "redis_connected_slaves"),
+    InfoRow("replication", "slave_priority", "redis_slave_priority"),
+    InfoRow("replication", "master_repl_offset", "redis_master_repl_offset"),
+    InfoRow("replication", "second_repl_offset", "redis_second_repl_offset"),
+    InfoRow("replication", "repl_backlog_active", "redis_repl_backlog_is_active"),
+    InfoRow("replication", "repl_backlog_size", "redis_replication_backlog_bytes"),
+    InfoRow("replication", "repl_backlog_first_byte_offset",
+            "redis_repl_backlog_first_byte_offset"),
+    InfoRow("replication", "repl_backlog_histlen", "redis_repl_backlog_history_bytes"),
+    InfoRow("cpu", "used_cpu_sys", "redis_cpu_sys_seconds_total", COUNTER),
+    InfoRow("cpu", "used_cpu_user", "redis_cpu_user_seconds_total", COUNTER),
+    InfoRow("cpu", "used_cpu_sys_children", "redis_cpu_sys_children_seconds_total", COUNTER),
+    InfoRow("cpu", "used_cpu_user_children", "redis_cpu_user_children_seconds_total", COUNTER),
+    InfoRow("cpu", "used_cpu_sys_main_thread", "redis_cpu_sys_main_thread_seconds_total", COUNTER),
+    InfoRow("cpu", "used_cpu_user_main_thread", "redis_cpu_user_main_thread_seconds_total",
+            COUNTER),
+    InfoRow("cluster", "cluster_enabled", "redis_cluster_enabled"),
+)  # fmt: skip
+
+SERVER_FAMILIES = (
+    Family("redis_up", GAUGE, "1"),
+    Family("redis_instance_info", GAUGE, "Version, role and process as labels"),
+    Family("redis_start_time_seconds", GAUGE, "Unix time of the start"),
+    Family("redis_config_maxmemory", GAUGE, "The directive maxmemory"),
+    Family("redis_config_maxclients", GAUGE, "The directive maxclients"),
+    Family("redis_config_io_threads", GAUGE, "The directive io-threads"),
+    Family("redis_commands_total", COUNTER, "Calls of a command"),
+    Family("redis_commands_duration_seconds_total", COUNTER, "Time in calls of a command"),
+    Family("redis_commands_failed_calls_total", COUNTER, "Calls that ended with an error"),
+    Family("redis_commands_rejected_calls_total", COUNTER, "Requests that were refused"),
+    Family("redis_errors_total", COUNTER, "Error replies by their first word"),
+    Family("redis_latency_percentiles_usec", SUMMARY, "Latency of a command in microseconds"),
+    Family("redis_latency_spike_last", GAUGE, "Unix time of the last latency spike"),
+    Family("redis_latency_spike_duration_seconds", GAUGE, "Length of the last latency spike"),
+    Family("redis_slowlog_length", GAUGE, "Entries in the slow log"),
+    Family("redis_slowlog_last_id", GAUGE, "Number of the last entry of the slow log"),
+    Family("redis_last_slow_execution_duration_seconds", GAUGE, "Time of the last slow command"),
+    Family("redis_db_keys", GAUGE, "Keys in a database"),
+    Family("redis_db_keys_expiring", GAUGE, "Keys with an expiry in a database"),
+    Family("redis_db_avg_ttl_seconds", GAUGE, "Average time to live of keys with an expiry"),
+    Family("redis_connected_slave_offset_bytes", GAUGE, "Offset that a replica has confirmed"),
+    Family("redis_connected_slave_lag_seconds", GAUGE, "Time since a replica's last message"),
+    Family("redis_slave_info", GAUGE, "This server is a replica"),
+    Family("redis_slave_repl_offset", GAUGE, "Offset of this replica"),
+    Family("redis_master_link_up", GAUGE, "Whether the link to the primary is up"),
+    Family("redis_master_last_io_seconds_ago", GAUGE, "Time since the primary's last message"),
+    Family("redis_master_sync_in_progress", GAUGE, "Whether a full sync is running"),
+)
+
+OWN_FAMILIES = (
+    Family("millstream_build_info", GAUGE, "The version as a label"),
+    Family("millstream_writes_refused", GAUGE,
+           "1 while writes are refused: the disk, the memory, or too few replicas"),
+    Family("millstream_loop_delay_seconds", GAUGE,
+           "How late the last once-a-second timer of the event loop was"),
+    Family("millstream_tick_seconds", HISTOGRAM,
+           "Time from a tick's first request to the end of the tick"),
+    Family("millstream_reply_hold_seconds", HISTOGRAM,
+           "Time for which a tick's replies waited until its changes were durable"),
+    Family("millstream_journal_sync_seconds", HISTOGRAM, "Time of a sync of the journal"),
+    Family("millstream_journal_size_bytes", GAUGE, "Size of the journal, including the base"),
+    Family("millstream_journal_frames_total", COUNTER, "Number of the last frame"),
+    Family("millstream_snapshot_running", GAUGE, "Whether a snapshot or rewrite is running"),
+    Family("millstream_snapshot_last_seconds", GAUGE,
+           "Time that the last snapshot or rewrite took; absent until one has ended"),
+    Family("millstream_held_replies", GAUGE,
+           "Pieces of output that wait until the changes before them are durable"),
+    Family("millstream_redeliveries_total", COUNTER,
+           "Entries that groups delivered again: after their retry time, or claimed"),
+    Family("millstream_tls_certificate_expiry_timestamp_seconds", GAUGE,
+           "Unix time at which the certificate expires; absent without TLS"),
+    Family("millstream_metrics_streams_left_out", GAUGE,
+           "Streams that match metrics-streams, beyond metrics-streams-max"),
+    Family("millstream_metrics_groups_left_out", GAUGE,
+           "Groups of the streams shown, beyond ten times metrics-streams-max"),
+    Family("millstream_metrics_consumers_left_out", GAUGE,
+           "Consumers of the groups shown, beyond a hundred times metrics-streams-max"),
+)  # fmt: skip
+
+STREAM_FAMILIES = (
+    Family("redis_stream_length", GAUGE, "Entries in a stream"),
+    Family("redis_stream_radix_tree_keys", GAUGE, "radix-tree-keys of XINFO STREAM"),
+    Family("redis_stream_radix_tree_nodes", GAUGE, "radix-tree-nodes of XINFO STREAM"),
+    Family("redis_stream_last_generated_id", GAUGE, "Milliseconds of the last ID"),
+    Family("redis_stream_max_deleted_entry_id", GAUGE, "Milliseconds of the largest deleted ID"),
+    Family("redis_stream_first_entry_id", GAUGE, "Milliseconds of the first entry's ID"),
+    Family("redis_stream_last_entry_id", GAUGE, "Milliseconds of the last entry's ID"),
+    Family("redis_stream_groups", GAUGE, "Groups of a stream"),
+    Family("millstream_stream_bytes", GAUGE, "Bytes of a stream's blocks"),
+    Family("millstream_stream_blocks", GAUGE, "Blocks of a stream"),
+    Family("millstream_stream_entries_evicted_total", COUNTER, "Entries evicted by trimming"),
+    Family("millstream_stream_entries_deleted_total", COUNTER, "Entries deleted by commands"),
+    Family("millstream_stream_first_entry_timestamp_seconds", GAUGE,
+           "Unix time in the first entry's ID; absent without entries"),
+)  # fmt: skip
+
+GROUP_FAMILIES = (
+    Family("redis_stream_group_consumers", GAUGE, "Consumers of a group"),
+    Family("redis_stream_group_messages_pending", GAUGE, "Entries pending in a group"),
+    Family("redis_stream_group_last_delivered_id", GAUGE, "Milliseconds of a group's offset"),
+    Family("redis_stream_group_entries_read", GAUGE,
+           "Entries that a group has read; absent if unknown"),
+    Family("redis_stream_group_lag", GAUGE,
+           "Entries that a group has not read yet; absent if unknown"),
+    Family("millstream_group_oldest_unacked_age_seconds", GAUGE,
+           "Age, by its ID, of the oldest entry that is pending or not delivered; 0 if none is"),
+    Family("millstream_group_blocked_readers", GAUGE, "Clients that wait for entries of a group"),
+)  # fmt: skip
+
+CONSUMER_FAMILIES = (
+    Family("redis_stream_group_consumer_messages_pending", GAUGE, "Entries pending at a consumer"),
+    Family("redis_stream_group_consumer_idle_seconds", GAUGE,
+           "Time since a consumer's last request"),
+)  # fmt: skip
+
+PROCESS_FAMILIES = (
+    Family("process_cpu_seconds_total", COUNTER, "Processor time, user and system"),
+    Family("process_resident_memory_bytes", GAUGE, "Resident memory"),
+    Family("process_virtual_memory_bytes", GAUGE, "Virtual memory"),
+    Family("process_virtual_memory_max_bytes", GAUGE, "Limit of the virtual memory"),
+    Family("process_start_time_seconds", GAUGE, "Unix time of the start"),
+    Family("process_open_fds", GAUGE, "Open file descriptors"),
+    Family("process_max_fds", GAUGE, "Limit of open file descriptors"),
+)
+
+INFO_FAMILIES = tuple(
+    Family(row.name, row.kind, f"{row.field} of INFO {row.section}") for row in INFO_ROWS
+)
+SECTIONS = {
+    "Streams": STREAM_FAMILIES,
+    "Groups": GROUP_FAMILIES,
+    "Consumers, with `metrics-consumers yes`": CONSUMER_FAMILIES,
+    "The server": OWN_FAMILIES,
+    "The server, with the names of redis_exporter": SERVER_FAMILIES,
+    "Fields of INFO, with the names of redis_exporter": INFO_FAMILIES,
+    "The process": PROCESS_FAMILIES,
+}
+FAMILIES = {family.name: family for families in SECTIONS.values() for family in families}

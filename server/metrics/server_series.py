@@ -1,0 +1,217 @@
+"""The samples about the server as a whole, with the names of redis_exporter and our own."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millstream import __version__
+from millstream.server.metrics.names import INFO_ROWS
+from millstream.server.metrics.text import histogram_lines, label, labels, number
+from millstream.server.monitor.histogram import BOUNDS_S, Histogram
+from millstream.server.monitor.info import (
+    SECTIONS,
+    ClientTotals,
+    Section,
+    clients_section,
+    memory_section,
+)
+
+if TYPE_CHECKING:
+    from millstream.server.app import Server
+
+CLIENTS_AT_ONCE = 100
+FILES_AT_ONCE = 100
+INSTANCE_LABELS = (
+    "role", "redis_version", "redis_build_id", "redis_mode", "os", "maxmemory_policy", "tcp_port",
+    "run_id", "process_id",
+)  # fmt: skip
+PERCENTILE = "latency_percentiles_usec_"
+
+Lines = dict[str, list[str]]
+
+
+def server_lines(server: Server, lines: Lines) -> Iterator[None]:
+    """Add the samples to the lists in `lines`, by the name of the metric. Each step takes a
+    fraction of a millisecond."""
+    found: dict[str, Section] = {}
+    totals = ClientTotals()
+    clients = list(server.clients.values())
+    for start in range(0, len(clients), CLIENTS_AT_ONCE):
+        for client in clients[start : start + CLIENTS_AT_ONCE]:
+            totals.add(client)
+        yield
+    for name in dict.fromkeys(row.section for row in INFO_ROWS):
+        if name == "clients":
+            found[name] = clients_section(server, totals)
+        elif name == "memory":
+            found[name] = memory_section(server, totals)
+        else:
+            found[name] = SECTIONS[name][1](server)
+        yield
+    _info_lines(found, lines)
+    yield
+    _instance_lines(server, found, lines)
+    _replication_lines(found["replication"], lines)
+    yield from _command_lines(server, lines)
+    _latency_lines(server, lines)
+    yield from _database_lines(server, lines)
+    _own_lines(server, lines)
+    yield from _process_lines(server, lines)
+
+
+def _info_lines(found: dict[str, Section], lines: Lines) -> None:
+    for row in INFO_ROWS:
+        text = number(found[row.section].get(row.field, ""))
+        if text is not None:
+            if row.divisor != 1:
+                text = repr(float(text) / row.divisor)
+            lines[row.name].append(f"{row.name} {text}\n")
+
+
+def _add(lines: Lines, name: str, value: object, **named: Any) -> None:
+    text = labels(**{label: str(value) for label, value in named.items()}) if named else ""
+    lines[name].append(f"{name}{text} {value}\n")
+
+
+def _instance_lines(server: Server, found: dict[str, Section], lines: Lines) -> None:
+    facts = {**found["server"], **found["memory"], **found["replication"]}
+    _add(lines, "redis_up", 1)
+    _add(lines, "redis_instance_info", 1, **{name: facts[name] for name in INSTANCE_LABELS})
+    started_s = server.now_ms() // 1000 - server.uptime_s()
+    _add(lines, "redis_start_time_seconds", started_s)
+    for name in ("maxmemory", "maxclients", "io_threads"):
+        _add(lines, f"redis_config_{name}", server.config.shown(name.replace("_", "-")))
+
+
+def _replication_lines(facts: Section, lines: Lines) -> None:
+    for field, fact in facts.items():
+        if field.startswith("slave") and field[5:].isdigit():
+            parts = dict(part.split("=", 1) for part in str(fact).split(","))
+            named = {
+                "slave_ip": parts["ip"],
+                "slave_port": parts["port"],
+                "slave_state": parts["state"],
+            }
+            _add(lines, "redis_connected_slave_offset_bytes", parts["offset"], **named)
+            _add(lines, "redis_connected_slave_lag_seconds", parts["lag"], **named)
+    if facts["role"] != "slave":
+        return
+    primary = {"master_host": facts["master_host"], "master_port": facts["master_port"]}
+    read_only = {"read_only": facts["slave_read_only"]}
+    is_up = int(facts["master_link_status"] == "up")
+    _add(lines, "redis_master_link_up", is_up, **primary)
+    _add(lines, "redis_slave_info", 1, **primary, **read_only)
+    _add(lines, "redis_slave_repl_offset", facts["slave_repl_offset"], **primary)
+    for field in ("master_last_io_seconds_ago", "master_sync_in_progress"):
+        _add(lines, f"redis_{field}", facts[field], **primary)
+
+
+def _command_lines(server: Server, lines: Lines) -> Iterator[None]:
+    stats = server.executor.command_stats()
+    for name, stat in stats.items():
+        _add(lines, "redis_commands_total", stat.calls, cmd=name)
+        _add(lines, "redis_commands_duration_seconds_total", stat.usec / 1e6, cmd=name)
+        _add(lines, "redis_commands_failed_calls_total", stat.failed_calls, cmd=name)
+        _add(lines, "redis_commands_rejected_calls_total", stat.rejected_calls, cmd=name)
+    for code, count in sorted(server.executor.errors_by_code.items()):
+        _add(lines, "redis_errors_total", count, err=code)
+    yield
+    family = "redis_latency_percentiles_usec"
+    for field, fact in SECTIONS["latencystats"][1](server).items():
+        name = field.removeprefix(PERCENTILE)
+        for part in str(fact).split(","):
+            percentage, _, value = part.removeprefix("p").partition("=")
+            _add(lines, family, value, cmd=name, quantile=percentage)
+        if name in stats:
+            named = labels(cmd=name)
+            lines[family].append(f"{family}_sum{named} {stats[name].usec}\n")
+            lines[family].append(f"{family}_count{named} {stats[name].calls}\n")
+    yield
+
+
+def _latency_lines(server: Server, lines: Lines) -> None:
+    for event, last_s, last_ms, _ in server.latency.latest():
+        _add(lines, "redis_latency_spike_last", last_s, event_name=event)
+        _add(lines, "redis_latency_spike_duration_seconds", last_ms / 1000, event_name=event)
+    last = server.slowlog.entries(1)
+    _add(lines, "redis_slowlog_length", len(server.slowlog))
+    _add(lines, "redis_slowlog_last_id", last[0].number if last else 0)
+    seconds = last[0].duration_us / 1e6 if last else 0
+    _add(lines, "redis_last_slow_execution_duration_seconds", seconds)
+
+
+def _database_lines(server: Server, lines: Lines) -> Iterator[None]:
+    for db in server.keyspace.databases:
+        name = f"db{db.index}"
+        _add(lines, "redis_db_keys", len(db), db=name)
+        _add(lines, "redis_db_keys_expiring", db.expiring_count, db=name)
+        if len(db):
+            _add(lines, "redis_db_avg_ttl_seconds", db.average_ttl_ms() / 1000, db=name)
+        if db.index % 16 == 15:
+            yield
+
+
+def _own_lines(server: Server, lines: Lines) -> None:
+    executor, persistence = server.executor, server.persistence
+    named = f'{{version="{label(__version__)}"}}'
+    lines["millstream_build_info"].append(f"millstream_build_info{named} 1\n")
+    values: dict[str, object] = {
+        "writes_refused": int(server.why_writes_are_refused() is not None),
+        "loop_delay_seconds": server.loop_delay_s,
+        "journal_size_bytes": persistence.current_bytes(),
+        "journal_frames_total": persistence.last_seq,
+        "snapshot_running": int(persistence.snapshots.job is not None),
+        "snapshot_last_seconds": persistence.snapshots.last_duration_s,
+        "held_replies": executor.outbox.held_count,
+        "tls_certificate_expiry_timestamp_seconds": (
+            None if server.listeners.tls is None else server.listeners.tls.expires_s
+        ),
+    }
+    for name, value in values.items():
+        if value is not None:
+            _add(lines, f"millstream_{name}", value)
+    keyspace = server.keyspace
+    for cause, count in (
+        ("retry", keyspace.redelivered_due),
+        ("claim", keyspace.redelivered_claimed),
+    ):
+        _add(lines, "millstream_redeliveries_total", count, cause=cause)
+    _histogram(lines, "millstream_tick_seconds", executor.tick_times)
+    _histogram(lines, "millstream_reply_hold_seconds", executor.hold_times)
+    _histogram(lines, "millstream_journal_sync_seconds", persistence.sync_times)
+
+
+def _histogram(lines: Lines, name: str, found: Histogram) -> None:
+    lines[name] += histogram_lines(name, BOUNDS_S, found.cumulative(), found.sum_s)
+
+
+def _limit(kind: int) -> float:
+    soft, _ = resource.getrlimit(kind)
+    return float(2**64 - 1) if soft == resource.RLIM_INFINITY else soft
+
+
+def _process_lines(server: Server, lines: Lines) -> Iterator[None]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    page_bytes = resource.getpagesize()
+    virtual_pages, resident_pages = Path("/proc/self/statm").read_text().split()[:2]
+    values = {
+        "cpu_seconds_total": used.ru_utime + used.ru_stime,
+        "resident_memory_bytes": int(resident_pages) * page_bytes,
+        "virtual_memory_bytes": int(virtual_pages) * page_bytes,
+        "virtual_memory_max_bytes": _limit(resource.RLIMIT_AS),
+        "start_time_seconds": server.started_at_ms / 1000,
+        "max_fds": _limit(resource.RLIMIT_NOFILE),
+    }
+    for name, value in values.items():
+        _add(lines, f"process_{name}", value)
+    count = 0
+    with os.scandir("/proc/self/fd") as entries:
+        for _ in entries:
+            count += 1
+            if count % FILES_AT_ONCE == 0:
+                yield
+    _add(lines, "process_open_fds", count - 1)  # the scan opens one

@@ -1,0 +1,123 @@
+"""The HTTP port: what each path answers, and who may connect.
+
+`/metrics` is the page for Prometheus, `/healthz` and `/readyz` are for supervisors and load
+balancers. The port is bound before the data is loaded, so that `/readyz` can say that the server is
+loading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from millstream.server.metrics.http import Answer, HttpConnection
+from millstream.server.metrics.page import Page, Pages
+from millstream.server.metrics.text import CONTENT_TYPE
+from millstream.server.monitor.log import LOGGER
+from millstream.server.net.listen import bind_sockets, why_not_listening
+
+if TYPE_CHECKING:
+    from millstream.server.app import Server
+
+CONNECTIONS_MAX = 32
+JSON, PLAIN = "application/json", "text/plain; charset=utf-8"
+HTML = "text/html; charset=utf-8"
+INDEX = b"""<!doctype html><html lang="en"><title>millstream</title><h1>millstream</h1>
+<ul><li><a href="/metrics">/metrics</a><li><a href="/healthz">/healthz</a>
+<li><a href="/readyz">/readyz</a></ul></html>
+"""
+
+
+class Metrics:
+    """Serves the metrics and health checks of a server. Without `metrics-port` it does nothing."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.port = server.config.metrics_port
+        self.pages = Pages(server, server.loop)
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self.connections: set[HttpConnection] = set()
+
+    def bind(self) -> None:
+        """Take the port. StartError with one sentence."""
+        if self.port:
+            self._sockets = bind_sockets(
+                self._server.config.metrics_bind, self.port, "metrics-port"
+            )
+
+    async def listen(self) -> None:
+        """Accept connections from now on. StartError if another program listens there."""
+        loop = self._server.loop
+        for bound in self._sockets:
+            try:
+                found = await loop.create_server(lambda: HttpConnection(self, loop), sock=bound)
+            except OSError as problem:
+                addresses = self._server.config.metrics_bind
+                raise why_not_listening(problem, addresses, self.port) from None
+            self._servers.append(found)
+        if self._servers:
+            where = ", ".join(f"{one}:{self.port}" for one in self._server.config.metrics_bind)
+            LOGGER.info("metrics  http://%s/metrics", where)
+
+    def close(self) -> None:
+        """Accept no more connections and close those that are open."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.abort()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.connections) >= CONNECTIONS_MAX
+
+    def answer(self, path: str, respond: Callable[[Answer], object]) -> None:
+        """Call `respond` with the answer to a GET, now or later."""
+        if path == "/metrics":
+            self.pages.request(lambda page: respond(_page_answer(page)))
+        elif path == "/healthz":
+            respond(self._health())
+        elif path == "/readyz":
+            respond(self._readiness())
+        elif path == "/":
+            respond(Answer(HTTPStatus.OK, HTML, [INDEX]))
+        else:
+            respond(Answer(HTTPStatus.NOT_FOUND, PLAIN, [b"not found\n"]))
+
+    def _health(self) -> Answer:
+        """200 while the loop runs and the server is not stopping."""
+        if self._server.stopping.is_set():
+            return _status(HTTPStatus.SERVICE_UNAVAILABLE, "stopping")
+        return _status(HTTPStatus.OK, "ok")
+
+    def _readiness(self) -> Answer:
+        """200, or 503 with the reason: loading, stopping, or why commands are refused."""
+        server, unready = self._server, HTTPStatus.SERVICE_UNAVAILABLE
+        if server.stopping.is_set():
+            return _status(unready, "stopping")
+        if server.persistence.loading or server.executor.loading:
+            loader = server.persistence.loader
+            return _status(
+                unready, "loading", loaded_bytes=loader.done_bytes, total_bytes=loader.total_bytes
+            )
+        if server.executor.stale is not None:
+            return _status(unready, "stale", reason=server.executor.stale)
+        reason = server.why_writes_are_refused()
+        if reason is not None:
+            return _status(unready, "writes refused", reason=reason)
+        return _status(HTTPStatus.OK, "ready")
+
+
+def _status(code: HTTPStatus, status: str, **facts: object) -> Answer:
+    return Answer(code, JSON, [json.dumps({"status": status, **facts}).encode() + b"\n"])
+
+
+def _page_answer(page: Page | None) -> Answer:
+    if page is None:
+        problem = b"the page could not be built; the log says why\n"
+        return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, PLAIN, [problem])
+    return Answer(HTTPStatus.OK, CONTENT_TYPE, page)
