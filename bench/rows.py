@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench import client_rows, small_rows, tls_rows, writer_rows
+from bench import client_rows, metrics_rows, small_rows, tls_rows, writer_rows
 from bench.command_rows import ALONE, MESSAGES, OTHERS, CommandRow
 from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
@@ -31,6 +31,7 @@ SEEK = "Seek"
 WAKING = "Blocked readers"
 WRITERS = "Reservations, our server against itself"
 CLIENT = "The Python client against plain redis-py"
+METRICS = "Metrics, our server alone"
 JOURNAL = "Append with the journal on"
 KEEPING = "Snapshot and start, {kept} entries"
 SMALL = "Many small streams"
@@ -209,6 +210,14 @@ def follow_ten(harness: Harness) -> Lanes:
      Goal(cost_max=1.15), unit="times")  # fmt: skip
 def peek_hundred(harness: Harness) -> Lanes:
     return writer_rows.peek(harness, full=80_000, quick=16_000)
+
+
+# Metrics
+
+
+@row("metrics-scrape", METRICS, "scrape, 1,000 streams", Goal(cost_max=20_000), unit="us")
+def metrics_scrape(harness: Harness) -> Lanes:
+    return metrics_rows.scrapes(harness, full=10, quick=3)
 
 
 # The Python client

@@ -1,11 +1,12 @@
-"""Writes the generated documentation: one page per command, and the list of directives.
+"""Writes the generated documentation: one page per command, the lists of directives and metrics.
 
-    scripts/command_docs.py           write docs/commands/ and the table in docs/configuration.md
+    scripts/command_docs.py           write docs/commands/ and the tables in docs/configuration.md
+                                      and docs/metrics.md
     scripts/command_docs.py --check   exit code 1 if they are not current
 
 A command's page comes from its row in the registry and the docstring of its handler. Longer text is
 written by hand into the page itself, between the two marks of DETAILS, and is kept. In
-docs/configuration.md only the part between its two marks is generated.
+docs/configuration.md and docs/metrics.md only the part between the two marks is generated.
 """
 
 import inspect
@@ -20,9 +21,11 @@ from millstream.commands.table.syntax import shown_syntax
 from millstream.server.config.directives import DIRECTIVES, Config, Directive
 from millstream.server.config.ignored_directives import ALIASES
 from millstream.server.config.kinds import COMPATIBILITY
+from millstream.server.metrics.names import SECTIONS as METRICS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN, END = "<!-- directives: begin -->", "<!-- directives: end -->"
+METRICS_MARKS = "<!-- metrics: begin -->", "<!-- metrics: end -->"
 WRITTEN = "<!-- Written by scripts/command_docs.py from the command table: change the handler. -->"
 DETAILS = "<!-- by hand: begin -->", "<!-- by hand: end -->"
 GROUPS = {
@@ -182,8 +185,29 @@ def configuration_page() -> str:
     return f"{before}{BEGIN}\n\n{directive_table()}\n{END}{after}"
 
 
+def metrics_table() -> str:
+    lines: list[str] = []
+    for section, families in METRICS.items():
+        lines += [f"### {section}", "", "| metric | type | |", "|---|---|---|"]
+        lines += [f"| `{one.name}` | {one.kind} | {one.meaning} |" for one in families]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def metrics_page() -> str:
+    """docs/metrics.md with the current table between its marks."""
+    begin, end = METRICS_MARKS
+    text = (DOCS / "metrics.md").read_text()
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n\n{metrics_table()}\n{end}{rest.split(end)[1]}"
+
+
 def wanted() -> dict[Path, str]:
-    return {**command_pages(), DOCS / "configuration.md": configuration_page()}
+    return {
+        **command_pages(),
+        DOCS / "configuration.md": configuration_page(),
+        DOCS / "metrics.md": metrics_page(),
+    }
 
 
 def stray() -> list[Path]:

@@ -8,7 +8,9 @@
 #                           systemd-analyze, which checks the service file;
 #                           and Node.js with npm, for the clients that are written for it;
 #                           a Java 17 or 21, on which Spark runs,
-#                           and PostgreSQL, whose changes are captured
+#                           and PostgreSQL, whose changes are captured;
+#                           Prometheus and redis_exporter, which the metrics are compared with,
+#                           and Chromium, which shows the dashboard
 #   scripts/need.sh java    installs nothing, and prints the JAVA_HOME of such a Java
 #
 # Missing programs are installed with apt, as root or with sudo without a password. If that is not
@@ -78,6 +80,9 @@ missing_packages() {
         command -v npm >/dev/null || echo npm
         find_java >/dev/null || java_package
         compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || echo postgresql
+        { command -v prometheus && command -v promtool; } >/dev/null || echo prometheus
+        command -v prometheus-redis-exporter >/dev/null || echo prometheus-redis-exporter
+        command -v chromium >/dev/null || echo chromium
     fi
 }
 

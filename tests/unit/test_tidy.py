@@ -35,6 +35,7 @@ BELOW = {
 LAYERS = {
     "server": [
         "repair",
+        "metrics",
         "net",
         "replication",
         "durability",
