@@ -300,8 +300,8 @@ class Journal:
     """The journal that is written, one file at a time; `rotate` continues in another file.
 
     `sync_file(file)` syncs a file with frames, on the worker's thread; the owner may replace it to
-    measure the time. `append` accepts consecutive sequence numbers. After a failure the journal drops all frames; the
-    owner abandons it and begins another one.
+    measure the time. `append` accepts consecutive sequence numbers. After a failure the journal
+    drops all frames; the owner abandons it and begins another one.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ def test_nothing_in_the_server_reads_what_is_accepted_for_compatibility() -> Non
         if path.suffix in (".py", ".pyx", ".pxd")
     ]
     for name, *_ in ACCEPTED:
-        attribute = "config." + name.replace("-", "_")
+        attribute = r"config\." + name.replace("-", "_")
         readers = [path.name for path, text in sources if re.search(rf"{attribute}\b", text)]
         assert readers == [], name
 
