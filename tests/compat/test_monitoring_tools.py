@@ -139,9 +139,9 @@ def test_every_series_of_redis_exporter_is_there(monitored: Server, tmp_path: Pa
     assert different == {}
 
 
-def answers(port: int) -> bool:
+def answers(port: int, path: str = "/metrics") -> bool:
     try:
-        return fetch(port, "/metrics").status == 200
+        return fetch(port, path).status == 200
     except OSError:
         return False
 
@@ -198,7 +198,7 @@ def prometheus(
         return list(answer["data"]["result"])
 
     with running(*command, log=folder / "prometheus.log"):
-        wait_until(lambda: answers(port), what="Prometheus", deadline_s=60)
+        wait_until(lambda: answers(port, "/-/ready"), what="Prometheus", deadline_s=60)
         wait_until(
             lambda: query("min(count_over_time(up[1m]))"),
             lambda found: bool(found) and float(found[0]["value"][1]) >= 3,
