@@ -4,6 +4,7 @@
 # make bench    the comparison with redis-server      QUICK=1 for about two minutes
 # make spark    PySpark into .venv, to read and write streams with Spark
 # make lint     ruff, mypy, import-linter
+# make docs     the documentation as a site, in site/
 # make asan     the unit tests on modules compiled with AddressSanitizer
 # make clean    remove what the other targets made, but not the data
 #
@@ -25,7 +26,7 @@ BIN := $(VENV)/bin
 PACKAGES := src/millstream server storage commands pipeline client tools
 SOURCES := $(shell find $(PACKAGES) -name '*.pyx' -o -name '*.pxd')
 
-.PHONY: serve build test bench spark lint asan clean need-redis need-test
+.PHONY: serve build test bench spark lint docs asan clean need-redis need-test
 
 serve: build
 	@! (: </dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null || { \
@@ -57,11 +58,14 @@ lint: $(VENV)/installed-package $(VENV)/installed-lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/installed-docs
+	$(BIN)/zensical build --clean --strict
+
 asan: $(VENV)/installed-compiler $(VENV)/installed-package $(VENV)/installed-test
 	scripts/asan.sh $(TESTS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .cache *.egg-info .hypothesis .import_linter_cache
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find $(PACKAGES) -name '*.c' -delete -o -name '*.so' -delete

@@ -1,7 +1,8 @@
-"""Writes the generated documentation: one page per command, the lists of directives and metrics.
+"""Writes the generated documentation: one page per command, the lists of directives and metrics, and
+the lists of commands and decisions in the site's navigation.
 
-    scripts/command_docs.py           write docs/commands/ and the tables in docs/configuration.md
-                                      and docs/metrics.md
+    scripts/command_docs.py           write docs/commands/, the tables in docs/configuration.md and
+                                      docs/metrics.md, and two lists in mkdocs.yml
     scripts/command_docs.py --check   exit code 1 if they are not current
 
 A command's page comes from its row in the registry and the docstring of its handler. Longer text is
@@ -24,6 +25,7 @@ from millstream.server.config.kinds import COMPATIBILITY
 from millstream.server.metrics.names import SECTIONS as METRICS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+SITE = DOCS.parent / "mkdocs.yml"
 BEGIN, END = "<!-- directives: begin -->", "<!-- directives: end -->"
 METRICS_MARKS = "<!-- metrics: begin -->", "<!-- metrics: end -->"
 WRITTEN = "<!-- Written by scripts/command_docs.py from the command table: change the handler. -->"
@@ -106,20 +108,24 @@ def page(row: Command, by_hand: str = "") -> str:
     return WRITTEN + "\n\n" + "\n\n".join(parts) + "\n"
 
 
+def groups() -> dict[str, list[Command]]:
+    """The commands by the heading of their group."""
+    named = list(GROUPS) + sorted({row.group for row in COMMANDS.values()} - GROUPS.keys())
+    found = {
+        GROUPS.get(group, group.capitalize()): sorted(
+            (row for row in COMMANDS.values() if row.group == group), key=title
+        )
+        for group in named
+    }
+    return {heading: rows for heading, rows in found.items() if rows}
+
+
 def index() -> str:
     lines = [WRITTEN, "", "# Commands", ""]
-    groups = list(GROUPS) + sorted({row.group for row in COMMANDS.values()} - GROUPS.keys())
-    for group in groups:
-        rows = sorted((row for row in COMMANDS.values() if row.group == group), key=title)
-        if rows:
-            lines += [
-                f"## {GROUPS.get(group, group.capitalize())}",
-                "",
-                "| command | |",
-                "|---|---|",
-            ]
-            lines += [f"| [{title(row)}]({file_name(row)}) | {row.summary} |" for row in rows]
-            lines.append("")
+    for heading, rows in groups().items():
+        lines += [f"## {heading}", "", "| command | |", "|---|---|"]
+        lines += [f"| [{title(row)}]({file_name(row)}) | {row.summary} |" for row in rows]
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -202,11 +208,33 @@ def metrics_page() -> str:
     return f"{before}{begin}\n\n{metrics_table()}\n{end}{rest.split(end)[1]}"
 
 
+def site_configuration() -> str:
+    """mkdocs.yml with the pages of commands, by group, and of decisions, by number."""
+    lines = ["- commands/README.md"]
+    for heading, rows in groups().items():
+        lines.append(f"- {heading}:")
+        lines += [f"    - {title(row)}: commands/{file_name(row)}" for row in rows]
+    text = _listed(SITE.read_text(), "commands", lines)
+    pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    lines = ["README.md", *(page.name for page in pages)]
+    return _listed(text, "decisions", [f"- decisions/{name}" for name in lines])
+
+
+def _listed(text: str, name: str, lines: list[str]) -> str:
+    """The text with these lines between the two marks of a list."""
+    indent = " " * 6
+    begin, end = f"{indent}# {name}: begin\n", f"{indent}# {name}: end\n"
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    return before + begin + "".join(f"{indent}{line}\n" for line in lines) + end + after
+
+
 def wanted() -> dict[Path, str]:
     return {
         **command_pages(),
         DOCS / "configuration.md": configuration_page(),
         DOCS / "metrics.md": metrics_page(),
+        SITE: site_configuration(),
     }
 
 

@@ -18,7 +18,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 COMMON = ROOT / "src" / "millstream"
 PACKAGES = {"server", "commands", "storage", "pipeline", "client", "tools"}
-TOP_LEVEL = {".ci", "bench", "deploy", "docs", "scripts", "src", "tests"} | PACKAGES
+TOP_LEVEL = {".ci", ".github", "bench", "deploy", "docs", "scripts", "src", "tests"} | PACKAGES
 
 # The packages that a file may import from, in addition to its own and the common package, which
 # may import none.

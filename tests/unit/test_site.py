@@ -1,0 +1,91 @@
+"""The documentation as a site, and the files for the host of the repository."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+BIN = Path(sys.prefix) / "bin"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = [ROOT / ".github" / "ISSUE_TEMPLATE" / name for name in ("bug.yml", "feature.yml")]
+# What a reader's browser loads with a page. A link is only followed by the reader.
+LOADED = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*\b(?:src|href)=\"?((?:https?:)?//)")
+
+
+def configuration() -> dict[str, Any]:
+    loaded = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. Every warning, such as a link that leads nowhere, is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(DOCS, folder / "docs")
+    shutil.copy2(ROOT / "mkdocs.yml", folder)
+    done = subprocess.run(
+        [BIN / "zensical", "build", "--strict"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+def pages_of(navigation: Any) -> list[str]:
+    """The pages of a part of the navigation."""
+    if isinstance(navigation, str):
+        return [navigation]
+    parts = navigation.values() if isinstance(navigation, dict) else navigation
+    return [page for part in parts for page in pages_of(part)]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    listed = pages_of(configuration()["nav"])
+    assert len(set(listed)) == len(listed)
+    assert set(listed) == {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+
+
+def test_the_site_has_every_page_and_loads_nothing_from_other_hosts(site: Path) -> None:
+    built = list(site.rglob("*.html"))
+    assert len(built) >= len(list(DOCS.rglob("*.md")))
+    assert (site / "index.html").exists()
+    foreign = [page.name for page in built if LOADED.search(page.read_text())]
+    assert foreign == []
+
+
+def check_schema(schema: str, *files: Path) -> None:
+    done = subprocess.run(
+        [BIN / "check-jsonschema", "--builtin-schema", schema, *files],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_workflows_are_valid() -> None:
+    assert len(WORKFLOWS) >= 2
+    check_schema("vendor.github-workflows", *WORKFLOWS)
+
+
+def test_issue_forms_are_valid() -> None:
+    check_schema("vendor.github-issue-forms", *FORMS)
+
+
+def test_the_workflows_run_what_exists() -> None:
+    text = "\n".join(path.read_text() for path in WORKFLOWS)
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make (\w+)", text)) <= targets
+    for path in re.findall(r"(?<!\S)((?:tests|scripts|\.ci)/[\w./]+)", text):
+        assert (ROOT / path).exists(), path
