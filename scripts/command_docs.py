@@ -1,5 +1,5 @@
-"""Writes the generated documentation: one page per command, the lists of directives and metrics, and
-the lists of commands and decisions in the site's navigation.
+"""Writes the generated documentation: one page per command, the lists of directives and metrics,
+and those of commands and decisions in the site's navigation.
 
     scripts/command_docs.py           write docs/commands/, the tables in docs/configuration.md and
                                       docs/metrics.md, and two lists in mkdocs.yml

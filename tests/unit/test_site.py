@@ -83,6 +83,22 @@ def test_issue_forms_are_valid() -> None:
     check_schema("vendor.github-issue-forms", *FORMS)
 
 
+def test_the_compose_file_is_valid_and_mounts_what_exists() -> None:
+    file = ROOT / "deploy" / "compose.yml"
+    check_schema("vendor.compose-spec", file)
+    services = yaml.safe_load(file.read_text())["services"]
+    mounted = [volume.split(":")[0] for one in services.values() for volume in one["volumes"]]
+    paths = [path for path in mounted if path.startswith(".")]
+    assert len(paths) >= 5
+    assert [path for path in paths if not (file.parent / path).exists()] == []
+    (port,) = re.findall(
+        r"^metrics-port (\d+)$", (file.parent / "container.conf").read_text(), re.M
+    )
+    scraped = yaml.safe_load((file.parent / "compose" / "prometheus.yml").read_text())
+    (job,) = scraped["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"millstream:{port}"]}]
+
+
 def test_the_workflows_run_what_exists() -> None:
     text = "\n".join(path.read_text() for path in WORKFLOWS)
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
