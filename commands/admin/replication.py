@@ -168,7 +168,7 @@ def replconf(ctx: Context, args: Args) -> object:
         ctx.server.replication.acknowledge(ctx.session, *_acknowledged(pairs))
         return NO_REPLY
     ctx.server.replication.introduce(ctx.session, pairs)
-    return OK
+    return OK if ctx.session.feed is None else NO_REPLY
 
 
 def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:

@@ -354,7 +354,10 @@ cdef class Executor:
         if self.pushes:
             self.flush_pushes(client)
         client.parser.keep_rest()
-        if self.out.size:
+        if self.out.size and client.feed is not None:
+            self.out.clear()  # a reply between its records would be taken for one
+            client.feed.drop("it sent a request on the link")
+        elif self.out.size:
             self.outbox.put(client, self.out.take(), self.shown_data)
         elif client.close_after_reply or client.producer is not None:
             self.outbox.put(client, None, self.shown_data)

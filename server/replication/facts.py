@@ -57,6 +57,10 @@ def replication_facts(role: Replication) -> Section:
         "repl_safe_frame": role.safe_seq,
         **_hold_facts(role),
         "repl_link_errors": role.link_errors,
+        "repl_refusals": role.refusals,
+        "repl_failed_syncs": role.failed_syncs,
+        "repl_kept_data": role.kept_data,
+        "repl_last_error": " ".join(role.last_error.replace(",", ";").split()),
     }
 
 

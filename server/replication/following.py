@@ -133,6 +133,7 @@ class Following:
         self.replacement: Replacement | Rewinding | None = None
         self.history = ""
         self.wants_all = False  # the next link asks for a full sync
+        self.rewind_error = ""  # why the last rewind failed
         self.is_failover = False  # the next link asks the other server to become the primary
         self._role = role
         self._node: Node = role.node
@@ -249,6 +250,7 @@ class Following:
                     return
         except LinkError as error:
             self._role.link_errors += 1
+            self._role.last_error = str(error)
             self._drop(str(error))
             return
         attempt.flush()
@@ -312,17 +314,27 @@ class Following:
             )
 
     def _refused(self, event: Refused) -> None:
+        self._role.refusals += 1
+        self._role.last_error = event.text
         if self._role.failover.refused(event.text):
             return
         if event.is_temporary:
             self._wait_s = 1
         else:
-            self._retry_s = min(max(1, self._retry_s * 2), _RETRY_MAX_S)
-            self._wait_s = self._retry_s
+            self._wait_longer()
             log.warning(
                 "the primary %s:%d refuses this replica: %s", self.host, self.port, event.text
             )
         self._drop(event.text)
+
+    def _wait_longer(self) -> None:
+        """Connect again after 1, 2, 4 ... seconds."""
+        self._retry_s = min(max(1, self._retry_s * 2), _RETRY_MAX_S)
+        self._wait_s = self._retry_s
+
+    def _note_failed(self, error: Exception) -> None:
+        self._role.failed_syncs += 1
+        self._role.last_error = in_words(error)
 
     def _connected(self, history: str) -> None:
         """The frames after the last one here follow."""
@@ -351,6 +363,8 @@ class Following:
                 " again",
                 self.host, self.port, full.frame_bytes, frames.frame_bytes, self.host, self.port,
             )  # fmt: skip
+            self._role.kept_data += 1
+            self._role.last_error = "the primary has other data than before, and less"
             self._drop("it would replace the data here by less")
             return
         self.state = "sync"
@@ -384,10 +398,13 @@ class Following:
                 self._attempt.flush()
                 self._attempt.read_more(not self._is_full())
         else:
-            log.warning("the full sync has failed: %s", error)
+            log.warning("the full sync has failed: %s", in_words(error))
+            self._note_failed(error)
             if replacement is not None and replacement.is_published:
                 self.is_distrusted = self.wants_all = True  # the data in memory is incomplete
             self._wait_s = 1
+            if self._attempt is not None:  # the link is not the cause
+                self._wait_longer()
             self._drop("the full sync has failed")
         self._role.look_at_state()
 
@@ -422,6 +439,8 @@ class Following:
             log.warning("this server is back at frame %d", self._node.persistence.last_seq)
         else:
             log.warning("the rewind has failed: %s. A full sync follows", in_words(error))
+            self.rewind_error = in_words(error)
+            self._note_failed(error)
             self.wants_all = True
             self.is_distrusted = rewinding is not None and rewinding.is_published
         self.connect()

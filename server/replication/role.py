@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from millstream import __version__
 from millstream.errors import CommandError, DataError
 from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.config.replica_directives import parse_address
@@ -93,7 +94,11 @@ class Replication:
         self.rewinds = 0
         self.change: Replacement | Rewinding | None = None  # of the data here; not ended yet
         self.received_bytes = 0
-        self.link_errors = 0
+        self.link_errors = 0  # bytes of the primary that are not allowed
+        self.refusals = 0  # errors of the primary
+        self.failed_syncs = 0  # full syncs and rewinds that could not be completed
+        self.kept_data = 0  # full syncs that would have replaced more data by less
+        self.last_error = ""
         self.warned_of_clock = False
         self.bytes_before_history = -1
         self.hold_point = HoldPoint()
@@ -467,11 +472,10 @@ class Replication:
     ) -> None:
         """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
         said = self.introductions.get(client.id)
+        if client.feed is not None:
+            raise CommandError("ERR this connection is the link of a replica already")
         if said is None or not said.is_known:
-            raise CommandError(
-                "ERR only a millstream server can be a replica of this server: effects are not"
-                " commands of Redis"
-            )
+            raise CommandError(_unsuitable(said))
         if is_failover:
             self._take_over_from(said, name, next_seq)
         self._check_can_feed(said)
@@ -588,6 +592,19 @@ class Replication:
         log.info("full sync: the replica %s gets %s, %d bytes", feed.address, name, base.size)
         answer = self._full_sync_answer(feed, header.seq, base.size)
         feed.begin(answer, header.seq + 1, base)
+
+
+def _unsuitable(said: Introduction | None) -> str:
+    """Why this client cannot be a replica."""
+    if said is not None and said.version:
+        return (
+            f"ERR the replica has version {said.version} and does not know the effects of this"
+            f" server, version {__version__}"
+        )
+    return (
+        "ERR only a millstream server can be a replica of this server: effects are not commands of"
+        " Redis"
+    )
 
 
 def _number(text: str, most: int) -> int:

@@ -33,6 +33,9 @@ SETTLE_STEPS = 200_000
 SETTLE_S = 200
 TRACE_LINES = 80
 KEYS = (b"a", b"b", b"c")
+DISK_OPERATIONS = (
+    "write", "sync", "create", "rename", "remove", "truncate", "sync_directory", "keep", "reserve",
+)  # fmt: skip
 
 Frame = tuple[str, int]  # a line's ID and a number
 
@@ -62,6 +65,8 @@ class Fleet:
         self.flips = self.chance.random() < 0.3
         self.rewrites = self.chance.choice([0.5, 0.05])
         self.ring_bytes = self.chance.choice([200, 2000, 1 << 20])
+        self.disk_faults = self.chance.random() < 0.3
+        self.clock_jumps = self.chance.random() < 0.3
         self.nodes: list[FleetNode] = []
         for index in range(self.chance.choice([2, 2, 3, 3, 4])):
             primary = "" if index == 0 else "fleet 7000"
@@ -127,6 +132,10 @@ class Fleet:
             choices.append((0.3, self._crash))
         if self.flips:
             choices.append((0.2, self._flip))
+        if self.disk_faults:
+            choices.append((0.3, self._fail_or_mend_a_disk))
+        if self.clock_jumps:
+            choices.append((0.2, self._jump))
         return choices
 
     def _awake(self) -> list[FleetNode]:
@@ -189,6 +198,25 @@ class Fleet:
             one = self.chance.choice(self.connections)
             self.note("cut", f"{one.replica.index} -> {one.primary.index}")
             one.cut()
+
+    def _fail_or_mend_a_disk(self) -> None:
+        disk = self.chance.choice(self.nodes).disk
+        if disk.failures or disk.capacity is not None:
+            disk.mend()
+            self.note("mended disk")
+        elif self.chance.random() < 0.3:
+            disk.capacity = disk.used_bytes() + self.chance.choice([0, 500, 5000])
+            self.note("full disk")
+        else:
+            operation = self.chance.choice(DISK_OPERATIONS)
+            disk.fail(operation, times=self.chance.choice([1, 1, 3, None]))
+            self.note("failing disk", operation)
+
+    def _jump(self) -> None:
+        """A wall clock is set."""
+        node = self.chance.choice(self.nodes)
+        node.wall_ms += self.chance.choice([-3_600_000, -1500, -20, 20, 1500, 3_600_000])
+        self.note("clock jump", str(node.index))
 
     def _flip(self) -> None:
         some = [one for one in self.connections if one.down.data and not one.is_cut]
@@ -421,7 +449,8 @@ class Fleet:
                 primary.keyspace.histories, primary.persistence.last_seq,
                 node.keyspace.histories, node.persistence.last_seq,
             )  # fmt: skip
-            if common is None or following.is_distrusted or change.is_published:
+            has_tried = following.is_distrusted or following.rewind_error
+            if common is None or has_tried or change.is_published:
                 continue
             has_all = common >= primary.replication.oldest_needed()
             if has_all and not why_impossible(node, common):
@@ -436,6 +465,7 @@ class Fleet:
         self.partitions.clear()
         for node in self.nodes:
             node.is_frozen = False
+            node.disk.mend()
             if node.replication.failover.is_under_way:
                 node.ask(node.accept(), b"FAILOVER", b"ABORT")
         primary = self._choose_last_primary()

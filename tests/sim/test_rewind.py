@@ -69,6 +69,22 @@ class OldPrimary(Fleet):
         self._settle()
         self._judge_all()
 
+    def follow(self, primary: int) -> None:
+        """All follow this server, and become equal."""
+        self._primary = self.nodes[primary]
+        self._order_roles()
+        self._settle()
+        self._judge_all()
+
+    def guarded_ask(self, node: FleetNode, *words: bytes) -> None:
+        self._guarded(node, lambda: node.ask(node.accept(), *words))
+
+    def run_guarded(self) -> None:
+        while any(node.has_work() for node in self.nodes):
+            for node in list(self.nodes):
+                if node.has_work():
+                    self._guarded(node, node.step)
+
     @property
     def folders(self) -> set[str]:
         names = self.nodes[0].disk.names()

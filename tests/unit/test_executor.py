@@ -822,8 +822,11 @@ def test_a_call_that_blocks_counts_when_its_wait_ends() -> None:
 def test_a_pause_of_all_clients_spares_replicas() -> None:
     server = InProcessServer()
     replica, other = server.player(), server.player()
-    replica.feed = SimpleNamespace(pump=lambda: None)
+    ended: list[str] = []
+    replica.feed = SimpleNamespace(pump=lambda: None, drop=ended.append)
     server.executor.start_pause(server.wall_ms + 1000, False)
     other.send("PING")
     assert other.unread == b""
-    assert replica.call("PING") == Simple("PONG")
+    replica.send("PING")  # it runs; a replica that sends requests loses its link
+    assert ended == ["it sent a request on the link"]
+    assert replica.unread == b""

@@ -1,0 +1,173 @@
+"""What can be wrong with a link: each fault gives a sentence in the log and a figure in INFO, and
+leaves the data as it was. Flipped bits and cuts at any byte are in tests/sim and tests/unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from tests.crash.test_replicas import Replicas, facts, fill, has_same, is_up
+from tests.support.gate import Gate
+from tests.support.server import Server, redis_program
+from tests.support.small_disk import MEGABYTE, SmallDisk
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[Replicas]:
+    made = Replicas(tmp_path)
+    yield made
+    for server in made.servers.values():
+        if server.is_alive():
+            server.kill()
+
+
+def split_pair(replicas: Replicas, **directives: str) -> tuple[Redis, Redis]:
+    """A primary with data, and a server with other data."""
+    primary, replica = replicas.start("a"), replicas.start("b", **directives)
+    fill(primary, 20)
+    fill(replica, 7, "other")
+    return primary, replica
+
+
+def assert_is_refused(replicas: Replicas, sentence: str) -> None:
+    replica = replicas.client("b")
+    wait_until(lambda: sentence in replicas.servers["b"].log)
+    assert facts(replica)["repl_refusals"] >= 1
+    assert sentence.replace(",", ";") in str(facts(replica)["repl_last_error"])
+    assert facts(replica)["master_link_status"] == "down"
+    assert (replica.xlen("other"), replica.xlen("s")) == (7, 0)
+
+
+def test_a_wrong_password(replicas: Replicas) -> None:
+    primary, replica = split_pair(replicas, masterauth="wrong")
+    primary.config_set("requirepass", "right")
+    replicas.follow("b", "a")
+    assert_is_refused(replicas, "WRONGPASS invalid username-password pair")
+    replica.config_set("masterauth", "right")
+    replicas.follow("b", "a")
+    wait_until(lambda: is_up(replica))
+    assert replica.xlen("s") == 20
+
+
+def test_fewer_databases_than_the_primary(replicas: Replicas) -> None:
+    split_pair(replicas, databases="4")
+    replicas.follow("b", "a")
+    assert_is_refused(replicas, "the replica has 4 databases, this server has 16")
+
+
+def test_a_redis_as_primary(replicas: Replicas, tmp_path: Path) -> None:
+    replicas.servers["a"] = Server(tmp_path / "a", program=redis_program()).start()
+    replica = replicas.start("b")
+    fill(replica, 7, "other")
+    replicas.follow("b", "a")
+    assert_is_refused(replicas, "the primary is no millstream server of this kind")
+
+
+def test_a_redis_as_replica(replicas: Replicas, tmp_path: Path) -> None:
+    primary = replicas.start("a")
+    fill(primary, 20)
+    redis = replicas.servers["redis"] = Server(tmp_path / "r", program=redis_program()).start()
+    replicas.client("redis").set("own", "1")
+    replicas.follow("redis", "a")
+    wait_until(lambda: "only a millstream server can be a replica" in redis.log)
+    assert replicas.client("redis").get("own") == "1"
+    assert facts(primary)["connected_slaves"] == 0
+
+
+HANDSHAKE = ("REPLCONF", "version", "0.0.1", "databases", "16", "capa")
+
+
+def test_a_replica_of_an_older_version(replicas: Replicas) -> None:
+    client = replicas.start("a")
+    link = client.connection_pool.get_connection()
+    link.send_command(*HANDSHAKE, "millstream-0")
+    assert link.read_response() == "OK"
+    link.send_command("PSYNC", "?", "1")
+    with pytest.raises(ResponseError, match=r"has version 0\.0\.1 and does not know the effects"):
+        link.read_response()
+
+
+@pytest.mark.parametrize("request_", [("UNKNOWN",), ("PING",), ("PSYNC", "?", "1"), ("XLEN", "s")])
+def test_a_request_on_the_link_ends_it(replicas: Replicas, request_: tuple[str, ...]) -> None:
+    client = replicas.start("a")
+    link = client.connection_pool.get_connection()
+    link.send_command(*HANDSHAKE, "millstream-1")
+    assert link.read_response() == "OK"
+    link.send_command("PSYNC", "?", "1")
+    assert str(link.read_response()).startswith("FULLRESYNC")
+    link.send_command(*request_)
+    wait_until(lambda: "it sent a request on the link" in replicas.servers["a"].log)
+    wait_until(lambda: facts(client)["connected_slaves"] == 0)
+    with pytest.raises(RedisConnectionError):
+        link.read_response()
+
+
+def test_servers_that_follow_each_other(replicas: Replicas) -> None:
+    one, other = split_pair(replicas)
+    replicas.follow("b", "a")
+    wait_until(lambda: is_up(other))
+    replicas.follow("a", "b")
+    wait_until(lambda: facts(one)["repl_refusals"] + facts(other)["repl_refusals"] >= 2)
+    assert (one.xlen("s"), other.xlen("s")) == (20, 20)
+    one.execute_command("REPLICAOF", "NO", "ONE")
+    wait_until(lambda: is_up(other))
+    fill(one, 5)
+    assert one.wait(1, 10_000) == 1
+    assert has_same(one, other, "s")()
+
+
+def test_a_partition_without_an_error_at_either_end(replicas: Replicas) -> None:
+    primary = replicas.start("a", repl_timeout="2")
+    gate = Gate(replicas.servers["a"].port)
+    try:
+        replica = replicas.start("b", repl_timeout="2", replicaof=f"127.0.0.1 {gate.port}")
+        wait_until(lambda: is_up(replica))
+        fill(primary, 5)
+        assert primary.wait(1, 10_000) == 1
+        gate.requests.hold()
+        gate.replies.hold()
+        fill(primary, 5)
+        wait_until(lambda: facts(primary)["connected_slaves"] == 0)
+        wait_until(lambda: not is_up(replica))
+        assert "nothing was heard for 2 seconds" in replicas.servers["b"].log
+        assert "nothing was heard from it for 2 seconds" in replicas.servers["a"].log
+        assert replica.xlen("s") == 5
+        gate.requests.release()
+        gate.replies.release()
+        wait_until(lambda: is_up(replica))
+        wait_until(has_same(primary, replica, "s"))
+        assert facts(primary, "stats")["sync_full"] == 1  # at the beginning
+    finally:
+        gate.close()
+
+
+def test_a_full_disk_during_a_full_sync(replicas: Replicas, tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path / "disk", 3 * MEGABYTE)
+    try:
+        primary = replicas.start("a")
+        for _ in range(30):
+            fill(primary, 2000)
+        primary.bgrewriteaof()
+        wait_until(lambda: facts(primary, "persistence")["aof_rewrites"] == 1)
+        given = {"journal-reserve-size": "256kb"}
+        server = Server(tmp_path / "disk" / "data", given, wrapper=disk.wrapper)
+        (disk.here / "data").mkdir()
+        server.log_path = tmp_path / "b.log"
+        replicas.servers["b"] = server.start()
+        replica = replicas.client("b")
+        fill(replica, 7, "other")
+        replicas.follow("b", "a")
+        wait_until(lambda: "the full sync has failed: No space left on device" in server.log)
+        wait_until(lambda: facts(replica)["repl_failed_syncs"] >= 1)
+        assert replica.xlen("other") == 7
+        server.kill()
+        server.start()
+        assert replicas.client("b").xlen("other") == 7
+        server.kill()
+    finally:
+        disk.unmount()
