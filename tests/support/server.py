@@ -1,8 +1,9 @@
 """A real server process with a free port and its own data directory.
 
-The process is the installed `millstream-server` of the running Python, started as by a user.
-`MILLSTREAM_TEST_SERVER` names another program (a wheel installed elsewhere, or redis-server, which
-tests the tools themselves).
+The process is the installed `millstream-server` of the running Python. Most servers are forked from
+a process that has already imported it (`fork_server.py`); a server with a program or a wrapper of
+its own is started as by a user. `MILLSTREAM_TEST_SERVER` names another program (a wheel installed
+elsewhere, or redis-server, which tests the tools themselves).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from millstream.server.monitor import huge_pages
 
+from . import forking
 from .client import ConnectionClosed, RawClient
 from .resp import Error, Simple
 from .waiting import wait_until
@@ -70,10 +72,12 @@ class Server:
         self.directory = directory
         self.program = list(program or server_program())
         self.wrapper = list(wrapper)
+        is_named = "MILLSTREAM_TEST_SERVER" in os.environ
+        self._may_fork = not (program or wrapper or is_named)
         self.directives = {**DIRECTIVES, **_needs(self.program), **(directives or {})}
         self.port = 0
         self.log_path = directory.with_name(directory.name + ".log")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forking.Process | None = None
 
     @property
     def log(self) -> str:
@@ -173,14 +177,19 @@ class Server:
             assert client.call("FLUSHALL") == Simple("OK")
 
     def _launch(self, port: int) -> None:
+        environment = _environment(self.program)
+        command, folder = self.command(port), self.directory.parent
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(port),
+            forked = None
+            if self._may_fork:
+                forked = forking.start(command, log, folder, environment)
+            self._process = forked or subprocess.Popen(
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self.directory.parent,
-                env=_environment(self.program),
+                cwd=folder,
+                env=environment,
                 preexec_fn=_die_with_parent,
             )
 
@@ -211,12 +220,13 @@ def _needs(program: Sequence[str]) -> dict[str, str]:
     return {"appendonly": "yes", "save": "", "bind": "127.0.0.1"}
 
 
-def _environment(program: Sequence[str]) -> dict[str, str] | None:
+def _environment(program: Sequence[str]) -> dict[str, str]:
     """The environment in which a server need not execute itself again to get huge pages, which
-    would take a fifth of the time of a start; None for the environment of this process."""
+    would take a fifth of the time of a start."""
+    environment = dict(os.environ)
     if list(program) != server_program() or huge_pages.system_setting() != "madvise":
-        return None
-    return huge_pages.asking(os.environ)
+        return environment
+    return huge_pages.asking(environment) or environment
 
 
 def answers_ping(port: int) -> bool:

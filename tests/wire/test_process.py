@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,12 @@ from tests.support.waiting import wait_until
 from millstream.server.monitor import huge_pages
 
 NewServer = Callable[..., Server]
+
+
+@pytest.fixture
+def new_server(new_server: NewServer) -> NewServer:
+    """The servers of this file are started as by a user, not forked (support/fork_server.py)."""
+    return partial(new_server, program=server_program())
 
 
 def end_of(client: RawClient) -> bytes:
