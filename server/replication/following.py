@@ -133,7 +133,7 @@ class Following:
         self.replacement: Replacement | Rewinding | None = None
         self.history = ""
         self.wants_all = False  # the next link asks for a full sync
-        self.rewind_error = ""  # why the last rewind failed
+        self.rewind_seq = -1  # to which the primary wanted this server cut back
         self.is_failover = False  # the next link asks the other server to become the primary
         self._role = role
         self._node: Node = role.node
@@ -345,7 +345,8 @@ class Following:
         self._role.note_primary(f"{self.host} {self.port}")
         self.is_distrusted = self.wants_all = False
         self._retry_s = 0
-        self._due_seq = self._node.persistence.last_seq + 1
+        # Frames may have arrived after a base that was loaded meanwhile.
+        self._due_seq = self._node.persistence.last_seq + 1 + len(self._pending)
         log.info("connected to the primary %s:%d", self.host, self.port)
         self._role.look_at_state()
         self.acknowledge()
@@ -414,6 +415,7 @@ class Following:
         """Frames here belong to a line of history that has ended: give them up."""
         self._wait_s = 0
         self._drop(f"the frames after {event.seq} belong to a history that has ended")
+        self.rewind_seq = event.seq
         reason = why_impossible(self._node, event.seq)
         if not reason:
             self.replacement = self._role.change = Rewinding(
@@ -439,7 +441,6 @@ class Following:
             log.warning("this server is back at frame %d", self._node.persistence.last_seq)
         else:
             log.warning("the rewind has failed: %s. A full sync follows", in_words(error))
-            self.rewind_error = in_words(error)
             self._note_failed(error)
             self.wants_all = True
             self.is_distrusted = rewinding is not None and rewinding.is_published

@@ -21,7 +21,7 @@ from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.resp import Reply
 
 from millstream.errors import CommandError
-from millstream.server.replication.history import last_common
+from millstream.server.replication.following import Following
 from millstream.server.replication.node import LinkProtocol
 from millstream.server.replication.receiving import Replacement
 from millstream.server.replication.rewinding import Rewinding, why_impossible
@@ -433,6 +433,8 @@ class Fleet:
     def _judge_changes(self) -> None:
         """A full sync begins only where a partial sync, or a rewind before it, is impossible."""
         for node in self.nodes:
+            if node.replication.link_errors and not self.flips:
+                self.broken.append(f"node {node.index}: {node.replication.last_error}")
             following = node.replication.following
             change = node.replication.change
             if following is None or change is None or change in self._seen_changes:
@@ -444,19 +446,20 @@ class Fleet:
                 self.note("rewind", str(node.index))
                 continue
             self.note("full sync", str(node.index))
-            primary = self.nodes[following.port - 7000]
-            common = last_common(
-                primary.keyspace.histories, primary.persistence.last_seq,
-                node.keyspace.histories, node.persistence.last_seq,
-            )  # fmt: skip
-            has_tried = following.is_distrusted or following.rewind_error
-            if common is None or has_tried or change.is_published:
-                continue
-            has_all = common >= primary.replication.oldest_needed()
-            if has_all and not why_impossible(node, common):
-                self.broken.append(
-                    f"node {node.index}: a full sync, a rewind to {common} was possible"
-                )
+            if self._had_other_way(node, following, change):
+                self.broken.append(f"node {node.index}: a full sync where less was enough")
+
+    def _had_other_way(self, node: FleetNode, following: Following, change: Replacement) -> bool:
+        """Whether a partial sync or a rewind was possible."""
+        if self.disk_faults or following.is_distrusted or change.is_published:
+            return False
+        if following.wants_all:  # it did not tell its histories
+            seq = following.rewind_seq
+            return seq >= 0 and not why_impossible(node, seq)
+        common = change.full.common_seq
+        primary = self.nodes[following.port - 7000]
+        has_all = common >= primary.replication.oldest_needed()
+        return common >= 0 and has_all and not why_impossible(node, common)
 
     # The end
 
