@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import resource
@@ -48,7 +49,7 @@ from millstream.server.monitor.memory import Gauge
 from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection
 from millstream.server.net.listeners import Listeners
-from millstream.server.net.tls import common_name
+from millstream.server.net.tls import common_name, make_link_context
 from millstream.server.protocol.output_limits import OutputLimits
 from millstream.server.replication.connecting import connect_link
 from millstream.server.replication.node import LinkProtocol
@@ -156,6 +157,7 @@ class Server:
     async def start(self) -> None:
         """Load the data, then serve clients. Raises StartError or DataError with one sentence."""
         self.user_store.load_first()
+        make_link_context(self.config)  # StartError now, and not when the link is made
         self.listeners.bind()
         self.metrics.bind()
         self._fit_maxclients()
@@ -477,6 +479,7 @@ class Server:
         if "requirepass" in values:
             self.access.set_default_password(self.config.requirepass)
         if any(attribute.startswith("tls_") for attribute in values):
+            make_link_context(self.config)
             self.listeners.renew()
         self._put_in_force()
 
@@ -676,7 +679,8 @@ class Server:
         return secrets.token_hex(20)
 
     def connect_link(self, host: str, port: int, protocol: LinkProtocol) -> None:
-        connect_link(self.loop, host, port, protocol)
+        make_context = functools.partial(make_link_context, self.config)
+        connect_link(self.loop, host, port, protocol, make_context)
 
     def deliver(self, channel: bytes, message: bytes) -> None:
         self.pubsub.publish(channel, message)

@@ -6,7 +6,7 @@ from millstream.commands.access.users import Users
 from millstream.commands.table.loader import load_table
 from millstream.server.config.directives import Config
 from millstream.server.config.user_files import configured_users
-from millstream.server.net.tls import make_tls
+from millstream.server.net.tls import make_link_context, make_tls
 
 
 def check_config(config: Config) -> None:
@@ -14,5 +14,6 @@ def check_config(config: Config) -> None:
     wrong. Data and ports are not touched, so a server may be running."""
     load_table()
     configured_users(config, Users())
+    make_link_context(config)
     if config.tls_port:
         make_tls(config)

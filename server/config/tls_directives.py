@@ -57,8 +57,30 @@ class TlsDirectives:
     tls_key_file_pass: str = directive(
         "", TEXT, "password of tls-key-file, if it is encrypted", section=NETWORK
     )
+    tls_client_cert_file: str = directive(
+        "",
+        TEXT,
+        "certificate for connections that this server makes (tls-replication), in PEM; empty: "
+        "tls-cert-file",
+        section=NETWORK,
+    )
+    tls_client_key_file: str = directive(
+        "", TEXT, "the key of tls-client-cert-file, in PEM", section=NETWORK
+    )
+    tls_client_key_file_pass: str = directive(
+        "", TEXT, "password of tls-client-key-file, if it is encrypted", section=NETWORK
+    )
+    tls_replication: bool = directive(
+        False,
+        YES_NO,
+        "use TLS to the primary. Its certificate must be signed by tls-ca-cert-file",
+        section=NETWORK,
+    )
     tls_ca_cert_file: str = directive(
-        "", TEXT, "certificates that sign those of clients, in PEM", section=NETWORK
+        "",
+        TEXT,
+        "certificates that sign those of clients and of the primary, in PEM",
+        section=NETWORK,
     )
     tls_ca_cert_dir: str = directive(
         "", TEXT, "folder of such certificates, named by their hashes", section=NETWORK

@@ -68,11 +68,49 @@ def make_tls(config: Config) -> Tls:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_protocols(context, config.tls_protocols or DEFAULT_PROTOCOLS)
     _set_options(context, config)
-    _load_certificate(context, config)
+    _load_certificate(context, _server_files(config))
     _load_authorities(context, config)
     expires_s = _tried_out(context, config)
     context.verify_mode = CLIENT_CERTIFICATES[config.tls_auth_clients]
     return Tls(context, expires_s)
+
+
+def make_link_context(config: Config) -> ssl.SSLContext | None:
+    """The context for connections to the primary; None without tls-replication. As in Redis, the
+    primary needs a certificate of the authority, for any name. StartError names directive and
+    file."""
+    if not config.tls_replication:
+        return None
+    if not (config.tls_ca_cert_file or config.tls_ca_cert_dir):
+        raise StartError("tls-replication needs tls-ca-cert-file or tls-ca-cert-dir")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    _set_protocols(context, config.tls_protocols or DEFAULT_PROTOCOLS)
+    if config.tls_ciphers:
+        _set_ciphers(context, config.tls_ciphers)
+    if config.tls_client_cert_file:
+        files = Files(
+            "tls-client-", config.tls_client_cert_file, config.tls_client_key_file,
+            config.tls_client_key_file_pass,
+        )  # fmt: skip
+        _load_certificate(context, files)
+    elif config.tls_cert_file:
+        _load_certificate(context, _server_files(config))
+    _load_authorities(context, config)
+    return context
+
+
+class Files(NamedTuple):
+    """A certificate and its key, and what the names of their directives begin with."""
+
+    prefix: str
+    certificate: str
+    key: str
+    password: str
+
+
+def _server_files(config: Config) -> Files:
+    return Files("tls-", config.tls_cert_file, config.tls_key_file, config.tls_key_file_pass)
 
 
 def _set_protocols(context: ssl.SSLContext, names: str) -> None:
@@ -88,10 +126,7 @@ def _set_protocols(context: ssl.SSLContext, names: str) -> None:
 
 def _set_options(context: ssl.SSLContext, config: Config) -> None:
     if config.tls_ciphers:
-        try:
-            context.set_ciphers(config.tls_ciphers)
-        except ssl.SSLError:
-            raise StartError("tls-ciphers: OpenSSL knows none of these ciphers") from None
+        _set_ciphers(context, config.tls_ciphers)
     if config.tls_prefer_server_ciphers:
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     else:
@@ -109,6 +144,13 @@ def _set_options(context: ssl.SSLContext, config: Config) -> None:
             ) from None
 
 
+def _set_ciphers(context: ssl.SSLContext, names: str) -> None:
+    try:
+        context.set_ciphers(names)
+    except ssl.SSLError:
+        raise StartError("tls-ciphers: OpenSSL knows none of these ciphers") from None
+
+
 def _readable(directive: str, path: str) -> None:
     try:
         Path(path).read_bytes()
@@ -116,24 +158,24 @@ def _readable(directive: str, path: str) -> None:
         raise StartError(f"{directive}: cannot read {path}: {problem.strerror}") from None
 
 
-def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
-    certificate, key = config.tls_cert_file, config.tls_key_file
-    _readable("tls-cert-file", certificate)
-    _readable("tls-key-file", key)
-    _check_certificates("tls-cert-file", certificate)
+def _load_certificate(context: ssl.SSLContext, files: Files) -> None:
+    prefix, certificate, key, password = files
+    _readable(f"{prefix}cert-file", certificate)
+    _readable(f"{prefix}key-file", key)
+    _check_certificates(f"{prefix}cert-file", certificate)
     try:
         # A function, so that OpenSSL never asks for a password on the terminal.
-        context.load_cert_chain(certificate, key, password=lambda: config.tls_key_file_pass)
+        context.load_cert_chain(certificate, key, password=lambda: password)
     except ssl.SSLError as problem:
         if problem.reason == "KEY_VALUES_MISMATCH":
             raise StartError(
-                f"tls-key-file: {key} is not the key of the certificate in {certificate}"
+                f"{prefix}key-file: {key} is not the key of the certificate in {certificate}"
             ) from None
         raise StartError(
-            f"tls-key-file: {key} has no key in PEM that tls-key-file-pass opens"
+            f"{prefix}key-file: {key} has no key in PEM that {prefix}key-file-pass opens"
         ) from None
     except ValueError as problem:
-        raise StartError(f"tls-key-file-pass: {problem}") from None
+        raise StartError(f"{prefix}key-file-pass: {problem}") from None
 
 
 def _check_certificates(directive: str, path: str) -> None:

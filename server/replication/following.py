@@ -138,6 +138,7 @@ class Following:
         self._role = role
         self._node: Node = role.node
         self._attempt: Attempt | None = None
+        self._told_reason = ""  # why there is no link, as the log has said
         self._is_stopped = False
         self._pending: deque[Record] = deque()
         self._pending_bytes = 0
@@ -179,7 +180,9 @@ class Following:
         opening = Opening(
             user=config.masteruser,
             password=config.masterauth,
-            port=config.replica_announce_port or node.port,
+            port=config.replica_announce_port
+            or (config.tls_replication and config.tls_port)
+            or node.port,
             announced_ip=config.replica_announce_ip,
             version=__version__,
             databases=len(keyspace.databases),
@@ -205,6 +208,10 @@ class Following:
             return
         if self.is_connected or self.state == "sync":
             log.warning("the link to the primary %s:%d is lost: %s", self.host, self.port, reason)
+            self._told_reason = ""
+        elif reason != self._told_reason:  # attempts go on, once a second
+            log.warning("no link to the primary %s:%d: %s", self.host, self.port, reason)
+            self._told_reason = reason
         if self.is_connected and not self.is_distrusted:
             self.apply_all()
         self._attempt = None

@@ -26,6 +26,8 @@ class Config(FeedsConfig, Protocol):
     replica_announce_ip: str
     replica_announce_port: int
     replica_announced: bool
+    tls_port: int
+    tls_replication: bool
     replica_priority: int
     replica_serve_stale_data: bool
     min_replicas_to_write: int

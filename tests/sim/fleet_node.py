@@ -45,6 +45,8 @@ class FleetConfig(FakeConfig):
     replica_announce_ip: str = ""
     replica_announce_port: int = 0
     replica_announced: bool = True
+    tls_port: int = 0
+    tls_replication: bool = False
     replica_priority: int = 100
     replica_serve_stale_data: bool = True
     min_replicas_to_write: int = 0

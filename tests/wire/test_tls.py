@@ -430,6 +430,70 @@ def test_a_wrong_certificate_prevents_the_start(
     assert server.exit_code == 1
 
 
+# Links between servers
+
+
+def test_a_replica_follows_over_tls(
+    new_server: NewServer, authority: Authority, server_files: dict[str, str]
+) -> None:
+    """Both have no port without TLS, and ask for certificates, which is the default."""
+    own = {**server_files, "port": "0"}
+    primary_port, replica_port = free_port(), free_port()
+    primary = new_server("primary", {**own, "tls-port": str(primary_port)})
+    follow = {"replicaof": f"127.0.0.1 {primary_port}", "tls-replication": "yes"}
+    replica = new_server("replica", {**own, **follow, "tls-port": str(replica_port)})
+    certificate, key = authority.issue("client")
+    options = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key), "ssl": True}
+    with contextlib.ExitStack() as stack:
+        clients = {}
+        for name, server, port in (
+            ("primary", primary, primary_port),
+            ("replica", replica, replica_port),
+        ):
+            server.port = port
+            server.launch()
+            clients[name] = redis.Redis(
+                port=port, ssl_ca_certs=str(authority.file), decode_responses=True, **options
+            )
+            stack.callback(clients[name].close)
+            wait_until(lambda client=clients[name]: can_ping(client), what=f"the {name}")
+        clients["primary"].xadd("s", {"large": "x" * 3_000_000})
+        clients["primary"].set("after", "1")
+        wait_until(lambda: clients["replica"].get("after") == "1", what="the data on the replica")
+        assert clients["replica"].xlen("s") == 1
+        assert clients["primary"].execute_command("WAITAOF", 0, 1, 10_000) == [1, 1]
+        (shown,) = clients["primary"].execute_command("ROLE")[2]
+        assert shown[1] == str(replica_port)  # where Sentinel would look for it
+
+
+def test_a_replica_does_not_trust_another_authority(
+    new_server: NewServer, open_server: TlsServer, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path, "other")
+    follow = {"replicaof": f"127.0.0.1 {open_server.port}", "tls-replication": "yes"}
+    replica = new_server("replica", {**follow, "tls-ca-cert-file": str(other.file)}).start()
+    wait_until(lambda: "certificate" in replica.log.lower(), what="a refused link")
+    assert replica.log.count("no link to the primary") == 1
+    with replica.client() as client:
+        assert client.info("replication")["master_link_status"] == "down"
+
+
+def test_without_tls_replication_nothing_of_a_tls_port_is_believed(
+    new_server: NewServer, open_server: TlsServer, authority: Authority
+) -> None:
+    """It can be switched on later: the next attempt uses TLS."""
+    replica = new_server("replica", {"replicaof": f"127.0.0.1 {open_server.port}"}).start()
+    with replica.client() as client:
+        reply = client.call("CONFIG", "SET", "tls-replication", "yes")
+        assert "tls-replication needs tls-ca-cert-file" in str(reply)
+        assert client.call("CONFIG", "GET", "tls-replication") == [b"tls-replication", b"no"]
+        assert client.info("replication")["master_link_status"] == "down"
+        client.call("CONFIG", "SET", "tls-ca-cert-file", authority.file, "tls-replication", "yes")
+        wait_until(
+            lambda: client.info("replication")["master_link_status"] == "up", what="the link"
+        )
+
+
 def unix_command(path: Path, *words: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
