@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -140,8 +141,9 @@ class Server:
         assert self._process is not None
         return self._process.wait(STOP_DEADLINE_S)
 
-    def restart(self, way: str = "SIGTERM") -> None:
-        """End the process in one of RESTART_WAYS and start it again on the same directory."""
+    def restart(self, way: str = "SIGTERM", down_s: float = 0) -> None:
+        """End the process in one of RESTART_WAYS, and start it again on the same directory after
+        `down_s` seconds."""
         if way.startswith("SAVE"):
             with self.client() as client:
                 assert client.call("SAVE") == Simple("OK")
@@ -151,6 +153,8 @@ class Server:
             self.stop()
         else:
             self.kill()
+        end_s = time.monotonic() + down_s
+        wait_until(lambda: time.monotonic() >= end_s, what="the time without a server")
         self.start()
 
     def rewrite_journal(self) -> None:

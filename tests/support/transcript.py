@@ -19,6 +19,7 @@ r"""Transcripts: conversations with a server, written as data and played against
     at least 90 ms since t               a lower bound on real time; there are no upper ones
     elapse 100 ms since t                where time itself is what has to pass
     restart                              the process ends, in the way being played, and starts again
+    restart 160 ms later                 the same, and this long passes before the start
 
 Replies: `"bulk"` (escapes \" \\ \$ \n \r \t \xNN), `5`, `+OK`, `-ERR to the end of the line` (a
 final ` ...` leaves the rest open; `-"ERR quoted "` inside arrays and for spaces at the end), `nil`
@@ -65,7 +66,7 @@ class Playable(Protocol):
 
     def client(self, protocol: int = 2) -> RawClient: ...
 
-    def restart(self, way: str = "SIGTERM") -> None: ...
+    def restart(self, way: str = "SIGTERM", down_s: float = 0) -> None: ...
 
 
 # ---------------------------------------------------------------------------------------------
@@ -452,6 +453,7 @@ _SIMPLE_STEPS = [
     ("least", re.compile(r"at least (?P<number>\d+) ms since (?P<name>\w+)")),
     ("elapse", re.compile(r"elapse (?P<number>\d+) ms since (?P<name>\w+)")),
     ("restart", re.compile(r"restart")),
+    ("restart_later", re.compile(r"restart (?P<number>\d+) ms later")),
     ("silent", re.compile(r"silent")),
     ("close", re.compile(r"close")),
 ]
@@ -685,6 +687,10 @@ class Player:
     def _do_restart(self, step: Step) -> None:
         self._close_all()
         self._server.restart(self._way)
+
+    def _do_restart_later(self, step: Step) -> None:
+        self._close_all()
+        self._server.restart(self._way, step.number / 1000)
 
 
 def show_kept(value: Kept) -> str:
