@@ -13,9 +13,7 @@ import ctypes
 import functools
 import gc
 import os
-import resource
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,9 +25,9 @@ from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.runtime.host import Client, PositionWait
 from millstream.commands.table.loader import load_table
 from millstream.errors import LOADING, CommandError, DataError, StartError
-from millstream.server.config.config_rewrite import rewrite_file
-from millstream.server.config.directives import Config, changed_values, refused
-from millstream.server.config.kinds import UINT32_MAX
+from millstream.server.client_registry import ClientRegistry, is_loopback
+from millstream.server.config.directives import Config
+from millstream.server.durability.data_files import prepare_directory
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.persistence import Persistence, without_collections
 from millstream.server.durability.workers import ThreadWorker
@@ -49,36 +47,24 @@ from millstream.server.monitor.memory import Gauge
 from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection
 from millstream.server.net.listeners import Listeners
-from millstream.server.net.tls import common_name, make_link_context
+from millstream.server.net.tls import make_link_context
+from millstream.server.open_files import fit_maxclients
 from millstream.server.protocol.output_limits import OutputLimits
 from millstream.server.replication.connecting import connect_link
 from millstream.server.replication.node import LinkProtocol
 from millstream.server.replication.role import Replication
+from millstream.server.settings import Settings
 from millstream.server.supervision import Supervision
 from millstream.server.wiring import commit_tick, connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.lazyfree import defer
-from millstream.storage.files.disk import Disk, SystemDisk, make_directory
+from millstream.storage.files.disk import Disk, SystemDisk
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.restore import continue_times, restart_leases
 
-KEEPALIVE_MAX_S = 32_767  # the maximum of Linux
-SPARE_FILES = 32  # descriptors in addition to the clients': journals, snapshots, log
-STOP_GRACE_S = 2.0
 LOADING_TURN_S = 0.005
 GC_THRESHOLDS = (200_000, 50, 100)
-LONGEST_US = 2**53  # thresholds above are never reached
-LONGEST_MS = 2**43
-LOOPBACK = ("127.", "::1", "::ffff:127.")
 
-TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
-PROTECTED = (
-    b"-DENIED Redis is running in protected mode because protected mode is enabled and no "
-    b"password is set for the default user. In this mode connections are only accepted from the "
-    b"loopback interface. To connect from another computer, set a password with the directive "
-    b"requirepass, or switch the protection off with 'CONFIG SET protected-mode no' sent from "
-    b"this computer, once you are sure that the port cannot be reached from outside.\r\n"
-)
 PROMISES = {
     "always": "a reply leaves once the journal is on disk, a crash loses nothing acknowledged",
     "everysec": "the journal goes to disk once a second, a crash of the machine loses about that",
@@ -110,10 +96,7 @@ class Server:
         self._second_due_s = 0.0
         self.run_id = secrets.token_hex(20)
         self.started_s = time.monotonic()
-        self.clients: dict[int, Client] = {}
-        self.connections_received = 0
-        self.connections_rejected = 0
-        self.output_limit_closings = 0
+        self.registry = ClientRegistry(self)
         self.memory = Gauge()
         self.startup_bytes = self.memory.measure()
         self.rates = Rates()
@@ -121,12 +104,10 @@ class Server:
         self.latency = LatencyMonitor()
         self.waits: dict[int, PositionWait] = {}
         self.stopping = asyncio.Event()
-        self._empty = asyncio.Event()  # set when a stopping server has no clients left
         self.supervision = Supervision(config.supervised)
         self.listeners = Listeners(config, lambda: Connection(self))
         self.metrics = Metrics(self)
         self._timer: asyncio.TimerHandle | None = None
-        self._last_client_id = 0
         self.keyspace = Keyspace(databases=config.databases)
         self.persistence = Persistence(
             config,
@@ -148,9 +129,10 @@ class Server:
         self.executor.outbox.check_output = self.check_output
         self.replication = Replication(self)
         self.ending = Ending(self)
+        self.settings = Settings(self, config_file)
         connect(self.executor, self.persistence, self.keyspace, self.replication)
         self.access.set_default_password(config.requirepass)
-        self._put_in_force()
+        self.settings.put_in_force()
 
     # Life
 
@@ -160,9 +142,9 @@ class Server:
         make_link_context(self.config)  # StartError now, and not when the link is made
         self.listeners.bind()
         self.metrics.bind()
-        self._fit_maxclients()
+        fit_maxclients(self.config)
         if self._disk is None:
-            _make_directory(self.config.dir)
+            prepare_directory(self.config.dir)
         if not await self._load():
             return
         defer(True)
@@ -191,7 +173,7 @@ class Server:
                 return False
         self.keyspace.expiring = True
         self._continue_clock()
-        self._set_appendonly()
+        self.settings.set_appendonly()
         self.executor.loading = False  # timers of loaded groups run without any client
         self._tell_loaded(report)
         return True
@@ -236,24 +218,6 @@ class Server:
             extra={"facts": {"dir": str(folder), "keys": keys, "load_seconds": report.seconds}},
         )
 
-    def _fit_maxclients(self) -> None:
-        """Lower maxclients to fit the limit of open files, as Redis does."""
-        most = allowed_clients(self.config.maxclients)
-        if most < 1:
-            raise StartError(
-                f"only {most + SPARE_FILES} files may be open, {SPARE_FILES + 1} are needed;"
-                " raise the limit (ulimit -n)"
-            )
-        if most < self.config.maxclients:
-            LOGGER.warning(
-                "only %d files may be open: maxclients is lowered from %d to %d;"
-                " raise the limit (ulimit -n) for more",
-                most + SPARE_FILES,
-                self.config.maxclients,
-                most,
-            )
-            self.config.maxclients = most
-
     @property
     def port(self) -> int:
         """The TCP port; 0 if there is none."""
@@ -295,18 +259,11 @@ class Server:
         saved = self.persistence.close(tries_base=self.ending.tries_base)
         for client in list(self.clients.values()):
             client.close(after_reply=True)
-        await self._clients_gone()
+        await self.registry.wait_until_gone()
         defer(False)
         LOGGER.info("stopped")
         self.supervision.close()
         return saved
-
-    async def _clients_gone(self) -> None:
-        """Wait, with a short limit, until every client has received its replies."""
-        if self.clients:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_GRACE_S):
-                    await self._empty.wait()
 
     def _await_second(self) -> None:
         self._second_due_s = self.loop.time() + 1
@@ -327,36 +284,9 @@ class Server:
         self.memory.measure()  # often enough to notice the peak of the blocks' memory
         if self.config.maxmemory:
             self.executor.look_for_room()
-        self._close_idle_clients()
-        self._close_slow_clients()
+        self.registry.tick_second()
         self.persistence.tick_second(self.keyspace.dirty)
         self.replication.tick_second()
-
-    def _close_idle_clients(self) -> None:
-        limit_ms = self.config.timeout * 1000
-        if limit_ms:
-            oldest_ms = self.steady_ms() - limit_ms
-            for client in list(self.clients.values()):
-                if client.last_active_ms < oldest_ms and not _listens(client):
-                    LOGGER.debug("closing idle client %s", client.address)
-                    client.close(after_reply=False)
-
-    def _close_slow_clients(self) -> None:
-        lagging = self.executor.outbox.lagging
-        for client in list(lagging):
-            if not client.closed:
-                self.check_output(client)
-            if client.closed or not client.output_bytes:
-                lagging.discard(client)
-
-    def check_output(self, client: Client) -> None:
-        """Close the client if client-output-buffer-limit is exceeded."""
-        if self.output_limits.is_exceeded(client):
-            LOGGER.warning(
-                "closing client %s: %d bytes wait for it", client.address, client.output_bytes
-            )
-            self.output_limit_closings += 1
-            self.kill_client(client)
 
     def why_writes_are_refused(self) -> str | None:
         """The error of write commands, for all clients: the disk, the memory, or too few replicas.
@@ -372,61 +302,24 @@ class Server:
 
     # Clients
 
+    @property
+    def clients(self) -> dict[int, Client]:
+        return self.registry.clients
+
     def next_client_id(self) -> int:
-        self._last_client_id += 1
-        return self._last_client_id
+        return self.registry.next_id()
 
     def client_opened(self, client: Connection) -> None:
-        """Register an accepted connection, or refuse it with Redis' error."""
-        self.connections_received += 1
-        refusal = self._refusal(client)
-        if refusal is not None:
-            self.connections_rejected += 1
-            client.closed = True
-            client.transport.write(refusal)
-            client.transport.close()
-            return
-        self.access.begin(client)
-        self._log_in_by_certificate(client)
-        self.clients[client.id] = client
-        if self.config.tcp_keepalive:
-            with contextlib.suppress(OSError):
-                _keep_alive(client.transport.get_extra_info("socket"), self.config.tcp_keepalive)
-
-    def _refusal(self, client: Connection) -> bytes | None:
-        if self.stopping.is_set():
-            return b""
-        if len(self.clients) >= self.config.maxclients:
-            return TOO_MANY_CLIENTS
-        guarded = self.config.protected_mode and self.access.users.default.no_password
-        if guarded and not client.is_unix and not client.address.lstrip("[").startswith(LOOPBACK):
-            return PROTECTED
-        return None
-
-    def _log_in_by_certificate(self, client: Connection) -> None:
-        """tls-auth-clients-user: the client is the user that its certificate names."""
-        tls = client.transport.get_extra_info("ssl_object")
-        if tls is not None and self.config.tls_auth_clients_user != "off":
-            self.access.log_in_by_certificate(client, common_name(tls) or "")
+        self.registry.opened(client)
 
     def client_closed(self, client: Connection) -> None:
-        """Handle a closed connection, including one that was refused or killed before."""
-        self._forget(client)
-        if self.stopping.is_set() and not self.clients:
-            self._empty.set()
+        self.registry.closed(client)
 
-    def _forget(self, client: Client) -> None:
-        self.clients.pop(client.id, None)
-        self.access.forget(client)
-        self.pubsub.forget(client)
-        self.remove_monitor(client)
-        self.output_limits.forget(client)
-        self.replication.client_gone(client)
+    def check_output(self, client: Client) -> None:
+        self.registry.check_output(client)
 
     def kill_client(self, client: Client) -> None:
-        if client.id in self.clients:
-            self._forget(client)  # no list shows it any more, although its socket closes later
-        client.close(after_reply=False)
+        self.registry.kill(client)
 
     def add_monitor(self, client: Any) -> None:
         client.monitoring = True
@@ -458,117 +351,16 @@ class Server:
         return self.config.proto_max_bulk_len
 
     def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        values = changed_values(self.config, pairs)
-        most = allowed_clients(values.get("maxclients", 0))
-        if most < values.get("maxclients", 0):
-            raise refused(
-                "maxclients",
-                "The operating system is not able to handle the specified number of clients, "
-                f"try with {most}",
-            )
-        before = {attribute: getattr(self.config, attribute) for attribute in values}
-        try:
-            self._set(values)
-        except (OSError, CommandError, StartError) as problem:
-            self._set(before)
-            raise CommandError(f"ERR CONFIG SET failed - {problem}") from None
-
-    def _set(self, values: dict[str, Any]) -> None:
-        for attribute, value in values.items():
-            setattr(self.config, attribute, value)
-        if "requirepass" in values:
-            self.access.set_default_password(self.config.requirepass)
-        if any(attribute.startswith("tls_") for attribute in values):
-            make_link_context(self.config)
-            self.listeners.renew()
-        self._put_in_force()
-
-    def _put_in_force(self) -> None:
-        """Update the objects that have a copy of a directive; the others read the config each
-        time."""
-        config = self.config
-        self.keyspace.node_bytes = min(config.stream_node_max_bytes, UINT32_MAX) or UINT32_MAX
-        self.keyspace.node_entries = min(config.stream_node_max_entries, UINT32_MAX) or UINT32_MAX
-        self.keyspace.idmp_duration_s = config.stream_idmp_duration
-        self.keyspace.idmp_maxsize = config.stream_idmp_maxsize
-        self.keyspace.producers_max = config.stream_producers_max
-        self.keyspace.held_max_bytes = config.stream_held_max_bytes
-        self.keyspace.reservations_max = config.stream_reservations_max
-        self.keyspace.writers_max = config.stream_writers_max
-        self.executor.limits.bulk_bytes = config.proto_max_bulk_len
-        self.executor.limits.query_bytes = config.client_query_buffer_limit
-        self.executor.limit_queue(config.journal_queue_limit)
-        self.access.users.all_channels = config.acl_pubsub_default == "allchannels"
-        self.access.log.max_len = config.acllog_max_len
-        self.access.log.trim()
-        self._limit_memory()
-        self.replication.look_at_state()
-        self.persistence.set_fsync(config.appendfsync)
-        if self.executor.context.may_block:
-            self._set_appendonly()
-        else:  # after EXEC, so that the journal has all of its effects or none
-            self.loop.call_soon(self._set_appendonly)
-        self._set_events(config.notify_keyspace_events)
-        self._set_output_limits()
-        self._set_watching()
-        log.set_style(config.loglevel, config.log_format)
-
-    def _limit_memory(self) -> None:
-        limit_bytes, evicts = self.config.maxmemory, self.config.maxmemory_policy != "noeviction"
-        if (self.eviction.limit_bytes, self.eviction.evicts) != (limit_bytes, evicts):
-            self.eviction.limit_bytes, self.eviction.evicts = limit_bytes, evicts
-            self.loop.call_soon(self.executor.limit_memory, self.eviction)
-
-    def _set_appendonly(self) -> None:
-        wanted = self.config.appendonly
-        self.executor.effects.enabled = wanted
-        self.persistence.set_appendonly(wanted)
-        self.replication.look_at_journal()
-        if not wanted:
-            self.look_at_waits()
-
-    def _set_events(self, letters: str) -> None:
-        """notify-keyspace-events: without K or E there is no channel, so nothing is recorded."""
-        self.pubsub.tells_keyspace = "K" in letters
-        self.pubsub.tells_keyevent = "E" in letters
-        told = "K" in letters or "E" in letters
-        self.executor.context.events = letters.encode() if told else b""
-
-    def _set_output_limits(self) -> None:
-        outbox, least_bytes = self.executor.outbox, self.output_limits.least_bytes
-        if outbox.least_limit_bytes != least_bytes:
-            outbox.least_limit_bytes = least_bytes
-            outbox.lagging.update(self.clients.values())  # one may exceed the new limit
-
-    def _set_watching(self) -> None:
-        config = self.config
-        self.slowlog.threshold_us = config.slowlog_log_slower_than
-        self.slowlog.max_len = config.slowlog_max_len
-        self.slowlog.trim()
-        self.latency.threshold_ms = config.latency_monitor_threshold
-        self.executor.set_slow(
-            min(config.slowlog_log_slower_than, LONGEST_US),
-            min(config.latency_monitor_threshold, LONGEST_MS),
-        )
+        self.settings.set(pairs)
 
     def config_rewrite(self) -> None:
-        if self.config_file is None:
-            raise CommandError("ERR The server is running without a config file")
-        try:
-            rewrite_file(self.config_file, self.config, self.user_store.lines())
-        except (OSError, ValueError) as problem:
-            LOGGER.error("the configuration cannot be rewritten: %s", problem)
-            words = getattr(problem, "strerror", None) or problem
-            raise CommandError(f"ERR Rewriting config file: {words}") from None
-        LOGGER.info("the configuration is written to %s", self.config_file)
+        self.settings.rewrite()
 
     def reset_stats(self) -> None:
         self.executor.reset_stats()
         self.access.log.counts.clear()
         self.keyspace.hits = self.keyspace.misses = self.keyspace.expired_count = 0
-        self.connections_received = 0
-        self.connections_rejected = 0
-        self.output_limit_closings = 0
+        self.registry.reset_stats()
         self.eviction.reset_stats()
         self.rates.clear()
 
@@ -589,8 +381,7 @@ class Server:
 
     def may_debug(self, session: Session) -> bool:
         allowed = self.config.enable_debug_command
-        is_local = session.address.lstrip("[").startswith(LOOPBACK)
-        is_local = is_local or bool(getattr(session, "is_unix", False))
+        is_local = is_loopback(session.address) or bool(getattr(session, "is_unix", False))
         return allowed == "yes" or (allowed == "local" and is_local)
 
     def stand_still(self, seconds: float) -> None:
@@ -708,50 +499,3 @@ class Server:
             LOGGER.error("SIGHUP: %s; nothing was changed", problem)
             return
         LOGGER.info("SIGHUP: the log file and the certificates are in use as they are now")
-
-
-def _listens(client: Client) -> bool:
-    """Whether a client is silent because it waits for a reply or messages, so it is not idle."""
-    listens = client.blocked or client.monitoring or client.feed is not None
-    return listens or bool(client.channels or client.patterns)
-
-
-def _make_directory(path: Path) -> None:
-    """Create the data directory if it does not exist; StartError when it cannot be used."""
-    try:
-        if not path.is_dir():
-            make_directory(path)
-    except FileExistsError:
-        raise StartError(f"cannot use the data directory {path}: it is not a folder") from None
-    except OSError as problem:
-        raise StartError(f"cannot use the data directory {path}: {problem.strerror}") from None
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise StartError(f"cannot use the data directory {path}: it may not be read and written")
-
-
-def allowed_clients(wanted: int) -> int:
-    """The number of clients, at most `wanted`, that the limit of open files allows.
-
-    The soft limit is raised as needed, up to the hard limit.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    files = wanted + SPARE_FILES
-    if soft == unlimited or soft >= files:
-        return wanted
-    allowed = files if hard == unlimited else min(files, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    except (OSError, ValueError):  # the kernel's own limit (fs.nr_open)
-        allowed = soft
-    return allowed - SPARE_FILES
-
-
-def _keep_alive(connection: socket.socket, idle_s: int) -> None:
-    """Set TCP keepalive as Redis does: the first probe after `idle_s`, three more at intervals of a
-    third. The system limits the time; on a connection that has just closed the call fails."""
-    idle_s = min(idle_s, KEEPALIVE_MAX_S)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // 3))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

@@ -11,10 +11,11 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from millstream.errors import DataError
+from millstream.errors import DataError, StartError
 from millstream.server.durability.loading import LoadReport
-from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.disk import Disk, File, make_directory
 from millstream.storage.files.journal import (
     ID_SIZE,
     TornEnd,
@@ -275,3 +276,16 @@ def misconf(error: BaseException) -> bytes:
 
 def gone() -> OSError:
     return OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def prepare_directory(path: Path) -> None:
+    """Create the data directory if it does not exist; StartError when it cannot be used."""
+    try:
+        if not path.is_dir():
+            make_directory(path)
+    except FileExistsError:
+        raise StartError(f"cannot use the data directory {path}: it is not a folder") from None
+    except OSError as problem:
+        raise StartError(f"cannot use the data directory {path}: {problem.strerror}") from None
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise StartError(f"cannot use the data directory {path}: it may not be read and written")

@@ -303,7 +303,7 @@ def _stats(server: Server) -> Section:
     commands, bytes_in, bytes_out, repl_in, repl_out = server.rates.per_second()
     denied = server.access.log.counts
     return {
-        "total_connections_received": server.connections_received,
+        "total_connections_received": server.registry.connections_received,
         "total_commands_processed": executor.commands_processed,
         "instantaneous_ops_per_sec": round(commands),
         "total_net_input_bytes": executor.bytes_in,
@@ -314,7 +314,7 @@ def _stats(server: Server) -> Section:
         "instantaneous_output_kbps": f"{bytes_out / 1024:.2f}",
         "instantaneous_input_repl_kbps": f"{repl_in / 1024:.2f}",
         "instantaneous_output_repl_kbps": f"{repl_out / 1024:.2f}",
-        "rejected_connections": server.connections_rejected,
+        "rejected_connections": server.registry.connections_rejected,
         "sync_full": server.replication.full_syncs,
         "sync_partial_ok": server.replication.partial_syncs,
         "sync_partial_err": server.replication.refused_partial_syncs,
@@ -361,7 +361,7 @@ def _stats(server: Server) -> Section:
         "io_threaded_writes_processed": 0,
         "io_threaded_total_prefetch_batches": 0,
         "io_threaded_total_prefetch_entries": 0,
-        "client_output_buffer_limit_disconnections": server.output_limit_closings,
+        "client_output_buffer_limit_disconnections": server.registry.output_limit_closings,
         "reply_buffer_shrinks": 0,
         "reply_buffer_expands": 0,
         "acl_access_denied_auth": denied["auth"],
