@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
+from millstream.commands.access.absent import is_absent_category, is_absent_command
 from millstream.commands.access.catalog import (
     CATEGORIES,
     Entry,
@@ -155,9 +156,12 @@ class Selector:
         elif rule[:1] == b"+":
             self._allow(rule[1:])
         elif rule[:1] == b"-":
-            entry = _entry(rule[1:])
-            self._change(entry.with_children(), allow=False)
-            self._note(f"-{entry.name}")
+            known = find_entry(_name(rule[1:]))
+            if known is not None:
+                self._change(known.with_children(), allow=False)
+            elif not is_absent_command(_name(rule[1:])):
+                raise UnknownNameError(UNKNOWN_NAME)
+            self._note(f"-{_name(rule[1:])}")
         else:
             raise RuleError(SYNTAX)
 
@@ -181,22 +185,23 @@ class Selector:
         self.channels[pattern] = None
 
     def _change_category(self, category: str, *, allow: bool) -> None:
-        if category not in CATEGORIES:
+        if category not in CATEGORIES and not is_absent_category(category):
             raise UnknownNameError(UNKNOWN_NAME)
         for entry in in_category(category):
             self._change(entry.with_subcommands(), allow=allow)
         self._note(f"{'+' if allow else '-'}@{category}")
 
     def _allow(self, text: bytes) -> None:
-        command, bar, argument = text.rpartition(b"|")
-        known = find_entry(_name(text))
+        command, _, argument = text.rpartition(b"|")
+        name = _name(text)
+        known, entry = find_entry(name), find_entry(_name(command))
         if known is not None:
             self._change(known.with_children(), allow=True)
-        elif not bar:
+        elif entry is not None and not (entry.is_container and is_absent_command(name)):
+            self._allow_argument(entry, argument.lower())
+        elif not is_absent_command(name):
             raise UnknownNameError(UNKNOWN_NAME)
-        else:
-            self._allow_argument(_entry(command), argument.lower())
-        self._note(f"+{_name(text)}")
+        self._note(f"+{name}")
 
     def _allow_argument(self, entry: Entry, argument: bytes) -> None:
         if entry.is_child:
@@ -379,13 +384,6 @@ def _bytes(text: str) -> bytes:
 
 def _name(word: bytes) -> str:
     return word.decode("utf-8", "surrogateescape").lower()
-
-
-def _entry(word: bytes) -> Entry:
-    entry = find_entry(_name(word))
-    if entry is None:
-        raise UnknownNameError(UNKNOWN_NAME)
-    return entry
 
 
 def _check_pattern(pattern: bytes) -> None:

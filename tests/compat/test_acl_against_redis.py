@@ -104,6 +104,7 @@ RULE_SETS = [
     "on >pw ~app:* &news +@all -@dangerous",
     "on nopass %R~in:* %W~out:* +@stream +@connection (~lock:* +set +del)",
     "off ~* -@all +config|get +select|0 resetchannels",
+    "on >pw ~* -@all +get +hset +@read +@hash -hdel -lrange +client|tracking -script|debug",
     "on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b allkeys +@read +@write",
 ]
 

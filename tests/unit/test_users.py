@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.commands.access.absent import is_absent_command
 from millstream.commands.access.catalog import CATEGORIES, all_entries
 from millstream.commands.access.permission import Permission, glob
 from millstream.commands.access.users import RuleError, User, Users, changed_user, merged_rules
@@ -179,3 +180,31 @@ def test_passwords_are_kept_as_hashes() -> None:
     assert not user.accepts(b"PW")
     user.apply(b"off")
     assert not user.accepts(b"pw")
+
+
+ABSENT = ["hset", "hset|x", "client|tracking", "script|debug", "ft.search", "@json", "lpush"]
+
+
+@pytest.mark.parametrize("name", ABSENT)
+@pytest.mark.parametrize("sign", ["+", "-"])
+def test_a_rule_for_what_only_redis_has_is_kept_and_changes_nothing(sign: str, name: str) -> None:
+    user = Users().new(b"ann")
+    for rule in (b"+@all", b"-get", f"{sign}{name.upper()}".encode()):
+        user.apply(rule)
+    assert user.root.commands_text() == f"+@all -get {sign}{name}".encode()
+    assert user.root.allowed == all_entries().keys() - {"get"}
+    assert user.root.first_arguments == {}
+
+
+@pytest.mark.parametrize(
+    "rule", ["+hsett", "-hsett", "+hset|", "+ft.", "+@jsn", "-get|x", "+client|x"]
+)
+def test_a_misspelt_name_is_an_error(rule: str) -> None:
+    user = Users().new(b"ann")
+    with pytest.raises(RuleError, match="Unknown command or category name"):
+        user.apply(rule.encode())
+    assert user.root.command_rules == []
+
+
+def test_no_command_is_both_here_and_absent() -> None:
+    assert [name for name in all_entries() if is_absent_command(name)] == []
