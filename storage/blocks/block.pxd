@@ -43,6 +43,7 @@ cdef class OpenBlock:
     cdef uint16_t set_capacity
     cdef uint16_t node_count
     cdef uint16_t node_capacity
+    cdef uint32_t first_set  # `sets` while there is one at most
 
     cdef void view(self, View* out) noexcept
     cdef bint place(self, uint64_t payload, uint32_t node_entries, uint32_t node_bytes) except -1
@@ -53,6 +54,7 @@ cdef class OpenBlock:
     cdef inline int before_entry(self, uint32_t start, uint64_t ms, uint64_t seq) except -1
     cdef inline uint8_t* write_id_difference(self, uint8_t* at, uint64_t ms, uint64_t seq) noexcept
     cdef inline uint8_t* write_names(self, uint8_t* at, Slice* items, Py_ssize_t count) except NULL
+    cdef int grow_sets(self) except -1
     cdef inline int find_set(self, Slice* items, Py_ssize_t count) noexcept
     cdef inline bint is_new_to_node(self, uint8_t ref) noexcept
     cdef int measure_node(self) noexcept

@@ -44,6 +44,7 @@ cdef enum:
     SLACK = 32
     PAYLOAD_MAX = 0x7fffffff
     NOT_MEASURED = 0xffffffff
+    GROWN_BY_HALF = 4096
 
 
 cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0:
@@ -889,7 +890,8 @@ cdef class OpenBlock:
         self.count_capacity(0)
         free(self.data)
         free(self.checkpoints)
-        free(self.sets)
+        if self.sets != &self.first_set:
+            free(self.sets)
         free(self.nodes)
 
     cdef void view(self, View* out) noexcept:
@@ -1016,7 +1018,10 @@ cdef class OpenBlock:
         cdef uint64_t wanted = self.size + extra + SLACK
         if wanted <= self.capacity:
             return 0
-        if wanted < <uint64_t>self.capacity * 2 and self.capacity < BLOCK_BYTES_MAX:
+        # Small blocks grow by half: many streams stay small.
+        if self.capacity < GROWN_BY_HALF:
+            wanted = max(wanted, self.capacity + <uint64_t>(self.capacity // 2))
+        elif wanted < <uint64_t>self.capacity * 2 and self.capacity < BLOCK_BYTES_MAX:
             wanted = <uint64_t>self.capacity * 2
         self.data = <uint8_t*>grown(self.data, wanted, 1)
         self.count_capacity(<uint32_t>wanted)
@@ -1071,14 +1076,26 @@ cdef class OpenBlock:
             head[0] |= REF_LITERAL
             return write_definition(at, items, count)
         if self.set_count >= self.set_capacity:
-            self.set_capacity = 2 if self.set_capacity == 0 else min(
-                <uint32_t>self.set_capacity * 4, <uint32_t>SETS_MAX)
-            self.sets = <uint32_t*>grown(self.sets, self.set_capacity, 4)
+            self.grow_sets()
         head[0] |= <uint8_t>self.set_count
         self.sets[self.set_count] = <uint32_t>(at - self.data)
         self.last_ref = self.set_count
         self.set_count += 1
         return write_definition(at, items, count)
+
+    cdef int grow_sets(self) except -1:
+        cdef uint32_t wanted = min(<uint32_t>self.set_capacity * 4, <uint32_t>SETS_MAX)
+        cdef uint32_t* sets = &self.first_set
+        if self.set_capacity == 0:
+            wanted = 1
+        elif self.set_capacity == 1:
+            sets = <uint32_t*>grown(NULL, wanted, 4)
+            sets[0] = self.first_set
+        else:
+            sets = <uint32_t*>grown(self.sets, wanted, 4)
+        self.sets = sets
+        self.set_capacity = <uint16_t>wanted
+        return 0
 
     cdef inline int find_set(self, Slice* items, Py_ssize_t count) noexcept:
         cdef int ref
@@ -1249,7 +1266,8 @@ cdef OpenBlock reopened(const View* view):
         memcpy(made.checkpoints, view.checkpoints, 4 * checkpoints)
         made.checkpoint_capacity = checkpoints
     if view.set_count:
-        made.sets = <uint32_t*>grown(NULL, view.set_count, 4)
+        made.sets = &made.first_set if view.set_count == 1 else (
+            <uint32_t*>grown(NULL, view.set_count, 4))
         memcpy(made.sets, view.sets, 4 * view.set_count)
     if nodes:
         made.nodes = <uint32_t*>grown(NULL, nodes, 4)

@@ -172,9 +172,9 @@ def _load_stream(
     stream.last_ms, stream.last_seq = last_id
     for _ in range(reader.length()):
         group = yield from _load_group(reader, kind, now_ms)
-        if group.name in stream.groups:
+        if stream.group(group.name) is not None:
             raise PayloadError("a group appears twice")
-        stream.groups[group.name] = group
+        stream.load_group(group)
         yield
     if kind >= STREAM_4:
         stream.idempotence = yield from _load_window(reader)

@@ -66,12 +66,6 @@ cdef struct RetryTimes:
     bint known
 
 
-# Chunks that have something to come, the earliest at the root, and by id where moments are equal.
-cdef struct Heap:
-    Chunk** chunks
-    uint32_t count
-
-
 cdef struct Due:
     uint64_t moment
     uint64_t order
@@ -98,14 +92,15 @@ cdef struct PendingAt:
 # What a group keeps of its pending entries. Groups in which nothing was ever pending share one.
 cdef struct Pendings:
     uint64_t unowned
-    # Chunks, heaps and chunk_first_ids are parts of one allocation, which begins at `chunks`.
+    # Chunks, the four heaps and chunk_first_ids are parts of one allocation, which begins at
+    # `chunks`; each has chunk_capacity items.
     Chunk** chunks
     # Per chunk an id above all in the chunk before and not above its first: side by side, so that
     # a search goes to the chunks themselves only once it knows which.
     EntryId* chunk_first_ids
     uint32_t chunk_count
     uint32_t chunk_capacity
-    Heap[4] heaps
+    uint32_t[4] heap_counts
     RetryTimes* retry_times
     uint32_t retry_times_count
     uint32_t retry_times_capacity
@@ -161,11 +156,16 @@ cdef class Group:
     cdef public uint32_t retry_waiters
     cdef readonly uint64_t pending_count
     cdef Pendings* pendings
+    # The only consumer that the group ever had, number 1; otherwise `details` has them.
+    cdef Consumer only_member
     cdef Details details
     cdef DeliveryOrder order
 
     cdef Details own_details(self)
     cdef list members(self)
+    cdef int add_member(self, Consumer consumer) except -1
+    cdef int list_members(self) except -1
+    cdef int skip_number(self) except -1
     cdef uint32_t consumer_count(self) noexcept
     cdef dict large_counts(self)
     cdef uint64_t claim_idle(self) noexcept
@@ -253,7 +253,7 @@ cdef class Group:
     cdef void set_bound(self, Chunk* chunk, int kind, uint64_t moment) noexcept
     cdef void move_bounds(self, Chunk* chunk, const Pending* record) noexcept
     cdef void chunk_bounds(self, Chunk* chunk) noexcept
-    cdef void sift(self, Heap* heap, int kind, Chunk* chunk) noexcept
+    cdef void sift(self, int kind, Chunk* chunk) noexcept
     cdef void leave_heap(self, int kind, Chunk* chunk) noexcept
     cdef void leave_heaps(self, Chunk* chunk) noexcept
     cdef uint64_t settle(self, int kind, uint64_t until_ms) noexcept

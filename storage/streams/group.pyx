@@ -41,10 +41,13 @@ cdef enum:
     # The number of records around a guess that are checked first.
     NEAR = 3
     LINE_BYTES = 64
-    CHUNK_FIRST = 4
+    # The first chunk of a group begins small, since most groups of very many have little pending.
+    CHUNK_FIRST = 1
     # Maximum of numbered deliveries of a group, whose IDs do not define their order.
     ORDER_MAX = 1024
     KINDS = 4
+    KNOWN_NAMES_MAX = 256
+    KNOWN_NAME_BYTES_MAX = 64
     ABSENT = 0xffffffffu
     NOBODY = 0xffffffffu
     # The widths of a record's fields.
@@ -58,7 +61,7 @@ cdef enum:
     # For MEMORY USAGE: the size of a group with its name and its item in the stream, of a consumer
     # with its name and items, and of the objects for the first consumer. And the number of sampled
     # chunks.
-    GROUP_BYTES = 230
+    GROUP_BYTES = 200
     CONSUMER_BYTES = 170
     DETAILS_BYTES = 200
     CHUNKS_LOOKED_AT = 64
@@ -68,6 +71,8 @@ cdef uint64_t TIME_MAX = 0xffffffffffffULL
 cdef uint64_t FIRST_DELIVERY_MAX = 0x7fffffffffffULL
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 cdef list NO_MEMBERS = [None]
+# Names of groups and consumers that many streams have: one object for all of them.
+cdef dict KNOWN_NAMES = {}
 # Constant, except that 0 may be added to its `work_counter`.
 cdef Pendings NOTHING_PENDING
 NOTHING_PENDING.unowned = 0
@@ -85,6 +90,28 @@ CHUNK_RECORDS = CHUNK_MAX
 cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
     """moment + span, or NEVER on overflow."""
     return NEVER if moment_ms > NEVER - span_ms else moment_ms + span_ms
+
+
+cdef bytes known_name(bytes name):
+    """The same name, as an object that other groups share while there are few different names."""
+    cdef bytes known = KNOWN_NAMES.get(name)
+    if known is not None:
+        return known
+    if len(name) <= KNOWN_NAME_BYTES_MAX:
+        if len(KNOWN_NAMES) >= KNOWN_NAMES_MAX:
+            KNOWN_NAMES.clear()
+        KNOWN_NAMES[name] = name
+    return name
+
+
+cdef inline Chunk** heap_of(Pendings* pendings, int kind) noexcept nogil:
+    """The chunks that have something to come, the earliest at the root, and by id where moments are
+    equal."""
+    return pendings.chunks + <size_t>pendings.chunk_capacity * (1 + kind)
+
+
+cdef inline Chunk* first_of(Pendings* pendings, int kind) noexcept nogil:
+    return heap_of(pendings, kind)[0] if pendings.heap_counts[kind] else NULL
 
 
 cdef Chunk* resized(Chunk* chunk, uint32_t capacity) except NULL:
@@ -299,7 +326,7 @@ cdef class Consumer:
     """A named member of a group (XREADGROUP). Times are unix milliseconds, -1 for never."""
 
     def __init__(self, bytes name, uint32_t index, int64_t seen_ms, int64_t active_ms):
-        self.name = name
+        self.name = known_name(name)
         self.index = index
         self.seen_ms = seen_ms
         self.active_ms = active_ms
@@ -382,7 +409,7 @@ cdef class Group:
 
     def __init__(self, bytes name, uint64_t offset_ms=0, uint64_t offset_seq=0,
                  uint64_t now_ms=0):
-        self.name = name
+        self.name = known_name(name)
         self.offset_ms = offset_ms
         self.offset_seq = offset_seq
         self.entries_read = -1
@@ -425,9 +452,37 @@ cdef class Group:
 
     cdef list members(self):
         """Consumers by number, None for unused numbers; read-only."""
+        if self.only_member is not None:
+            return [None, self.only_member]
         return NO_MEMBERS if self.details is None else self.details.consumers
 
+    cdef int add_member(self, Consumer consumer) except -1:
+        """Add a consumer; its number is unused, or the next one. The first one of a group without
+        other numbers needs no list."""
+        if consumer.index == 1 and self.only_member is None and (
+                self.details is None or self.details.consumers is NO_MEMBERS):
+            self.only_member = consumer
+            return 0
+        self.list_members()
+        return self.details.add(consumer)
+
+    cdef int list_members(self) except -1:
+        """Put the only consumer into a list."""
+        cdef Consumer first = self.only_member
+        self.own_details()
+        if first is not None:
+            self.details.add(first)
+            self.only_member = None
+        return 0
+
+    cdef int skip_number(self) except -1:
+        """Leave the next number unused, while consumers are loaded."""
+        self.list_members()
+        return self.details.skip_number()
+
     cdef uint32_t consumer_count(self) noexcept:
+        if self.only_member is not None:
+            return 1
         return 0 if self.details is None else self.details.count()
 
     cdef dict large_counts(self):
@@ -541,12 +596,19 @@ cdef class Group:
 
     cpdef Consumer consumer(self, bytes name):
         """The consumer with this name, or None."""
+        if self.only_member is not None:
+            return self.only_member if self.only_member.name == name else None
         return None if self.details is None else self.details.find(name)
 
     cpdef Consumer make_consumer(self, bytes name, int64_t now_ms):
         """Add a consumer with a new name."""
         cdef Consumer made
-        cdef Details details = self.own_details()
+        cdef Details details = self.details
+        if self.only_member is None and (details is None or details.consumers is NO_MEMBERS):
+            self.only_member = made = Consumer(name, 1, now_ms, -1)
+            return made
+        self.list_members()
+        details = self.details
         if not details.free_consumers and len(details.consumers) > CONSUMERS_MAX:
             raise CommandError("ERR the group has too many consumers")
         index = details.free_consumers.pop() if details.free_consumers else len(details.consumers)
@@ -565,7 +627,10 @@ cdef class Group:
             for place in range(self.pendings.chunk_count):
                 self.sweep_chunk(place, gone.index, 0, NEVER, None)
             self.close_gaps()
-        self.details.remove(gone)
+        if gone is self.only_member:
+            self.only_member = None
+        else:
+            self.details.remove(gone)
         return dropped
 
     # ------------------------------------------------------------ pending entries
@@ -825,7 +890,6 @@ cdef class Group:
         cdef Chunk** chunks = <Chunk**>malloc(
             wanted * ((1 + KINDS) * sizeof(Chunk*) + sizeof(EntryId)))
         cdef EntryId* chunk_first_ids = <EntryId*>(chunks + <size_t>wanted * (1 + KINDS))
-        cdef Chunk** heap
         cdef int kind
         if chunks == NULL:
             raise MemoryError("no memory for pending entries")
@@ -833,10 +897,9 @@ cdef class Group:
             memcpy(chunks, pendings.chunks, pendings.chunk_count * sizeof(Chunk*))
             memcpy(chunk_first_ids, pendings.chunk_first_ids, pendings.chunk_count * sizeof(EntryId))
         for kind in range(KINDS):
-            heap = chunks + <size_t>wanted * (1 + kind)
-            if pendings.heaps[kind].count:
-                memcpy(heap, pendings.heaps[kind].chunks, pendings.heaps[kind].count * sizeof(Chunk*))
-            pendings.heaps[kind].chunks = heap
+            if pendings.heap_counts[kind]:
+                memcpy(chunks + <size_t>wanted * (1 + kind), heap_of(pendings, kind),
+                       pendings.heap_counts[kind] * sizeof(Chunk*))
         free(pendings.chunks)
         pendings.chunks = chunks
         pendings.chunk_first_ids = chunk_first_ids
@@ -1009,7 +1072,10 @@ cdef class Group:
         if consumer == UNOWNED:
             self.pendings.unowned += change
         else:
-            (<Consumer>self.details.consumers[consumer]).pending += change
+            if self.only_member is not None:
+                self.only_member.pending += change
+            else:
+                (<Consumer>self.details.consumers[consumer]).pending += change
         return 0
 
     cdef inline void count_policy(self, uint32_t policy, int change) noexcept:
@@ -1265,7 +1331,6 @@ cdef class Group:
 
     cdef void set_bound(self, Chunk* chunk, int kind, uint64_t moment) noexcept:
         """Set a bound; a chunk with the bound NEVER is not in the heap of that kind."""
-        cdef Heap* heap = &self.pendings.heaps[kind]
         if chunk.bounds[kind] == moment:
             return
         chunk.bounds[kind] = moment
@@ -1273,48 +1338,48 @@ cdef class Group:
             self.leave_heap(kind, chunk)
             return
         if chunk.heap_at[kind] == ABSENT:
-            chunk.heap_at[kind] = heap.count
-            heap.count += 1
-        self.sift(heap, kind, chunk)
+            chunk.heap_at[kind] = self.pendings.heap_counts[kind]
+            self.pendings.heap_counts[kind] += 1
+        self.sift(kind, chunk)
 
-    cdef void sift(self, Heap* heap, int kind, Chunk* chunk) noexcept:
+    cdef void sift(self, int kind, Chunk* chunk) noexcept:
         """Restore the heap order for a chunk whose bound changed."""
+        cdef Chunk** heap = heap_of(self.pendings, kind)
+        cdef uint32_t count = self.pendings.heap_counts[kind]
         cdef uint32_t at = chunk.heap_at[kind]
         cdef uint32_t other
-        while at and is_before(chunk, heap.chunks[(at - 1) // 2], kind):
+        while at and is_before(chunk, heap[(at - 1) // 2], kind):
             self.pendings.work_counter += 1
             other = (at - 1) // 2
-            heap.chunks[at] = heap.chunks[other]
-            heap.chunks[at].heap_at[kind] = at
+            heap[at] = heap[other]
+            heap[at].heap_at[kind] = at
             at = other
         while True:
             self.pendings.work_counter += 1
             other = 2 * at + 1
-            if other >= heap.count:
+            if other >= count:
                 break
-            if other + 1 < heap.count and is_before(
-                    heap.chunks[other + 1], heap.chunks[other], kind):
+            if other + 1 < count and is_before(heap[other + 1], heap[other], kind):
                 other += 1
-            if not is_before(heap.chunks[other], chunk, kind):
+            if not is_before(heap[other], chunk, kind):
                 break
-            heap.chunks[at] = heap.chunks[other]
-            heap.chunks[at].heap_at[kind] = at
+            heap[at] = heap[other]
+            heap[at].heap_at[kind] = at
             at = other
-        heap.chunks[at] = chunk
+        heap[at] = chunk
         chunk.heap_at[kind] = at
 
     cdef void leave_heap(self, int kind, Chunk* chunk) noexcept:
-        cdef Heap* heap = &self.pendings.heaps[kind]
         cdef uint32_t at = chunk.heap_at[kind]
         cdef Chunk* last
         if at == ABSENT:
             return
         chunk.heap_at[kind] = ABSENT
-        heap.count -= 1
-        last = heap.chunks[heap.count]
+        self.pendings.heap_counts[kind] -= 1
+        last = heap_of(self.pendings, kind)[self.pendings.heap_counts[kind]]
         if last != chunk:
             last.heap_at[kind] = at
-            self.sift(heap, kind, last)
+            self.sift(kind, last)
 
     cdef void leave_heaps(self, Chunk* chunk) noexcept:
         cdef int kind
@@ -1326,16 +1391,15 @@ cdef class Group:
         cdef int kind
         for kind in range(KINDS):
             if chunk.heap_at[kind] != ABSENT:
-                self.pendings.heaps[kind].chunks[chunk.heap_at[kind]] = chunk
+                heap_of(self.pendings, kind)[chunk.heap_at[kind]] = chunk
 
     cdef uint64_t settle(self, int kind, uint64_t until_ms) noexcept:
         """The earliest time of a kind, exact if it is at most until_ms; NEVER when there is
         none."""
-        cdef Heap* heap = &self.pendings.heaps[kind]
         cdef Chunk* first
         cdef uint64_t moment
-        while heap.count:
-            first = heap.chunks[0]
+        while self.pendings.heap_counts[kind]:
+            first = heap_of(self.pendings, kind)[0]
             moment = first.bounds[kind]
             if moment > until_ms:
                 return moment
@@ -1386,15 +1450,15 @@ cdef class Group:
     cdef uint64_t idle_bound(self) noexcept:
         """A lower bound of the last deliveries of all pending entries; NEVER when there are none.
         Constant time."""
-        return self.pendings.heaps[IDLE].chunks[0].bounds[IDLE] if self.pendings.heaps[IDLE].count else NEVER
+        return first_of(self.pendings, IDLE).bounds[IDLE] if self.pendings.heap_counts[IDLE] else NEVER
 
     cdef uint64_t wake_bound(self) noexcept:
         """A lower bound of next_wake_ms, in constant time."""
-        return self.pendings.heaps[WAKE].chunks[0].bounds[WAKE] if self.pendings.heaps[WAKE].count else NEVER
+        return first_of(self.pendings, WAKE).bounds[WAKE] if self.pendings.heap_counts[WAKE] else NEVER
 
     cdef uint64_t expiry_bound(self) noexcept:
         """A lower bound of next_expiry_ms, in constant time."""
-        return self.pendings.heaps[EXPIRE].chunks[0].bounds[EXPIRE] if self.pendings.heaps[EXPIRE].count else NEVER
+        return first_of(self.pendings, EXPIRE).bounds[EXPIRE] if self.pendings.heap_counts[EXPIRE] else NEVER
 
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
         """Up to `limit` IDs (ms, seq) due now, earliest due first, then by ID."""
@@ -1411,7 +1475,6 @@ cdef class Group:
         A chunk is opened once, when its bound is before everything found so far. It is removed from
         the heap until the end, and then has exact bounds.
         """
-        cdef Heap* heap = &self.pendings.heaps[kind]
         cdef DueHeap found = DueHeap.__new__(DueHeap)
         cdef list taken = []
         cdef list opened = []
@@ -1423,7 +1486,7 @@ cdef class Group:
         cdef uint32_t i
         try:
             while <uint64_t>len(taken) < limit:
-                chunk = heap.chunks[0] if heap.count else NULL
+                chunk = first_of(self.pendings, kind)
                 if chunk != NULL and chunk.bounds[kind] <= until_ms and (found.count == 0 or (
                         not comes_behind(chunk, kind, &found.items[0]))):
                     lowest = NEVER
@@ -1451,17 +1514,17 @@ cdef class Group:
     def take_expired(self, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
         """Remove up to `limit` expired records; return their IDs in no particular order."""
         cdef list gone = []
-        cdef Heap* heap = &self.pendings.heaps[EXPIRE]
+        cdef Chunk* first = first_of(self.pendings, EXPIRE)
         cdef uint32_t place
-        while <uint64_t>len(gone) < limit and heap.count and (
-                heap.chunks[0].bounds[EXPIRE] <= now_ms):
-            place = self.place_of(heap.chunks[0])
+        while <uint64_t>len(gone) < limit and first != NULL and first.bounds[EXPIRE] <= now_ms:
+            place = self.place_of(first)
             if self.sweep_chunk(place, NOBODY, now_ms, limit - <uint64_t>len(gone), gone) == 0:
                 self.chunk_bounds(self.pendings.chunks[place])
             elif self.pendings.chunks[place].used == 0:
                 self.drop_chunk(place)
             else:
                 self.merge_small(place)
+            first = first_of(self.pendings, EXPIRE)
         self.next_expiry_ms()
         return gone
 
@@ -1520,6 +1583,8 @@ cdef class Group:
         cdef uint64_t chunks = 0
         cdef uint64_t total = GROUP_BYTES
         cdef uint32_t i
+        if self.only_member is not None:
+            total += CONSUMER_BYTES
         if self.details is not None:
             total += DETAILS_BYTES + CONSUMER_BYTES * <uint64_t>self.details.count()
         if self.pendings == &NOTHING_PENDING:
@@ -1549,14 +1614,11 @@ cdef class Group:
         return made
 
     cdef int copy_consumer(self, Consumer other) except -1:
-        cdef Details details = self.own_details()
         cdef Consumer made = Consumer(other.name, other.index, other.seen_ms, other.active_ms)
         made.pending = other.pending
-        if details.consumers is NO_MEMBERS:
-            details.consumers = [None]
-        while len(details.consumers) < <Py_ssize_t>other.index:
-            details.consumers.append(None)
-        return details.add(made)
+        while len(self.members()) < <Py_ssize_t>other.index:
+            self.skip_number()
+        return self.add_member(made)
 
     cdef int free_numbers(self) except -1:
         """Collect the unused numbers below the largest one."""
@@ -1616,9 +1678,9 @@ cdef class Group:
             self.pendings.chunk_count += 1
             for kind in range(KINDS):
                 if copy.heap_at[kind] != ABSENT:
-                    self.pendings.heaps[kind].chunks[copy.heap_at[kind]] = copy
+                    heap_of(self.pendings, kind)[copy.heap_at[kind]] = copy
         for kind in range(KINDS):
-            self.pendings.heaps[kind].count = other.pendings.heaps[kind].count
+            self.pendings.heap_counts[kind] = other.pendings.heap_counts[kind]
         return 0
 
     def dump(self) -> dict:
@@ -1672,7 +1734,6 @@ cdef class Group:
         a consumer or retry pair occurs twice."""
         cdef Group group = Group(meta["name"], meta["offset"][0], meta["offset"][1], now_ms)
         cdef bytes packed = meta["pending"]
-        cdef Details details = None
         group.gap_floor_ms, group.gap_floor_seq = meta["gap_floor"]
         group.entries_read = meta["entries_read"]
         group.ttl_ms = meta["ttl_ms"]
@@ -1681,13 +1742,12 @@ cdef class Group:
         for index, row in enumerate(meta["consumers"]):
             if index == 0:
                 continue
-            details = group.own_details()
             if row is None:
-                details.skip_number()
+                group.skip_number()
                 continue
-            if details.find(row[0]) is not None:
+            if group.consumer(row[0]) is not None:
                 raise ValueError(f"group {group.name!r} has consumer {row[0]!r} twice")
-            details.add(Consumer(row[0], index, row[1], row[2]))
+            group.add_member(Consumer(row[0], index, row[1], row[2]))
         group.free_numbers()
         group.set_policies(checked_policies(meta["policies"], group.name))
         group.load_pending(packed, len(packed))
@@ -1774,8 +1834,8 @@ cdef class Group:
                 if chunk.heap_at[kind] != ABSENT:
                     in_heaps[kind] += 1
                     up = (chunk.heap_at[kind] - 1) // 2 if chunk.heap_at[kind] else 0
-                    assert self.pendings.heaps[kind].chunks[chunk.heap_at[kind]] == chunk
-                    assert not is_before(chunk, self.pendings.heaps[kind].chunks[up], kind)
+                    assert heap_of(self.pendings, kind)[chunk.heap_at[kind]] == chunk
+                    assert not is_before(chunk, heap_of(self.pendings, kind)[up], kind)
             total += chunk.used
         # An old snapshot may have records with many deliveries but without their exact count.
         assert len(self.large_counts() or ()) <= large
@@ -1783,7 +1843,7 @@ cdef class Group:
         for c in members.values():
             assert c.pending == owned[c.index]
         for kind in range(KINDS):
-            assert in_heaps[kind] == self.pendings.heaps[kind].count
+            assert in_heaps[kind] == self.pendings.heap_counts[kind]
         free_retry_times = set(() if self.details is None else self.details.free_retry_times or ())
         for i in range(1, self.pendings.retry_times_count):
             assert self.pendings.retry_times[i].uses == uses.get(i, 0)

@@ -72,7 +72,7 @@ cpdef SharedMembers shared_members(Group group):
 cdef GroupParts shared_parts(Group group):
     """None for a group without consumers that never had a pending entry."""
     cdef GroupParts made
-    if group.details is None and group.pending_count == 0:
+    if group.details is None and group.only_member is None and group.pending_count == 0:
         return None
     made = GroupParts.__new__(GroupParts)
     made.members = shared_members(group)

@@ -112,11 +112,10 @@ cdef bint is_small_group(Group group):
     if (group.pending_count > PENDING_MAX or group.pendings.retry_times_count > RETRY_PAIRS_MAX
             or len(group.name) > NAME_BYTES_MAX):
         return False
-    if details is None:
-        return True
-    if len(details.consumers) > MEMBERS_MAX + 1 or details.large_counts:
+    if details is not None and (
+            len(details.consumers) > MEMBERS_MAX + 1 or details.large_counts):
         return False
-    for member in details.consumers:
+    for member in group.members():
         if member is not None and len(member.name) > NAME_BYTES_MAX:
             return False
     return True
@@ -132,9 +131,11 @@ cdef bint is_small(bytes key, Stream stream, uint64_t* blocks, bint* tail):
         return False
     tail[0] = stream.has_tail()
     blocks[0] = tail[0] + (0 if stream.sealed is None else stream.sealed.blocks)
-    if blocks[0] > 1 or len(stream.groups) > GROUPS_MAX:
+    if blocks[0] > 1 or stream.group_count() > GROUPS_MAX:
         return False
-    for group in stream.groups.values():
+    if stream.group_count() == 0:
+        return True
+    for group in stream.all_groups():
         if not is_small_group(group):
             return False
     return True
@@ -217,7 +218,7 @@ cdef class SmallStreams:
             else:
                 sealed.write_unsealed(form)
         self.put_row(db, key, stream, expires_ms, <Head*>form, size, tail)
-        for group in stream.groups.values():
+        for group in stream.all_groups():
             put_group(self.rows, group)
         if form != NULL:
             self.forms.size += size
@@ -290,9 +291,9 @@ cdef class SmallStreams:
         if form == NULL or stream.last_ms != form.last_ms or stream.last_seq != form.last_seq:
             flags |= HAS_LAST_ID
             at = put_number(put_number(at, stream.last_ms), stream.last_seq)
-        if len(stream.groups):
+        if stream.group_count():
             flags |= HAS_GROUPS
-            at = put_number(at, len(stream.groups))
+            at = put_number(at, stream.group_count())
         flags_at[0] = <char>flags
         self.rows.size += at - start
         return 0
@@ -510,7 +511,6 @@ cdef uint64_t pending_size(Reader* r) except? 0xffffffffffffffff:
 cdef Group load_group(Reader* r, uint64_t now_ms):
     cdef bytes name = name_of(r, number(r))
     cdef Group group = Group(name, number(r), number(r), now_ms)
-    cdef Details details
     cdef Consumer member
     cdef uint64_t size, i, count
     cdef list pairs
@@ -520,16 +520,15 @@ cdef Group load_group(Reader* r, uint64_t now_ms):
     group.ttl_ms = number(r)
     count = number(r)
     for i in range(count):
-        details = group.own_details()
         size = number(r)
         if size == 0:
-            details.skip_number()
+            group.skip_number()
             continue
         name = name_of(r, size - 1)
-        if details.find(name) is not None:
+        if group.consumer(name) is not None:
             raise ValueError(f"group {group.name!r} has consumer {name!r} twice")
         member = Consumer(name, <uint32_t>(i + 1), signed_number(r), signed_number(r))
-        details.add(member)
+        group.add_member(member)
     if count:
         group.free_numbers()
     pairs = retry_pairs(r)
@@ -579,17 +578,13 @@ cdef class SmallLoader:
                     f"it belongs to database {row.db}; there are {len(databases)}")
             stream = self.load_stream(&row)
             for _ in range(row.groups):
-                group = load_group(r, now_ms)
-                if group.name in stream.groups:
-                    raise ValueError(f"it has group {group.name!r} twice")
-                stream.groups[group.name] = group
-                stream.has_ttl = stream.has_ttl or group.ttl_ms > 0
+                stream.load_group(load_group(r, now_ms))
             database = databases[row.db]
             if not database.put_new(self.key, stream):
                 (<object>database).put(self.key, stream)
             if row.flags & HAS_EXPIRY:
                 (<object>database).note_expiry(self.key, row.expires_ms)
-            for group in stream.groups.values():
+            for group in stream.all_groups() if row.groups else ():
                 space.schedule(database.index, self.key, group)
             self.entries += stream.length
             done += 1

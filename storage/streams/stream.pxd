@@ -5,6 +5,7 @@ from millstream.entry_id cimport EntryId
 from millstream.storage.blocks.block cimport Block, OpenBlock
 from millstream.storage.blocks.layout cimport Cursor, Entry, IdText, View
 from millstream.storage.blocks.skiplist cimport Place, SkipList
+from millstream.storage.streams.group cimport Group
 
 
 cdef enum:
@@ -55,7 +56,9 @@ cdef class Stream:
     cdef readonly uint64_t entries_deleted
     cdef public uint64_t incarnation
     cdef public uint64_t capture_mark
-    cdef readonly dict groups
+    # The group of a stream that has one; otherwise `groups_by_name` has them, None for no group.
+    cdef Group only_group
+    cdef dict groups_by_name
     # Whether a group may have a time to live.
     cdef bint has_ttl
     cdef public uint8_t restrictions
@@ -104,6 +107,9 @@ cdef class Stream:
     cdef bint delete(self, uint64_t ms, uint64_t seq) except -1
     cpdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                          uint32_t node_bytes) except -1
+    cdef uint64_t group_count(self) noexcept
+    cdef list all_groups(self)
+    cdef int add_group(self, Group group) except -1
     cpdef object group(self, bytes name)
     cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
     cdef int move_group(self, group, uint64_t ms, uint64_t seq,

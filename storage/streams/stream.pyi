@@ -38,7 +38,9 @@ class Stream:
     max_deleted_seq: int
     incarnation: int
     capture_mark: int
-    groups: dict[bytes, Group]
+    @property
+    def groups(self) -> dict[bytes, Group]: ...
+    def load_group(self, group: Group) -> None: ...
     idempotence: Window | None
     policy: RetentionPolicy | None
     producers: Producers | None

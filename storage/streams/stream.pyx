@@ -145,12 +145,11 @@ cdef class Stream:
 
     def __init__(self, uint64_t incarnation=0):
         self.incarnation = incarnation
-        self.groups = {}
 
     def __dealloc__(self):
         self.discard_sealed()
-        if self.groups is not None:
-            discard_items(self.groups)
+        if self.groups_by_name is not None:
+            discard_items(self.groups_by_name)
 
     def __len__(self) -> int:
         return self.length
@@ -666,7 +665,7 @@ cdef class Stream:
         cdef Group group
         if id_less(ms, seq, self.last_ms, self.last_seq):
             # Entries that are gone can come again with the same ids.
-            for group in self.groups.values():
+            for group in self.all_groups():
                 group.forget_gone()
         if self.has_tail():
             self.tail.view(&view)
@@ -783,7 +782,7 @@ cdef class Stream:
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept:
         """Whether a group has yet to read this entry, or has not acknowledged it."""
         cdef Group group
-        for group in self.groups.values():
+        for group in self.all_groups():
             if id_less(group.offset_ms, group.offset_seq, ms, seq):
                 return True
         return self.has_pending(ms, seq)
@@ -792,21 +791,62 @@ cdef class Stream:
         """Whether this id is pending in a group."""
         cdef Group group
         cdef PendingAt at
-        for group in self.groups.values():
+        for group in self.all_groups():
             if group.pending_count and group.find(ms, seq, &at) != NULL:
                 return True
         return False
 
+    cdef uint64_t group_count(self) noexcept:
+        if self.groups_by_name is not None:
+            return len(self.groups_by_name)
+        return self.only_group is not None
+
+    cdef list all_groups(self):
+        """The groups in the order in which they were made."""
+        if self.groups_by_name is not None:
+            return list(self.groups_by_name.values())
+        return [] if self.only_group is None else [self.only_group]
+
+    cdef int add_group(self, Group group) except -1:
+        """Add a group with a new name. Most streams of very many have one group at most, and a dict
+        would be larger than the group."""
+        if self.groups_by_name is not None:
+            self.groups_by_name[group.name] = group
+        elif self.only_group is None:
+            self.only_group = group
+        else:
+            self.groups_by_name = {self.only_group.name: self.only_group, group.name: group}
+            self.only_group = None
+        return 0
+
+    @property
+    def groups(self) -> dict:
+        """The groups by name; read-only."""
+        if self.groups_by_name is not None:
+            return self.groups_by_name
+        return {} if self.only_group is None else {self.only_group.name: self.only_group}
+
+    def load_group(self, Group group not None) -> None:
+        """Add a group that was saved; ValueError when there is one with its name."""
+        if self.group(group.name) is not None:
+            raise ValueError(f"it has group {group.name!r} twice")
+        self.add_group(group)
+        self.has_ttl = self.has_ttl or group.ttl_ms > 0
+
     cpdef object group(self, bytes name):
         """The group of this name or None."""
-        return self.groups.get(name)
+        if self.groups_by_name is not None:
+            return self.groups_by_name.get(name)
+        if self.only_group is not None and self.only_group.name == name:
+            return self.only_group
+        return None
 
     cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms):
         """Add a group that will read what comes after ms-seq. One that starts at 0 reports only
         evictions after its creation only."""
         cdef Group group = Group(name, ms, seq, now_ms)
         self.move_group(group, ms, seq, group.entries_read)
-        self.groups[name] = group
+        self.add_group(group)
         return group
 
     cdef int move_group(self, group, uint64_t ms, uint64_t seq, int64_t entries_read) except -1:
@@ -887,9 +927,9 @@ cdef class Stream:
         """How many groups there are whose time to live has not ended; without a look at them where
         none has one."""
         cdef Group group
-        cdef uint64_t count = len(self.groups)
+        cdef uint64_t count = self.group_count()
         if self.has_ttl:
-            for group in self.groups.values():
+            for group in self.all_groups():
                 if group.ttl_ms and group.is_over(now_ms):
                     count -= 1
         return count
@@ -897,12 +937,17 @@ cdef class Stream:
     cpdef list due_groups(self, uint64_t now_ms):
         """The names of groups that are over, or have pending entries that may have expired."""
         cdef Group group
-        return [group.name for group in self.groups.values() if group.expiry_bound() <= now_ms or (
+        return [group.name for group in self.all_groups() if group.expiry_bound() <= now_ms or (
             group.ttl_ms and group.is_over(now_ms))]
 
     cpdef bint drop_group(self, bytes name):
         """Remove a group with all it knows; False when there is none."""
-        return self.groups.pop(name, None) is not None
+        if self.groups_by_name is not None:
+            return self.groups_by_name.pop(name, None) is not None
+        if self.only_group is None or self.only_group.name != name:
+            return False
+        self.only_group = None
+        return True
 
     # ------------------------------------------------------------ Python's view
 
@@ -1109,7 +1154,7 @@ cdef class Stream:
         if self.tail is not None:
             total += 160 + self.tail.capacity + 4 * (
                 self.tail.checkpoint_capacity + self.tail.set_capacity + self.tail.node_capacity)
-        for group in self.groups.values():
+        for group in self.all_groups():
             total += group.size_bytes()
         if self.idempotence is not None:
             total += self.idempotence.memory_bytes
@@ -1124,8 +1169,8 @@ cdef class Stream:
         cdef Group group
         cdef Stream made = Stream.load(
             {**self.header(False, {}, []), "incarnation": incarnation}, self.blocks(), now_ms)
-        for group in self.groups.values():
-            made.groups[group.name] = group.duplicate(now_ms)
+        for group in self.all_groups():
+            made.add_group(group.duplicate(now_ms))
         made.has_ttl = self.has_ttl
         made.producers = None if self.producers is None else self.producers.copy()
         return made
@@ -1137,8 +1182,8 @@ cdef class Stream:
         cdef object producers = {}
         if self.producers is not None:
             producers = self.producers.share() if shared else self.producers.dump()
-        cdef object groups = [(<Group>group).dump() for group in self.groups.values()] if (
-            not shared or not self.groups) else shared_groups(self.groups, True, 0)
+        cdef object groups = [(<Group>group).dump() for group in self.all_groups()] if (
+            not shared or not self.group_count()) else shared_groups(self.groups, True, 0)
         return self.header(shared, producers, groups), self.blocks()
 
     def blocks(self):
@@ -1176,7 +1221,6 @@ cdef class Stream:
         cdef Stream stream = Stream(meta["incarnation"])
         cdef Block block
         cdef View view
-        cdef Group group
         cdef uint64_t hidden
         newest = blocks[len(blocks) - 1] if blocks else None
         last = None
@@ -1213,9 +1257,7 @@ cdef class Stream:
         if stream.length != meta["length"]:
             raise ValueError(f"it holds {stream.length} entries and says {meta['length']}")
         for row in meta["groups"]:
-            group = Group.load(row, now_ms)
-            stream.groups[group.name] = group
-            stream.has_ttl = stream.has_ttl or group.ttl_ms > 0
+            stream.load_group(Group.load(row, now_ms))
         if "policy" in meta:
             stream.policy = RetentionPolicy.load(meta["policy"])
         if meta["producers"]:
@@ -1244,7 +1286,7 @@ cdef class Stream:
         assert count == self.length
         assert before is None or before <= self.last_id
         assert self.entries_added >= self.length
-        for group in self.groups.values():
+        for group in self.all_groups():
             group.check()
         if self.idempotence is not None:
             self.idempotence.check()

@@ -16,6 +16,7 @@ from tests.unit.models import MAX, EntryId, GroupModel, PendingModel
 from millstream.errors import CommandError
 from millstream.storage.streams.group import CHUNK_RECORDS as CHUNK
 from millstream.storage.streams.group import PENDING_SIZE, Group
+from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import (
     acknowledge_id,
     consumer_at,
@@ -601,3 +602,45 @@ def test_a_group_is_read_from_the_documented_form() -> None:
 def test_pending_entries_that_refer_to_nothing_are_not_loaded(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="group"):
         Group.load(meta_with(**changes), 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stream_has_its_groups_however_many_come_and_go(seed: int) -> None:
+    chance = random.Random(seed)
+    stream = Stream(1)
+    model: dict[bytes, Group] = {}
+    for _ in range(60):
+        name = b"%d" % chance.randrange(chance.choice([1, 3]))
+        if name not in model:
+            model[name] = stream.make_group(name, 0, 0, 1)
+        else:
+            assert stream.drop_group(name)
+            del model[name]
+        assert not stream.drop_group(b"none")
+        assert list(stream.groups.items()) == list(model.items())
+        assert stream.count_live_groups(1) == len(model)
+        for name in (b"0", b"1", b"2"):
+            assert stream.group(name) is model.get(name)
+        stream.check()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_group_has_its_consumers_however_many_come_and_go(seed: int) -> None:
+    chance = random.Random(seed)
+    group = Group(b"g")
+    model: dict[bytes, int] = {}  # pending entries
+    for ms in range(1, 80):
+        name = b"%d" % chance.randrange(chance.choice([1, 3]))
+        if name not in model:
+            group.make_consumer(name, 1)
+            model[name] = 0
+        elif chance.random() < 0.4:
+            assert group.delete_consumer(name) == model.pop(name)
+        else:
+            deliver_id(group, ms, 0, 1, name)
+            model[name] += 1
+        for one in (group, Group.load(group.dump(), 1)):
+            one.check()
+            assert {name: c.pending for name, c in one.consumers.items()} == model
+            assert len({c.index for c in one.consumers.values()}) == len(model)
+            assert one.consumer(b"none") is None
