@@ -21,6 +21,7 @@ PACKAGES = {
     "millstream.pipeline": "pipeline",
     "millstream.client": "client",
     "millstream.tools": "tools",
+    "millstream.dashboard": "dashboard",
 }
 
 # These come after Python's own flags, which request -O3 and debugging symbols. Symbols take a third

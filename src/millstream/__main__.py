@@ -37,6 +37,9 @@ COMMANDS = {
         "millstream.tools.tail:tail", "Follow a stream: print its entries as they arrive.", "tools"
     ),
     "health": Entry("millstream.tools.health:health", "Ask whether a server answers.", "tools"),
+    "dashboard": Entry(
+        "millstream.dashboard.cli:dashboard", "Show streams and groups in a browser.", "dashboard"
+    ),
     "export": Entry(
         "millstream.pipeline.export:export", "Copy streams into one file for analysis.", "export"
     ),

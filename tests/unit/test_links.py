@@ -18,7 +18,9 @@ from millstream.commands.table.registry import COMMANDS
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "bench").glob("*.md")])
-PACKAGES = ("src/millstream", "storage", "commands", "server", "pipeline", "client", "tools")
+PACKAGES = (
+    "src/millstream", "storage", "commands", "server", "pipeline", "client", "tools", "dashboard",
+)  # fmt: skip
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FUNCTION = re.compile(r"`((?:server|commands|storage)/[\w/]+)\.(?!py)(\w+)`")

@@ -17,7 +17,7 @@ import pytest
 from tests.pipeline.installing import ROOT, SOURCES, install, make_wheel, run
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-FOLDERS = ("src", "server", "storage", "commands", "pipeline", "client", "tools")
+FOLDERS = ("src", "server", "storage", "commands", "pipeline", "client", "tools", "dashboard")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,170 @@
+"""The actions: a page that says what will happen, and the request that does it.
+
+They exist only with `--actions`. A GET never changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from millstream.dashboard import shown
+from millstream.dashboard.link import Word, is_error
+from millstream.dashboard.pages import find_group, form_values, place_of, query
+
+if TYPE_CHECKING:
+    from millstream.dashboard.app import Dashboard
+    from millstream.dashboard.sampler import Stream
+
+BODY_MAX = 65_536
+CONSUMER_MAX = 200  # characters
+AT_ONCE = 1000
+
+
+class Action(NamedTuple):
+    """What a form says and needs. `number` and `text` are the labels of inputs, if it has any."""
+
+    title: str
+    warning: str
+    button: str
+    number: str = ""
+    text: str = ""
+
+
+ACTIONS = {
+    "/group/ack": Action(
+        "Acknowledge pending entries",
+        "The group will not deliver these entries again. This cannot be undone.",
+        "Acknowledge",
+        number="Entries pending for at least this many seconds",
+    ),
+    "/group/claim": Action(
+        "Claim pending entries",
+        "The entries will belong to another consumer, and count as delivered once more.",
+        "Claim",
+        number="Entries pending for at least this many seconds",
+        text="The consumer that gets them",
+    ),
+    "/group/delete": Action(
+        "Delete the group",
+        "Its offset, its consumers and all pending entries will be lost. This cannot be undone.",
+        "Delete the group",
+    ),
+    "/stream/trim": Action(
+        "Trim the stream",
+        "The oldest entries will be removed, whether or not groups have read them. This cannot be "
+        "undone.",
+        "Trim",
+        number="Entries to keep",
+    ),
+    "/stream/delete": Action(
+        "Delete the stream",
+        "All entries and all groups will be lost. This cannot be undone.",
+        "Delete the stream",
+    ),
+}
+
+
+class Actions:
+    """The handlers of actions."""
+
+    def __init__(self, board: Dashboard) -> None:
+        self._board = board
+        self._link = board.sampler.link
+        self._run: dict[str, Callable[[Stream, bytes, dict[str, str]], Awaitable[str]]] = {
+            "/group/ack": self._acknowledge,
+            "/group/claim": self._claim,
+            "/group/delete": self._delete_group,
+            "/stream/trim": self._trim,
+            "/stream/delete": self._delete,
+        }
+
+    async def handle(self, request: Request) -> Response:
+        path = request.url.path
+        if not self._board.has_actions:
+            raise HTTPException(403, "this dashboard only reads; --actions allows changes")
+        values = query(request)
+        db, key = place_of(values)
+        found = await self._board.sampler.streams([(db, key)])
+        if not found:
+            raise HTTPException(404, "there is no such stream, or it may not be read")
+        name = values.get("name", b"")
+        group = find_group(found[0], name) if path.startswith("/group/") else None
+        if request.method == "POST":
+            return await self._act(request, found[0], name)
+        return self._board.page(
+            request, "confirm.html", action=ACTIONS[path], stream=found[0], group=group,
+            query=request.scope["query_string"].decode("ascii", "replace"),
+        )  # fmt: skip
+
+    async def _act(self, request: Request, stream: Stream, name: bytes) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > BODY_MAX:
+                raise HTTPException(413, "the form is too long")
+        values = form_values(body)
+        if not self._board.tokens.allows(request, values.get("token")):
+            raise HTTPException(403, "this form does not come from this dashboard, or is too old")
+        path = request.url.path
+        done = await self._run[path](stream, name, values)
+        place = f"db={stream.db}&key={shown.in_url(stream.key)}"
+        after = "/"
+        if path in ("/group/ack", "/group/claim"):
+            after = f"/group?{place}&name={shown.in_url(name)}"
+        elif path != "/stream/delete":
+            after = f"/stream?{place}"
+        mark = "&" if "?" in after else "?"
+        return RedirectResponse(f"{after}{mark}done={shown.in_url(done.encode())}", 303)
+
+    async def _pending(self, stream: Stream, name: bytes, values: dict[str, str]) -> list[bytes]:
+        """The IDs of up to AT_ONCE pending entries that are old enough."""
+        idle_ms = _number(values) * 1000
+        rows = await self._link.call(
+            "XPENDING", stream.key, name, "IDLE", idle_ms, "-", "+", AT_ONCE, db=stream.db
+        )
+        return [row[0] for row in rows]
+
+    async def _acknowledge(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+        ids = await self._pending(stream, name, values)
+        if not ids:
+            return "No entry was pending for so long."
+        count = await self._link.call("XACK", stream.key, name, *ids, db=stream.db)
+        return f"{count} entries were acknowledged."
+
+    async def _claim(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+        consumer = values.get("text", "").strip()
+        if not consumer or len(consumer) > CONSUMER_MAX:
+            raise HTTPException(400, "the consumer needs a name")
+        ids = await self._pending(stream, name, values)
+        if not ids:
+            return "No entry was pending for so long."
+        words: list[Word] = ["XCLAIM", stream.key, name, consumer, _number(values) * 1000, *ids]
+        claimed = await self._link.call(*words, "JUSTID", db=stream.db)
+        return f"{len(claimed)} entries were claimed."
+
+    async def _delete_group(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+        await self._link.call("XGROUP", "DESTROY", stream.key, name, db=stream.db)
+        return "The group was deleted."
+
+    async def _trim(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+        keep = _number(values)
+        count = await self._link.call("XTRIM", stream.key, "MAXLEN", keep, db=stream.db)
+        return f"{count} entries were removed."
+
+    async def _delete(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+        (count,) = await self._link.batch([("UNLINK", stream.key)], stream.db)
+        if is_error(count):
+            raise HTTPException(403, str(count))
+        return "The stream was deleted."
+
+
+def _number(values: dict[str, str]) -> int:
+    text = values.get("number", "")
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise HTTPException(400, "the number must be 0 or more")
+    return int(text)

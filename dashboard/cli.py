@@ -1,0 +1,89 @@
+"""`millstream dashboard`: its command line, and serving the application."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+import click
+import uvicorn
+
+from millstream.dashboard.app import make_app
+from millstream.dashboard.guard import LOCAL_NAMES
+
+DEFAULT_URL = "redis://127.0.0.1:6455"
+PORT = 6480
+STOP_S = 2  # for browsers that follow a stream
+REQUESTS_MAX = 200
+HEADER_MAX = 16_384  # bytes
+
+
+@click.command(epilog="The password of the server may come from REDISCLI_AUTH.")
+@click.argument("url", required=False, metavar="[URL]", envvar="MILLSTREAM_URL")
+@click.option("--bind", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=PORT, show_default=True, help="Port."
+)
+@click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the password that browsers must give; needed to listen on other addresses.",
+)
+@click.option(
+    "--host", "hosts", multiple=True, metavar="NAME",
+    help="A name under which browsers reach the dashboard; repeatable.",
+)  # fmt: skip
+@click.option("--actions", is_flag=True, help="Allow changes: acknowledge, claim, trim, delete.")
+def dashboard(
+    url: str | None,
+    bind: str,
+    port: int,
+    password_file: Path | None,
+    hosts: tuple[str, ...],
+    actions: bool,
+) -> None:
+    """Show streams and groups in a browser.
+
+    URL is redis://, rediss:// or unix://; by default redis://127.0.0.1:6455. Redis servers work,
+    too. The dashboard may do what the user of the URL may do.
+    """
+    password = _password(password_file)
+    if not _is_local(bind) and password is None:
+        raise click.ClickException(f"--bind {bind} needs --password-file")
+    names = [*LOCAL_NAMES, bind if ":" not in bind else f"[{bind}]", *hosts]
+    allowed = {f"{name}:{port}" for name in names} | set(hosts)
+    try:
+        app = make_app(
+            url or DEFAULT_URL,
+            has_actions=actions,
+            hosts=allowed,
+            any_address=bind in ("0.0.0.0", "::"),
+            password=password,
+        )
+    except ValueError as problem:
+        raise click.ClickException(f"the URL is not understood: {problem}") from None
+    click.echo(f"The dashboard is at http://{bind}:{port}/", err=True)
+    uvicorn.run(
+        app, host=bind, port=port, log_level="warning", access_log=False, server_header=False,
+        timeout_graceful_shutdown=STOP_S, limit_concurrency=REQUESTS_MAX,
+        h11_max_incomplete_event_size=HEADER_MAX,
+    )  # fmt: skip
+
+
+def _password(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        text = file.read_text().strip("\r\n")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise click.ClickException(f"{file} cannot be read: {problem}") from None
+    if not text:
+        raise click.ClickException(f"{file} has no password")
+    return text
+
+
+def _is_local(bind: str) -> bool:
+    try:
+        return ipaddress.ip_address(bind).is_loopback
+    except ValueError:
+        return bind == "localhost"

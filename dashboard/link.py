@@ -1,0 +1,134 @@
+"""The connection to the server: requests that are sent together, and their replies as they come.
+
+One connection serves all browsers. Replies do not pass through redis-py's commands, so they are the
+same with every version of it. After an error the next request connects again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import redis.asyncio
+from redis import RedisError, ResponseError
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+TIMEOUT_S = 10.0
+Word = bytes | str | int
+
+
+class Unavailable(Exception):
+    """The server cannot be reached, or refuses everything; the text is one sentence."""
+
+
+class Refused(Exception):
+    """The server refused a request; the text is its error."""
+
+
+class Link:
+    """Requests to one server; `name` is its address without secrets."""
+
+    def __init__(self, url: str, timeout_s: float | None = TIMEOUT_S) -> None:
+        """ValueError for a URL that is not understood."""
+        self._pool: Any = redis.asyncio.ConnectionPool.from_url(
+            url,
+            protocol=2,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=TIMEOUT_S,
+            client_name="millstream-dashboard",
+            retry=Retry(NoBackoff(), 0),
+        )
+        settings = self._pool.connection_kwargs
+        password = os.environ.get("REDISCLI_AUTH")
+        if password and not settings.get("password"):
+            settings["password"] = password
+        self.name = str(settings.get("path") or f"{settings.get('host')}:{settings.get('port')}")
+        self._connection: AbstractConnection | None = None
+        self._lock = asyncio.Lock()
+        self._db = 0
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.disconnect()
+            self._connection = None
+
+    async def batch(self, requests: Sequence[Sequence[Word]], db: int = 0) -> list[Any]:
+        """The replies to requests in a database; an error of a single request is its reply.
+        Unavailable when the connection fails."""
+        if not requests:
+            return []
+        async with self._lock:
+            try:
+                return await self._send(requests, db)
+            except (RedisError, OSError) as problem:
+                await self._drop()
+                raise Unavailable(f"{self.name}: {_sentence(problem)}") from problem
+            except asyncio.CancelledError:  # replies may be left in the connection
+                await self._drop()
+                raise
+
+    async def _send(self, requests: Sequence[Sequence[Word]], db: int) -> list[Any]:
+        if self._connection is None:
+            connection: Any = self._pool.make_connection()
+            await connection.connect()
+            self._connection, self._db = connection, -1
+        connection = self._connection
+        words = [list(request) for request in requests]
+        if db != self._db:
+            words.insert(0, ["SELECT", db])
+        await connection.send_packed_command(connection.pack_commands(words))
+        replies = [await self._reply(connection) for _ in words]
+        if db != self._db:
+            selected = replies.pop(0)
+            if isinstance(selected, Exception):
+                raise selected
+            self._db = db
+        return replies
+
+    async def _reply(self, connection: AbstractConnection) -> Any:
+        try:
+            return await connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+    async def call(self, *words: Word, db: int = 0) -> Any:
+        """The reply to one request; Refused if it is an error."""
+        (reply,) = await self.batch([words], db)
+        if isinstance(reply, ResponseError):
+            raise Refused(str(reply))
+        return reply
+
+
+def is_error(reply: object) -> bool:
+    return isinstance(reply, ResponseError)
+
+
+def _sentence(problem: BaseException) -> str:
+    cause = problem.__cause__ or problem
+    text = getattr(cause, "strerror", None) or str(problem)
+    return " ".join(str(text).split()).rstrip(".") or type(problem).__name__
+
+
+def pairs(words: object) -> dict[str, Any]:
+    """The map that a server sends as a flat array; empty for an error or nil."""
+    if not isinstance(words, list):
+        return {}
+    names = (name.decode("utf-8", "replace") for name in words[::2])
+    return dict(zip(names, words[1::2], strict=False))
+
+
+def info_fields(text: object) -> dict[str, str]:
+    """The fields of INFO."""
+    if not isinstance(text, bytes):
+        return {}
+    lines = (line for line in text.decode("utf-8", "replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in (line.partition(":") for line in lines)}

@@ -1,0 +1,280 @@
+"""The pages: what each one asks the server, and what its template gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from millstream.dashboard import shown
+from millstream.dashboard.link import Link, Refused, Unavailable, info_fields, is_error, pairs
+from millstream.dashboard.sampler import Group, Stream
+
+if TYPE_CHECKING:
+    from millstream.dashboard.app import Dashboard
+
+PER_PAGE = 50
+ENTRIES = 50
+FIELDS_MAX = 12  # columns of a table of entries
+PENDING_SHOWN = 100
+PENDING_COUNTED = 1000
+AGES_S = ((60, "under a minute"), (600, "under 10 minutes"), (3600, "under an hour"))
+TAIL_PER_S = 200
+TAILS_MAX = 8
+TAIL_BLOCK_MS = 2000
+SORTS: dict[str, Callable[[Stream], Any]] = {
+    "length": lambda one: one.length,
+    "bytes": lambda one: one.size_bytes or 0,
+    "groups": lambda one: len(one.groups),
+    "lag": lambda one: -1 if one.lag is None else one.lag,
+    "age": lambda one: 0 if one.oldest_ms is None else -one.oldest_ms - 1,
+}
+
+
+def query(request: Request) -> dict[str, bytes]:
+    """The parameters of a URL as bytes, because keys may be any bytes."""
+    found = {}
+    for part in request.scope["query_string"].decode("ascii", "replace").split("&"):
+        name, _, value = part.partition("=")
+        found[name] = unquote_to_bytes(value.replace("+", " "))
+    return found
+
+
+def place_of(values: dict[str, bytes]) -> tuple[int, bytes]:
+    """The database and key of a request; 400 without them."""
+    try:
+        return int(values.get("db", b"0")), values["key"]
+    except (KeyError, ValueError):
+        raise HTTPException(400, "the address names no stream") from None
+
+
+class Pages:
+    """The handlers of pages that only read."""
+
+    def __init__(self, board: Dashboard) -> None:
+        self._board = board
+        self._sampler = board.sampler
+        self._link = board.sampler.link
+        self._tails = 0
+
+    async def overview(self, request: Request) -> Response:
+        values = query(request)
+        words = values.get("search", b"")
+        sort = values.get("sort", b"key").decode("ascii", "replace")
+        places = [place for place in await self._sampler.keys() if words in place[1]]
+        number = max(1, _integer(values.get("page"), 1))
+        start = (number - 1) * PER_PAGE
+        if sort in SORTS:
+            wanted = set(places)
+            survey = await self._sampler.survey()
+            ranked = [one for one in survey if (one.db, one.key) in wanted]
+            ranked.sort(key=SORTS[sort], reverse=True)
+            streams, total = ranked[start : start + PER_PAGE], len(ranked)
+        else:
+            streams = await self._sampler.streams(places[start : start + PER_PAGE])
+            total = len(places)
+        self._sampler.watch([(one.db, one.key) for one in streams])
+        rows = [(one, self._sampler.rate((one.db, one.key))) for one in streams]
+        return self._board.page(
+            request, "overview.html", rows=rows, total=total, number=number,
+            pages=max(1, -(-total // PER_PAGE)), search=shown.readable(words), sort=sort,
+            search_url=shown.in_url(words), now_ms=_now_ms(),
+            complete=self._sampler.keys_complete,
+        )  # fmt: skip
+
+    async def stream(self, request: Request) -> Response:
+        values = query(request)
+        db, key = place_of(values)
+        stream = await self._stream(db, key)
+        self._sampler.watch([(db, key)])
+        entries, older, newer = await self._entries(db, key, values)
+        columns = _columns(entries)
+        return self._board.page(
+            request, "stream.html", stream=stream, entries=entries, columns=columns,
+            as_columns=bool(columns) and values.get("show") != b"raw",
+            rate=self._sampler.rate((db, key)), rates=self._sampler.rates((db, key)),
+            rates_query=_place_query(db, key),
+            older=older, newer=newer, at=shown.readable(values.get("at", b"")), now_ms=_now_ms(),
+            policy=pairs(stream.details.get("policy")) if self._sampler.has_tinfo else {},
+        )  # fmt: skip
+
+    async def _stream(self, db: int, key: bytes) -> Stream:
+        found = await self._sampler.streams([(db, key)])
+        if not found:
+            raise HTTPException(404, "there is no such stream, or it may not be read")
+        return found[0]
+
+    async def _entries(
+        self, db: int, key: bytes, values: dict[str, bytes]
+    ) -> tuple[list[Any], bytes | None, bytes | None]:
+        """A page of entries, the newest first, and the IDs from which older and newer ones are."""
+        before, after = values.get("before"), values.get("after")
+        at = values.get("at", b"").strip()
+        if after:
+            reply = await self._link.call("XRANGE", key, b"(" + after, "+", "COUNT", ENTRIES, db=db)
+            reply.reverse()
+        else:
+            end: bytes | str = b"(" + before if before else _end_of(at) if at else "+"
+            reply = await self._link.call("XREVRANGE", key, end, "-", "COUNT", ENTRIES, db=db)
+        if not reply:
+            return [], None, None
+        return reply, reply[-1][0], reply[0][0]
+
+    async def rates(self, request: Request) -> Response:
+        """The table of rates, which the chart is drawn from."""
+        db, key = place_of(query(request))
+        self._sampler.watch([(db, key)])
+        rates = self._sampler.rates((db, key))
+        return self._board.page(
+            request, "rates_table.html", rates=rates, rates_query=_place_query(db, key)
+        )
+
+    async def group(self, request: Request) -> Response:
+        values = query(request)
+        db, key = place_of(values)
+        stream = await self._stream(db, key)
+        group = find_group(stream, values.get("name", b""))
+        self._sampler.watch([(db, key)])
+        consumers, pending = await self._link.batch(
+            [
+                ("XINFO", "CONSUMERS", key, group.name),
+                ("XPENDING", key, group.name, "-", "+", PENDING_COUNTED),
+            ],
+            db,
+        )
+        rows = [] if is_error(pending) else pending
+        return self._board.page(
+            request, "group.html", stream=stream, group=group, now_ms=_now_ms(),
+            consumers=[] if is_error(consumers) else [pairs(row) for row in consumers],
+            pending=rows[:PENDING_SHOWN], ages=_ages(rows), counted=len(rows),
+        )  # fmt: skip
+
+    async def clients(self, request: Request) -> Response:
+        text = await self._link.call("CLIENT", "LIST")
+        rows = [
+            dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word)
+            for line in text.decode("utf-8", "backslashreplace").splitlines()
+        ]
+        return self._board.page(request, "clients.html", rows=rows[:1000], total=len(rows))
+
+    async def slowlog(self, request: Request) -> Response:
+        rows = await self._link.call("SLOWLOG", "GET", 128)
+        return self._board.page(request, "slowlog.html", rows=rows)
+
+    async def server(self, request: Request) -> Response:
+        text = await self._link.call("INFO", "everything")
+        sections = [
+            (title.strip(), list(info_fields(rest.encode()).items()))
+            for title, _, rest in (
+                part.partition("\n") for part in text.decode("utf-8", "replace").split("# ")[1:]
+            )
+        ]
+        return self._board.page(request, "server.html", sections=sections)
+
+    async def tail(self, request: Request) -> Response:
+        """New entries as server-sent events, on a connection of their own."""
+        db, key = place_of(query(request))
+        if self._tails >= TAILS_MAX:
+            raise HTTPException(503, "too many pages follow streams; close one")
+        self._tails += 1
+        return StreamingResponse(self._events(request, db, key), media_type="text/event-stream")
+
+    async def _events(self, request: Request, db: int, key: bytes) -> AsyncIterator[bytes]:
+        link = Link(self._board.url, timeout_s=None)
+        last: bytes | str = "$"
+        try:
+            yield b": following\n\n"
+            while not await request.is_disconnected():
+                begun = time.monotonic()
+                reply = await link.call("XREAD", "COUNT", TAIL_PER_S, "BLOCK", TAIL_BLOCK_MS,
+                                        "STREAMS", key, last, db=db)  # fmt: skip
+                if last == "$" and not reply:
+                    last = await _last_id(link, db, key)
+                entries = reply[0][1] if reply else []
+                for entry_id, words in entries:
+                    last = entry_id
+                    fields = [shown.readable(word) for word in words or []]
+                    facts = {"id": shown.readable(entry_id), "ms": shown.id_ms(entry_id),
+                             "fields": fields}  # fmt: skip
+                    yield b"data: " + json.dumps(facts).encode() + b"\n\n"
+                if entries:  # at most TAIL_PER_S in a second
+                    await asyncio.sleep(
+                        max(0.0, len(entries) / TAIL_PER_S - (time.monotonic() - begun))
+                    )
+                else:
+                    yield b": nothing new\n\n"
+        except (Unavailable, Refused) as problem:
+            yield b"event: problem\ndata: " + json.dumps(str(problem)).encode() + b"\n\n"
+        finally:
+            self._tails -= 1
+            await link.close()
+
+
+async def _last_id(link: Link, db: int, key: bytes) -> bytes | str:
+    """The ID after which a stream's next entry comes, so that none is missed between two reads."""
+    facts = pairs(await link.call("XINFO", "STREAM", key, db=db))
+    found = facts.get("last-generated-id", "$")
+    return found if isinstance(found, bytes) else "$"
+
+
+def _place_query(db: int, key: bytes) -> str:
+    return f"db={db}&key={shown.in_url(key)}"
+
+
+def find_group(stream: Stream, name: bytes) -> Group:
+    for group in stream.groups:
+        if group.name == name:
+            return group
+    raise HTTPException(404, "the stream has no such group")
+
+
+def _integer(text: bytes | None, default: int) -> int:
+    return int(text) if text is not None and text.isdigit() and len(text) < 10 else default
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _end_of(text: bytes) -> str:
+    """The ID up to which entries are shown: an ID, or a time of this machine or with a zone."""
+    words = text.decode("utf-8", "replace")
+    if words.replace("-", "", 1).isdigit():
+        return words
+    try:
+        moment = datetime.fromisoformat(words)
+    except ValueError:
+        raise HTTPException(400, "this is neither an ID nor a time") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return str(max(0, int(moment.timestamp() * 1000)))
+
+
+def _columns(entries: list[Any]) -> list[bytes]:
+    """The names of the fields, if all entries have the same few fields, each once."""
+    names = [words[::2] for _, words in entries if words is not None]
+    if not names or any(one != names[0] for one in names) or len(set(names[0])) != len(names[0]):
+        return []
+    return list(names[0]) if len(names[0]) <= FIELDS_MAX else []
+
+
+def _ages(rows: list[Any]) -> list[tuple[str, int]]:
+    """How many of the pending entries were delivered how long ago."""
+    found = dict.fromkeys([text for _, text in AGES_S] + ["an hour or more"], 0)
+    for row in rows:
+        idle_s = row[2] / 1000
+        text = next((text for limit_s, text in AGES_S if idle_s < limit_s), "an hour or more")
+        found[text] += 1
+    return list(found.items())
+
+
+def form_values(body: bytes) -> dict[str, str]:
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

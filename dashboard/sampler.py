@@ -1,0 +1,288 @@
+"""What the server is asked, once for all browsers.
+
+INFO is sent every two seconds, and XINFO only for streams that a page has shown in the last
+seconds. While no page is open, only INFO is sent. Lists of all streams are at most ten seconds old
+and bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from millstream.dashboard.link import Link, Unavailable, Word, info_fields, is_error, pairs
+from millstream.dashboard.shown import id_ms
+
+SAMPLE_S = 2.0
+HISTORY_S = 900
+WATCHED_S = 10.0  # a page that shows a stream asks again within this time
+KEYS_KEPT_S = 10.0
+KEYS_MAX = 10_000
+SURVEYED_MAX = 2_000
+SURVEY_KEPT_S = 10.0
+STREAMS_AT_ONCE = 50
+OLDEST_OF_GROUPS = 20  # groups of a stream whose oldest entry is looked for
+WATCHED_MAX = 500
+
+Place = tuple[int, bytes]
+
+
+@dataclass
+class Group:
+    """A group as XINFO GROUPS shows it; `oldest_ms` is the time in the ID of its oldest entry that
+    is pending or not delivered."""
+
+    name: bytes
+    consumers: int
+    pending: int
+    last_id: bytes
+    lag: int | None
+    oldest_ms: int | None = None
+
+
+@dataclass
+class Stream:
+    """A stream as XINFO STREAM shows it."""
+
+    db: int
+    key: bytes
+    length: int
+    first_id: bytes | None
+    last_id: bytes | None
+    added: int | None
+    size_bytes: int | None
+    groups: list[Group] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)  # TINFO
+
+    @property
+    def lag(self) -> int | None:
+        """The largest lag of its groups."""
+        return max((one.lag for one in self.groups if one.lag is not None), default=None)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        return min(
+            (one.oldest_ms for one in self.groups if one.oldest_ms is not None), default=None
+        )
+
+
+class Sampler:
+    """Asks the server and keeps what it said."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.info: dict[str, str] = {}
+        self.problem: str | None = "not connected yet"
+        self.has_tinfo = False
+        self.has_t_commands = False
+        self.ops: deque[tuple[float, float]] = deque(maxlen=int(HISTORY_S / SAMPLE_S))
+        self._watched: dict[Place, float] = {}
+        self._history: dict[Place, deque[tuple[float, int]]] = {}
+        self._keys: list[Place] = []
+        self._keys_at = float("-inf")
+        self.keys_complete = True
+        self._survey: list[Stream] = []
+        self._survey_at = float("-inf")
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._run_id = ""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self.link.close()
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(Unavailable):
+                await self.sample()
+            await asyncio.sleep(SAMPLE_S)
+
+    async def sample(self) -> None:
+        """INFO, and the counters of the watched streams. Unavailable if there is no server."""
+        try:
+            (text, found) = await self.link.batch([("INFO",), ("COMMAND", "INFO", "TINFO")])
+            if is_error(text):
+                raise Unavailable(f"{self.link.name}: {text}")
+            self.info = info_fields(text)
+            self.has_tinfo = isinstance(found, list) and bool(found and found[0])
+            self._note_restart()
+            self.ops.append((time.time(), float(self.info.get("instantaneous_ops_per_sec", 0))))
+            await self._sample_watched()
+        except Unavailable as problem:
+            self.problem = str(problem)
+            raise
+        self.problem = None
+
+    def _note_restart(self) -> None:
+        if self.info.get("run_id", "") != self._run_id:
+            self._run_id = self.info.get("run_id", "")
+            self._keys_at = self._survey_at = float("-inf")
+
+    async def _sample_watched(self) -> None:
+        now = time.monotonic()
+        self._watched = {one: at for one, at in self._watched.items() if now - at < WATCHED_S}
+        for place in [one for one in self._history if one not in self._watched]:
+            if time.time() - self._history[place][-1][0] > HISTORY_S:
+                del self._history[place]
+        by_db: dict[int, list[bytes]] = {}
+        for db, key in self._watched:
+            by_db.setdefault(db, []).append(key)
+        for db, keys in by_db.items():
+            replies = await self.link.batch([("XINFO", "STREAM", key) for key in keys], db)
+            for key, reply in zip(keys, replies, strict=True):
+                facts = pairs(reply)
+                self._note((db, key), facts.get("entries-added"))
+
+    def _note(self, place: Place, added: object) -> None:
+        if not isinstance(added, int):
+            return
+        samples = self._history.setdefault(place, deque(maxlen=int(HISTORY_S / SAMPLE_S)))
+        if samples and (added < samples[-1][1]):
+            samples.clear()  # the key has another stream now
+        if not samples or time.time() - samples[-1][0] >= SAMPLE_S / 2:
+            samples.append((time.time(), added))
+
+    def watch(self, places: Sequence[Place]) -> None:
+        """These streams are on a page."""
+        now = time.monotonic()
+        for place in places:
+            self._watched.pop(place, None)
+            self._watched[place] = now
+        while len(self._watched) > WATCHED_MAX:
+            del self._watched[next(iter(self._watched))]
+
+    def rate(self, place: Place) -> float | None:
+        """Entries per second over the last samples; None until there are two."""
+        samples = self._history.get(place)
+        if samples is None or len(samples) < 2:
+            return None
+        recent = list(samples)[-6:]
+        (first_s, first), (last_s, last) = recent[0], recent[-1]
+        return (last - first) / max(last_s - first_s, 0.001)
+
+    def rates(self, place: Place) -> list[tuple[int, float]]:
+        """(Unix time, entries per second) between samples, the oldest first."""
+        samples = list(self._history.get(place, ()))
+        return [
+            (round(after_s), (after - before) / max(after_s - before_s, 0.001))
+            for (before_s, before), (after_s, after) in pairwise(samples)
+        ]
+
+    async def keys(self) -> list[Place]:
+        """The keys of all streams, in order; at most KEYS_MAX."""
+        async with self._lock:
+            if time.monotonic() - self._keys_at > KEYS_KEPT_S:
+                self._keys = sorted(await self._scan())
+                self._keys_at = time.monotonic()
+            return self._keys
+
+    async def _scan(self) -> set[Place]:
+        text = await self.link.call("INFO", "keyspace")
+        names = [name for name in info_fields(text) if name.startswith("db")]
+        found: set[Place] = set()
+        self.keys_complete = True
+        for db in sorted(int(name[2:]) for name in names):
+            cursor: Word = 0
+            while True:
+                cursor, keys = await self.link.call(
+                    "SCAN", cursor, "COUNT", 500, "TYPE", "stream", db=db
+                )
+                found.update((db, key) for key in keys)
+                if int(cursor) == 0:
+                    break
+                if len(found) >= KEYS_MAX:
+                    self.keys_complete = False
+                    return found
+        return found
+
+    async def survey(self) -> list[Stream]:
+        """All streams, at most SURVEYED_MAX, with their groups; at most some seconds old."""
+        places = (await self.keys())[:SURVEYED_MAX]
+        async with self._lock:
+            if time.monotonic() - self._survey_at > SURVEY_KEPT_S:
+                self._survey = await self.streams(places)
+                self._survey_at = time.monotonic()
+            return self._survey
+
+    async def streams(self, places: Sequence[Place]) -> list[Stream]:
+        """These streams with their groups, without those that have gone."""
+        found: list[Stream] = []
+        for db in dict.fromkeys(db for db, _ in places):
+            keys = [key for other, key in places if other == db]
+            for start in range(0, len(keys), STREAMS_AT_ONCE):
+                found += await self._look(db, keys[start : start + STREAMS_AT_ONCE])
+        order = {place: number for number, place in enumerate(places)}
+        return sorted(found, key=lambda one: order[one.db, one.key])
+
+    async def _look(self, db: int, keys: Sequence[bytes]) -> list[Stream]:
+        more = "TINFO" if self.has_tinfo else "MEMORY"
+        requests: list[tuple[Word, ...]] = []
+        for key in keys:
+            last = ("TINFO", key) if more == "TINFO" else ("MEMORY", "USAGE", key)
+            requests += [("XINFO", "STREAM", key), ("XINFO", "GROUPS", key), last]
+        replies = await self.link.batch(requests, db)
+        found = []
+        for number, key in enumerate(keys):
+            stream, groups, last_reply = replies[3 * number : 3 * number + 3]
+            if is_error(stream) or is_error(groups):
+                continue
+            found.append(_stream(db, key, stream, groups, last_reply))
+            self._note((db, key), found[-1].added)
+        await self._find_oldest(db, found)
+        return found
+
+    async def _find_oldest(self, db: int, streams: Sequence[Stream]) -> None:
+        """The oldest entry of each group: the first pending one, or the first after its offset."""
+        asked = [(one, group) for one in streams for group in one.groups[:OLDEST_OF_GROUPS]]
+        requests: list[tuple[Word, ...]] = []
+        for stream, group in asked:
+            requests.append(("XPENDING", stream.key, group.name))
+            after = b"(" + group.last_id
+            requests.append(("XRANGE", stream.key, after, "+", "COUNT", 1))
+        replies = await self.link.batch(requests, db)
+        for number, (_, group) in enumerate(asked):
+            pending, waiting = replies[2 * number : 2 * number + 2]
+            if is_error(pending) or is_error(waiting):
+                continue
+            times = [id_ms(pending[1])] + [id_ms(entry[0]) for entry in waiting]
+            group.oldest_ms = min((one for one in times if one is not None), default=None)
+
+
+def _stream(db: int, key: bytes, stream: object, groups: list[Any], last: object) -> Stream:
+    facts = pairs(stream)
+    details = pairs(last)
+    size_bytes = details.get("bytes", last)
+    first, newest = facts.get("first-entry"), facts.get("last-entry")
+    return Stream(
+        db,
+        key,
+        facts["length"],
+        first[0] if first else None,
+        newest[0] if newest else facts.get("last-generated-id"),
+        facts.get("entries-added"),
+        size_bytes if isinstance(size_bytes, int) else None,
+        [_group(pairs(row)) for row in groups],
+        details,
+    )
+
+
+def _group(facts: dict[str, Any]) -> Group:
+    return Group(
+        facts["name"],
+        facts["consumers"],
+        facts["pending"],
+        facts["last-delivered-id"],
+        facts.get("lag"),
+    )

@@ -1,0 +1,193 @@
+"""Servers with data, the dashboard's process, and Debian's Chromium."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from tests.support.client import RawClient
+from tests.support.http import fetch
+from tests.support.node import libraries
+from tests.support.server import Server, free_port, redis_program
+from tests.support.waiting import wait_until
+
+HOSTILE = b'<img src=x onerror="alert(1)">\xff\xfe\x00'
+SCRIPT = b"</script><script>document.title='broken'</script>{{7*7}}"
+
+
+def fill(client: RawClient) -> None:
+    """Streams with groups, long and binary values, and names that try to be HTML."""
+    for number in range(70):
+        client.call("XADD", "orders", f"{1_700_000_000_000 + number * 1000}-0", "id", str(number),
+                    "status", "open")  # fmt: skip
+    client.call("XGROUP", "CREATE", "orders", "billing", "0")
+    client.call("XREADGROUP", "GROUP", "billing", "worker", "COUNT", "9", "STREAMS", "orders", ">")
+    client.call("XADD", "mixed", "1-1", "a", "1")
+    client.call("XADD", "mixed", "2-1", "b", b"\xff" * 1000, "c", "x" * 10_000)
+    for name in (HOSTILE, SCRIPT):
+        client.call("XADD", name, "*", name, name)
+        client.call("XGROUP", "CREATE", name, name, "0")
+        client.call("XREADGROUP", "GROUP", name, name, "STREAMS", name, ">")
+    client.call("SLOWLOG", "RESET")
+    client.call("CONFIG", "SET", "slowlog-log-slower-than", "0")
+    client.call("SET", b"string" + SCRIPT, HOSTILE)
+    client.call("CONFIG", "SET", "slowlog-log-slower-than", "10000")
+    client.call("SELECT", "2")
+    client.call("XADD", "elsewhere", "*", "f", "v")
+    client.call("SELECT", "0")
+
+
+class Board:
+    """A running dashboard."""
+
+    def __init__(self, server: Server, folder: Path, *options: str) -> None:
+        self.port = free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
+        program = str(Path(sys.prefix) / "bin" / "millstream")
+        url = f"redis://127.0.0.1:{server.port}"
+        self._log = folder / f"dashboard-{self.port}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [program, "dashboard", url, "--port", str(self.port), *options],
+                stdout=log, stderr=log, env={**os.environ, "TZ": "UTC"},
+            )  # fmt: skip
+        wait_until(self._answers, what=f"the dashboard: {self.log}", deadline_s=30)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, self.log
+        try:
+            return fetch(self.port, "/static/style.css").status in (200, 401)
+        except OSError:
+            return False
+
+    def path(self, page: str, key: bytes, **more: bytes) -> str:
+        rest = "".join(f"&{name}={quote(value, safe='')}" for name, value in more.items())
+        return f"{self.address}{page}?db=0&key={quote(key, safe='')}{rest}"
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="session")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("dashboard") / "data").start()
+    with server.client() as client:
+        fill(client)
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("redis") / "data", program=redis_program()).start()
+    with server.client() as client:
+        fill(client)
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session", params=["ours", "redis"])
+def board(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Board]:
+    """A dashboard that only reads, of our server and of Redis."""
+    made = Board(request.getfixturevalue(request.param), tmp_path_factory.mktemp("board"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def new_board(tmp_path: Path) -> Iterator[Callable[..., Board]]:
+    made: list[Board] = []
+
+    def make(server: Server, *options: str) -> Board:
+        made.append(Board(server, tmp_path, *options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    assert path, "chromium is missing: scripts/need.sh test installs it"
+    with sync_playwright() as playwright:
+        # Root, as in a container, cannot use the sandbox.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    return (libraries() / "axe-core" / "axe.min.js").read_text()
+
+
+class Visit:
+    """A page in a browser that fails on errors of the console and requests to other hosts."""
+
+    def __init__(self, page: Page, axe: str) -> None:
+        self.page = page
+        self._axe = axe
+        self.problems: list[str] = []
+        self.expects_errors = False
+        page.on("console", lambda message: self._note(message.type, message.text))
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("dialog", lambda dialog: self.problems.append(dialog.message))
+        page.on("request", lambda request: self._look_at(request.url))
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning") and not self.expects_errors:
+            self.problems.append(text)
+
+    def _look_at(self, url: str) -> None:
+        if not re.match(r"http://127\.0\.0\.1:\d+/|data:|about:", url):
+            self.problems.append(f"a request to {url}")
+
+    def serious_findings(self) -> list[str]:
+        """What axe-core finds that is serious or critical."""
+        self.page.evaluate(self._axe)
+        found = self.page.evaluate("axe.run().then(result => JSON.stringify(result.violations))")
+        return [
+            f"{rule['id']}: {rule['nodes'][0]['html'][:200]}"
+            for rule in json.loads(found)
+            if rule["impact"] in ("serious", "critical")
+        ]
+
+
+@pytest.fixture
+def visit(chromium: Browser, axe: str) -> Iterator[Callable[..., Visit]]:
+    contexts = []
+    visits: list[Visit] = []
+
+    def begin(width: int = 1400, scheme: str = "light") -> Visit:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if scheme == "dark" else "light",
+            timezone_id="America/New_York",
+            locale="en-US",
+        )
+        contexts.append(context)
+        visits.append(Visit(context.new_page(), axe))
+        return visits[-1]
+
+    yield begin
+    for context in contexts:
+        context.close()
+    assert [problem for one in visits for problem in one.problems] == []

@@ -1,0 +1,396 @@
+"""The dashboard in Chromium: pages, hostile names, following, actions, accessibility."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from tests.dashboard.conftest import HOSTILE, SCRIPT, Board, Visit, fill
+from tests.support.client import RawClient
+from tests.support.http import fetch
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+STATIC = Path(__file__).resolve().parents[2] / "dashboard" / "static"
+Visits = Callable[..., Visit]
+Boards = Callable[..., Board]
+
+
+def pages_of(board: Board) -> list[str]:
+    return [
+        board.address + "/",
+        board.address + "/?sort=lag&search=o",
+        board.path("/stream", b"orders"),
+        board.path("/stream", b"mixed"),
+        board.path("/group", b"orders", name=b"billing"),
+        board.address + "/clients",
+        board.address + "/slowlog",
+        board.address + "/server",
+    ]
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible(board: Board, visit: Visits, width: int, scheme: str) -> None:
+    """No serious finding of axe-core, and no page is wider than the window."""
+    seen = visit(width, scheme)
+    findings = []
+    for address in pages_of(board):
+        answer = seen.page.goto(address)
+        assert answer is not None
+        assert answer.status == 200, address
+        findings += [f"{address}: {finding}" for finding in seen.serious_findings()]
+        wide = seen.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, address
+        assert seen.page.locator("h1").count() == 1
+    assert findings == []
+
+
+def test_the_overview_searches_and_sorts(board: Board, visit: Visits) -> None:
+    page = visit().page
+    page.goto(board.address + "/")
+    assert page.get_by_role("row").filter(has_text="elsewhere").get_by_text("db2").is_visible()
+    page.get_by_label("Key contains").fill("order")
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_url("**search=order*")
+    row = page.get_by_role("row").filter(has_text="orders")
+    assert row.get_by_role("cell").all_inner_texts()[0] == "70"
+    page.get_by_role("link", name="Largest lag").click()
+    page.wait_for_url("**sort=lag*")
+    assert page.locator("th[aria-sort=descending]").inner_text() == "Largest lag"
+    assert page.locator("tbody tr").first.get_by_role("cell").nth(4).inner_text() == "61"
+
+
+def test_the_overview_keeps_itself_current(board: Board, ours: Server, visit: Visits) -> None:
+    page = visit().page
+    page.goto(board.address + "/")
+    with page.expect_response(lambda answer: "sort=key" in answer.url):
+        pass
+    assert page.get_by_role("link", name="orders").is_visible()
+
+
+def test_entries_older_newer_and_at_a_time(board: Board, visit: Visits) -> None:
+    page = visit().page
+    page.goto(board.path("/stream", b"orders"))
+    first = page.locator("table.entries tbody tr").first
+    assert first.get_by_role("cell").all_inner_texts()[2:] == ["69", "open"]
+    time = first.locator("time")
+    assert time.inner_text() == "2023-11-14 17:14:29"  # in New York
+    assert time.get_attribute("title") == "2023-11-14 22:14:29 UTC"
+    page.get_by_role("link", name="Older", exact=True).click()
+    page.wait_for_url("**before=*")
+    assert page.locator("table.entries tbody tr").count() == 20
+    page.get_by_role("link", name="Newer", exact=True).click()
+    page.wait_for_url("**after=*")
+    assert page.locator("table.entries tbody tr").count() == 50
+    page.get_by_label("Up to an ID or a time").fill("2023-11-14 22:13:25")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**at=*")
+    cells = page.locator("table.entries tbody tr").first.get_by_role("cell").all_inner_texts()
+    assert cells[2] == "5"
+    page.get_by_role("link", name="As raw fields").click()
+    page.wait_for_url("**show=raw*")
+    assert page.locator("dl.fields dt").first.inner_text() == "id"
+
+
+def test_binary_and_long_values(board: Board, visit: Visits) -> None:
+    page = visit().page
+    page.goto(board.path("/stream", b"mixed"))
+    text = page.locator("table.entries").inner_text()
+    assert "0xff ff ff" in text
+    assert "(1000 bytes)" in text
+    assert "(10000 bytes)" in text
+    assert len(text) < 2000
+
+
+@pytest.mark.parametrize("name", [HOSTILE, SCRIPT])
+def test_hostile_names_are_only_text(board: Board, visit: Visits, name: bytes) -> None:
+    page = visit().page
+    for address in (
+        board.address + "/",
+        board.path("/stream", name),
+        board.path("/group", name, name=name),
+        board.address + "/slowlog",
+        board.address + "/?search=" + quote(name, safe=""),
+    ):
+        page.goto(address)
+        assert "millstream" in page.title()
+        assert page.locator("main img, main script").count() == 0
+        assert "49" not in page.locator("h1").inner_text()
+    page.goto(board.path("/group", name, name=name))
+    assert page.get_by_text("Pending entries").first.is_visible()
+
+
+def test_a_stream_is_followed_live(
+    board: Board, request: pytest.FixtureRequest, visit: Visits
+) -> None:
+    server: Server = request.getfixturevalue(request.node.callspec.params["board"])
+    page = visit().page
+    with server.client() as client:
+        client.call("DEL", "live")
+        client.call("XADD", "live", "*", "n", "0")
+        page.goto(board.path("/stream", b"live"))
+        page.get_by_role("button", name="Follow live").click()
+        page.get_by_text("Following, 0 new").wait_for()
+        wait_until(lambda: client.info("clients")["blocked_clients"] != "0", what="the reader")
+        for number in range(1, 4):
+            client.call("XADD", "live", "*", "n", str(number))
+        client.call("XADD", "live", "*", SCRIPT, HOSTILE)
+        page.get_by_text("Following, 4 new").wait_for()
+        rows = page.locator("table.entries tr.new").all_inner_texts()
+        assert len(rows) == 4
+        assert rows[1].endswith("3")
+        page.get_by_role("button", name="Follow live").click()
+        client.call("DEL", "live")
+
+
+def test_the_chart_is_also_a_table(board: Board, visit: Visits) -> None:
+    page = visit().page
+    page.goto(board.path("/stream", b"orders"))
+    page.locator(".chart canvas").wait_for(timeout=20_000)
+    page.get_by_text("Rates as a table").click()
+    assert page.locator("table.rates tbody tr").first.locator("td").nth(1).inner_text() == "0/s"
+
+
+def test_keyboard_reaches_the_content_and_the_streams(board: Board, visit: Visits) -> None:
+    page = visit().page
+    page.goto(board.address + "/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "orders":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/stream?*key=orders")
+
+
+# ---------------------------------------------------------------- a server that goes away
+
+
+def test_a_server_that_is_killed_and_restarted(
+    tmp_path: Path, new_board: Boards, visit: Visits
+) -> None:
+    server = Server(tmp_path / "data").start()
+    try:
+        with server.client() as client:
+            fill(client)
+        board = new_board(server)
+        seen = visit()
+        page = seen.page
+        page.goto(board.address + "/")
+        seen.expects_errors = True
+        server.kill()
+        page.get_by_text("does not answer").wait_for(timeout=15_000)
+        assert page.get_by_role("link", name="orders").is_visible()  # what was last known
+        answer = page.goto(board.address + "/")
+        assert answer is not None
+        assert answer.status == 503
+        assert page.get_by_role("alert").last.is_visible()
+        assert "Traceback" not in page.content()
+        server.start()
+        wait_until(lambda: fetch(board.port, "/").status == 200, what="the server")
+        page.goto(board.address + "/")
+        page.get_by_role("link", name="orders").wait_for()
+        assert page.locator("#offline").is_hidden()
+    finally:
+        server.kill()
+
+
+# ---------------------------------------------------------------- actions
+
+
+def test_actions_are_absent_unless_enabled(board: Board, visit: Visits) -> None:
+    page = visit().page
+    page.goto(board.path("/group", b"orders", name=b"billing"))
+    assert page.get_by_text("read only").is_visible()
+    assert page.get_by_text("Acknowledge ...").count() == 0
+    for path in ("/stream/delete", "/group/ack"):
+        for method in ("GET", "POST"):
+            assert fetch(board.port, f"{path}?db=0&key=orders&name=billing", method).status == 403
+
+
+def test_actions_ask_first(ours: Server, new_board: Boards, visit: Visits) -> None:
+    board = new_board(ours, "--actions")
+    page = visit().page
+    with ours.client() as client:
+        client.call("DEL", "jobs")
+        for number in range(10):
+            client.call("XADD", "jobs", f"{number + 1}-0", "f", "v")
+        client.call("XGROUP", "CREATE", "jobs", "g", "0")
+        client.call("XREADGROUP", "GROUP", "g", "a", "COUNT", "4", "STREAMS", "jobs", ">")
+
+        def pending() -> object:
+            return client.call("XPENDING", "jobs", "g")
+
+        page.goto(board.path("/group", b"jobs", name=b"g"))
+        page.get_by_role("link", name="Claim").click()
+        assert page.get_by_text("belong to another consumer").is_visible()
+        page.get_by_label("The consumer that gets them").fill("b")
+        page.get_by_role("button", name="Claim").click()
+        page.get_by_text("4 entries were claimed").wait_for()
+        assert pending() == [4, b"1-0", b"4-0", [[b"b", b"4"]]]
+        page.get_by_role("link", name="Acknowledge").click()
+        page.get_by_role("link", name="Cancel").click()
+        assert pending() == [4, b"1-0", b"4-0", [[b"b", b"4"]]]
+        page.get_by_role("link", name="Acknowledge").click()
+        page.get_by_role("button", name="Acknowledge").click()
+        page.get_by_text("4 entries were acknowledged").wait_for()
+        page.get_by_role("link", name="Delete ...").click()
+        page.get_by_role("button", name="Delete the group").click()
+        page.get_by_text("The group was deleted").wait_for()
+        assert client.call("XINFO", "GROUPS", "jobs") == []
+        page.get_by_role("link", name="Trim ...").click()
+        page.get_by_label("Entries to keep").fill("3")
+        page.get_by_role("button", name="Trim").click()
+        page.get_by_text("7 entries were removed").wait_for()
+        page.get_by_role("link", name="Delete ...").click()
+        page.get_by_role("button", name="Delete the stream").click()
+        page.get_by_text("The stream was deleted").wait_for()
+        assert client.call("EXISTS", "jobs") == 0
+
+
+def test_a_post_needs_the_token_and_the_origin(ours: Server, new_board: Boards) -> None:
+    board = new_board(ours, "--actions")
+    path = "/stream/delete?db=0&key=orders"
+    form = fetch(board.port, path).body.decode()
+    found = re.search(r'name="token" value="([^"]+)"', form)
+    assert found is not None
+    good = f"token={found[1]}".encode()
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    origin = {"Origin": board.address}
+    for body, headers in (
+        (b"", origin),
+        (b"token=wrong", origin),
+        (good, {}),
+        (good, {"Origin": "http://evil.example"}),
+        (good, {"Origin": "null"}),
+    ):
+        assert fetch(board.port, path, "POST", body, {**kind, **headers}).status == 403
+    with ours.client() as client:
+        assert client.call("EXISTS", "orders") == 1
+    refused = fetch(board.port, "/stream/trim?db=0&key=orders", "POST",
+                    good + b"&number=-1", {**kind, **origin})  # fmt: skip
+    assert refused.status == 400
+
+
+# ---------------------------------------------------------------- who may come in
+
+
+def test_other_hosts_and_headers(board: Board) -> None:
+    assert fetch(board.port, "/", headers={"Host": "evil.example"}).status == 421
+    assert fetch(board.port, "/", headers={"Host": f"localhost:{board.port}"}).status == 200
+    headers = fetch(board.port, "/").headers
+    assert headers["content-security-policy"].startswith("default-src 'self'; frame-ancestors")
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "unsafe" not in headers["content-security-policy"]
+    body = fetch(board.port, "/").body.decode()
+    assert not re.search(r"<script(?! src=)|\son\w+=|\sstyle=", body)
+
+
+def test_other_addresses_need_a_password(ours: Server, new_board: Boards, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="needs --password-file"):
+        new_board(ours, "--bind", "0.0.0.0")
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    board = new_board(ours, "--bind", "0.0.0.0", "--password-file", str(file))
+    assert fetch(board.port, "/").status == 401
+    wrong = {"Authorization": "Basic eDp3cm9uZw=="}
+    right = {"Authorization": "Basic eDpzZWNyZXQ="}
+    assert fetch(board.port, "/", headers=wrong).status == 401
+    assert fetch(board.port, "/", headers=right).status == 200
+    assert fetch(board.port, "/", headers={**right, "Host": "evil.example"}).status == 421
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/stream", 400), ("/stream?db=x&key=a", 400), ("/stream?db=0&key=absent", 404),
+     ("/group?db=0&key=orders&name=absent", 404), ("/stream?db=0&key=orders&at=never", 400),
+     ("/stream?db=99&key=orders", 503), ("/nothing", 404), ("/static/../app.py", 404),
+     ("/?page=0&sort=unknown", 200), ("/?search=%ff%00", 200)],
+)  # fmt: skip
+def test_wrong_addresses_get_a_message(board: Board, path: str, status: int) -> None:
+    answer = fetch(board.port, path)
+    assert answer.status == status
+    assert b"Traceback" not in answer.body
+
+
+def test_the_server_has_little_to_do(ours: Server, new_board: Boards, visit: Visits) -> None:
+    """With 1,000 streams, XINFO is sent only for the streams of the page."""
+    with ours.client() as client:
+        client.call("SELECT", "5")
+        for number in range(1000):
+            client.call("XADD", f"many:{number:04}", "*", "f", "v")
+        board = new_board(ours)
+        page = visit().page
+        page.goto(board.address + "/")
+        client.call("CONFIG", "RESETSTAT")
+        for _ in range(2):
+            with page.expect_response(lambda answer: "sort=key" in answer.url):
+                pass
+        stats = client.info("commandstats")
+        calls = int(re.findall(r"calls=(\d+)", stats["cmdstat_xinfo|stream"])[0])
+        assert 50 <= calls <= 400
+        client.call("FLUSHDB")
+        client.call("SELECT", "0")
+
+
+def test_vendored_files_are_those_of_the_packages() -> None:
+    page = (STATIC / "VENDORED.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)` .* `([0-9a-f]{64})` \|$", page, re.MULTILINE)
+    assert len(rows) == 3
+    for name, digest in rows:
+        assert hashlib.sha256((STATIC / name).read_bytes()).hexdigest() == digest
+    assert (STATIC / "htmx.LICENSE.txt").exists()
+    assert (STATIC / "uPlot.LICENSE.txt").exists()
+
+
+SHOTS = os.environ.get("MILLSTREAM_SCREENSHOTS")
+
+
+# Streams of a shop: key, entries, entries that were read.
+SHOP = (
+    ("orders", 412, 389),
+    ("payments", 389, 389),
+    ("clicks:eu", 960, 700),
+    ("clicks:us", 880, 880),
+    ("sensors:hall-1", 240, 0),
+    ("audit", 75, 75),
+)
+
+
+def show_off(client: RawClient) -> None:
+    for key, count, read in SHOP:
+        for number in range(count):
+            client.call("XADD", key, "*", "id", str(number), "status", "open")
+        client.call("XGROUP", "CREATE", key, "billing", "0")
+        for consumer in ("worker-1", "worker-2", "worker-3"):
+            if read:
+                client.call("XREADGROUP", "GROUP", "billing", consumer, "COUNT", str(read // 3),
+                            "STREAMS", key, ">")  # fmt: skip
+
+
+def test_screenshots(new_board: Boards, visit: Visits, tmp_path: Path) -> None:
+    """The pictures of the README: MILLSTREAM_SCREENSHOTS names the folder to write them to."""
+    folder = Path(SHOTS) if SHOTS else tmp_path
+    server = Server(tmp_path / "shop").start()
+    with server.client() as client:
+        show_off(client)
+    board = new_board(server)
+    for name, scheme, address in (
+        ("dashboard-streams", "light", board.address + "/?sort=lag"),
+        ("dashboard-group", "dark", board.path("/group", b"orders", name=b"billing")),
+    ):
+        page = visit(1000, scheme).page
+        page.set_viewport_size({"width": 1000, "height": 590})
+        page.goto(address)
+        page.screenshot(path=folder / f"{name}.png")
+        assert 5_000 < (folder / f"{name}.png").stat().st_size < 200_000
+    server.kill()
