@@ -110,6 +110,7 @@ def apply_abort(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
     for text in words[1:]:
         if not held.give_up_id(*parse(text)):
             raise ValueError(f"ABORT of {text!r}, which is not reserved")
+    held.tidy()
     held.release_into(stream_of(keyspace, db, words[0]))
     keyspace.databases[db].reservations -= len(words) - 1
 

@@ -19,7 +19,7 @@ from millstream.commands.runtime.effects cimport EFFECT_BYTES
 from millstream.commands.runtime.replies cimport BlockedRead
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
-from millstream.storage.streams.held cimport Held
+from millstream.storage.streams.held cimport Held, Slot
 from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, Stream
 
@@ -230,9 +230,13 @@ cdef EntryId prev_of(Stream stream, uint64_t ms, uint64_t seq) noexcept:
 cdef EntryId watermark_of(Stream stream, uint64_t promised_ms) except *:
     """Up to this ID no entry is missing and none will come."""
     cdef EntryId found = EntryId(stream.last_ms, stream.last_seq)
+    cdef Held held
     if stream.restrictions & RESERVING:
-        found = (<Held>stream.held).oldest().id
-        step_down(&found)
+        held = stream.held
+        if held.first < len(held.segments):
+            # The oldest reservation; after a release without memory, what it has left.
+            found = (<Slot>held.segments[held.first]).id
+            step_down(&found)
     elif promised_ms and stream.restrictions & FOLLOWED and not stream.restrictions & SEALED:
         if id_less(found.ms, found.seq, promised_ms, MAX):
             found = EntryId(promised_ms, MAX)

@@ -20,8 +20,8 @@ from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport format_id, parse_id
 from millstream.storage.blocks.block cimport Entry, IdText, View, encode_entry
-from millstream.storage.streams.held cimport Held, Run, Slot, Writer, handed_out, list_of_words
-from millstream.storage.streams.stream cimport Stream, Walk
+from millstream.storage.streams.held cimport Run, Slot, Writer, handed_out, list_of_words
+from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
 
 from millstream.commands.runtime.replies import Wait
 from millstream.commands.table.registry import command
@@ -141,7 +141,7 @@ cdef class PeekRead(BlockedRead):
             return None if waits else [self.token(), []]
         if self.limit == 0:
             return [self.token(), []]
-        if stream.held is None or (not self.to_come.count and not (<Held>stream.held).reservations):
+        if not self.to_come.count and not stream.restrictions & RESERVING:
             return self.plain_reply(stream, waits)
         return self.held_reply(ctx, stream, waits)
 
@@ -312,7 +312,7 @@ cdef class Peek:
         cdef Entry entry
         cdef Py_ssize_t index
         cdef Slot segment
-        if not id_less(self.stream.last_ms, self.stream.last_seq, at.ms, at.seq):
+        if self.held is None or not id_less(self.stream.last_ms, self.stream.last_seq, at.ms, at.seq):
             return None
         index = self.held.index_of(at)
         if index < self.held.first:

@@ -272,9 +272,9 @@ cdef int complete(Context ctx, bytes key, Stream stream, Held held, Slot reserva
     cdef EntryId entry_id = reservation.id
     cdef Output out = ctx.effects.out
     cdef Py_ssize_t i
-    held.complete(stream, reservation, index, &args.items[4], args.count - 4)
     if held.recent is not writer:
         held.writer(writer.name, ctx.keyspace.writers_max)
+    held.complete(stream, reservation, index, &args.items[4], args.count - 4)
     ctx.db.reservations -= 1
     if ctx.effects.enabled:
         # COMPLETE key writer id field value ...

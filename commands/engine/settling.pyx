@@ -29,7 +29,11 @@ cpdef Held live_held(Context ctx, bytes key, Stream stream):
     """What a stream, found for writing, holds after the leases that are over; None if no ID of it was
     ever reserved."""
     cdef Held held = stream.held
-    if held is not None and held.next_deadline_ms <= ctx.steady_ms:
+    if held is None:
+        return None
+    if held.has_settled_first() and ctx.keyspace.may_delete and ctx.write_error is None:
+        release(ctx, key, stream, held, stream.entries_added)
+    if held.next_deadline_ms <= ctx.steady_ms:
         expire_leases(ctx, key, stream, held)
     return held
 
@@ -79,6 +83,7 @@ cpdef int give_up(Context ctx, bytes key, Stream stream, list reservations) exce
         held.give_up(slot)
     ctx.db.reservations -= count
     ctx.count_change(None, None, count)
+    held.tidy()
     return release(ctx, key, stream, held, stream.entries_added)
 
 

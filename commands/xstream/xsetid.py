@@ -39,8 +39,9 @@ TOO_FEW = "ERR The entries_added specified in XSETID is smaller than the target 
     syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
 )
 def xsetid(ctx: Context, args: Args) -> Simple:
-    """For tools that copy streams between servers. A stream that has handed out reservations takes
-    no lower ID than its last: an ID that was given up is not used twice."""
+    """For tools that copy streams between servers. A stream that has handed out reservations, or
+    continues another one, takes no lower ID than its last: an ID that was given up is not used
+    twice, and all entries come after those of the parents."""
     key = args.take()
     last = args.take_entry_id()
     added = None
@@ -63,7 +64,7 @@ def xsetid(ctx: Context, args: Args) -> Simple:
         raise CommandError(sealed_error(stream))
     if stream.is_reserving:
         raise CommandError(RESERVED)
-    if stream.held is not None and last < stream.last_id:
+    if (stream.held is not None or stream.lineage is not None) and last < stream.last_id:
         raise CommandError(BELOW_TOP)
     check_promise(ctx, stream, *last, "XSETID", False)
     if last < stream.max_deleted_id:

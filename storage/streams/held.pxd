@@ -62,14 +62,16 @@ cdef class Held:
     cdef readonly uint64_t scheduled_ms  # for which its stream is noted; the greatest number: not noted
     cdef list moments_ms  # all for which it is noted, the latest first
     cdef Writer recent  # the one that was used last; None: not known
-    cdef readonly dict writers  # by name, the one that was used longest ago first
-    cdef Py_ssize_t settled_since  # the last compaction, without those that were released
+    # By name, the one that was used longest ago first: an OrderedDict, which finds it at once.
+    cdef readonly object writers
+    cdef Py_ssize_t settled_since  # the last compaction: segments, without those released
     cdef Py_ssize_t found  # where the last open reservation was found, probably
     cdef uint32_t node_entries
     cdef uint32_t node_bytes
 
     cdef Writer writer(self, bytes name, uint64_t writers_max)
     cdef Slot oldest(self)
+    cdef bint has_settled_first(self) noexcept
     cdef Py_ssize_t index_of(self, const EntryId* at) noexcept
     cdef Slot find_open(self, const EntryId* at, Py_ssize_t* index)
     cdef Py_ssize_t probable_index(self, const EntryId* at) noexcept
@@ -83,7 +85,7 @@ cdef class Held:
                       Py_ssize_t count) except -1
     cdef int give_up(self, Slot reservation) except -1
     cdef int release(self, Stream stream) except -1
-    cdef int tidy(self) except -1
+    cpdef int tidy(self) except -1
     cdef int compact(self) except -1
     cdef bint is_worth_a_run(self, Py_ssize_t at) except -1
     cdef Run run_of(self, Slot slot)

@@ -14,9 +14,9 @@ The first segment is always an open reservation. When it is settled, everything 
 moves into the log (`release`), and the position with it.
 
 IDs only rise, so new segments come last and a segment is found by bisection. Held entries that follow
-each other without a reservation between them are put together into runs from time to time
-(`compact`): when one in 16 segments of the list was settled since the last time and is still held,
-so each settlement pays for a few segments only.
+each other without a reservation between them are put together into runs from time to time, and
+reservations that were given up are forgotten (`compact`): when one in 16 segments of the list was
+settled since the last time and is still there, so each settlement pays for a few segments only.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -31,6 +31,8 @@ from millstream.storage.blocks.block cimport Entry, OpenBlock, View, entry_slice
 from millstream.storage.blocks.skiplist cimport Place, block_at, place_behind
 from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
 
+from collections import OrderedDict
+
 from millstream.storage.blocks.lazyfree import discard_items
 
 cdef enum:
@@ -40,9 +42,9 @@ cdef enum:
     DROP_MIN = 64
     # Writers that are looked at when one more comes than are to be remembered.
     FORGET_LOOKS = 64
-    # Held entries that are worth it; fewer are often released soon.
+    # Settled segments that are worth it; fewer are often released soon.
     COMPACT_MIN = 4096
-    # The list is compacted when this part of it was settled and is still held.
+    # The list is compacted when this part of it was settled and is still there.
     COMPACT_PART = 16
     WORDS_ON_STACK = 128
 
@@ -319,7 +321,7 @@ cdef class Held:
     def __init__(self):
         self.segments = []
         self.moments_ms = []
-        self.writers = {}
+        self.writers = OrderedDict()
         self.next_deadline_ms = self.scheduled_ms = MAX
         self.node_entries = 100
         self.node_bytes = 4096
@@ -334,12 +336,15 @@ cdef class Held:
         cdef Writer writer = self.recent
         if writer is not None and writer.name == name:
             return writer
-        writer = self.writers.pop(name, None)
+        writer = self.writers.get(name)
         if writer is None:
             writer = Writer.__new__(Writer)
             writer.name = name
             self.forget_writers(writers_max)
-        self.writers[name] = self.recent = writer
+            self.writers[name] = writer
+        else:
+            self.writers.move_to_end(name)
+        self.recent = writer
         return writer
 
     def forget_writers(self, uint64_t writers_max) -> None:
@@ -350,15 +355,27 @@ cdef class Held:
         while looks and <uint64_t>len(self.writers) >= writers_max:
             looks -= 1
             name = next(iter(self.writers))
-            writer = self.writers.pop(name)
+            writer = self.writers[name]
             if writer.reservations:
-                self.writers[name] = writer
-            elif writer is self.recent:
+                self.writers.move_to_end(name)
+                continue
+            del self.writers[name]
+            if writer is self.recent:
                 self.recent = None
 
     cdef Slot oldest(self):
         """The oldest open reservation; None when there is none."""
-        return <Slot>self.segments[self.first] if self.reservations else None
+        cdef Py_ssize_t at
+        if self.reservations:
+            # The first one, unless a release failed.
+            for at in range(self.first, len(self.segments)):
+                if (<Slot>self.segments[at]).is_open:
+                    return <Slot>self.segments[at]
+        return None
+
+    cdef bint has_settled_first(self) noexcept:
+        """Whether nothing waits for the first segment any more: a release ran out of memory."""
+        return self.first < len(self.segments) and not (<Slot>self.segments[self.first]).is_open
 
     # ------------------------------------------------------------ finding
 
@@ -503,15 +520,16 @@ cdef class Held:
             reservation.words = pack_words(items, count, payload)
             self.entries += 1
             self.size_bytes += payload + ENTRY_BYTES
-            self.settled_since += 1
         reservation.writer.settle(reservation)
         self.reservations -= 1
+        self.settled_since += 1
         return 0
 
     cdef int give_up(self, Slot reservation) except -1:
         """Settle a reservation without an entry; `release` must follow."""
         reservation.writer.settle(reservation)
         self.reservations -= 1
+        self.settled_since += 1
         return 0
 
     cdef int release(self, Stream stream) except -1:
@@ -528,10 +546,11 @@ cdef class Held:
                 break
             if type(slot) is Run:
                 self.release_run(stream, <Run>slot)
-            elif slot.words is not None:
-                append_words(stream, slot.id, slot.words, self.node_entries, self.node_bytes)
-                self.entries -= 1
-                self.size_bytes -= size_of(slot.words)
+            else:
+                if slot.words is not None:
+                    append_words(stream, slot.id, slot.words, self.node_entries, self.node_bytes)
+                    self.entries -= 1
+                    self.size_bytes -= size_of(slot.words)
                 self.settled_since -= self.settled_since > 0
             segments[self.first] = None
             self.first += 1
@@ -574,7 +593,7 @@ cdef class Held:
 
     # ------------------------------------------------------------ runs
 
-    cdef int tidy(self) except -1:
+    cpdef int tidy(self) except -1:
         """Compact what is held, if there is enough to gain. Call it after the effect of a settlement or
         an append was recorded: it may need memory."""
         if self.settled_since >= COMPACT_MIN and (

@@ -365,3 +365,28 @@ def test_a_writer_that_a_snapshot_does_not_have_is_a_clear_error(
     meta["held"]["segments"][0][7] = 9
     with pytest.raises(ValueError, match="out of range"):
         in_process.keyspace.restore(0, b"other", "stream", meta, list(blocks))
+
+
+def test_reservations_given_up_after_an_open_one_take_no_memory(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    player.call("TRESERVE s slow")
+    for _ in range(30):
+        player.call("TRESERVE s w COUNT 2000")
+        assert player.call("TABORT s w") == 2000
+    for keyspace in (in_process.keyspace, in_process.replayed()):
+        stream = keyspace.databases[0].stream(b"s")
+        assert stream is not None
+        assert stream.held is not None
+        stream.held.check(stream)
+        assert stream.held.memory_bytes < 2_000_000
+
+
+def test_tpeek_returns_from_a_copy_what_was_to_come(player: InProcessClient) -> None:
+    first, second = player.call("TRESERVE s v"), player.call("TRESERVE s w")
+    player.call(f"TCOMPLETE s w {second.decode()} n 2")
+    token, entries = player.call("TPEEK s 0 10")
+    assert entries == [[second, b"n", b"2"]]
+    player.call(f"TCOMPLETE s v {first.decode()} n 1")
+    player.call("COPY s t")
+    assert player.call(f"TPEEK t {token.decode()} 10") == [second, [[first, b"n", b"1"]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _testcapi
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -95,3 +96,22 @@ def test_a_release_that_fails_leaves_each_entry_once(held_by_writers: bool) -> N
         if not failed:
             return
     pytest.fail("some allocation fails always")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["TPEEK s 0 9", "TPOSITION s", "TRESERVE s v", "TABORT s v", "TMREAD 9 STREAMS s 0"],
+)
+def test_the_next_command_releases_what_a_failed_release_left(line: str) -> None:
+    in_process = InProcessServer()
+    player = in_process.player()
+    first = runs_in_a_row(player, held_by_writers=False)
+    held, stream = held_of(in_process)
+    before = held_entries(held)
+    held.give_up_id(*map(int, first.split(b".")))
+    with contextlib.suppress(MemoryError), failing_allocation(0):
+        held.release_into(stream)
+    assert stream.is_reserving
+    player.call(line)
+    assert stream.range() == before
+    held.check(stream)
