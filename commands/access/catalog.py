@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from millstream.commands.table.introspection import categories
-from millstream.commands.table.registry import COMMANDS, Command
+from millstream.commands.table.registry import COMMANDS, Command, registered_count
 
 # All categories of Redis, in its order. Some have no command here; rules may name them.
 CATEGORIES = (
@@ -52,10 +52,10 @@ class Catalog:
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self._known = -1
+        self._known = 0
 
     def entries(self) -> dict[str, Entry]:
-        known = len(COMMANDS) + sum(len(row.subcommands) for row in COMMANDS.values())
+        known = registered_count()
         if known != self._known:
             self._known = known
             for row in COMMANDS.values():

@@ -101,6 +101,12 @@ class Command:
 
 
 COMMANDS: dict[bytes, Command] = {}
+_registered = 0
+
+
+def registered_count() -> int:
+    """How many times a command or a subcommand was registered: it changes with the table."""
+    return _registered
 
 
 def command(
@@ -134,6 +140,7 @@ def command(
         raise ValueError(f"command {name}: unknown flags or traits {sorted(unknown)}")
 
     def register(handler: Handler) -> Handler:
+        global _registered
         row = Command(
             name.lower(), handler, arity, words, keys, group, since, summary, syntax, complexity,
             categories, find_keys, writes_with, key_use, keyword, key_count, tips, own,
@@ -141,6 +148,7 @@ def command(
         container, _, sub = row.name.encode().partition(b"|")
         table = COMMANDS[container].subcommands if sub else COMMANDS
         table[sub or container] = row
+        _registered += 1
         return handler
 
     return register

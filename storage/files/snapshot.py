@@ -621,6 +621,7 @@ class SnapshotEnds:
     def __init__(self, file: Input) -> None:
         self._file = file
         self.name = file.name
+        self._decompressor = zstandard.ZstdDecompressor()  # making one takes 0.1 ms
 
     def read_header(self) -> Header:
         """The header, with every byte checked."""
@@ -719,7 +720,7 @@ class SnapshotEnds:
     def _unpack(self, offset: int, data: Bytes, place: Place, seed: int) -> bytes:
         self._check_crc(offset, data, place, seed)
         try:
-            raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=place.raw_length)
+            raw = self._decompressor.decompress(data, max_output_size=place.raw_length)
         except zstandard.ZstdError as error:
             raise self._damage(offset, f"it cannot be unpacked ({error})") from None
         if len(raw) != place.raw_length:
