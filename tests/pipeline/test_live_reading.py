@@ -4,6 +4,7 @@ what an impossible read says."""
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 from tests.pipeline.direct import SCHEMA, batch_read, rows_in, url
 from tests.pipeline.tls import tls_in_front_of
+from tests.support.certificates import Authority
 from tests.support.client import RawClient
-from tests.support.server import Server
+from tests.support.resp import Simple
+from tests.support.server import Server, free_port
 
 from millstream.pipeline.batch_reader import LiveReader
 from millstream.pipeline.options import LIVE, OptionError, Options
@@ -27,9 +30,9 @@ pytestmark = [
 
 
 def load(
-    spark: SparkSession, server: Server, schema: str | None = None, **options: Any
+    spark: SparkSession, served: Server, schema: str | None = None, **options: Any
 ) -> DataFrame:
-    reader = spark.read.format("millstream").options(server=url(server), **options)
+    reader = spark.read.format("millstream").options(**{"server": url(served), **options})
     return (reader.schema(schema) if schema else reader).load()
 
 
@@ -225,6 +228,30 @@ def test_a_connection_by_tls_checks_the_certificate(
         assert read(f"?ssl_ca_certs={certificate}") == [1]
         with pytest.raises(ServerError, match="no TLS with the server at rediss://localhost"):
             read("")
+
+
+def test_a_restricted_user_reads_and_writes_over_tls(
+    spark: SparkSession, new_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """The server's own TLS port; Spark's workers connect, too."""
+    authority, port = Authority(tmp_path), free_port()
+    given = {"tls-port": str(port), "tls-auth-clients": "no"}
+    server = new_server("data", {**authority.directives(), **given}).start()
+    with server.client() as admin:
+        admin.pipeline([("XADD", "in:1", f"{n}-0", "n", str(n)) for n in range(1, 101)])
+        rules = "on >s3cret ~in:* ~out resetchannels +@all -@dangerous +info +config|get +client"
+        assert admin.call("ACL", "SETUSER", "spark", *rules.split()) == Simple("OK")
+    address = f"rediss://127.0.0.1:{port}?ssl_ca_certs={authority.file}"
+    login = {"username": "spark", "password": "s3cret"}
+    rows = load(spark, server, "n int", **login, server=address, subscribe="in:1")
+    assert rows.count() == 100
+    rows.write.format("millstream").options(server=address, key="out", **login).mode(
+        "append"
+    ).save()
+    with server.client() as admin:
+        assert admin.call("XLEN", "out") == 100
+    with pytest.raises(Exception, match="No permissions to access a key"):
+        load(spark, server, "n int", **login, server=address, subscribe="other").count()
 
 
 def test_an_impossible_read_says_why(server: Server, client: RawClient) -> None:
