@@ -459,7 +459,7 @@ cdef class LongDelivery(Encodable):
         return out.put(self.lead)
 
     cdef Sliced rest(self):
-        return self.entries.rest_behind(NULL, self.entries.limit)
+        return self.entries.rest_after(NULL, self.entries.limit)
 
 
 @command(

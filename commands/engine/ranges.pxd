@@ -20,7 +20,7 @@ cdef class EntryRange(Encodable):
 
     cdef uint64_t count(self) noexcept
     cdef int put_lead(self, Output out, int resp) except -1
-    cdef Sliced rest_behind(self, EntryId* last, uint64_t left)
+    cdef Sliced rest_after(self, EntryId* last, uint64_t left)
     cdef int encode_long(self, Output out, uint64_t lead, int resp) except -1
     cdef int64_t encode_entries(self, Output out, uint64_t limit, Py_ssize_t full_size,
                                 EntryId* last) except -1

@@ -174,7 +174,7 @@ cdef class EntryRange(Encodable):
             return 0
         made = self.encode_entries(out, count, out.size + SLICE_BYTES, &last)
         if made < count:
-            self.remainder = self.rest_behind(&last, count - made)
+            self.remainder = self.rest_after(&last, count - made)
         return 0
 
     cdef int64_t encode_entries(self, Output out, uint64_t limit, Py_ssize_t full_size,
@@ -187,7 +187,7 @@ cdef class EntryRange(Encodable):
             out, self.start.ms, self.start.seq, self.end.ms, self.end.seq, limit,
             self.dotted, full_size, last)
 
-    cdef Sliced rest_behind(self, EntryId* last, uint64_t left):
+    cdef Sliced rest_after(self, EntryId* last, uint64_t left):
         """`left` entries after this one; all from the start on when it is NULL."""
         cdef SlicedRange rest = SlicedRange.__new__(SlicedRange)
         rest.start = self.start
@@ -265,7 +265,7 @@ cdef int put_off_range(list later, EntryRange entries) except -1:
     if entries.stream.nth(
             entries.stream.rank_of(entries.start.ms, entries.start.seq) + count - 1, &last):
         entries.end = last
-    later.append(entries.rest_behind(NULL, count))
+    later.append(entries.rest_after(NULL, count))
     return 0
 
 

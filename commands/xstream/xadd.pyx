@@ -181,11 +181,11 @@ cdef add_with_options(Context ctx, Args args):
         reply = append_message(
             ctx, &args.items[1], stream, entry_id, items, count, producer, iid)
     if trim.by_length or trim.by_id:
-        trim_behind(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
+        trim_after_append(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
     return reply
 
 
-cdef int trim_behind(Context ctx, bytes key, Stream stream, Trim* trim) except -1:
+cdef int trim_after_append(Context ctx, bytes key, Stream stream, Trim* trim) except -1:
     """Trim after an append, which is done: what the journal has no room to list stays until the
     next trim."""
     try:

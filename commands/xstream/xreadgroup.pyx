@@ -128,7 +128,7 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
     for i in range(args.pos, args.pos + count):
         key = args[i]
         opened.append(read.open_one(ctx, key, ctx.read_for_update(key)))
-        after.append(read_behind(&args.items[i + count]))
+        after.append(read_after_id(&args.items[i + count]))
         read.keys.append((read.db_index, key))
     ctx.count_hits(count)  # Redis looks up each again to read it
     reply = read.serve(ctx, opened, after, True)
@@ -140,7 +140,7 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
     return Wait(read, deadline_ms) if block else NULL_ARRAY
 
 
-cdef read_behind(Slice* word):
+cdef read_after_id(Slice* word):
     """The meaning of an id argument: None for new entries (`>`), else the history after an id."""
     cdef EntryId found
     if word.size == 1 and word.ptr[0] == c'>':

@@ -50,7 +50,7 @@ from millstream.server.execution.blocking import INTERNAL, UNBLOCKED
 from millstream.server.monitor.slowlog import without_secrets
 from millstream.server.execution.timers import Ticker
 from millstream.words import quoted
-from millstream.storage.blocks.lazyfree import WASTE, discard_items, free_step
+from millstream.storage.blocks.lazyfree import TO_FREE, discard_items, free_step
 
 LOGGER = logging.getLogger("millstream")
 
@@ -988,9 +988,9 @@ cdef class Executor:
             self.tick_begun_ns = 0
         if self.serving.timer_stale:
             self.set_timer()
-        if WASTE and not self.freeing:
+        if TO_FREE and not self.freeing:
             self.freeing = True
-            self.loop.call_later(FREE_PAUSE_S, self.free_waste)
+            self.loop.call_later(FREE_PAUSE_S, self.free_released)
 
     def journal_failed(self) -> None:
         """Send no reply that depends on data that may be lost. That is not only what waits for
@@ -1006,7 +1006,7 @@ cdef class Executor:
         tick show data: these replies may never be sent."""
         self.outbox.journal_failed(True)
 
-    def free_waste(self) -> None:
+    def free_released(self) -> None:
         """Free released parts of large streams and databases for a short time."""
         cdef uint64_t end_ns = self.statistics.read() + FREE_NS
         self.freeing = False
@@ -1014,12 +1014,12 @@ cdef class Executor:
             if self.statistics.read() > end_ns:
                 break
         else:
-            if WASTE:
+            if TO_FREE:
                 self.freeing = True
-                self.loop.call_later(FREE_AGAIN_S, self.free_waste)
+                self.loop.call_later(FREE_AGAIN_S, self.free_released)
             return
         self.freeing = True
-        self.loop.call_later(FREE_PAUSE_S, self.free_waste)
+        self.loop.call_later(FREE_PAUSE_S, self.free_released)
 
     def resume(self, Client client not None) -> None:
         """Run what a client sent while it had to stop, at the end of this tick."""

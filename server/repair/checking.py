@@ -39,8 +39,8 @@ from millstream.storage.files.manifest import (
     read_manifest,
 )
 from millstream.storage.files.recovery import (
-    Gleaned,
     Opened,
+    Recovered,
     RecoveryReader,
     directory_of,
     guess_manifest,
@@ -306,26 +306,26 @@ class Checker:
         return opened.reader.summary.seq + 1
 
     def _check_keys(self, file: FileReport, opened: Opened) -> None:
-        gleaner = RecoveryReader(opened, Block, keeping=False)
+        recovery = RecoveryReader(opened, Block, keeping=False)
         before = self._done_bytes
-        for gleaned in gleaner.read():
-            if gleaned.lost and len(file.loses) < _LOSSES_SHOWN:
-                file.loses.append(words_for_lost(gleaned))
-            if gleaned.record.pieces:
-                chunk = gleaned.record.pieces[-1].chunk
+        for recovered in recovery.read():
+            if recovered.lost and len(file.loses) < _LOSSES_SHOWN:
+                file.loses.append(words_for_lost(recovered))
+            if recovered.record.pieces:
+                chunk = recovered.record.pieces[-1].chunk
                 if chunk < len(opened.reader.summary.chunks):
                     self._tell(
                         before + opened.reader.summary.chunks[chunk].offset, self._total_bytes
                     )
-        if gleaner.lost_keys:
-            file.loses.append(f"{counted(gleaner.lost_keys, 'key')}; which cannot be told")
-        file.loses += gleaner.lost
-        for damage in gleaner.damage:
+        if recovery.lost_keys:
+            file.loses.append(f"{counted(recovery.lost_keys, 'key')}; which cannot be told")
+        file.loses += recovery.lost
+        for damage in recovery.damage:
             file.wrong(damage)
             self.report.worsen(Verdict.DAMAGED)
         summary = opened.reader.summary
         file.holds = (
-            f"{counted(gleaner.keys, 'key')}, {counted(gleaner.entries, 'entry')},"
+            f"{counted(recovery.keys, 'key')}, {counted(recovery.entries, 'entry')},"
             f" {counted(len(summary.chunks), 'chunk')}, up to frame {summary.seq}"
         )
 
@@ -510,9 +510,9 @@ def words_for_gap(gap: Gap) -> str:
     return words
 
 
-def words_for_lost(gleaned: Gleaned[Block]) -> str:
+def words_for_lost(recovered: Recovered[Block]) -> str:
     """Describes the parts of one key that a repair cannot keep."""
-    record, lost = gleaned.record, gleaned.lost
+    record, lost = recovered.record, recovered.lost
     name = f"{record.kind} {named(record.db, record.key)}"
     if record.kind != "stream":
         return f"{name}: all of it"

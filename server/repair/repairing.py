@@ -46,7 +46,7 @@ from millstream.storage.files.manifest import (
     sweep,
     write_manifest,
 )
-from millstream.storage.files.recovery import Gleaned, RecoveryReader, misplaced, open_base
+from millstream.storage.files.recovery import Recovered, RecoveryReader, misplaced, open_base
 from millstream.storage.files.snapshot import BASE_SALT_SIZE, KeyRecord, SnapshotWriter
 from millstream.storage.streams.stream import Stream
 
@@ -235,22 +235,22 @@ class Salvage:
             for (db, key), count in self._skipped.most_common(_SKIPPED_SHOWN)
         ]
 
-    def _read_base(self, gleaner: RecoveryReader[Block]) -> None:
+    def _read_base(self, recovery: RecoveryReader[Block]) -> None:
         keyspace = self.keyspace
-        self.seq = gleaner.summary.seq
-        if gleaner.summary.global_meta:
-            keyspace.restore_global(gleaner.summary.global_meta)
-        for gleaned in gleaner.read():
-            record = gleaned.record
-            if gleaned.lost:
+        self.seq = recovery.summary.seq
+        if recovery.summary.global_meta:
+            keyspace.restore_global(recovery.summary.global_meta)
+        for recovered in recovery.read():
+            record = recovered.record
+            if recovered.lost:
                 self._whole = False
-            if gleaned.meta is not None:
-                incarnation = gleaned.meta.get("incarnation", 0)
+            if recovered.meta is not None:
+                incarnation = recovered.meta.get("incarnation", 0)
                 keyspace.incarnation = max(keyspace.incarnation, incarnation)
-            kept = self._what_is_left(gleaned)
+            kept = self._what_is_left(recovered)
             if kept is not None:
                 self._restore(record, *kept)
-        if gleaner.lost_keys or gleaner.lost:
+        if recovery.lost_keys or recovery.lost:
             self._whole = False
 
     def _restore(self, record: KeyRecord, meta: dict[str, Any], blocks: list[Block]) -> None:
@@ -262,14 +262,16 @@ class Salvage:
                 " although its checksums are correct; restore the directory from a copy"
             ) from error
 
-    def _what_is_left(self, gleaned: Gleaned[Block]) -> tuple[dict[str, Any], list[Block]] | None:
-        if gleaned.meta is not None and not gleaned.lost:
-            return gleaned.meta, gleaned.blocks
-        if gleaned.record.kind != "stream":
+    def _what_is_left(
+        self, recovered: Recovered[Block]
+    ) -> tuple[dict[str, Any], list[Block]] | None:
+        if recovered.meta is not None and not recovered.lost:
+            return recovered.meta, recovered.blocks
+        if recovered.record.kind != "stream":
             return None
-        if gleaned.meta is not None:
-            return without_lost_pieces(gleaned)
-        return without_meta(gleaned, self.keyspace.next_incarnation(self._now_ms))
+        if recovered.meta is not None:
+            return without_lost_pieces(recovered)
+        return without_meta(recovered, self.keyspace.next_incarnation(self._now_ms))
 
     def _apply(self, payload: bytes) -> None:
         if self._whole:
@@ -307,9 +309,9 @@ class Salvage:
         self._skipped[db, key] += 1
 
 
-def without_lost_pieces(gleaned: Gleaned[Block]) -> tuple[dict[str, Any], list[Block]]:
+def without_lost_pieces(recovered: Recovered[Block]) -> tuple[dict[str, Any], list[Block]]:
     """A stream's metadata and blocks as if its lost pieces had been evicted."""
-    meta, blocks = dict(gleaned.meta or {}), gleaned.blocks
+    meta, blocks = dict(recovered.meta or {}), recovered.blocks
     first_kept = tuple(meta["first_kept"])
     hidden = 0
     if blocks and blocks[0].first_id < first_kept:
@@ -317,8 +319,8 @@ def without_lost_pieces(gleaned: Gleaned[Block]) -> tuple[dict[str, Any], list[B
         if hidden == blocks[0].live:
             blocks, hidden = blocks[1:], 0
     length = sum(block.live for block in blocks) - hidden
-    lost = gleaned.lost.pieces[-1]
-    end = gleaned.record.pieces[-1]
+    lost = recovered.lost.pieces[-1]
+    end = recovered.record.pieces[-1]
     if not blocks or blocks[-1].last_id < (end.max_ms, end.max_seq):
         meta["open"] = False
     meta["entries_evicted"] += meta["length"] - length
@@ -327,10 +329,12 @@ def without_lost_pieces(gleaned: Gleaned[Block]) -> tuple[dict[str, Any], list[B
     return meta, blocks
 
 
-def without_meta(gleaned: Gleaned[Block], incarnation: int) -> tuple[dict[str, Any], list[Block]]:
+def without_meta(
+    recovered: Recovered[Block], incarnation: int
+) -> tuple[dict[str, Any], list[Block]]:
     """A stream with only blocks left: no groups, and counters computed from the blocks."""
-    meta, blocks, lost = Stream(incarnation).dump()[0], gleaned.blocks, gleaned.lost
-    pieces = gleaned.record.pieces
+    meta, blocks, lost = Stream(incarnation).dump()[0], recovered.blocks, recovered.lost
+    pieces = recovered.record.pieces
     if not pieces:
         return meta, blocks
     ends = [(piece.max_ms, piece.max_seq) for piece in lost.pieces]

@@ -488,7 +488,7 @@ class Replication:
         ours, our_last = node.keyspace.histories, node.persistence.last_seq
         their_last = next_seq - 1
         common = history.last_common(ours, our_last, said.histories, their_last)
-        if common is not None and their_last > common and self._is_only_behind(said):
+        if common is not None and their_last > common and self._only_lags(said):
             raise CommandError("NOMASTERLINK this server has not received your last frames yet")
         feed = self.feeds.add(client, said.address or _host_of(client.address), said.port)
         node.loop.call_soon(self._answer, feed, common, their_last)
@@ -509,7 +509,7 @@ class Replication:
                 f"ERR the replica has {said.databases} databases, this server has {databases}"
             )
 
-    def _is_only_behind(self, said: Introduction) -> bool:
+    def _only_lags(self, said: Introduction) -> bool:
         """Whether this server is itself a replica and has not received yet what the other one
         has."""
         newest = self.node.keyspace.histories[-1]

@@ -53,7 +53,7 @@ class _Table:
         return self._keyspace.is_walked
 
 
-WASTE: list[Freeable] = []  # everything to be freed later
+TO_FREE: list[Freeable] = []  # everything to be freed later
 _deferring = False
 
 
@@ -62,7 +62,7 @@ def defer(wanted: bool) -> None:
     global _deferring
     _deferring = wanted
     if not wanted:
-        WASTE[:] = [item for item in WASTE if not isinstance(item, _Items | _Table)]
+        TO_FREE[:] = [item for item in TO_FREE if not isinstance(item, _Items | _Table)]
         while free_step(_AT_ONCE):
             pass
 
@@ -74,20 +74,20 @@ def is_deferring() -> bool:
 def discard(blocks: SkipList) -> None:
     """Free the blocks of a deleted stream; there must be no other reference to the list."""
     if _deferring and blocks.blocks > _AT_ONCE_EACH:
-        WASTE.append(blocks)
+        TO_FREE.append(blocks)
 
 
 def discard_part(part: SkipList) -> None:
     """Free blocks that were cut off from a list: the first ones immediately, the rest later."""
     if part.free_step(_AT_ONCE):
-        WASTE.append(part)
+        TO_FREE.append(part)
 
 
 def free_parts(whole: SkipList) -> None:
     """Free everything that was cut off from a list; its totals then count only its own blocks."""
-    for part in [item for item in WASTE if getattr(item, "cut_from", None) is whole]:
+    for part in [item for item in TO_FREE if getattr(item, "cut_from", None) is whole]:
         part.free_step(_ALL)
-        WASTE.remove(part)
+        TO_FREE.remove(part)
 
 
 def discard_table(keyspace: Keyspace, table: dict[Any, Any] | KeySlots) -> None:
@@ -95,34 +95,34 @@ def discard_table(keyspace: Keyspace, table: dict[Any, Any] | KeySlots) -> None:
     may have many blocks."""
     if _deferring and table:
         items = _Items(table) if isinstance(table, dict) else table
-        WASTE.append(_Table(keyspace, items))
+        TO_FREE.append(_Table(keyspace, items))
 
 
 def discard_items(items: Container) -> None:
     """Free a container that has no other reference; a short one is freed immediately."""
     if _deferring and len(items) > _AT_ONCE:
-        WASTE.append(_Items(items))
+        TO_FREE.append(_Items(items))
 
 
 def discard_pending(shared: Freeable) -> None:
     """Free the pending entries of a deleted group."""
-    WASTE.append(shared)
+    TO_FREE.append(shared)
 
 
 def has_waste() -> bool:
     """Whether anything is waiting to be freed."""
-    return bool(WASTE)
+    return bool(TO_FREE)
 
 
 def free_step(most: int) -> bool:
     """Free about `most` blocks or items; return whether more can be freed now. Objects that a
     snapshot or a long KEYS reads can be freed only after its end."""
-    for place in range(len(WASTE) - 1, -1, -1):
-        item = WASTE[place]
+    for index in range(len(TO_FREE) - 1, -1, -1):
+        item = TO_FREE[index]
         if isinstance(item, _Table) and item.is_read():
             continue
         if not item.free_step(most):
             # Freeing values may have appended to the list, so this may not be the last index.
-            del WASTE[place]
+            del TO_FREE[index]
         return True
     return False

@@ -119,7 +119,7 @@ cdef inline Place no_place() noexcept:
     return place
 
 
-cdef inline Place place_behind(Place place) noexcept:
+cdef inline Place place_after(Place place) noexcept:
     """The place of the next block; none after the last."""
     place.at += 1
     if place.at == place.page.slots.count:

@@ -316,7 +316,7 @@ class Lost:
 
 
 @dataclass
-class Gleaned(Generic[B]):
+class Recovered(Generic[B]):
     """A key and its readable parts; `meta` is None when the metadata is lost."""
 
     record: KeyRecord
@@ -350,7 +350,7 @@ class RecoveryReader(Generic[B]):
         self._seen_chunks: set[int] = set()
         self._left: tuple[int, memoryview] = (-1, memoryview(b""))
 
-    def read(self) -> Iterator[Gleaned[B]]:
+    def read(self) -> Iterator[Recovered[B]]:
         """Every key with a readable record, in the order of the file."""
         for section, place in enumerate(self.summary.sections):
             try:
@@ -359,9 +359,9 @@ class RecoveryReader(Generic[B]):
                 self.lost_keys += max(place.items, 1)
                 continue
             for record in records:
-                gleaned = self._glean(record)
-                if self._is_proven or not gleaned.lost:
-                    yield gleaned
+                recovered = self._recover(record)
+                if self._is_proven or not recovered.lost:
+                    yield recovered
                 else:
                     self.lost_keys += 1
         self._look_at_the_rest()
@@ -375,16 +375,16 @@ class RecoveryReader(Generic[B]):
             self.damage.append(damage)
             return self._reader.copied_records(section)
 
-    def _glean(self, record: KeyRecord) -> Gleaned[B]:
-        gleaned: Gleaned[B] = Gleaned(record, None, [], Lost())
+    def _recover(self, record: KeyRecord) -> Recovered[B]:
+        recovered: Recovered[B] = Recovered(record, None, [], Lost())
         try:
             if record.meta_place is not None:
                 self._look_at_chunk(record.meta_place[0])
-            gleaned.meta = self._reader.meta(record)
+            recovered.meta = self._reader.meta(record)
         except DamageError as damage:
             self._note(damage)
-            gleaned.meta = self._left_of_meta(record)
-            gleaned.lost.meta = gleaned.meta is None
+            recovered.meta = self._left_of_meta(record)
+            recovered.lost.meta = recovered.meta is None
         last: tuple[int, int] | None = None
         for piece in record.pieces:
             try:
@@ -394,19 +394,19 @@ class RecoveryReader(Generic[B]):
                 self._note(damage)
                 blocks, lost = self._left_of_piece(piece, last)
                 if lost.blocks:
-                    gleaned.lost.pieces.append(lost)
+                    recovered.lost.pieces.append(lost)
                 self.entries += piece.entries - lost.entries
             if not blocks:
                 continue
             last = blocks[-1].last_id
             is_first = blocks[0].first_id == (piece.min_ms, piece.min_seq)
-            if gleaned.lost.meta and piece is record.pieces[0] and is_first:
+            if recovered.lost.meta and piece is record.pieces[0] and is_first:
                 first = blocks.pop(0)
-                gleaned.lost.first_block = (first.live, first.first_id, first.last_id)
+                recovered.lost.first_block = (first.live, first.first_id, first.last_id)
             if self._keeping:
-                gleaned.blocks += blocks
+                recovered.blocks += blocks
         self.keys += 1
-        return gleaned
+        return recovered
 
     def _read_piece(self, piece: Piece, last: tuple[int, int] | None) -> list[B]:
         self._look_at_chunk(piece.chunk)

@@ -105,7 +105,7 @@ cdef list find_unheld(Stream stream, const Goal* goal, Holders holders):
     stream.walk_start(&walk, 0, 0)
     while more and walk.valid and holders.have_read(walk.view.first_ms, walk.view.first_seq):
         hidden = stream.head_gone if same_place(walk.place, stream.head_place()) else 0
-        if not goes_on_behind(&walk.view, goal, stream.length, len(gone)):
+        if not continues_after(&walk.view, goal, stream.length, len(gone)):
             more = take_from_nodes(stream, &walk, hidden, goal, holders, most, gone)
         elif hidden or walk.view.live != walk.view.count or not holders.are_pending(&walk.view):
             more = take_all(&walk, holders, most, gone)
@@ -113,8 +113,8 @@ cdef list find_unheld(Stream stream, const Goal* goal, Holders holders):
     return gone
 
 
-cdef bint goes_on_behind(const View* view, const Goal* goal, uint64_t length,
-                         uint64_t gone) noexcept:
+cdef bint continues_after(const View* view, const Goal* goal, uint64_t length,
+                          uint64_t gone) noexcept:
     """Whether trimming continues after a block even if the whole block is evicted. If so, its nodes
     do not matter."""
     if goal.limit and gone + view.live > goal.limit:

@@ -312,7 +312,7 @@ cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1:
         (record.ms, record.seq), DELIVERIES_MAX)
 
 
-cdef inline bint comes_behind(const Chunk* chunk, int kind, const Due* due) noexcept:
+cdef inline bint comes_after(const Chunk* chunk, int kind, const Due* due) noexcept:
     """Whether all records of a chunk come after a record that was found due."""
     if chunk.bounds[kind] != due.moment:
         return chunk.bounds[kind] > due.moment
@@ -1488,7 +1488,7 @@ cdef class Group:
             while <uint64_t>len(taken) < limit:
                 chunk = first_of(self.pendings, kind)
                 if chunk != NULL and chunk.bounds[kind] <= until_ms and (found.count == 0 or (
-                        not comes_behind(chunk, kind, &found.items[0]))):
+                        not comes_after(chunk, kind, &found.items[0]))):
                     lowest = NEVER
                     self.pendings.work_counter += chunk.used
                     for i in range(chunk.used):

@@ -28,7 +28,7 @@ cimport cython
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.block cimport Entry, OpenBlock, View, entry_slices, payload_of
-from millstream.storage.blocks.skiplist cimport Place, block_at, place_behind
+from millstream.storage.blocks.skiplist cimport Place, block_at, place_after
 from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
 
 from collections import OrderedDict
@@ -242,7 +242,7 @@ cdef int link(Stream stream, Stream more) except -1:
             while place.page != NULL:
                 stream.sealed.push(block_at(place))
                 pushed += 1
-                place = place_behind(place)
+                place = place_after(place)
         except BaseException:
             for _ in range(pushed):
                 stream.sealed.remove(stream.sealed.end())

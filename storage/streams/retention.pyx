@@ -13,7 +13,7 @@ from libc.stdint cimport UINT64_MAX as NEVER, uint8_t, uint32_t, uint64_t
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.block cimport cursor_next, cursor_seek, view_nth_live
 from millstream.storage.blocks.layout cimport Cursor, Entry, View
-from millstream.storage.blocks.skiplist cimport Place, block_at, place_behind, view_block
+from millstream.storage.blocks.skiplist cimport Place, block_at, place_after, view_block
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream
 
 from millstream.storage.blocks.lazyfree import free_parts
@@ -116,14 +116,14 @@ cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, Tr
         if cut.blocks == blocks_max:
             cut.more = True
             return 0
-        cut_behind(&view, cut)
+        cut_after(&view, cut)
         cut.blocks += 1
         if place.page == NULL:
             return 0
         left -= view.live - hidden
         total -= size
         hidden = 0
-        place = place_behind(place)
+        place = place_after(place)
     if policy.exact:
         cut_by_length(policy, &view, left, hidden, cut)
         cut_by_age(policy, &view, now_ms, cut)
@@ -140,7 +140,7 @@ cdef bint is_over(RetentionPolicy policy, const View* view, uint64_t now_ms, uin
                 and view.last_ms <= now_ms - policy.max_age_ms))
 
 
-cdef void cut_behind(const View* view, TrimPoint* cut) noexcept:
+cdef void cut_after(const View* view, TrimPoint* cut) noexcept:
     """Evict this whole block."""
     cut.some = True
     cut.first.ms = view.last_ms
@@ -194,7 +194,7 @@ cdef void cut_by_bytes(RetentionPolicy policy, const View* view, uint64_t total,
                 return
             passed = True
         offset = cursor.at - view.entries
-    cut_behind(view, cut)
+    cut_after(view, cut)
 
 
 # ---------------------------------------------------------------- for Python

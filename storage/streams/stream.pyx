@@ -29,7 +29,7 @@ from millstream.storage.blocks.block cimport (
 from millstream.storage.blocks.layout cimport BLOCK_BYTES_MAX, Cursor, Entry, IdText, View
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.blocks.skiplist cimport (
-    Place, SkipList, block_at, no_place, place_before, place_behind, same_place, view_block,
+    Place, SkipList, block_at, no_place, place_before, place_after, same_place, view_block,
 )
 from millstream.storage.streams.shared_groups cimport shared_groups
 
@@ -355,7 +355,7 @@ cdef class Stream:
         if walk.in_tail:
             walk.valid = False
             return
-        walk.place = place_behind(walk.place)
+        walk.place = place_after(walk.place)
         if walk.place.page == NULL:
             self.enter_tail(walk)
         else:
@@ -775,7 +775,7 @@ cdef class Stream:
             if place.page == NULL:
                 return boundary
             before = 0
-            place = place_behind(place)
+            place = place_after(place)
 
     # ------------------------------------------------------------ groups
 
@@ -1132,7 +1132,7 @@ cdef class Stream:
             if place.page == NULL:
                 break
             hidden = 0
-            place = place_behind(place)
+            place = place_after(place)
         return starts[:most]
 
     def radix_tree_nodes(self, Py_ssize_t most) -> int:

@@ -188,7 +188,7 @@ def rename(model: Model, client: ClientModel, words: Request) -> Answer:
 def move_value(model: Model, key: Key, new_key: Key) -> None:
     for one in (key, new_key):
         model.note_change(one)
-    model.leave_behind(key)
+    model.leave_key(key)
     model.data.move(*key, *new_key)
     for one in (key, new_key):
         model.mark_ready(one)
@@ -236,7 +236,7 @@ def swapdb(model: Model, client: ClientModel, words: Request) -> Answer:
         model.note_change((second, name))
     for number in (first, second):
         for name in databases[number]:
-            model.leave_behind((number, name))
+            model.leave_key((number, name))
     model.data.swap(first, second)
     for number in (first, second):
         for key in model.waiting_keys(number):

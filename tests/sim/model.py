@@ -646,7 +646,7 @@ class Model:
         else:
             self.data.expiries[key[0]].pop(key[1], None)
 
-    def leave_behind(self, key: Key) -> None:
+    def leave_key(self, key: Key) -> None:
         """A stream moves to another key, without the readers that wait on its groups: for these
         groups the wait ends. Groups that have ended do not exist at the new key."""
         value, queue = self.data.databases[key[0]][key[1]], self._queues.get(key)

@@ -273,7 +273,7 @@ class Simulation:
         self.world.told.clear()
         self.world.served.clear()
         timer.callback(*timer.args)
-        if name == "free_waste":
+        if name == "free_released":
             self._count("freed in part" if has_waste() else "freed")
         elif name == "on_timer":
             self.model.timer(

@@ -152,10 +152,10 @@ class WatchedExecutor(Executor):
         super().end_tick()
         self.server.ticks += 1
 
-    def free_waste(self) -> None:
+    def free_released(self) -> None:
         self.server.time_passes = True
         try:
-            super().free_waste()
+            super().free_released()
         finally:
             self.server.time_passes = False
 

@@ -73,11 +73,11 @@ def whole_blocks_gone(
     blocks = block_rows(stream)
     for number, (rows, last_id, _) in enumerate(blocks):
         rest = blocks[number + 1 :]
-        entries_behind = sum(len(rows) for rows, _, _ in rest)
-        bytes_behind = sum(size for _, _, size in rest)
+        entries_after = sum(len(rows) for rows, _, _ in rest)
+        bytes_after = sum(size for _, _, size in rest)
         if not (
-            (policy.max_len and entries_behind >= policy.max_len)
-            or (policy.max_bytes and bytes_behind >= policy.max_bytes)
+            (policy.max_len and entries_after >= policy.max_len)
+            or (policy.max_bytes and bytes_after >= policy.max_bytes)
             or (policy.max_age_ms and now_ms - last_id[0] >= policy.max_age_ms)
         ):
             break
