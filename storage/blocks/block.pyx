@@ -435,6 +435,17 @@ cdef int64_t encode_forward(Output out, const View* view, uint64_t ms, uint64_t 
     return <int64_t>done
 
 
+cdef inline uint32_t count_up_to(const View* view, uint64_t ms, uint64_t seq) noexcept nogil:
+    """The number of entries, deleted ones included, with an ID of at most ms-seq."""
+    cdef Cursor cursor
+    if not id_less(ms, seq, view.last_ms, view.last_seq):
+        return view.count  # what a reader of the last entries asks for
+    cursor_seek(&cursor, view, ms, seq)
+    if cursor_next(&cursor, view) and (cursor.entry.ms != ms or cursor.entry.seq != seq):
+        return cursor.index - 1
+    return cursor.index
+
+
 cdef int64_t encode_backward(Output out, const View* view, uint64_t ms, uint64_t seq,
                              uint64_t end_ms, uint64_t end_seq, uint64_t limit,
                              Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1:
@@ -444,11 +455,7 @@ cdef int64_t encode_backward(Output out, const View* view, uint64_t ms, uint64_t
     cdef uint64_t done = 0
     cdef uint32_t past
     cdef int held
-    cursor_seek(&cursor, view, end_ms, end_seq)
-    if cursor_next(&cursor, view) and (cursor.entry.ms != end_ms or cursor.entry.seq != end_seq):
-        past = cursor.index - 1
-    else:
-        past = cursor.index
+    past = count_up_to(view, end_ms, end_seq)
     while past > 0 and done < limit and out.size < full_size:
         cursor_checkpoint(&cursor, view, (past - 1) // CHECKPOINT_EVERY)
         held = 0
