@@ -83,6 +83,7 @@ missing_packages() {
         { command -v prometheus && command -v promtool; } >/dev/null || echo prometheus
         command -v prometheus-redis-exporter >/dev/null || echo prometheus-redis-exporter
         command -v chromium >/dev/null || echo chromium
+        compgen -G '/usr/share/fonts/truetype/*/*.ttf' >/dev/null || echo fonts-dejavu-core
     fi
 }
 

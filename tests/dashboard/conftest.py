@@ -49,11 +49,12 @@ def fill(client: RawClient) -> None:
 class Board:
     """A running dashboard."""
 
-    def __init__(self, server: Server, folder: Path, *options: str) -> None:
+    def __init__(self, server: Server, folder: Path, *options: str, login: str = "") -> None:
+        """`login` is a user and a password for the URL, with a colon and an at sign."""
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         program = str(Path(sys.prefix) / "bin" / "millstream")
-        url = f"redis://127.0.0.1:{server.port}"
+        url = f"redis://{login}127.0.0.1:{server.port}"
         self._log = folder / f"dashboard-{self.port}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -114,8 +115,8 @@ def board(
 def new_board(tmp_path: Path) -> Iterator[Callable[..., Board]]:
     made: list[Board] = []
 
-    def make(server: Server, *options: str) -> Board:
-        made.append(Board(server, tmp_path, *options))
+    def make(server: Server, *options: str, login: str = "") -> Board:
+        made.append(Board(server, tmp_path, *options, login=login))
         return made[-1]
 
     yield make

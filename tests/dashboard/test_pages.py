@@ -13,6 +13,7 @@ import pytest
 from tests.dashboard.conftest import HOSTILE, SCRIPT, Board, Visit, fill
 from tests.support.client import RawClient
 from tests.support.http import fetch
+from tests.support.resp import Simple
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -340,6 +341,19 @@ def test_the_server_has_little_to_do(ours: Server, new_board: Boards, visit: Vis
         assert 50 <= calls <= 400
         client.call("FLUSHDB")
         client.call("SELECT", "0")
+
+
+def test_the_user_of_the_guide_may_see_every_page(ours: Server, new_board: Boards) -> None:
+    guide = (STATIC.parents[1] / "docs" / "dashboard.md").read_text()
+    (rules,) = re.findall(r"^ACL (SETUSER board .*)$", guide, re.MULTILINE)
+    with ours.client() as client:
+        assert client.call("ACL", *rules.split()) == Simple("OK")
+        board = new_board(ours, "--actions", login="board:secret@")
+        wait_until(lambda: fetch(board.port, "/").status == 200, what="the server")
+        assert [fetch(board.port, address[len(board.address) :]).status
+                for address in pages_of(board)] == [200] * 8  # fmt: skip
+        client.call("ACL", "LOG", "RESET")
+        client.call("ACL", "DELUSER", "board")
 
 
 def test_vendored_files_are_those_of_the_packages() -> None:
