@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench import client_rows, metrics_rows, small_rows, tls_rows, writer_rows
+from bench import client_rows, metrics_rows, replica_rows, small_rows, tls_rows, writer_rows
 from bench.command_rows import ALONE, MESSAGES, OTHERS, CommandRow
 from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
@@ -32,6 +32,7 @@ WAKING = "Blocked readers"
 WRITERS = "Reservations, our server against itself"
 CLIENT = "The Python client against plain redis-py"
 METRICS = "Metrics, our server alone"
+REPLICAS = "Replicas, appendfsync everysec"
 JOURNAL = "Append with the journal on"
 KEEPING = "Snapshot and start, {kept} entries"
 SMALL = "Many small streams"
@@ -210,6 +211,34 @@ def follow_ten(harness: Harness) -> Lanes:
      Goal(cost_max=1.15), unit="times")  # fmt: skip
 def peek_hundred(harness: Harness) -> Lanes:
     return writer_rows.peek(harness, full=80_000, quick=16_000)
+
+
+# Replicas
+
+
+@row("replicas-0-p16", REPLICAS, "append, no replica, -P 16", Goal(ratio=1.6))
+def append_without_replica(harness: Harness) -> Lanes:
+    return replica_rows.appends(harness, 0, full=1_600_000, quick=320_000)
+
+
+@row("replicas-1-p16", REPLICAS, "append, 1 replica, -P 16", Goal(ratio=1.6))
+def append_one_replica(harness: Harness) -> Lanes:
+    return replica_rows.appends(harness, 1, full=1_600_000, quick=320_000)
+
+
+@row("replicas-2-p16", REPLICAS, "append, 2 replicas, -P 16", Goal(ratio=1.6))
+def append_two_replicas(harness: Harness) -> Lanes:
+    return replica_rows.appends(harness, 2, full=1_600_000, quick=320_000)
+
+
+@row("replica-cpu-p16", REPLICAS, "the replica's CPU, -P 16", Goal(ratio=4.0))
+def cpu_of_replica(harness: Harness) -> Lanes:
+    return replica_rows.appends(harness, 1, full=1_600_000, quick=320_000, of_replica=True)
+
+
+@row("full-sync", REPLICAS, "full sync, {kept} entries", Goal(ratio=2.0))
+def full_sync(harness: Harness) -> Lanes:
+    return replica_rows.full_syncs(harness, harness.plan.kept_entries)
 
 
 # Metrics

@@ -14,6 +14,7 @@ from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest
 
 _MESSAGES_MAX = 100  # that wait for the journal
+REST_S = 0.001  # between two sends, and between two acknowledgements
 
 
 class Files(Protocol):
@@ -46,6 +47,7 @@ class Config(Protocol):
     repl_backlog_ttl: int
     repl_timeout: int
     min_replicas_max_lag: int
+    replicas_durable: int
 
 
 class Feeds:
@@ -65,6 +67,7 @@ class Feeds:
         self._steady_ms = steady_ms
         self._alone_since_ms = 0
         self._pump_scheduled = False
+        self._rests = False  # frames were sent less than REST_S ago
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
 
     def __iter__(self) -> Iterator[Feed]:
@@ -127,17 +130,34 @@ class Feeds:
         assert self.ring is not None
         self.ring.limit_bytes = self._config.repl_backlog_size
         self.ring.append(encode_frame(seq, payload))
-        if self._frames.durable_seq >= seq and self.by_client and not self._pump_scheduled:
+        if self._frames.durable_seq >= seq and self.by_client:
             # appendfsync is everysec or no: no callback reports that the frame is durable.
-            self._pump_scheduled = True
+            self.pump_soon()
+
+    def pump_soon(self) -> None:
+        """More frames are durable. They are sent at once after a pause; under load, frames of about
+        a millisecond go together, because each send wakes a process and is acknowledged. Where
+        replies wait for replicas, each frame is sent at once."""
+        if self._pump_scheduled:
+            return
+        self._pump_scheduled = True
+        if not self._rests or self._config.replicas_durable:
             self.loop.call_soon(self._pump_now)
 
     def _pump_now(self) -> None:
         self._pump_scheduled = False
         self.pump()
+        if not self._rests:
+            self._rests = True
+            self.loop.call_later(REST_S, self._rested)
+
+    def _rested(self) -> None:
+        self._rests = False
+        if self._pump_scheduled:
+            self._pump_now()
 
     def pump(self) -> None:
-        """More frames are durable."""
+        """Send what is durable."""
         for feed in self:
             if feed.is_online:
                 feed.pump()
@@ -167,7 +187,8 @@ class Feeds:
         While the disk is slow, only the newest messages are kept."""
         if record:
             self._messages.append((shown_seq, record))
-            self._send_messages()
+            if shown_seq <= self._frames.durable_seq:
+                self.pump()  # the frames before the message first
 
     def _send_messages(self) -> None:
         durable_seq = self._frames.durable_seq

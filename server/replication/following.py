@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from millstream import __version__
 from millstream.commands.runtime.effects import EffectError, apply_effects
 from millstream.server.durability.data_files import in_words
+from millstream.server.replication.feeds import REST_S
 from millstream.server.replication.link import (
     Continued,
     Event,
@@ -123,7 +124,7 @@ class Following:
         self.host = host
         self.port = port
         self.state = "connect"
-        self.accepted = role.node.persistence.files.primary == f"{host} {port}"
+        self._line = ""  # the newest one, noted with the primary that has accepted it
         self.may_replace_more = False  # a full sync may replace more data by less
         self.is_distrusted = False
         self.down_since_ms = role.node.steady_ms()
@@ -137,6 +138,7 @@ class Following:
         self.is_failover = False  # the next link asks the other server to become the primary
         self._role = role
         self._node: Node = role.node
+        self.accepted = role.node.persistence.files.primary == self._acceptance()
         self._attempt: Attempt | None = None
         self._told_reason = ""  # why there is no link, as the log has said
         self._is_stopped = False
@@ -145,9 +147,18 @@ class Following:
         self._due_seq = 0
         self._apply_scheduled = False
         self._ack_scheduled = False
+        self._rests = False  # something was acknowledged less than REST_S ago
         self._retry_s = 0
         self._wait_s = 0
         self.is_applying = False
+
+    def _acceptance(self) -> str:
+        """What the data directory remembers of being accepted: the primary, and the newest line of
+        history here. A promotion begins another line, so that a crash before the directory forgets
+        the primary does not leave a server that claims to be accepted."""
+        lines = self._node.keyspace.histories
+        self._line = lines[-1][0] if lines else ""
+        return f"{self.host} {self.port} {self._line}".rstrip()
 
     @property
     def is_connected(self) -> bool:
@@ -349,7 +360,7 @@ class Following:
         self.state = "connected"
         self.accepted = True
         self.may_replace_more = False
-        self._role.note_primary(f"{self.host} {self.port}")
+        self._role.note_primary(self._acceptance())
         self.is_distrusted = self.wants_all = False
         self._retry_s = 0
         # Frames may have arrived after a base that was loaded meanwhile.
@@ -495,6 +506,8 @@ class Following:
         finally:
             self.is_applying = False
             keyspace.expiring = True
+        if keyspace.histories and keyspace.histories[-1][0] != self._line:
+            self._role.note_primary(self._acceptance())
         node.executor.applied()
         self._ack_soon()
 
@@ -514,13 +527,24 @@ class Following:
     # Acknowledging
 
     def _ack_soon(self) -> None:
-        if not self._ack_scheduled and self.is_connected:
-            self._ack_scheduled = True
+        """At once after a pause; under load once a millisecond, as the primary sends frames."""
+        if self._ack_scheduled or not self.is_connected:
+            return
+        self._ack_scheduled = True
+        if not self._rests:
             self._node.loop.call_soon(self._ack)
 
     def _ack(self) -> None:
         self._ack_scheduled = False
         self.acknowledge()
+        if not self._rests:
+            self._rests = True
+            self._node.loop.call_later(REST_S, self._rested)
+
+    def _rested(self) -> None:
+        self._rests = False
+        if self._ack_scheduled:
+            self._ack()
 
     def acknowledge(self) -> None:
         """Tell the primary what is applied here, and what is on the disk."""

@@ -31,7 +31,6 @@ class Config(FeedsConfig, Protocol):
     replica_priority: int
     replica_serve_stale_data: bool
     min_replicas_to_write: int
-    replicas_durable: int
 
 
 class Transport(Protocol):

@@ -140,7 +140,7 @@ class Replication:
         outbox, hold_point = self.node.executor.outbox, self.hold_point
         outbox.durable(seq if outbox.hold_point is None else min(seq, hold_point.seq))
         if self.feeds.by_client:
-            self.feeds.pump()
+            self.feeds.pump_soon()
 
     def on_synced(self) -> None:
         if self.following is not None:

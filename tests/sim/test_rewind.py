@@ -139,6 +139,30 @@ def test_a_rewind_that_fails_is_followed_by_a_full_sync(operation: str) -> None:
     assert (fleet.nodes[1].replication.full_syncs, node.replication.rewinds) == (1, 0)
 
 
+def test_a_crash_right_after_a_promotion_does_not_hide_what_was_written_then() -> None:
+    """The server was accepted by server 1 before. Its own frames are on the disk, and the manifest
+    does not say yet that it became a primary: Sentinel may not choose it."""
+    fleet = OldPrimary(1, "always")
+    fleet.go_back()
+    node = fleet.nodes[0]
+    assert node.replication.shown_priority() == 100
+    node.ask(node.accept(), b"REPLICAOF", b"NO", b"ONE")
+    node.ask(node.accept(), b"XADD", b"a", b"*", b"n", b"lost")
+    journal = next(worker for worker in node.workers if worker.name == "millstream-journal")
+    while node.loop.has_work() or journal.tasks:
+        journal.run_one()
+        timer = node.loop.take()
+        if timer is not None:
+            timer.callback(*timer.args)
+    node.config.replicaof = "fleet 7001"
+    fleet._restart(node, node.disk.copy())
+    again = fleet.nodes[0]
+    assert again.persistence.last_seq > fleet.nodes[1].persistence.last_seq
+    assert again.replication.shown_priority() == 0
+    fleet.follow(1)
+    assert fleet.nodes[0].replication.shown_priority() == 100
+
+
 def promoted(node: FleetNode) -> None:
     node.ask(node.accept(), b"REPLICAOF", b"NO", b"ONE")
 

@@ -26,6 +26,7 @@ class StubConfig:
     repl_backlog_ttl: int = 3600
     repl_timeout: int = 60
     min_replicas_max_lag: int = 10
+    replicas_durable: int = 0
 
 
 @dataclass

@@ -1,0 +1,105 @@
+"""Appends on a primary with replicas, what the replicas need for them, and a full sync.
+
+The journal is on, because a primary needs one. The replicas run on the core of the servers, and
+their CPU time is counted separately. A reading ends when all replicas have everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from bench.datasets import KEY, SENSOR_ENTRY
+from bench.figures import BenchError, Lanes, Reading
+from bench.harness import Harness, Side, warm_up_of
+from bench.load import Load
+from bench.persistence_rows import journal_of, spent_ns
+from bench.server import Server
+from bench.wire import Client
+
+PIPELINE = 16
+LOOK_S = 0.01
+TIMEOUT_S = 300.0
+
+
+@contextlib.contextmanager
+def replicas_of(side: Side, count: int) -> Iterator[list[Server]]:
+    """New servers that follow this one, in sync with it."""
+    made: list[Server] = []
+    try:
+        for _ in range(count):
+            made.append(side.server.another())
+            follow(made[-1], side.server)
+        yield made
+    finally:
+        for server in made:
+            server.stop()
+
+
+def follow(replica: Server, primary: Server) -> None:
+    with Client(replica.port) as client:
+        client.call("REPLICAOF", "127.0.0.1", str(primary.port))
+        wait_for(lambda: "master_link_status:up" in str(client.call("INFO", "replication")))
+
+
+def wait_for(is_over: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_over():
+        if time.monotonic() > deadline:
+            raise BenchError(f"a replica did not catch up within {TIMEOUT_S:.0f} s")
+        time.sleep(LOOK_S)
+
+
+def catch_up(side: Side, replicas: list[Server]) -> None:
+    """Wait until the replicas have all entries, and everything is idle."""
+    expected = side.call("XLEN", KEY)
+    for server in replicas:
+        with Client(server.port) as client:
+            wait_for(lambda client=client: client.call("XLEN", KEY) == expected)  # type: ignore[misc]
+        server.settle()
+    side.server.settle()
+
+
+def appends(
+    harness: Harness, count: int, full: int, quick: int, *, of_replica: bool = False
+) -> Lanes:
+    """CPU time of an append on a primary with `count` replicas, or of the first replica."""
+    pair = harness.pair("replicas", journal_of("everysec"))
+    request = Load(harness.plan.size(full, quick), PIPELINE)
+
+    def once(side: Side, request: Load) -> Reading:
+        side.empty()
+        with replicas_of(side, count) as replicas:
+            counted = replicas[0] if of_replica else side.server
+            before_ns = counted.cpu_ns()
+            rate = side.drive(request, side.append(KEY, SENSOR_ENTRY)).ops_per_s
+            catch_up(side, replicas)
+            return Reading((counted.cpu_ns() - before_ns) / request.requests, rate)
+
+    for side in pair.values():
+        once(side, warm_up_of(request))
+    return harness.alternate(
+        {lane: lambda side=side: once(side, request) for lane, side in pair.items()}  # type: ignore[misc]
+    )
+
+
+def full_syncs(harness: Harness, entries: int) -> Lanes:
+    """CPU time of the primary for a full sync, with that of a child, per entry."""
+    pair = harness.loaded_pair(entries, journal_of("everysec"))
+    for side in pair.values():
+        side.call("BGREWRITEAOF")
+        wait_for(lambda side=side: "aof_rewrite_in_progress:0" in str(side.call("INFO")))  # type: ignore[misc]
+
+    def once(side: Side) -> Reading:
+        side.server.settle()
+        before_ns = spent_ns(side.server)
+        began = time.perf_counter()
+        with replicas_of(side, 1) as replicas:
+            seconds = time.perf_counter() - began
+            catch_up(side, replicas)
+            return Reading((spent_ns(side.server) - before_ns) / entries, entries / seconds)
+
+    return harness.alternate(
+        {lane: lambda side=side: once(side) for lane, side in pair.items()}  # type: ignore[misc]
+    )
