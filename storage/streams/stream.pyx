@@ -782,6 +782,8 @@ cdef class Stream:
                 if limit and removed + live > limit:
                     return boundary
                 if not by_id and self.length - removed - live < kept:
+                    # When `keep` entries are left, the next node and what was deleted in it stays.
+                    partly = partly and self.length - removed > kept
                     return self.boundary_for_length(kept) if partly else boundary
                 is_above = id_past(&view, node_end(&view, i), &last, &past)
                 if by_id and (last.ms, last.seq) >= minid:

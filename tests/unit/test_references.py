@@ -505,3 +505,19 @@ def test_a_refused_command_changes_nothing(player: InProcessClient, line: str, w
 def test_a_policy_without_trimming_is_accepted(player: InProcessClient) -> None:
     reply: Reply = player.call("XADD s ACKED 1-1 f v")
     assert reply == b"1-1"
+
+
+def test_a_trim_that_ends_with_a_node_leaves_references_to_deleted_entries_of_the_next() -> None:
+    in_process = InProcessServer()
+    in_process.keyspace.node_entries = NODE_ENTRIES
+    player = in_process.player()
+    for ms in range(1, 2 * NODE_ENTRIES + 1):
+        player.call(f"XADD s {ms}-1 f v")
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g c STREAMS s >")
+    player.call(f"XDEL s {NODE_ENTRIES + 1}-1")
+    trimmed = player.call(f"XTRIM s MAXLEN ~ {NODE_ENTRIES - 1} DELREF")
+    assert trimmed == NODE_ENTRIES
+    assert pending_ids(player, "g") == [
+        (ms, 1) for ms in range(NODE_ENTRIES + 1, 2 * NODE_ENTRIES + 1)
+    ]
