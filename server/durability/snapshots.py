@@ -35,7 +35,7 @@ from millstream.storage.files.snapshot import BASE_SALT_SIZE, SnapshotWriter
 
 log = logging.getLogger("millstream.persistence")
 
-_SLICE_COST = 512  # Capture.step: well below a millisecond
+_SLICE_COST = 256  # Capture.step: half a millisecond if nothing of the streams is in the cache
 _QUEUED_SLICES_MAX = 32
 _QUEUE_FULL_WAIT_S = 0.002
 _FREED_BLOCKS = 512  # freed in one step, which takes a fraction of a millisecond
