@@ -3,7 +3,8 @@
 # sources, build/asan, which is put in PYTHONPATH; the modules in place are not changed.
 #
 # PYTHONMALLOC=malloc: the sanitizer then checks every Python object, not only whole arenas.
-# detect_leaks=0: an interpreter never frees all its memory. The tests of tidiness and links use no modules.
+# detect_leaks=0: an interpreter never frees all its memory. allocator_may_return_null=1: tests run out of
+# memory on purpose (tests/unit/test_short_memory.py). The tests of tidiness and links use no modules.
 # --capture sys: the sanitizer writes its report to the file descriptor and ends the process.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,6 +21,6 @@ cd $copy
 flags="-O1 -g -fsanitize=address -fno-omit-frame-pointer -fno-strict-aliasing"
 CFLAGS=$flags LDFLAGS=-fsanitize=address "$bin/python" scripts/compile.py
 
-export PYTHONPATH=$PWD/src PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0
+export PYTHONPATH=$PWD/src PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 LD_PRELOAD=$(${CC:-cc} -print-file-name=libasan.so) \
     "$bin/pytest" "${@:-tests/unit}" --ignore tests/unit/test_tidy.py --ignore tests/unit/test_links.py --timeout 600 --capture sys
