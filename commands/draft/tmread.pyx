@@ -261,8 +261,13 @@ cdef int put_missing(Output head, uint64_t ms, uint64_t seq, int resp) except -1
 
 cdef uint64_t promise(Context ctx) except? 0xffffffffffffffff:
     """Promise that nothing comes up to the millisecond before now in any followed stream; returns the
-    millisecond up to which that is promised. What cannot be recorded is not promised."""
+    millisecond up to which that is promised. What cannot be recorded is not promised. A replica
+    knows what its primary had promised when it recorded a moment, and promises nothing itself."""
     cdef Keyspace keyspace = ctx.keyspace
+    if ctx.server.replication.is_replica:
+        if keyspace.recorded_promise_ms <= PROMISE_AHEAD_MS:
+            return 0
+        return keyspace.recorded_promise_ms - PROMISE_AHEAD_MS - 1
     cdef uint64_t wanted = ctx.now_ms - 1 if ctx.now_ms else 0
     if wanted > keyspace.recorded_promise_ms and ctx.write_error is None and (
             keyspace.may_delete and ctx.effects.has_room(EFFECT_BYTES)):

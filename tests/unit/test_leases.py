@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.support.in_process import InProcessServer
 from tests.support.resp import Error, encode_command
 
+from millstream.commands.runtime.effects import apply_effects
 from millstream.ids import parse
 
 
@@ -176,3 +177,22 @@ def test_xadd_refuses_an_id_that_is_not_above_the_last_one_handed_out(player: An
         assert player.call(f"XADD s {entry_id} f v") == Error(
             "ERR The ID specified in XADD is equal or smaller than the target stream top item"
         )
+
+
+def test_a_replica_promises_no_more_than_its_primary() -> None:
+    """The journal has a moment that is ahead of what the primary has promised."""
+    primary, replica = InProcessServer(), InProcessServer()
+    on_primary, on_replica = primary.player(), replica.player()
+    on_primary.call("TCREATE s")
+    promised = on_primary.call("TMREAD 10 CLOCK STREAMS s 0")[0][2]
+    for payload in primary.persistence.payloads:
+        apply_effects(replica.keyspace, payload)
+    replica.replication.is_replica = True
+    replica.wall_ms += 5000  # the clocks differ
+    assert on_replica.call("TMREAD 10 CLOCK STREAMS s 0")[0][2] == promised
+    primary.wall_ms += 10
+    appended = on_primary.call("TAPPEND s n 1")
+    assert parse(appended) > parse(promised)
+    replica.replication.is_replica = False
+    replica.wall_ms -= 5000
+    assert parse(on_replica.call("TAPPEND s n 1")) > parse(appended)
