@@ -24,7 +24,7 @@ LEFT_OUT = {
     "no atomic variables": {"atomicvar_api"},
     "not counted": {
         "current_save_keys_processed", "current_save_keys_total",
-        "aof_rewrites_consecutive_failures", "aof_pending_bio_fsync", "aof_delayed_fsync",
+        "aof_rewrites_consecutive_failures",
         "expire_cycle_cpu_milliseconds",
     },
 }  # fmt: skip
