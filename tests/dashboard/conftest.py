@@ -124,7 +124,7 @@ def new_board(tmp_path: Path) -> Iterator[Callable[..., Board]]:
         one.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     path = shutil.which("chromium")
     assert path, "chromium is missing: scripts/need.sh test installs it"

@@ -31,6 +31,7 @@ from tests.sim.replay import BrokenPromise, Replay
 from tests.support.fakedisk import Crashed, FakeDisk, Inode
 from tests.support.fakepersistence import FakeConfig, HandWorker
 from tests.support.history import Operation
+from tests.support.in_process import NoReplicas
 from tests.support.resp import encode_command
 
 from millstream.commands.runtime.effects import apply_effects
@@ -333,6 +334,7 @@ class World:
         self.keyspace.producers_max = profile.producers_max
         self.pubsub = Telling(self.keyspace, self.told)
         self.slowlog = Finishing(self.told)
+        self.replication = NoReplicas()
         self.config = FakeConfig(
             appendfsync=profile.fsync, auto_aof_rewrite_min_size=profile.rewrite_bytes
         )
