@@ -12,7 +12,6 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Callable
 
 from bench.datasets import KEY, SENSOR_ENTRY
 from bench.figures import BenchError, Lanes, Reading
@@ -32,11 +31,7 @@ def woken_readers(harness: Harness, readers: int, full: int, quick: int) -> Lane
     times = harness.plan.size(full, quick)
     for side in pair.values():
         wake(side, readers, 1)
-    return harness.alternate({lane: _bind(side, readers, times) for lane, side in pair.items()})
-
-
-def _bind(side: Side, readers: int, times: int) -> Callable[[], Reading]:
-    return lambda: wake(side, readers, times)
+    return harness.alternate_sides(pair, lambda side: wake(side, readers, times))
 
 
 def wake(side: Side, readers: int, times: int) -> Reading:

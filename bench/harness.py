@@ -8,6 +8,7 @@ that alternate between the two sides, after a short warm-up round for each side.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -231,6 +232,16 @@ class Harness:
                 readings[lane].append(once())
         return readings
 
+    def alternate_sides(self, pair: Pair, once: Callable[[Side], Reading]) -> Lanes:
+        """Measure the sides in turn, once per round."""
+        return self.alternate({lane: functools.partial(once, side) for lane, side in pair.items()})
+
+    def in_turns(self, once: Callable[[Side, Load], Reading], request: Load, sides: Pair) -> Lanes:
+        """A short warm-up of each side, then the rounds."""
+        for side in sides.values():
+            once(side, warm_up_of(request))
+        return self.alternate_sides(sides, lambda side: once(side, request))
+
     # Kinds of measurement
 
     def appends(
@@ -314,20 +325,14 @@ class Harness:
             prepare(side)
             return side.drive(request, words(side))
 
-        return self._in_turns(once, request, pair)
+        return self.in_turns(once, request, pair)
 
     def _measure(self, once: Callable[[Side, Load], Reading], request: Load, pair: Pair) -> Lanes:
         """Both sides, and our own X command compared with our T command."""
         sides = dict(pair)
         if pair[OURS].dialect == "T":
             sides[OURS_X] = Side(pair[OURS].server, "X")
-        return self._in_turns(once, request, sides)
-
-    def _in_turns(self, once: Callable[[Side, Load], Reading], request: Load, sides: Pair) -> Lanes:
-        """A short warm-up of each side, then the rounds."""
-        for side in sides.values():
-            once(side, warm_up_of(request))
-        return self.alternate({lane: _bind(once, side, request) for lane, side in sides.items()})
+        return self.in_turns(once, request, sides)
 
     def seeks(self, entries: int, pipeline: int, full: int, quick: int) -> Lanes:
         """Read one entry at a random millisecond of a long stream."""
@@ -395,12 +400,6 @@ class Harness:
                 readings[lane].append(Reading(growth_bytes / entries))
         self.stop()
         return readings
-
-
-def _bind(
-    once: Callable[[Side, Load], Reading], side: Side, request: Load
-) -> Callable[[], Reading]:
-    return lambda: once(side, request)
 
 
 def warm_up_of(request: Load) -> Load:

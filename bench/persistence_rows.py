@@ -44,19 +44,25 @@ def journal_of(mode: str) -> tuple[str, ...]:
 
 def snapshots(harness: Harness, entries: int) -> Lanes:
     """CPU time of BGSAVE per entry, including a child's; entries per second."""
-    pair = harness.loaded_pair(entries)
+    return background_writes(harness, harness.loaded_pair(entries), entries, saving)
+
+
+def background_writes(
+    harness: Harness, pair: Pair, items: int, begin: Callable[[Side], Iterator[None]]
+) -> Lanes:
+    """CPU time per item of a `saving` or `rewriting`, including a child's; items per second."""
 
     def once(side: Side) -> Reading:
         side.server.settle()
         before_ns = spent_ns(side.server)
         began = time.perf_counter()
-        for _ in saving(side):
+        for _ in begin(side):
             time.sleep(LOOK_S)
         seconds = time.perf_counter() - began
         side.server.settle()
-        return Reading((spent_ns(side.server) - before_ns) / entries, entries / seconds)
+        return Reading((spent_ns(side.server) - before_ns) / items, items / seconds)
 
-    return harness.alternate(_lanes(pair, once))
+    return harness.alternate_sides(pair, once)
 
 
 def spent_ns(server: Server) -> int:
@@ -66,10 +72,8 @@ def spent_ns(server: Server) -> int:
 
 def stalls(harness: Harness, entries: int) -> Lanes:
     """The worst PING of one client during a snapshot, in microseconds."""
-    return harness.alternate(
-        _lanes(
-            harness.loaded_pair(entries), lambda side: Reading(worst_ping_us(side, saving(side)))
-        )
+    return harness.alternate_sides(
+        harness.loaded_pair(entries), lambda side: Reading(worst_ping_us(side, saving(side)))
     )
 
 
@@ -84,7 +88,7 @@ def calm(harness: Harness, entries: int) -> Lanes:
         side.server.settle()
         return Reading(worst_ping_us(side, looks_until(end)))
 
-    return harness.alternate(_lanes(harness.loaded_pair(entries), once))
+    return harness.alternate_sides(harness.loaded_pair(entries), once)
 
 
 def looks_until(end: float) -> Iterator[None]:
@@ -116,20 +120,29 @@ def growth(harness: Harness, entries: int) -> Lanes:
             time.sleep(MEMORY_LOOK_S)
         return Reading(max(100 * (most_bytes - before_bytes) / before_bytes, LEAST_PERCENT))
 
-    return harness.alternate(_lanes(harness.loaded_pair(entries), once))
+    return harness.alternate_sides(harness.loaded_pair(entries), once)
 
 
 def saving(side: Side) -> Iterator[None]:
     """Begin a snapshot, and yield repeatedly until it is written."""
+    return _writing(side, "BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
+
+
+def rewriting(side: Side) -> Iterator[None]:
+    """Begin a rewrite of the journal, and yield repeatedly until it is written."""
+    return _writing(side, "BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status")
+
+
+def _writing(side: Side, command: str, runs: str, status: str) -> Iterator[None]:
     deadline = time.monotonic() + SAVE_TIMEOUT_S
     with Client(side.server.port) as client:
-        client.call("BGSAVE")
-        while "rdb_bgsave_in_progress:1" in (info := str(client.call("INFO", "persistence"))):
+        client.call(command)
+        while f"{runs}:1" in (info := str(client.call("INFO", "persistence"))):
             if time.monotonic() > deadline:
-                raise BenchError(f"the snapshot was not done within {SAVE_TIMEOUT_S:.0f} s")
+                raise BenchError(f"{command} was not done within {SAVE_TIMEOUT_S:.0f} s")
             yield
-    if "rdb_last_bgsave_status:ok" not in info:
-        raise BenchError(f"the snapshot failed: {side.server.log_tail()}")
+    if f"{status}:ok" not in info:
+        raise BenchError(f"{command} failed: {side.server.log_tail()}")
 
 
 # ---------------------------------------------------------------- starting
@@ -172,7 +185,7 @@ def starts(
         check(side)
         return Reading(cost_ns / items, items / took_s)
 
-    return harness.alternate(_lanes(pair, once))
+    return harness.alternate_sides(pair, once)
 
 
 def check_loaded(side: Side, entries: int) -> None:
@@ -180,11 +193,3 @@ def check_loaded(side: Side, entries: int) -> None:
     ends = [ids_of(side.call(*side.range(KEY, entry_id(at), 1))) for at in (0, entries - 1)]
     if side.call("XLEN", KEY) != entries or ends != [[entry_id(0)], [entry_id(entries - 1)]]:
         raise BenchError(f"a start from {entries} entries left {side.call('XLEN', KEY)}, {ends}")
-
-
-def _lanes(pair: Pair, once: Callable[[Side], Reading]) -> dict[str, Callable[[], Reading]]:
-    return {lane: _bind(once, side) for lane, side in pair.items()}
-
-
-def _bind(once: Callable[[Side], Reading], side: Side) -> Callable[[], Reading]:
-    return lambda: once(side)

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator
 
 from bench.datasets import KEY, SENSOR_ENTRY
 from bench.figures import BenchError, Lanes, Reading
-from bench.harness import Harness, Side, warm_up_of
+from bench.harness import Harness, Side
 from bench.load import Load
-from bench.persistence_rows import journal_of, spent_ns
+from bench.persistence_rows import LOOK_S, journal_of, rewriting, spent_ns
 from bench.server import Server
 from bench.wire import Client
 
 PIPELINE = 16
-LOOK_S = 0.01
 TIMEOUT_S = 300.0
 
 
@@ -55,10 +54,14 @@ def catch_up(side: Side, replicas: list[Server]) -> None:
     """Wait until the replicas have all entries, and everything is idle."""
     expected = side.call("XLEN", KEY)
     for server in replicas:
-        with Client(server.port) as client:
-            wait_for(lambda client=client: client.call("XLEN", KEY) == expected)  # type: ignore[misc]
+        wait_for_entries(server, expected)
         server.settle()
     side.server.settle()
+
+
+def wait_for_entries(replica: Server, expected: object) -> None:
+    with Client(replica.port) as client:
+        wait_for(lambda: client.call("XLEN", KEY) == expected)
 
 
 def appends(
@@ -77,19 +80,15 @@ def appends(
             catch_up(side, replicas)
             return Reading((counted.cpu_ns() - before_ns) / request.requests, rate)
 
-    for side in pair.values():
-        once(side, warm_up_of(request))
-    return harness.alternate(
-        {lane: lambda side=side: once(side, request) for lane, side in pair.items()}  # type: ignore[misc]
-    )
+    return harness.in_turns(once, request, pair)
 
 
 def full_syncs(harness: Harness, entries: int) -> Lanes:
     """CPU time of the primary for a full sync, with that of a child, per entry."""
     pair = harness.loaded_pair(entries, journal_of("everysec"))
     for side in pair.values():
-        side.call("BGREWRITEAOF")
-        wait_for(lambda side=side: "aof_rewrite_in_progress:0" in str(side.call("INFO")))  # type: ignore[misc]
+        for _ in rewriting(side):
+            time.sleep(LOOK_S)
 
     def once(side: Side) -> Reading:
         side.server.settle()
@@ -100,6 +99,4 @@ def full_syncs(harness: Harness, entries: int) -> Lanes:
             catch_up(side, replicas)
             return Reading((spent_ns(side.server) - before_ns) / entries, entries / seconds)
 
-    return harness.alternate(
-        {lane: lambda side=side: once(side) for lane, side in pair.items()}  # type: ignore[misc]
-    )
+    return harness.alternate_sides(pair, once)

@@ -18,7 +18,17 @@ from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
 from bench.harness import JOURNAL_OFF, OURS_X, Harness, Row
-from bench.persistence_rows import calm, growth, journal_of, loads, replays, snapshots, stalls
+from bench.persistence_rows import (
+    calm,
+    growth,
+    journal_of,
+    loads,
+    replays,
+    rewriting,
+    saving,
+    snapshots,
+    stalls,
+)
 
 MILLION = 1_000_000
 APPEND = "Append"
@@ -342,8 +352,8 @@ add_measured(SMALL, "bytes/stream", (
 add_measured(SMALL, "ns/stream", (
     ("small-save", "SAVE, 20 entries", small_rows.save, AS_FAST),
     ("small-load", "start from the snapshot", small_rows.load, AS_FAST),
-    ("small-bgsave", "BGSAVE, 2 entries and a group", small_rows.background("BGSAVE"), AS_FAST),
-    ("small-rewrite", "BGREWRITEAOF of the same", small_rows.background("BGREWRITEAOF"), AS_FAST),
+    ("small-bgsave", "BGSAVE, 2 entries and a group", small_rows.background(saving), AS_FAST),
+    ("small-rewrite", "BGREWRITEAOF of the same", small_rows.background(rewriting), AS_FAST),
     ("small-replay", "start from a journal of the same", small_rows.replay, AS_FAST),
 ))  # fmt: skip
 add_measured(SMALL, "us", (

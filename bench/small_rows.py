@@ -7,7 +7,6 @@ redis-benchmark puts twelve random digits into a key.
 
 from __future__ import annotations
 
-import functools
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +15,15 @@ from bench.datasets import KEY, SEED, Chunk, encode, entry_id, iot_entry
 from bench.figures import BenchError, Lanes, Reading
 from bench.harness import JOURNAL_OFF, Harness, Pair, Side, fill
 from bench.load import Load
-from bench.persistence_rows import JOURNAL, LOADED_STARTS, LOOK_S, spent_ns, starts, worst_ping_us
-from bench.persistence_rows import saving as snapshot_of
+from bench.persistence_rows import (
+    JOURNAL,
+    LOADED_STARTS,
+    background_writes,
+    saving,
+    spent_ns,
+    starts,
+    worst_ping_us,
+)
 from bench.wire import TIMEOUT_S, Client
 
 STREAMS, STREAMS_QUICK = 100_000, 20_000
@@ -99,10 +105,6 @@ def check_streams(side: Side, streams: int, entries: int) -> None:
         raise BenchError(f"{streams} streams of {entries} entries became {found}")
 
 
-def both(harness: Harness, pair: Pair, once: Callable[[Side], Reading]) -> Lanes:
-    return harness.alternate({lane: functools.partial(once, side) for lane, side in pair.items()})
-
-
 # ---------------------------------------------------------------- files
 
 
@@ -117,7 +119,7 @@ def save(harness: Harness) -> Lanes:
         side.server.settle()
         return Reading((spent_ns(side.server) - before_ns) / streams, streams / seconds)
 
-    return both(harness, plain_pair(harness), once)
+    return harness.alternate_sides(plain_pair(harness), once)
 
 
 def file_size(harness: Harness) -> Lanes:
@@ -128,7 +130,7 @@ def file_size(harness: Harness) -> Lanes:
         side.call("SAVE")
         return Reading(side.server.data_bytes() / streams)
 
-    return both(harness, plain_pair(harness), once)
+    return harness.alternate_sides(plain_pair(harness), once)
 
 
 def load(harness: Harness) -> Lanes:
@@ -153,51 +155,23 @@ def loaded_memory(harness: Harness) -> Lanes:
         side.server.settle()
         return Reading(side.server.rss_bytes() / streams)
 
-    return both(harness, plain_pair(harness), once)
+    return harness.alternate_sides(plain_pair(harness), once)
 
 
-def background(command: str) -> Callable[[Harness], Lanes]:
-    """CPU time of BGSAVE or BGREWRITEAOF per stream, with a child's; streams per second."""
+def background(begin: Callable[[Side], Iterator[None]]) -> Callable[[Harness], Lanes]:
+    """CPU time of a `saving` or `rewriting` per stream, with a child's; streams per second."""
 
     def measure(harness: Harness) -> Lanes:
-        streams = streams_of(harness)
-
-        def once(side: Side) -> Reading:
-            side.server.settle()
-            before_ns, began = spent_ns(side.server), time.perf_counter()
-            for _ in looks_of(side, command):
-                time.sleep(LOOK_S)
-            seconds = time.perf_counter() - began
-            side.server.settle()
-            return Reading((spent_ns(side.server) - before_ns) / streams, streams / seconds)
-
-        return both(harness, grouped_pair(harness), once)
+        return background_writes(harness, grouped_pair(harness), streams_of(harness), begin)
 
     return measure
 
 
-def looks_of(side: Side, command: str) -> Iterator[None]:
-    """Begin BGSAVE or BGREWRITEAOF, and yield until it is done."""
-    if command == "BGSAVE":
-        return snapshot_of(side)
-    return rewrite_of(side)
-
-
-def rewrite_of(side: Side) -> Iterator[None]:
-    with Client(side.server.port) as client:
-        client.call("BGREWRITEAOF")
-        while "aof_rewrite_in_progress:1" in (info := str(client.call("INFO", "persistence"))):
-            yield
-    if "aof_last_bgrewrite_status:ok" not in info:
-        raise BenchError(f"the rewrite failed: {side.server.log_tail()}")
-
-
 def stall(harness: Harness) -> Lanes:
     """The slowest PING during BGSAVE, in microseconds."""
-    return both(
-        harness,
+    return harness.alternate_sides(
         grouped_pair(harness),
-        lambda side: Reading(worst_ping_us(side, snapshot_of(side))),
+        lambda side: Reading(worst_ping_us(side, saving(side))),
     )
 
 
@@ -259,7 +233,7 @@ def last_entries(harness: Harness) -> Lanes:
     """The last entry of a random stream: XREVRANGE key + - COUNT 1, 16 in a pipeline."""
     request = Load(harness.plan.size(800_000, 80_000), 16, streams_of(harness))
     words = ("XREVRANGE", f"{KEY}:__rand_int__", "+", "-", "COUNT", "1")
-    return both(harness, plain_pair(harness), lambda side: side.drive(request, words))
+    return harness.alternate_sides(plain_pair(harness), lambda side: side.drive(request, words))
 
 
 def unique_names(harness: Harness) -> Lanes:
@@ -316,7 +290,7 @@ def large_values(
         pair = harness.pair(" ".join(("large values", *directives)), directives)
         for side in pair.values():
             once(side)
-        lanes = both(harness, pair, once)
+        lanes = harness.alternate_sides(pair, once)
         for side in pair.values():
             side.empty()
         return lanes
