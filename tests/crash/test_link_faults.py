@@ -3,27 +3,17 @@ leaves the data as it was. Flipped bits and cuts at any byte are in tests/sim an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
-from tests.crash.test_replicas import Replicas, facts, fill, has_same, is_up
 from tests.support.gate import Gate
+from tests.support.replicas import Replicas, facts, fill, has_same, is_up
 from tests.support.server import Server, redis_program
 from tests.support.small_disk import MEGABYTE, SmallDisk
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def replicas(tmp_path: Path) -> Iterator[Replicas]:
-    made = Replicas(tmp_path)
-    yield made
-    for server in made.servers.values():
-        if server.is_alive():
-            server.kill()
 
 
 def split_pair(replicas: Replicas, **directives: str) -> tuple[Redis, Redis]:

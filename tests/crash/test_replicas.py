@@ -7,65 +7,12 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
-from tests.support.server import Server
+from tests.support.replicas import Replicas, facts, fill, has_same, is_up
 from tests.support.waiting import wait_until
-
-
-class Replicas:
-    """Servers by name, each with a redis-py client."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.servers: dict[str, Server] = {}
-
-    def start(self, name: str, **directives: str) -> redis.Redis:
-        given = {key.replace("_", "-"): value for key, value in directives.items()}
-        self.servers[name] = Server(self.directory / name, given).start()
-        return self.client(name)
-
-    def client(self, name: str) -> redis.Redis:
-        return redis.Redis(port=self.servers[name].port, decode_responses=True)
-
-    def address(self, name: str) -> str:
-        return f"127.0.0.1 {self.servers[name].port}"
-
-    def follow(self, name: str, primary: str) -> None:
-        self.client(name).execute_command("REPLICAOF", *self.address(primary).split())
-
-
-@pytest.fixture
-def replicas(tmp_path: Path) -> Iterator[Replicas]:
-    made = Replicas(tmp_path)
-    yield made
-    for server in made.servers.values():
-        if server.is_alive():
-            server.kill()
-
-
-def facts(client: redis.Redis, section: str = "replication") -> dict[str, Any]:
-    found: dict[str, Any] = client.info(section)
-    return found
-
-
-def is_up(client: redis.Redis) -> bool:
-    return facts(client)["master_link_status"] == "up"
-
-
-def fill(client: redis.Redis, count: int, key: str = "s") -> None:
-    pipe = client.pipeline(transaction=False)
-    for number in range(count):
-        pipe.xadd(key, {"n": str(number), "text": "x" * 50})
-    pipe.execute()
-
-
-def has_same(one: redis.Redis, other: redis.Redis, *keys: str) -> Callable[[], bool]:
-    return lambda: all(one.xrange(key) == other.xrange(key) for key in keys)
 
 
 def test_a_replica_has_the_data_and_refuses_writes(replicas: Replicas) -> None:
