@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import click
 
@@ -40,7 +41,7 @@ def health(server: str | None, url: str, timeout_s: float, as_json: bool) -> Non
 def _answer_of(url: str, timeout_s: float) -> str:
     """PONG or NOAUTH; ToolError for everything else."""
     try:
-        with Server(url, timeout_s) as server:
+        with closing(Server(url, timeout_s)) as server:
             (reply,) = server.pipeline([["PING"]])
     except ToolError as problem:
         if wants_password(problem.__cause__):  # redis-py introduces itself first

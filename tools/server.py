@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -68,15 +67,7 @@ class Server:
         except (redis.RedisError, OSError) as problem:
             raise ToolError(f"{self.name}: {_sentence(problem)}") from problem
 
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._connection.disconnect()
 
     def pipeline(self, requests: Sequence[Sequence[Word]]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
@@ -101,7 +102,7 @@ def tail(key: str, url: str, start: EntryId | None, count: int | None, as_json: 
     It ends after N entries, or with Ctrl-C.
     """
     try:
-        with Server(url) as server:
+        with closing(Server(url)) as server:
             for entry in islice(entries_from(server, key, start), count):
                 click.echo(entry.as_json() if as_json else entry.line())
     except KeyboardInterrupt:

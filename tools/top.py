@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import click
@@ -81,7 +82,7 @@ def top(
         return take_survey(server, pattern, streams_max)
 
     try:
-        with Server(url) as server:
+        with closing(Server(url)) as server:
             first = survey()
             if once or as_json or not sys.stdout.isatty():
                 _pause(interval_s)
