@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from millstream.server.durability.workers import Scheduler, TaskWorker
 from millstream.server.replication.feed import Feed
+from millstream.server.replication.pacing import Pace
 from millstream.server.replication.records import Beat, encode_beat, encode_frame
 from millstream.server.replication.ring import Ring
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest
 
 _MESSAGES_MAX = 100  # that wait for the journal
-REST_S = 0.001  # between two sends, and between two acknowledgements
 
 
 class Files(Protocol):
@@ -66,8 +66,7 @@ class Feeds:
         self._frames = frames
         self._steady_ms = steady_ms
         self._alone_since_ms = 0
-        self._pump_scheduled = False
-        self._rests = False  # frames were sent less than REST_S ago
+        self._pace = Pace(loop, self.pump)
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
 
     def __iter__(self) -> Iterator[Feed]:
@@ -135,26 +134,8 @@ class Feeds:
             self.pump_soon()
 
     def pump_soon(self) -> None:
-        """More frames are durable. They are sent at once after a pause; under load, frames of about
-        a millisecond go together, because each send wakes a process and is acknowledged. Where
-        replies wait for replicas, each frame is sent at once."""
-        if self._pump_scheduled:
-            return
-        self._pump_scheduled = True
-        if not self._rests or self._config.replicas_durable:
-            self.loop.call_soon(self._pump_now)
-
-    def _pump_now(self) -> None:
-        self._pump_scheduled = False
-        self.pump()
-        if not self._rests:
-            self._rests = True
-            self.loop.call_later(REST_S, self._rested)
-
-    def _rested(self) -> None:
-        self._rests = False
-        if self._pump_scheduled:
-            self._pump_now()
+        """More frames are durable. Where replies wait for replicas, each frame is sent at once."""
+        self._pace.soon(without_rest=bool(self._config.replicas_durable))
 
     def pump(self) -> None:
         """Send what is durable."""

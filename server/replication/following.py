@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from millstream import __version__
 from millstream.commands.runtime.effects import EffectError, apply_effects
 from millstream.server.durability.data_files import in_words
-from millstream.server.replication.feeds import REST_S
 from millstream.server.replication.link import (
     Continued,
     Event,
@@ -23,6 +22,7 @@ from millstream.server.replication.link import (
     Refused,
     Rewind,
 )
+from millstream.server.replication.pacing import Pace
 from millstream.server.replication.primary_client import PrimaryClient
 from millstream.server.replication.receiving import Replacement
 from millstream.server.replication.records import (
@@ -146,8 +146,7 @@ class Following:
         self._pending_bytes = 0
         self._due_seq = 0
         self._apply_scheduled = False
-        self._ack_scheduled = False
-        self._rests = False  # something was acknowledged less than REST_S ago
+        self._ack_pace = Pace(role.node.loop, self.acknowledge)
         self._retry_s = 0
         self._wait_s = 0
         self.is_applying = False
@@ -527,24 +526,8 @@ class Following:
     # Acknowledging
 
     def _ack_soon(self) -> None:
-        """At once after a pause; under load once a millisecond, as the primary sends frames."""
-        if self._ack_scheduled or not self.is_connected:
-            return
-        self._ack_scheduled = True
-        if not self._rests:
-            self._node.loop.call_soon(self._ack)
-
-    def _ack(self) -> None:
-        self._ack_scheduled = False
-        self.acknowledge()
-        if not self._rests:
-            self._rests = True
-            self._node.loop.call_later(REST_S, self._rested)
-
-    def _rested(self) -> None:
-        self._rests = False
-        if self._ack_scheduled:
-            self._ack()
+        if self.is_connected:
+            self._ack_pace.soon()
 
     def acknowledge(self) -> None:
         """Tell the primary what is applied here, and what is on the disk."""
