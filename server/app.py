@@ -26,6 +26,7 @@ from millstream.commands.runtime.host import Client, PositionWait
 from millstream.commands.table.loader import load_table
 from millstream.errors import LOADING, CommandError, DataError, StartError
 from millstream.server.client_registry import ClientRegistry, is_loopback
+from millstream.server.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import prepare_directory
 from millstream.server.durability.loading import LoadReport
@@ -33,7 +34,6 @@ from millstream.server.durability.persistence import Persistence, without_collec
 from millstream.server.durability.workers import ThreadWorker
 from millstream.server.ending import Ending
 from millstream.server.execution.access import Access
-from millstream.server.execution.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore

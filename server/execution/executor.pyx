@@ -27,7 +27,7 @@ from millstream.commands.runtime.replies cimport (
 )
 from millstream.encoding cimport Output
 from millstream.ids cimport Id
-from millstream.server.execution.clock cimport steady_now_ms, wall_ms
+from millstream.server.clock cimport steady_now_ms, wall_ms
 from millstream.server.execution.lookup cimport Row, Statistics, Table, unknown_command
 from millstream.server.monitor.histogram cimport Histogram
 from millstream.server.protocol.outbox cimport OUTPUT_MAX, Client, Outbox
@@ -43,7 +43,7 @@ from millstream.commands.engine.group_lifecycle import group_moment
 from millstream.commands.engine.settling import lease_moment
 from millstream.errors import DEBUG_NOT_ALLOWED, LOADING, CommandError, wrong_arity
 from millstream.server.execution.backpressure import Backpressure
-from millstream.server.execution.clock import wall_clock_ms
+from millstream.server.clock import wall_clock_ms
 from millstream.server.execution.client_pause import Pause
 from millstream.server.protocol.resp import encode_reply
 from millstream.server.execution.blocking import INTERNAL, UNBLOCKED

@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from millstream.commands.access.permission cimport Demand
 from millstream.commands.runtime.arguments cimport Args, is_word
 from millstream.encoding cimport Slice
-from millstream.server.execution.clock cimport monotonic_ns
+from millstream.server.clock cimport monotonic_ns
 from millstream.server.protocol.outbox cimport Client
 
 from millstream.commands.table.containers import unknown_subcommand

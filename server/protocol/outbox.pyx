@@ -22,11 +22,11 @@ OUTPUT_MAX held or made, or the transport is `paused` | everything was sent (`ro
 """
 
 from libc.stdint cimport UINT64_MAX, uint64_t
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from collections import deque
 
 from millstream.commands.runtime.context cimport Session
+from millstream.server.clock cimport monotonic_ns
 
 
 cdef class Client(Session):
@@ -83,12 +83,6 @@ cdef class Client(Session):
     def output_bytes(self) -> int:
         """Bytes of replies that were not sent yet."""
         return self.held_bytes
-
-
-cdef uint64_t monotonic_ns() noexcept:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <uint64_t>now.tv_sec * 1000000000 + <uint64_t>now.tv_nsec
 
 
 cdef uint64_t size_of(data) except? 0:
