@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the benchmark and return the exit code."""
     options = parse(words)
     if options.list:
-        print("\n".join(f"{row.name:<24}{row.section:<22}{row.title}" for row in ROWS))
+        print("\n".join(listed(choose(options))))
         return 0
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
@@ -48,6 +48,13 @@ def main(words: Sequence[str] | None = None) -> int:
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
+
+
+def listed(rows: Sequence[Row]) -> list[str]:
+    """Name, section and title of each row, in columns."""
+    names = max(len(row.name) for row in rows)
+    sections = max(len(row.section) for row in rows)
+    return [f"{row.name:<{names}}  {row.section:<{sections}}  {row.title}" for row in rows]
 
 
 def parse(words: Sequence[str] | None) -> argparse.Namespace:

@@ -12,7 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench import client_rows, metrics_rows, replica_rows, small_rows, tls_rows, writer_rows
+from bench import (
+    client_rows,
+    metrics_rows,
+    replica_rows,
+    small_rows,
+    tls_rows,
+    wake_rows,
+    writer_rows,
+)
 from bench.command_rows import ALONE, MESSAGES, OTHERS, CommandRow
 from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
@@ -39,6 +47,7 @@ DIALECTS = "X commands against T commands"
 MEMORY = "Memory"
 SEEK = "Seek"
 WAKING = "Blocked readers"
+CONNECTIONS = "Connections and starts"
 WRITERS = "Reservations, our server against itself"
 CLIENT = "The Python client against plain redis-py"
 METRICS = "Metrics, our server alone"
@@ -165,6 +174,11 @@ def memory_payload(harness: Harness) -> Lanes:
     return harness.memory(PAYLOAD)
 
 
+@row("unique-names", MEMORY, "memory, 10 unique field names", Goal(ratio=0.9), unit="bytes/entry")
+def memory_unique_names(harness: Harness) -> Lanes:
+    return small_rows.unique_names(harness)
+
+
 @row("memory-pending", MEMORY, "memory, pending entry", memory_goal(0.50), unit="bytes/entry")
 def memory_pending(harness: Harness) -> Lanes:
     return harness.pending_memory(harness.plan.size(MILLION, MILLION // 4))
@@ -176,6 +190,22 @@ def memory_pending(harness: Harness) -> Lanes:
 @row("wake-readers", WAKING, "1,000 readers, one append", Goal(ratio=1.6, rate_ratio=1.6))
 def wake_readers(harness: Harness) -> Lanes:
     return woken_readers(harness, readers=1000, full=40, quick=8)
+
+
+row("wake-xread", WAKING, "XREAD, and XADD that wakes it",
+    Goal(ratio=1.0))(wake_rows.woken_reader)  # fmt: skip
+row("wake-xreadgroup", WAKING, "XREADGROUP, and XADD that wakes",
+    Goal(ratio=1.0))(wake_rows.woken_worker)  # fmt: skip
+row("wake-xread-1000", WAKING, "XREAD of 1,000 streams, and XADD",
+    Goal(ratio=1.0))(wake_rows.woken_reader_of_many)  # fmt: skip
+
+
+# Connections and starts
+
+
+row("accept", CONNECTIONS, "connect, PING, disconnect", Goal(ratio=0.95))(wake_rows.accepted)
+row("empty-start", CONNECTIONS, "start, empty directory",
+    Goal(cost_max=150_000), unit="us")(wake_rows.empty_start)  # fmt: skip
 
 
 # Reservations, and the readers that follow
@@ -287,6 +317,12 @@ def journal_everysec(harness: Harness) -> Lanes:
     return harness.appends(SENSOR_ENTRY, 16, full=1_600_000, quick=160_000, directives=directives)
 
 
+@row("journal-always-p1", JOURNAL, "appendfsync always, -P 1", Goal(ratio=1.0))
+def journal_always_p1(harness: Harness) -> Lanes:
+    directives = journal_of("always")
+    return harness.appends(SENSOR_ENTRY, 1, full=200_000, quick=20_000, directives=directives)
+
+
 @row("journal-always-p16", JOURNAL, "appendfsync always, -P 16", Goal(ratio=2.0))
 def journal_always(harness: Harness) -> Lanes:
     directives = journal_of("always")
@@ -371,9 +407,6 @@ add_measured(LARGE, "us", (
      small_rows.large_values(100_000, 4000, 1000, EVERYSEC), Goal(ratio=1.0)),
     ("large-1m-everysec", "append of 1 MB, everysec",
      small_rows.large_values(1_000_000, 400, 100, EVERYSEC), Goal(ratio=1.0)),
-))  # fmt: skip
-add_measured(MEMORY, "bytes/entry", (
-    ("unique-names", "memory, 10 unique field names", small_rows.unique_names, Goal(ratio=0.9)),
 ))  # fmt: skip
 
 

@@ -27,6 +27,7 @@ POLL_S = 0.01
 SETTLE_TIMEOUT_S = 30.0
 IDLE_SHARE_MAX = 0.05
 PR_SET_PDEATHSIG = 1
+ASLEEP = "S"
 PARENT_FIELD = 1
 """The index in /proc/PID/stat, counted after the name in brackets."""
 UTIME_FIELD = 11
@@ -160,6 +161,14 @@ class Server:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise BenchError("the server has ended")
+
+    def wait_until_asleep(self, seen_ns: int) -> None:
+        """Return when the server has run since its CPU time was `seen_ns` and sleeps again, a few
+        microseconds after it does."""
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        while self.cpu_ns() == seen_ns or _stat_fields(self.pid)[0] != ASLEEP:
+            if time.monotonic() > deadline:
+                raise BenchError(f"the server did not fall asleep in {SETTLE_TIMEOUT_S:.0f} s")
 
     def settle(self) -> None:
         """Return when the server is idle, so that deferred work is included in the right

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import re
 import socket
@@ -24,7 +25,7 @@ from bench import (
     rows,
     spark,
 )
-from bench.__main__ import choose, command, parse
+from bench.__main__ import choose, command, listed, parse
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Reading
 
 CSV_HEADER = '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms"'
@@ -219,6 +220,18 @@ def test_row_names_are_unique_and_titles_fit_the_table() -> None:
     names = [made.name for made in rows.ROWS]
     assert len(set(names)) == len(names)
     assert max(len(made.title) for made in choose(parse(["--large", "100000000"]))) <= 32
+
+
+def test_rows_of_a_section_follow_each_other() -> None:
+    sections = [section for section, _ in itertools.groupby(made.section for made in rows.ROWS)]
+    assert len(set(sections)) == len(sections)
+
+
+def test_the_list_of_rows_has_columns() -> None:
+    lines = listed(choose(parse([])))
+    fields = [re.split(r"  +", line) for line in lines]
+    assert [name for name, _, _ in fields] == [made.name for made in rows.ROWS]
+    assert ["seek-large", "Seek", "seek in 20 M entries, -P 100"] in fields
 
 
 def test_quick_run_leaves_out_the_large_stream() -> None:
