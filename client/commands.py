@@ -137,7 +137,9 @@ class StreamCommands(Generic[T]):
         ['35.6']
         """
         return self._ask(
-            requests.tread(key, last_id, count, block, group, ttl, retry, expire, withinfo)
+            requests.tread(
+                key, last_id, count, block, requests.GroupWords(group, ttl, retry, expire), withinfo
+            )
         )
 
     def trange(

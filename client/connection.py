@@ -15,6 +15,8 @@ from redis.retry import Retry
 from millstream.client import redis_py
 from millstream.client.commands import NAMES, StreamCommands, read_reply
 from millstream.client.consumer import Consumer
+from millstream.client.core.deliveries import Terms
+from millstream.client.core.options import Options
 from millstream.client.core.position import Position
 from millstream.client.core.repeating import ReadRepeats
 from millstream.client.core.shards import Shard
@@ -210,14 +212,9 @@ class Millstream(_Client, StreamCommands[T], redis.Redis, Generic[T]):
             self,
             shards,
             position,
-            batch=batch,
-            order=order,
-            on_gap=on_gap,
-            max_wait=max_wait,
-            create=create,
-            clock=clock,
-            resolve=resolve,
-            on_event=on_event,
+            Options(batch, order, on_gap, max_wait, clock, create),
+            resolve,
+            on_event,
         )
 
     def writer(
@@ -273,9 +270,7 @@ class Millstream(_Client, StreamCommands[T], redis.Redis, Generic[T]):
             self,
             key,
             group,
-            ttl=ttl,
-            retry=retry,
-            expire=expire,
-            position=position,
-            batch=batch,
+            Terms(ttl, retry, expire),
+            position,
+            batch,
         )

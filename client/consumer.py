@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
-from millstream.client.core.deliveries import Deliveries
+from millstream.client.core.deliveries import Deliveries, Terms
 from millstream.client.core.requests import IdWord
 from millstream.client.core.waiting import check_block
 from millstream.client.errors import MillstreamError
@@ -39,16 +39,11 @@ class Consumer(Generic[T]):
         client: Any,
         key: Key,
         group: Key,
-        *,
-        ttl: float,
-        retry: float | None,
-        expire: float,
+        terms: Terms,
         position: str | ID,
         batch: int | None,
     ) -> None:
-        self._deliveries = Deliveries(
-            client, key, group, ttl, retry, expire, position, batch, time.monotonic
-        )
+        self._deliveries = Deliveries(client, key, group, terms, position, batch, time.monotonic)
         self._runner = Runner(client)
         self._closed = False
         self._run(self._deliveries.open())

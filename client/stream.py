@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import redis
 
 from millstream.client.core import position as positions
-from millstream.client.core.arguments import flag, function
+from millstream.client.core.arguments import function
 from millstream.client.core.follower import Follower
 from millstream.client.core.lineage import Servers
 from millstream.client.core.options import Options
@@ -49,19 +49,12 @@ class Stream(Generic[T]):
         client: Any,
         shards: Key | Shard | Iterable[Key | Shard],
         position: Position,
-        *,
-        batch: int,
-        order: str,
-        on_gap: str,
-        max_wait: float | None,
-        create: bool,
-        clock: bool | None,
+        options: Options,
         resolve: Callable[[str], Shard | None] | None,
         on_event: Callable[[Event], Any] | None,
     ) -> None:
-        options = Options(batch, order, on_gap, max_wait, clock)
         self._shards = parse_shards(shards)
-        self._create = flag("create", create)
+        self._create = options.create
         self._closed = False
         self._runner = Runner(client, function("on_event", on_event))
         servers = Servers(client, resolve, lambda made: check_client(made, redis.Redis))

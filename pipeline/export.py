@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import click
@@ -37,7 +37,7 @@ def _fail(problem: object) -> NoReturn:
     "type binary keeps them, in jsonl and csv as base64."
 )
 @click.argument("source", metavar="DIR|URL")
-@click.option("--format", "format_", required=True, type=click.Choice(["parquet", "jsonl", "csv"]))
+@click.option("--format", required=True, type=click.Choice(["parquet", "jsonl", "csv"]))
 @click.option("--key", metavar="PATTERN", help="Only streams that match; a pattern as in KEYS.")
 @click.option("--from", "start", metavar="ID|TIME", help="Only entries from this ID or time on.")
 @click.option("--to", "end", metavar="ID|TIME", help="Only entries up to this ID or time.")
@@ -52,17 +52,7 @@ def _fail(problem: object) -> NoReturn:
               help="Output file, replaced when all data is written; - for standard output.  "
               "[default: DIR's name with the format's]")  # fmt: skip
 @click.option("--db", type=click.IntRange(min=0), metavar="N", help="The database.  [default: 0]")
-def export(
-    source: str,
-    format_: str,
-    key: str | None,
-    start: str | None,
-    end: str | None,
-    schema: str | None,
-    mode: str,
-    output: str | None,
-    db: int | None,
-) -> None:
+def export(output: str | None, **request: Any) -> None:
     """Copy streams into one file for analysis: Parquet, JSON lines or CSV.
 
     DIR is a data directory, which a server may be using, or its URI (s3://...); URL is a server,
@@ -72,10 +62,10 @@ def export(
         from millstream.pipeline.exporting import Request
     except ImportError as error:
         _fail_for_missing(error)
-    request = Request(source, format_, key, start, end, schema, mode.upper(), db)
+    wanted = Request(**request)  # the names of the options are those of its fields
     for ended in (signal.SIGTERM, signal.SIGHUP):  # exit normally, which removes unfinished files
         signal.signal(ended, lambda number, _: sys.exit(128 + number))
-    _run(request, _default_name(source, format_) if output is None else output)
+    _run(wanted, _default_name(wanted.source, wanted.format) if output is None else output)
 
 
 def _run(request: Request, output: str) -> None:

@@ -19,6 +19,8 @@ from millstream.client.aio.lanes import more_time
 from millstream.client.aio.stream import Stream
 from millstream.client.aio.writer import Writer
 from millstream.client.commands import NAMES, read_reply
+from millstream.client.core.deliveries import Terms
+from millstream.client.core.options import Options
 from millstream.client.core.position import Position
 from millstream.client.core.repeating import ReadRepeats
 from millstream.client.core.shards import Shard
@@ -207,14 +209,9 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
             self,
             shards,
             position,
-            batch=batch,
-            order=order,
-            on_gap=on_gap,
-            max_wait=max_wait,
-            create=create,
-            clock=clock,
-            resolve=resolve,
-            on_event=on_event,
+            Options(batch, order, on_gap, max_wait, clock, create),
+            resolve,
+            on_event,
         )
 
     def writer(
@@ -270,9 +267,7 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
             self,
             key,
             group,
-            ttl=ttl,
-            retry=retry,
-            expire=expire,
-            position=position,
-            batch=batch,
+            Terms(ttl, retry, expire),
+            position,
+            batch,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.aio.running import Runner
 from millstream.client.consumer import entry_id
-from millstream.client.core.deliveries import Deliveries
+from millstream.client.core.deliveries import Deliveries, Terms
 from millstream.client.core.requests import IdWord
 from millstream.client.core.waiting import check_block
 from millstream.client.errors import MillstreamError
@@ -40,16 +40,11 @@ class Consumer(Generic[T]):
         client: Any,
         key: Key,
         group: Key,
-        *,
-        ttl: float,
-        retry: float | None,
-        expire: float,
+        terms: Terms,
         position: str | ID,
         batch: int | None,
     ) -> None:
-        self._deliveries = Deliveries(
-            client, key, group, ttl, retry, expire, position, batch, time.monotonic
-        )
+        self._deliveries = Deliveries(client, key, group, terms, position, batch, time.monotonic)
         self._runner = Runner(client)
         self._closed = False
         self._opened = False

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
 from millstream.client.core import arguments, requests
 from millstream.client.core.arguments import duration_ms
 from millstream.client.core.repeating import Repeater, lost
-from millstream.client.core.requests import Key
+from millstream.client.core.requests import GroupWords, Key
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Steps, Wait
 from millstream.client.core.waiting import WAIT_MAX_S, Patience, Stops, block_ms
@@ -47,6 +47,15 @@ def start_word(position: Any) -> str:
     )
 
 
+class Terms(NamedTuple):
+    """The times of a group: how long it lasts unused (0: for ever), after how long an entry is
+    delivered again (None: never), and for how long (0: for ever)."""
+
+    ttl_s: float
+    retry_s: float | None
+    expire_s: float
+
+
 class Deliveries:
     """The state of a consumer, and its decisions."""
 
@@ -55,9 +64,7 @@ class Deliveries:
         client: Any,
         key: Key,
         group: Key,
-        ttl_s: float,
-        retry_s: float | None,
-        expire_s: float,
+        terms: Terms,
         position: Any,
         batch: int | None,
         now: Clock,
@@ -68,11 +75,11 @@ class Deliveries:
         self._key = arguments.key("key", key)
         self._group = arguments.key("group", group)
         self._start = start_word(position)
-        self._ttl_ms = duration_ms("ttl", ttl_s)
-        self._retry_ms = None if retry_s is None else duration_ms("retry", retry_s)
-        self._expire_ms = duration_ms("expire", expire_s)
+        self._ttl_ms = duration_ms("ttl", terms.ttl_s)
+        self._retry_ms = None if terms.retry_s is None else duration_ms("retry", terms.retry_s)
+        self._expire_ms = duration_ms("expire", terms.expire_s)
         if batch is None:
-            batch = 1 if retry_s is None else BATCH
+            batch = 1 if terms.retry_s is None else BATCH
         self._batch = arguments.batch(batch)
         self._now = now
         self._repeater = Repeater(AWAY_MAX_S, now)
@@ -149,11 +156,7 @@ class Deliveries:
             self._start,
             count,
             block_ms,
-            self._group,
-            self._ttl_ms,
-            self._retry_ms,
-            self._expire_ms,
-            False,
+            GroupWords(self._group, self._ttl_ms, self._retry_ms, self._expire_ms),
         )
 
     def _pause_s(self, now_s: float, patience_s: float) -> float | None:

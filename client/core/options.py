@@ -16,6 +16,7 @@ class Options:
     on_gap: str = "raise"
     max_wait_s: float | None = 30.0
     clock: bool | None = None
+    create: bool = True
 
     def __post_init__(self) -> None:
         arguments.batch(self.batch)
@@ -27,6 +28,7 @@ class Options:
             raise ValueError(f"max_wait must be None or at least 0, not {self.max_wait_s!r}")
         if self.clock is not None:
             arguments.flag("clock", self.clock)
+        arguments.flag("create", self.create)
 
     @property
     def strict(self) -> bool:

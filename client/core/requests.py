@@ -226,23 +226,33 @@ def append_once(key: Key, producer: str, number: int, words: Sequence[Word]) -> 
 # ---------------------------------------------------------------- reading
 
 
+class GroupWords(NamedTuple):
+    """The group of a TREAD, if it reads for one, and the times of its entries."""
+
+    group: Key | None
+    ttl_ms: int = 0
+    retry_ms: int | None = None
+    expire_ms: int = 0
+
+    def words(self) -> list[Word]:
+        words: list[Word] = []
+        if self.group is not None:
+            words += ["GROUP", self.group, self.ttl_ms]
+        if self.retry_ms is not None:
+            words += ["RETRY", self.retry_ms, self.expire_ms]
+        return words
+
+
 def tread(
     key: Key,
     last_id: IdWord,
     count: int,
     block: int | None,
-    group: Key | None,
-    ttl: int,
-    retry: int | None,
-    expire: int,
-    withinfo: bool,
+    group: GroupWords,
+    withinfo: bool = False,
 ) -> Command[Any]:
     wait, wait_s = wait_words(block)
-    words: list[Word] = [key, id_word(last_id), count, *wait]
-    if group is not None:
-        words += ["GROUP", group, ttl]
-    if retry is not None:
-        words += ["RETRY", retry, expire]
+    words: list[Word] = [key, id_word(last_id), count, *wait, *group.words()]
     if withinfo:
         words += ["WITHINFO"]
     read = records(key)
@@ -256,7 +266,7 @@ def tread(
         *words,
         read=with_info if withinfo else read,
         wait_s=wait_s,
-        repeatable=group is None,
+        repeatable=group.group is None,
     )
 
 

@@ -10,7 +10,7 @@ import redis
 from tests.client.apis import rest, take
 
 from millstream.client import ID, Record
-from millstream.client.core.deliveries import Deliveries
+from millstream.client.core.deliveries import Deliveries, Terms
 from millstream.client.core.steps import Answer, Call, Wait
 
 
@@ -48,7 +48,7 @@ def test_closing_warns_of_entries_that_are_lost(ms: Any, caplog: pytest.LogCaptu
 def test_closing_tries_once_to_acknowledge_what_is_finished(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    deliveries = Deliveries("server", "s", "g", 0, 60, 0, "latest", 1, lambda: 0.0)
+    deliveries = Deliveries("server", "s", "g", Terms(0, 60, 0), "latest", 1, lambda: 0.0)
     finishing = deliveries.finish(Record(ID(5), "s", ["5.0", "n", "1"]))
     assert isinstance(next(finishing), Call)
     with pytest.raises(KeyboardInterrupt):
@@ -85,7 +85,7 @@ def test_follow_goes_on_while_entries_of_a_sealed_stream_may_come_again(ms: Any)
 
 def test_next_reads_also_when_a_look_for_the_end_is_on_its_way() -> None:
     now_s = 0.0
-    deliveries = Deliveries("server", "s", "g", 0, 60, 0, "latest", 1, lambda: now_s)
+    deliveries = Deliveries("server", "s", "g", Terms(0, 60, 0), "latest", 1, lambda: now_s)
     reading = deliveries.read(1.0)
     first = next(reading)
     assert isinstance(first, Wait)
