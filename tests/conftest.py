@@ -1,12 +1,9 @@
-"""Fixtures of the black-box tests: live servers, emptied between tests.
-
-Tests of commands that the server does not have yet are left out of the collection, and the head of
-the run says so: support/needs.py.
-"""
+"""Fixtures of the black-box tests: live servers, emptied between tests."""
 
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from tests.support import needs, order
+from tests.support import order
 from tests.support.client import RawClient
 from tests.support.server import Server, redis_program
 
@@ -25,23 +22,14 @@ settings.register_profile("millstream", deadline=None)
 settings.load_profile("millstream")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(*names): commands that the server must have")
-
-
-def pytest_report_header() -> str:
-    return needs.header()
+def pytest_configure() -> None:
+    # A shell that starts the tests in the background has them ignore SIGINT. The programs that they
+    # start would inherit this, and not end when a test interrupts them.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    def lacks_something(item: pytest.Item) -> bool:
-        names = [name for mark in item.iter_markers("needs") for name in mark.args]
-        return not all(map(needs.is_there, names))
-
-    left_out = [item for item in items if lacks_something(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not lacks_something(item)]
     if hasattr(config, "workerinput"):
         items[:] = order.longest_first(items, config.workerinput["workercount"])
 

@@ -12,12 +12,11 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.compat.peer import Peer, Words
-from tests.support import needs
 from tests.support.client import RawClient
 from tests.support.resp import Error, Map, Null, Reply, Simple, encode_command, show
 from tests.support.server import Server, redis_program
@@ -306,14 +305,10 @@ def _fewer_words(
 # ---------------------------------------------------------------------------------- many seeds
 
 
-def has(words: Sequence[str]) -> bool:
-    return needs.missing([word.upper() for word in words]) is None
-
-
 def drawn(seed: int, length: int = LENGTH) -> tuple[int, list[Words]]:
     """A seed's protocol and requests."""
     chance = random.Random(seed)
-    return chance.choice([2, 3]), Peer(chance, has, chance.random() < 0.7).play(length)
+    return chance.choice([2, 3]), Peer(chance, chance.random() < 0.7).play(length)
 
 
 def new_servers(folder: Path) -> tuple[Server, Server]:

@@ -36,13 +36,10 @@ FAR_S = 4_000_000_000  # a moment to expire at, in the year 2096
 class Peer:
     """One player: what it says next depends on `chance` and on what it has said."""
 
-    def __init__(
-        self, chance: random.Random, has: Callable[[Sequence[str]], bool], gaps: bool = True
-    ) -> None:
-        """`has` tells whether the servers know these words; without `gaps` nothing is deleted
-        from inside a stream, which is where versions count a group's lag differently."""
+    def __init__(self, chance: random.Random, gaps: bool = True) -> None:
+        """Without `gaps` nothing is deleted from inside a stream, which is where versions count a
+        group's lag differently."""
         self.chance = chance
-        self.has = has
         self.next_ms = 1
         self.spoilt = chance.choice([0, 0.05, 0.3])
         self.longer = chance.random() < 0.5  # streams of many blocks
@@ -54,9 +51,8 @@ class Peer:
         self.nodes = chance.random() < 0.4
         if self.nodes:
             commands = {name: say for name, say in commands.items() if name not in MIXING}
-        known = [(say, weight) for name, (say, weight) in commands.items() if has(name.split())]
-        self.says = [say for say, _ in known]
-        self.weights = [weight * chance.choice([0.3, 1, 1, 3]) for _, weight in known]
+        self.says = [say for say, _ in commands.values()]
+        self.weights = [weight * chance.choice([0.3, 1, 1, 3]) for _, weight in commands.values()]
 
     def play(self, length: int) -> list[Words]:
         """Some requests, with a look at everything now and then and at the end."""
@@ -83,7 +79,7 @@ class Peer:
 
     def say(self) -> list[Words]:
         [say] = self.chance.choices(self.says, self.weights)
-        said = [words for words in say(self) if self.has(words)]
+        said = list(say(self))
         if said and self.chance.random() < self.spoilt:
             said[-1] = self.spoil(said[-1])
         return said
@@ -99,7 +95,7 @@ class Peer:
             for group in ("g", "h"):
                 requests += [["XINFO", "CONSUMERS", key, group], ["XPENDING", key, group],
                              ["XPENDING", key, group, "-", "+", "1000"]]  # fmt: skip
-        return [words for words in requests if self.has(words)]
+        return requests
 
     def spoil(self, words: Words) -> Words:
         """Leave out, double, exchange or replace a word."""
@@ -128,8 +124,6 @@ class Peer:
         """Whether both servers must answer this alike, and at once."""
         upper = [word.upper() for word in words]
         if upper[0] not in {say.split()[0] for say in {**COMMANDS, **GAPS}}:
-            return False
-        if not self.has(upper):
             return False
         if "*" in words or (">" in words and upper[0] != "XREADGROUP"):
             return False

@@ -44,8 +44,8 @@ async def pending(broker: RedisBroker) -> int:
 @pytest.mark.parametrize(
     "takes_over_by",
     [
-        pytest.param("min_idle_time", marks=pytest.mark.needs("XAUTOCLAIM")),
-        pytest.param("claim_min_idle_time", marks=pytest.mark.needs("XREADGROUP CLAIM")),
+        "min_idle_time",
+        "claim_min_idle_time",
     ],
 )
 def test_what_one_worker_fails_at_another_takes_over_after_a_restart(
@@ -132,7 +132,6 @@ def test_a_running_worker_goes_on_after_a_restart(durable_server: Server, query:
 
 
 @PROTOCOLS
-@pytest.mark.needs("SUBSCRIBE", "PUBLISH")
 def test_a_handlers_answer_comes_back_over_a_channel(server: Server, query: str) -> None:
     async def program(restart: Restart) -> None:
         broker = broker_of(server, query)

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.support import needs
 from tests.support.client import ConnectionClosed
 from tests.support.recordings import in_recorded_form, read_recording
 from tests.support.server import Server
@@ -20,11 +19,9 @@ FOLDER = Path(__file__).parent / "golden"
 
 
 @cache
-def recorded(protocol: int) -> list[tuple[str, str, str | None]]:
-    """The commands of a recording: words, reply, and the missing command that leaves it out."""
-    pairs = read_recording(FOLDER / f"redis-8.6-resp{protocol}.txt")
-    reasons = needs.missing_in_recording(pairs)
-    return [(*pair, reason) for pair, reason in zip(pairs, reasons, strict=True)]
+def recorded(protocol: int) -> list[tuple[str, str]]:
+    """The commands of a recording: words and reply."""
+    return read_recording(FOLDER / f"redis-8.6-resp{protocol}.txt")
 
 
 class Replay:
@@ -33,9 +30,7 @@ class Replay:
     def __init__(self, server: Server, protocol: int) -> None:
         self.came: dict[int, str] = {}
         with server.client(protocol) as client:
-            for number, (command, _, left_out) in enumerate(recorded(protocol)):
-                if left_out:
-                    continue
+            for number, (command, _) in enumerate(recorded(protocol)):
                 try:
                     self.came[number] = in_recorded_form(client.call(*shlex.split(command)))
                 except (TimeoutError, ConnectionClosed) as error:
@@ -54,10 +49,9 @@ def _cases() -> list[object]:
             protocol,
             number,
             id=f"RESP{protocol} {number:03} {command}",
-            marks=needs.mark([left_out]),
         )
         for protocol in (2, 3)
-        for number, (command, _, left_out) in enumerate(recorded(protocol))
+        for number, (command, _) in enumerate(recorded(protocol))
     ]
 
 

@@ -94,8 +94,8 @@ def converse(server: Server, library: str, protocol: int, calls: list[list[Any]]
 @pytest.mark.parametrize(
     "calls",
     [
-        pytest.param(CONVERSATION, marks=pytest.mark.needs("XSETID")),
-        pytest.param(CLAIMS, marks=pytest.mark.needs("XCLAIM", "XAUTOCLAIM")),
+        CONVERSATION,
+        CLAIMS,
     ],
     ids=["conversation", "claims"],
 )
@@ -134,7 +134,6 @@ LATER: list[tuple[list[Any], Any]] = [
 
 @PROTOCOLS
 @LIBRARIES
-@pytest.mark.needs("XDELEX", "XACKDEL", "XREADGROUP CLAIM", "XCFGSET")
 def test_client_returns_what_redis_8_promises(server: Server, library: str, protocol: int) -> None:
     calls, promised = zip(*LATER, strict=True)
     # Methods are made from a list of commands; what is not on it goes through `call`.
@@ -146,7 +145,6 @@ def test_client_returns_what_redis_8_promises(server: Server, library: str, prot
 
 @PROTOCOLS
 @LIBRARIES
-@pytest.mark.needs("MULTI", "SUBSCRIBE", "PUBLISH", "XCLAIM", "XAUTOCLAIM")
 def test_no_order_is_lost_or_done_twice_over_a_restart(
     durable_server: Server, library: str, protocol: int
 ) -> None:

@@ -92,8 +92,8 @@ CLAIMS: list[list[Any]] = [
 @pytest.mark.parametrize(
     "calls",
     [
-        pytest.param(CONVERSATION, marks=pytest.mark.needs("XSETID")),
-        pytest.param(CLAIMS, marks=pytest.mark.needs("XCLAIM", "XAUTOCLAIM")),
+        CONVERSATION,
+        CLAIMS,
     ],
     ids=["conversation", "claims"],
 )
@@ -138,7 +138,6 @@ ONLY_6: list[tuple[list[Any], Any]] = [
 
 
 @CLIENTS
-@pytest.mark.needs("XDELEX", "XACKDEL")
 def test_client_returns_what_redis_8_promises(server: Server, library: str, protocol: int) -> None:
     calls, promised = zip(*LATER, strict=True)
     came = converse(server, library, protocol, list(calls))
@@ -146,7 +145,6 @@ def test_client_returns_what_redis_8_promises(server: Server, library: str, prot
 
 
 @pytest.mark.parametrize("protocol", [2, 3], ids=["RESP2", "RESP3"])
-@pytest.mark.needs("XCFGSET")
 def test_a_repeated_append_answers_the_first_ones_id(server: Server, protocol: int) -> None:
     calls, promised = zip(*ONLY_6, strict=True)
     came = converse(server, "redis", protocol, list(calls))
@@ -158,7 +156,6 @@ def test_a_repeated_append_answers_the_first_ones_id(server: Server, protocol: i
 
 
 @CLIENTS
-@pytest.mark.needs("MULTI", "SUBSCRIBE", "PUBLISH", "XCLAIM", "XAUTOCLAIM")
 def test_no_order_is_lost_or_done_twice_over_a_restart(
     durable_server: Server, library: str, protocol: int
 ) -> None:

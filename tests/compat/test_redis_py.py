@@ -134,7 +134,7 @@ def test_a_client_blocked_in_a_thread_is_woken(server: Server, protocol: int) ->
 
 @pytest.mark.parametrize(
     "transaction",
-    [False, pytest.param(True, marks=pytest.mark.needs("MULTI", "EXEC"))],
+    [False, True],
     ids=["pipeline", "transaction"],
 )
 def test_pipelines_and_transactions(server: Server, protocol: int, transaction: bool) -> None:
@@ -148,7 +148,6 @@ def test_pipelines_and_transactions(server: Server, protocol: int, transaction: 
         assert pipeline.execute() == [b"1-1", [[b"1.1", b"f", b"v"]], 0]
 
 
-@pytest.mark.needs("SET EX", "TTL")
 def test_a_string_with_a_time_to_live(server: Server, protocol: int) -> None:
     with connect(server, protocol) as client:
         assert client.set("k", "v", ex=100)

@@ -222,8 +222,8 @@ CLAIMING = [
 CONVERSATIONS = {
     "appending": APPENDING,
     "reading": READING,
-    "groups": pytest.param(GROUPS, marks=pytest.mark.needs("XINFO STREAM FULL")),
-    "claiming": pytest.param(CLAIMING, marks=pytest.mark.needs("XCLAIM", "XAUTOCLAIM")),
+    "groups": GROUPS,
+    "claiming": CLAIMING,
 }
 
 
@@ -309,19 +309,15 @@ LIMITED_READS = [
 ]
 
 
-def later(calls: list[tuple[Call, Any]], *needs: str) -> Any:
-    return pytest.param(calls, marks=pytest.mark.needs(*needs), id=" ".join(needs).lower())
-
-
 @CLIENTS
 @pytest.mark.parametrize(
     "promised",
     [
-        later(TRIM_AND_DELETE, "XDELEX", "XACKDEL"),
-        later(ONCE_ONLY, "XCFGSET"),
-        later(CLAIMING_READS, "XREADGROUP CLAIM", "XCLAIM"),
-        later(RELEASING, "XNACK"),
-        later(LIMITED_READS, "XREAD MAXSIZE", "XREADGROUP MAXSIZE"),
+        pytest.param(TRIM_AND_DELETE, id="xdelex xackdel"),
+        pytest.param(ONCE_ONLY, id="xcfgset"),
+        pytest.param(CLAIMING_READS, id="xreadgroup claim xclaim"),
+        pytest.param(RELEASING, id="xnack"),
+        pytest.param(LIMITED_READS, id="xread maxsize xreadgroup maxsize"),
     ],
 )
 def test_client_returns_what_redis_8_promises(
@@ -385,7 +381,6 @@ def work(client: Any, consumer: str, start: str, count: int) -> list[bytes]:
     return done
 
 
-@pytest.mark.needs("XCLAIM", "XAUTOCLAIM")
 @pytest.mark.parametrize("way", ["SIGTERM", "SIGKILL"])
 def test_no_job_is_lost_or_done_twice_over_a_restart(
     durable_server: Server, protocol: int, way: str
@@ -482,7 +477,6 @@ def deliver_to_a_blocked_reader(server: Server, protocol: int, append: Callable[
     return asyncio.run(play())
 
 
-@pytest.mark.needs("MULTI", "EXEC")
 def test_a_blocked_reader_is_given_all_that_a_transaction_appends(
     server: Server, protocol: int
 ) -> None:

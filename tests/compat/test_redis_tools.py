@@ -145,7 +145,6 @@ def test_benchmark_runs_without_a_warning(server: Server, name: str, pipeline: s
     check_benchmark(server, pipeline, BENCHMARKS[name])
 
 
-@pytest.mark.needs("INCR", "MSET")
 @pytest.mark.parametrize("pipeline", ["1", "16"])
 def test_benchmark_of_counters_runs_without_a_warning(server: Server, pipeline: str) -> None:
     check_benchmark(server, pipeline, ["-t", "incr,mset"])

@@ -61,7 +61,6 @@ async def result_of(task: Any) -> Any:
 
 
 @PROTOCOLS
-@pytest.mark.needs("XAUTOCLAIM", "MULTI", "SCRIPT LOAD", "EVALSHA")
 def test_tasks_on_a_stream_are_done_over_a_restart(durable_server: Server, query: str) -> None:
     url = url_of(durable_server, query)
 
@@ -101,7 +100,6 @@ def test_tasks_on_a_stream_are_done_over_a_restart(durable_server: Server, query
 
 
 @PROTOCOLS
-@pytest.mark.needs("XAUTOCLAIM", "MULTI", "SCRIPT LOAD", "EVALSHA")
 def test_a_task_left_by_a_killed_worker_is_done_by_another(server: Server, query: str) -> None:
     url = url_of(server, query)
 
@@ -128,7 +126,6 @@ def test_a_task_left_by_a_killed_worker_is_done_by_another(server: Server, query
 
 
 @PROTOCOLS
-@pytest.mark.needs("SUBSCRIBE", "PUBLISH", "SET EX", "GETDEL")
 def test_tasks_told_to_all_workers_give_results(server: Server, query: str) -> None:
     url = url_of(server, query)
 

@@ -40,8 +40,7 @@ def test_a_wrong_password(replicas: Replicas) -> None:
     assert_is_refused(replicas, "WRONGPASS invalid username-password pair")
     replica.config_set("masterauth", "right")
     replicas.follow("b", "a")
-    wait_until(lambda: is_up(replica))
-    assert replica.xlen("s") == 20
+    wait_until(has_same(primary, replica, "s"))
 
 
 def test_fewer_databases_than_the_primary(replicas: Replicas) -> None:

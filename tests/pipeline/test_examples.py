@@ -15,7 +15,7 @@ from tests.support.client import RawClient, as_list
 from tests.support.server import Server
 from tests.support.snapshots import Stream, write_snapshot
 
-pytestmark = [pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 PER_DAY = 24 * 30

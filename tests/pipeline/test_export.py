@@ -33,8 +33,6 @@ from millstream.pipeline.ddl import arrow_from_ddl
 from millstream.pipeline.options import OptionError
 from millstream.pipeline.schema import PARTS, arrow_schema
 
-live = pytest.mark.needs("TBLOCKS", "TSEEK", "TINFO")
-
 T0 = 1_700_000_000_000
 
 
@@ -84,7 +82,6 @@ def xrange(client: RawClient, key: str) -> list[tuple[str, list[bytes]]]:
     ]
 
 
-@live
 @pytest.mark.parametrize("source", ["directory", "server"])
 def test_a_parquet_file_has_the_entries_that_xrange_answers(
     durable_server: Server, tmp_path: Path, source: str
@@ -145,7 +142,6 @@ def test_key_and_bounds_choose_the_same_as_everywhere(
     assert found == [{"key": f"s:{key}", "n": n} for key in (1, 2) for n in wanted]
 
 
-@live
 def test_a_server_is_asked_for_the_same(server: Server, client: RawClient, tmp_path: Path) -> None:
     for key in range(3):
         client.pipeline([("XADD", f"s:{key}", f"{T0 + n}-0", "n", str(n)) for n in range(500)])

@@ -21,7 +21,6 @@ from tests.support.server import Server
 DEADLINE_S = 570  # only a program that hangs takes as long
 
 pytestmark = [
-    pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO"),
     pytest.mark.timeout(900),
 ]
 

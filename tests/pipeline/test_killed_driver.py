@@ -26,8 +26,6 @@ KEYS = (b"a", b"b", b"c")
 KILLS = 3
 ROUNDS = 800  # an entry of each stream; two batches of the query and more
 
-pytestmark = pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO")
-
 
 @contextlib.contextmanager
 def copying(

@@ -16,7 +16,7 @@ from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.resp import Reply, Simple
 from tests.support.server import Server
 
-pytestmark = [pytest.mark.needs("TRESERVE", "TBLOCKS", "TINFO"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 WRITERS = [b"w1", b"w2", b"w3"]
 KEYS = [b"s:a", b"s:b"]

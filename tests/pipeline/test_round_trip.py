@@ -18,7 +18,6 @@ from tests.support.waiting import wait_until
 from millstream.__main__ import main
 
 pytestmark = [
-    pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO"),
     pytest.mark.timeout(300),
 ]
 

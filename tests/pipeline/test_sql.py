@@ -17,7 +17,6 @@ from millstream.pipeline.options import OptionError
 from millstream.pipeline.table import METADATA, table_schema
 
 pytestmark = [
-    pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO"),
     pytest.mark.timeout(300),
 ]
 

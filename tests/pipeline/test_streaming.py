@@ -24,7 +24,6 @@ from millstream.pipeline.range_plan import DataLossError
 from millstream.pipeline.server import ServerError
 
 pytestmark = [
-    pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO"),
     pytest.mark.timeout(300),
 ]
 

@@ -20,7 +20,6 @@ from millstream.pipeline.row_encoder import RowError
 from millstream.pipeline.writer import BatchWriter, Written
 
 pytestmark = [
-    pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO"),
     pytest.mark.timeout(300),
 ]
 

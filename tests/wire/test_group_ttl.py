@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from tests.support import needs
 from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.resp import Error
 from tests.support.waiting import wait_until
@@ -43,11 +42,7 @@ NOT_REFRESHING: dict[str, list[str]] = {
     "TACK of another group": ["TACK", "s", "other", "1.1"],
 }
 COMMANDS = {**REFRESHING, **NOT_REFRESHING}
-NAMES = [
-    *(name for name in REFRESHING if name not in ("XCLAIM", "XAUTOCLAIM")),
-    pytest.param("XCLAIM", marks=pytest.mark.needs("XCLAIM")),
-    pytest.param("XAUTOCLAIM", marks=pytest.mark.needs("XAUTOCLAIM")),
-]
+NAMES = list(REFRESHING)
 
 
 @dataclass
@@ -65,24 +60,23 @@ def living_groups(client: RawClient) -> set[str]:
 
 
 def measure(client: RawClient) -> dict[str, Lifetime]:
-    """The life of one group for each command that the server has."""
-    commands = {name: words for name, words in COMMANDS.items() if not needs.missing(words)}
+    """The life of one group for each command."""
     client.call("XADD", "s", "1-1", "f", "v")
     made_before = time.monotonic()
-    for name in commands:
+    for name in COMMANDS:
         read = ["TREAD", "s", "0", "10", "GROUP", name, str(TTL_MS), "RETRY", "1000000", "0"]
         assert client.call(*read) == [[b"1.1", b"f", b"v"]]
     end = made_before + WAIT_BEFORE_REFRESH_MS / 1000
     wait_until(lambda: time.monotonic() >= end)
     refreshed_before = time.monotonic()
-    for name, words in commands.items():
+    for name, words in COMMANDS.items():
         reply = client.call(*[word.format(group=name) for word in words])
         assert not isinstance(reply, Error), (name, reply)
     gone: dict[str, float] = {}
 
     def look() -> set[str]:
         alive = living_groups(client)
-        for name in commands.keys() - alive - gone.keys():
+        for name in COMMANDS.keys() - alive - gone.keys():
             gone[name] = time.monotonic()
         return alive
 
