@@ -3,17 +3,17 @@ a server under test brings a clock of its own instead. Compiled modules read the
 
 from __future__ import annotations
 
-import time
+from time import monotonic_ns, time_ns
 
 
 def wall_clock_ms() -> int:
     """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
+    return time_ns() // 1_000_000
 
 
 def wall_clock_us() -> int:
     """Microseconds since the epoch."""
-    return time.time_ns() // 1000
+    return time_ns() // 1000
 
 
 class SteadyClock:
@@ -35,4 +35,4 @@ class SteadyClock:
 
 
 def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+    return monotonic_ns() // 1_000_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION
-from millstream.commands.runtime.replies import OK, Verbatim
+from millstream.commands.runtime.replies import OK, NumberTexts, Verbatim
 from millstream.commands.table.containers import container
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
@@ -49,14 +49,14 @@ def info(ctx: Context, args: Args) -> object:
     since="2.6.0",
     summary="Returns the server time.",
     tips="nondeterministic_output",
-    traits="dataless",
+    traits="hot dataless",
 )
 def time(ctx: Context, args: Args) -> object:
     """[seconds since 1970, microseconds of that second] at this moment. Other commands use the
     millisecond in which their batch began.
     """
     seconds, rest_us = divmod(ctx.server.now_us(), 1_000_000)
-    return [str(seconds).encode(), str(rest_us).encode()]
+    return NumberTexts(seconds, rest_us)
 
 
 # CONFIG

@@ -57,7 +57,9 @@ def _add(ctx: Context, key: bytes, amount: int) -> int:
 )
 def incr(ctx: Context, args: Args) -> object:
     """The new value, a signed 64-bit integer. The expiry is kept."""
-    return _add(ctx, args.take(), 1)
+    key = args.take()
+    total = ctx.add_to_integer(key, 1)
+    return _add(ctx, key, 1) if total is None else total
 
 
 @command(
@@ -70,10 +72,13 @@ def incr(ctx: Context, args: Args) -> object:
     "Uses 0 as initial value if the key doesn't exist.",
     syntax="key",
     key_use="RW access update",
+    traits="hot",
 )
 def decr(ctx: Context, args: Args) -> object:
     """The new value, a signed 64-bit integer. The expiry is kept."""
-    return _add(ctx, args.take(), -1)
+    key = args.take()
+    total = ctx.add_to_integer(key, -1)
+    return _add(ctx, key, -1) if total is None else total
 
 
 @command(
@@ -86,11 +91,13 @@ def decr(ctx: Context, args: Args) -> object:
     "Uses 0 as initial value if the key doesn't exist.",
     syntax="key increment",
     key_use="RW access update",
+    traits="hot",
 )
 def incrby(ctx: Context, args: Args) -> object:
     """The new value, a signed 64-bit integer. The expiry is kept."""
-    key = args.take()
-    return _add(ctx, key, args.take_int())
+    key, amount = args.take(), args.take_int()
+    total = ctx.add_to_integer(key, amount)
+    return _add(ctx, key, amount) if total is None else total
 
 
 @command(
@@ -103,6 +110,7 @@ def incrby(ctx: Context, args: Args) -> object:
     "Uses 0 as initial value if the key doesn't exist.",
     syntax="key decrement",
     key_use="RW access update",
+    traits="hot",
 )
 def decrby(ctx: Context, args: Args) -> object:
     """The new value, a signed 64-bit integer. The expiry is kept."""

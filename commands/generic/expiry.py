@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.generic.keys import INT64_MAX, INT64_MIN, delete_keys, find, look_at
+from millstream.commands.generic.keys import INT64_MAX, INT64_MIN, delete_keys, find
 from millstream.commands.runtime.effects import effect
 from millstream.commands.table.registry import command
 from millstream.errors import CommandError, shown
@@ -25,8 +25,6 @@ CONDITIONS = (b"NX", b"XX", b"GT", b"LT")
 NO_CONDITIONS: frozenset[bytes] = frozenset()
 NX_WITH_OTHERS = "ERR NX and XX, GT or LT options at the same time are not compatible"
 GT_WITH_LT = "ERR GT and LT options at the same time are not compatible"
-
-NO_KEY, NO_EXPIRY = -2, -1  # what TTL answers
 
 
 def invalid_expiry(name: str) -> CommandError:
@@ -135,6 +133,7 @@ def _setter(
         summary=summary,
         syntax=f"key {syntax} [condition: NX | XX | GT | LT]",
         categories=("keyspace",),
+        traits="hot",
     )
 
 
@@ -144,12 +143,16 @@ def expire(ctx: Context, args: Args) -> object:
     it has one. GT and LT: the new time is later, or earlier, than the current one (a key without
     expiry counts as never expiring). A time of 0 or less deletes the key at once.
     """
+    if ctx.put_off_expiry(args, ctx.now_ms, 1000):
+        return 1
     return _expire(ctx, args, "expire", base_ms=ctx.now_ms, unit_ms=1000)
 
 
 @_setter("PEXPIRE", "2.6.0", "Sets the expiration time of a key in milliseconds.", "milliseconds")
 def pexpire(ctx: Context, args: Args) -> object:
     """As EXPIRE, in milliseconds."""
+    if ctx.put_off_expiry(args, ctx.now_ms, 1):
+        return 1
     return _expire(ctx, args, "pexpire", base_ms=ctx.now_ms, unit_ms=1)
 
 
@@ -161,6 +164,8 @@ def pexpire(ctx: Context, args: Args) -> object:
 )
 def expireat(ctx: Context, args: Args) -> object:
     """As EXPIRE, with an absolute time in seconds since 1970."""
+    if ctx.put_off_expiry(args, 0, 1000):
+        return 1
     return _expire(ctx, args, "expireat", base_ms=0, unit_ms=1000)
 
 
@@ -172,6 +177,8 @@ def expireat(ctx: Context, args: Args) -> object:
 )
 def pexpireat(ctx: Context, args: Args) -> object:
     """As EXPIRE, with an absolute time in milliseconds since 1970."""
+    if ctx.put_off_expiry(args, 0, 1):
+        return 1
     return _expire(ctx, args, "pexpireat", base_ms=0, unit_ms=1)
 
 
@@ -195,21 +202,13 @@ def persist(ctx: Context, args: Args) -> object:
 # ---------------------------------------------------------------- telling
 
 
-def _moment(ctx: Context, args: Args) -> int:
-    """A key's moment, or what the commands here answer without one."""
-    key = args.take()
-    if look_at(ctx, key) is None:
-        return NO_KEY
-    return ctx.db.expiry_ms(key) or NO_EXPIRY
-
-
 def _seconds(ms: int) -> int:
     """Rounded to the nearest; what is no time stays as it is."""
     return (ms + 500) // 1000 if ms >= 0 else ms
 
 
 def _time_left(ctx: Context, args: Args) -> int:
-    at_ms = _moment(ctx, args)
+    at_ms = ctx.take_expiry_ms(args)
     return max(0, at_ms - ctx.now_ms) if at_ms >= 0 else at_ms
 
 
@@ -227,6 +226,7 @@ def _teller(
         syntax="key",
         categories=("keyspace",),
         tips=tips,
+        traits="hot",
     )
 
 
@@ -238,7 +238,8 @@ def _teller(
 )
 def ttl(ctx: Context, args: Args) -> object:
     """The seconds left, -1 if the key has no expiry, -2 if it does not exist."""
-    return _seconds(_time_left(ctx, args))
+    at_ms = ctx.take_expiry_ms(args)
+    return _seconds(max(0, at_ms - ctx.now_ms)) if at_ms >= 0 else at_ms
 
 
 @_teller(
@@ -255,7 +256,7 @@ def pttl(ctx: Context, args: Args) -> object:
 @_teller("EXPIRETIME", "7.0.0", "Returns the expiration time of a key as a Unix timestamp.")
 def expiretime(ctx: Context, args: Args) -> object:
     """Seconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
-    return _seconds(_moment(ctx, args))
+    return _seconds(ctx.take_expiry_ms(args))
 
 
 @_teller(
@@ -265,4 +266,4 @@ def expiretime(ctx: Context, args: Args) -> object:
 )
 def pexpiretime(ctx: Context, args: Args) -> object:
     """Milliseconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
-    return _moment(ctx, args)
+    return ctx.take_expiry_ms(args)

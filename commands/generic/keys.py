@@ -34,6 +34,8 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 EMBEDDED_MAX_BYTES = 41  # a key and a string of together more are `raw` for OBJECT ENCODING
 
+NONE, STRING, STREAM = Simple(b"none"), Simple(b"string"), Simple(b"stream")
+
 SAME_OBJECT = "ERR source and destination objects are the same"
 DB_OUT_OF_RANGE = "ERR DB index is out of range"
 INT32_RANGE = f"ERR value is out of range, value must between {INT32_MIN} and {INT32_MAX}"
@@ -66,11 +68,11 @@ def find(ctx: Context, key: bytes) -> Value | None:
     return ctx.db.use(key)
 
 
-def type_name(value: Value | None) -> bytes:
+def type_name(value: Value | None) -> Simple:
     """What TYPE answers: ``string``, ``stream`` or ``none``."""
     if value is None:
-        return b"none"
-    return b"string" if isinstance(value, bytes) else b"stream"
+        return NONE
+    return STRING if isinstance(value, bytes) else STREAM
 
 
 def tell_overwritten(
@@ -130,12 +132,14 @@ def apply_del(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     categories=("keyspace",),
     key_use="RM delete",
     tips="request_policy:multi_shard response_policy:agg_sum",
+    traits="hot",
 )
 def del_(ctx: Context, args: Args) -> object:
     """The number of keys that existed. The groups and pending entries of a stream are deleted with
     it.
     """
-    return delete_keys(ctx, args.rest())
+    keys = ctx.take_present(args)
+    return delete_keys(ctx, keys) if keys else 0
 
 
 @command(
@@ -151,12 +155,14 @@ def del_(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
     key_use="RM delete",
     tips="request_policy:multi_shard response_policy:agg_sum",
+    traits="hot",
 )
 def unlink(ctx: Context, args: Args) -> object:
     """The same as DEL, which also frees large values lazily: the memory of a large stream is freed
     in small steps.
     """
-    return delete_keys(ctx, args.rest())
+    keys = ctx.take_present(args)
+    return delete_keys(ctx, keys) if keys else 0
 
 
 @command(
@@ -171,10 +177,11 @@ def unlink(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
     key_use="RO",
     tips="request_policy:multi_shard response_policy:agg_sum",
+    traits="hot",
 )
 def exists(ctx: Context, args: Args) -> object:
     """The number of keys that exist; a key that is given twice counts twice."""
-    return sum(look_at(ctx, key) is not None for key in args.rest())
+    return ctx.count_existing(args)
 
 
 @command(
@@ -214,10 +221,11 @@ def touch(ctx: Context, args: Args) -> object:
     syntax="key",
     categories=("keyspace",),
     key_use="RO",
+    traits="hot",
 )
 def type_(ctx: Context, args: Args) -> object:
     """`string`, `stream`, or `none` if the key does not exist."""
-    return Simple(type_name(look_at(ctx, args.take())))
+    return type_name(ctx.take_value(args))
 
 
 # ---------------------------------------------------------------- renaming and moving

@@ -10,9 +10,10 @@ under fake ones. `server` is the outside as far as commands may see it (commands
 its protocol).
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
 
-from millstream.encoding cimport Slice
+from millstream.commands.runtime.arguments cimport Args, parse_int
+from millstream.encoding cimport Slice, format_u64
 from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
@@ -20,6 +21,33 @@ from millstream.commands.runtime.effects import WAKES_READERS
 from millstream.commands.runtime.events import EVENT_CLASSES
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.streams.watch import end_watch
+
+
+cdef enum:
+    NO_KEY_MS = -2  # what TTL answers without a key
+    NO_EXPIRY_MS = -1  # and without an expiry
+
+
+cdef value_at(Context ctx, Slice* key):
+    """The value at a key for a command that only looks at it: counted as a hit or a miss."""
+    value = ctx.db.value_of(ctx.db.key_of(key))
+    if value is None:
+        ctx.count_miss(key)
+    else:
+        ctx.keyspace.hits += 1
+    return value
+
+
+cdef bytes decimal(int64_t number):
+    """A number as text."""
+    cdef char[21] text
+    cdef Py_ssize_t size
+    if number >= 0:
+        size = format_u64(text, <uint64_t>number)
+        return text[:size]
+    text[0] = c'-'
+    size = 1 + format_u64(text + 1, 0 - <uint64_t>number)
+    return text[:size]
 
 
 cdef class Session:
@@ -184,7 +212,98 @@ cdef class Context:
         else:
             self.keyspace.misses += 1
 
+    # ------------------------------------------------------------ looking at keys in a request
+
+    def take_value(self, Args args not None):
+        """The value at the key that is the next word, for a command that only looks at it: a hit or
+        a miss, no use of the key."""
+        return value_at(self, args.take_slice())
+
+    def count_existing(self, Args args not None) -> int:
+        """How many of the remaining words are keys that exist; each is looked at."""
+        cdef int64_t count = 0
+        while args.pos < args.count:
+            if value_at(self, args.take_slice()) is not None:
+                count += 1
+        return count
+
+    def take_expiry_ms(self, Args args not None) -> int:
+        """The expiry of the key that is the next word, in unix milliseconds: -2 when it does not
+        exist, -1 when it has none. The key is looked at."""
+        cdef Slice* key = args.take_slice()
+        if value_at(self, key) is None:
+            return NO_KEY_MS
+        if not self.db.expiries:
+            return NO_EXPIRY_MS
+        return self.db.expiries.get(self.db.key_of(key), NO_EXPIRY_MS)
+
+    def take_present(self, Args args not None) -> list:
+        """The remaining words that are keys which are there, expired ones too, in order."""
+        cdef list present = []
+        cdef Slice* word
+        while args.pos < args.count:
+            word = args.take_slice()
+            key = self.db.key_of(word)
+            if key in self.db.table:
+                present.append(key)
+        return present
+
     # ------------------------------------------------------------ changing
+
+    # The frequent cases of frequent commands. Each returns at once, with nothing done, when there
+    # is more to do than to change one value: an event, a watch, a snapshot, an error.
+
+    def overwrite(self, Args args not None) -> bool:
+        """Put a string in place of another one (SET key value); False: nothing was done."""
+        cdef bytes value
+        if args.count != 3 or self.events or self.db.expiries:
+            return False
+        key = self.db.key_of(&args.items[1])
+        value = args.items[2].ptr[:args.items[2].size]
+        if not self.db.replace_string(key, value, False):
+            return False
+        self.change((b"SET", key, value), None, 1)
+        return True
+
+    def add_to_integer(self, bytes key not None, int64_t amount):
+        """Add to the integer that a key has (INCR). Returns the sum; None: nothing was done."""
+        cdef int64_t number = 0
+        cdef bytes text
+        value = self.db.value_of(key)
+        if self.events or type(value) is not bytes or (
+                parse_int(<bytes>value, len(<bytes>value), &number) < 0):
+            return None
+        if number > INT64_MAX - amount if amount > 0 else number < INT64_MIN - amount:
+            return None
+        number += amount
+        text = decimal(number)
+        if not self.db.replace_string(key, text, True):
+            return None
+        self.change((b"UPDATE", key, text), None, 1)
+        return number
+
+    def put_off_expiry(self, Args args not None, int64_t base_ms, int64_t unit_ms) -> bool:
+        """Let a key expire later than now (EXPIRE key time, without conditions): at `base_ms` plus
+        the time in units of `unit_ms`. False: nothing was done."""
+        cdef int64_t at_ms = 0
+        cdef Slice* word
+        if args.count != 3:
+            return False
+        word = &args.items[2]
+        if parse_int(word.ptr, word.size, &at_ms) < 0 or not (
+                0 < at_ms <= (INT64_MAX - base_ms) // unit_ms):
+            return False
+        at_ms = base_ms + at_ms * unit_ms
+        if <uint64_t>at_ms <= self.now_ms:
+            return False
+        key = self.db.key_of(&args.items[1])
+        value = self.db.value_of(key)
+        if value is None or not self.db.put_off_expiry(key, at_ms):
+            return False
+        if self.keyspace.touching:
+            self.db.note_use(key, value)
+        self.change((b"EXPIRE", key, at_ms), b"expire", 1)
+        return True
 
     def changed(self, *effect, event, count=1) -> None:
         """A handler has changed data: record the effect, count the changes, notify, wake readers.

@@ -10,7 +10,7 @@ what is too long to make at once.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.encoding cimport Output
+from millstream.encoding cimport Output, format_u64
 from millstream.ids cimport Id
 
 
@@ -52,6 +52,22 @@ cdef Raw make_raw(bytes data):
     cdef Raw made = Raw.__new__(Raw)
     made.data = data
     return made
+
+
+cdef class NumberTexts(Encodable):
+    """An array of two numbers, each as a bulk string (TIME)."""
+    cdef uint64_t first
+    cdef uint64_t second
+
+    def __init__(self, uint64_t first, uint64_t second):
+        self.first = first
+        self.second = second
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef char[20] text
+        out.put_head(c'*', 2)
+        out.put_bulk(text, format_u64(text, self.first))
+        return out.put_bulk(text, format_u64(text, self.second))
 
 
 cdef class MapHead(Encodable):

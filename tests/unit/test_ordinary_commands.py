@@ -21,6 +21,7 @@ from millstream.errors import CommandError
 from millstream.server.config.directives import Config, changed_values
 from millstream.server.execution.access import Access
 from millstream.server.execution.pubsub import PubSub
+from millstream.server.protocol.resp import encode_reply
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
@@ -555,7 +556,8 @@ def test_a_wrong_flush_empties_nothing(room: Room, words: tuple[str, ...]) -> No
 
 
 def test_time_comes_from_the_server(room: Room) -> None:
-    assert room.call("TIME") == [b"1700000000", b"123045"]
+    reply = encode_reply(room.call("TIME"), 2)
+    assert reply == b"*2\r\n$10\r\n1700000000\r\n$6\r\n123045\r\n"
 
 
 def test_config(room: Room) -> None:
