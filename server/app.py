@@ -49,6 +49,7 @@ from millstream.server.net.connection import Connection
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls import make_link_context
 from millstream.server.open_files import fit_maxclients
+from millstream.server.pid_file import PidFile
 from millstream.server.protocol.output_limits import OutputLimits
 from millstream.server.replication.connecting import connect_link
 from millstream.server.replication.node import LinkProtocol
@@ -105,6 +106,7 @@ class Server:
         self.waits: dict[int, PositionWait] = {}
         self.stopping = asyncio.Event()
         self.supervision = Supervision(config.supervised)
+        self.pid_file = PidFile(config.located(config.pidfile))
         self.listeners = Listeners(config, lambda: Connection(self))
         self.metrics = Metrics(self)
         self._timer: asyncio.TimerHandle | None = None
@@ -168,6 +170,7 @@ class Server:
             next(slices)  # locks the directory
             await self.listeners.listen()
             await self.metrics.listen()
+            self.pid_file.write()
             if not await self._in_turns(slices):
                 LOGGER.info("stopped while loading: nothing was changed")
                 return False
@@ -493,7 +496,8 @@ class Server:
     def reload_files(self) -> None:
         """SIGHUP: open the log file again, and read the certificates again."""
         try:
-            log.configure(self.config.loglevel, self.config.logfile, self.config.log_format)
+            logfile = self.config.located(self.config.logfile)
+            log.configure(self.config.loglevel, logfile, self.config.log_format)
             self.listeners.renew()
         except StartError as problem:
             LOGGER.error("SIGHUP: %s; nothing was changed", problem)

@@ -13,13 +13,16 @@ import uvloop
 
 from millstream.server.app import Server
 from millstream.server.config.directives import Config
+from millstream.server.durability.data_files import prepare_directory
 from millstream.server.monitor import log
 
 
 def serve_until_stopped(config: Config, file: Path | None) -> bool:
     """Whether all data is on the disk at the end. `file` is the configuration file, which CONFIG
     REWRITE changes."""
-    log.configure(config.loglevel, config.logfile, config.log_format)
+    if config.logfile:
+        prepare_directory(config.dir)  # a relative name is in it
+    log.configure(config.loglevel, config.located(config.logfile), config.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config, file))
 
@@ -35,10 +38,13 @@ async def _serve(config: Config, file: Path | None) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, on_signal, number)
     server.loop.add_signal_handler(signal.SIGHUP, server.reload_files)
-    await server.start()
-    await server.stopping.wait()
-    _give_up_at_next_signal(server)
-    return await server.stop()
+    try:
+        await server.start()
+        await server.stopping.wait()
+        _give_up_at_next_signal(server)
+        return await server.stop()
+    finally:
+        server.pid_file.remove()
 
 
 def _give_up_at_next_signal(server: Server) -> None:

@@ -305,6 +305,13 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         section=LOG,
         mutable=False,
     )
+    pidfile: str = directive(
+        "",
+        TEXT,
+        "file with the number of the process, while the server runs; empty: none",
+        section=LOG,
+        mutable=False,
+    )
     logfile: str = directive(
         "", TEXT, "log file; empty: standard output", section=LOG, mutable=False
     )
@@ -373,6 +380,11 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
 
     # The lines `user NAME RULE ...` of the configuration file: no directive, since there are many.
     user_lines: list[Line] = field(default_factory=list)
+
+    def located(self, name: str) -> str:
+        """The path of a file that a directive names; empty if there is none. As in Redis, a
+        relative name begins at `dir`."""
+        return str(self.dir / name) if name else ""
 
     def shown(self, name: str) -> str:
         """A directive's value in the form of CONFIG GET."""

@@ -57,7 +57,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("max-new-connections-per-cycle", "10", (1, 1000), True),
     ("oom-score-adj", "no", ["no", "yes", "relative", "absolute"], True),
     ("oom-score-adj-values", "0 200 800", "scores", True),
-    ("pidfile", "", "text", False),
     ("proc-title-template", "{title} {listen-addr} {server-mode}", "text", True),
     ("propagation-error-behavior", "ignore", ["ignore", "panic", "panic-on-replicas"], True),
     ("set-proc-title", "yes", "yes", False),

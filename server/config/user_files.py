@@ -102,7 +102,7 @@ def configured_users(config: Config, users: Users) -> list[User]:
             "in both"
         )
     try:
-        return read_users(Path(config.aclfile), users)
+        return read_users(Path(config.located(config.aclfile)), users)
     except CommandError as problem:
         raise StartError(problem.message.removeprefix("ERR ")) from None
 

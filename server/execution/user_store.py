@@ -43,7 +43,7 @@ class UserStore:
     def _path(self) -> Path:
         if not self._config.aclfile:
             raise CommandError(NO_FILE)
-        return Path(self._config.aclfile)
+        return Path(self._config.located(self._config.aclfile))
 
     def load(self) -> None:
         """ACL LOAD; a CommandError changes nothing."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +50,7 @@ class Listeners:
         if config.tls_port:
             self._tls_sockets = bind_sockets(config.bind, config.tls_port, "tls-port")
         if config.unixsocket:
-            self._sockets.append(bind_unix(Path(config.unixsocket), config.unixsocketperm))
+            self._sockets.append(bind_unix(self._unix_path(), config.unixsocketperm))
 
     async def listen(self) -> None:
         """Accept connections from now on."""
@@ -105,7 +104,10 @@ class Listeners:
             bound.close()
         if self._config.unixsocket and self._servers:
             with contextlib.suppress(OSError):
-                os.unlink(self._config.unixsocket)
+                self._unix_path().unlink()
+
+    def _unix_path(self) -> Path:
+        return Path(self._config.located(self._config.unixsocket))
 
     def described(self) -> str:
         """Where the server listens, for the log."""

@@ -90,9 +90,11 @@ def make_link_context(config: Config) -> ssl.SSLContext | None:
         _set_ciphers(context, config.tls_ciphers)
     if config.tls_client_cert_file:
         files = Files(
-            "tls-client-", config.tls_client_cert_file, config.tls_client_key_file,
+            "tls-client-",
+            config.located(config.tls_client_cert_file),
+            config.located(config.tls_client_key_file),
             config.tls_client_key_file_pass,
-        )  # fmt: skip
+        )
         _load_certificate(context, files)
     elif config.tls_cert_file:
         _load_certificate(context, _server_files(config))
@@ -110,7 +112,12 @@ class Files(NamedTuple):
 
 
 def _server_files(config: Config) -> Files:
-    return Files("tls-", config.tls_cert_file, config.tls_key_file, config.tls_key_file_pass)
+    return Files(
+        "tls-",
+        config.located(config.tls_cert_file),
+        config.located(config.tls_key_file),
+        config.tls_key_file_pass,
+    )
 
 
 def _set_protocols(context: ssl.SSLContext, names: str) -> None:
@@ -135,13 +142,12 @@ def _set_options(context: ssl.SSLContext, config: Config) -> None:
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
     if config.tls_dh_params_file:
-        _readable("tls-dh-params-file", config.tls_dh_params_file)
+        path = config.located(config.tls_dh_params_file)
+        _readable("tls-dh-params-file", path)
         try:
-            context.load_dh_params(config.tls_dh_params_file)
+            context.load_dh_params(path)
         except (ssl.SSLError, OSError):
-            raise StartError(
-                f"tls-dh-params-file: {config.tls_dh_params_file} has no parameters in PEM"
-            ) from None
+            raise StartError(f"tls-dh-params-file: {path} has no parameters in PEM") from None
 
 
 def _set_ciphers(context: ssl.SSLContext, names: str) -> None:
@@ -186,7 +192,8 @@ def _check_certificates(directive: str, path: str) -> None:
 
 
 def _load_authorities(context: ssl.SSLContext, config: Config) -> None:
-    file, folder = config.tls_ca_cert_file, config.tls_ca_cert_dir
+    file = config.located(config.tls_ca_cert_file)
+    folder = config.located(config.tls_ca_cert_dir)
     if file:
         _readable("tls-ca-cert-file", file)
         _check_certificates("tls-ca-cert-file", file)
@@ -201,16 +208,15 @@ def _tried_out(context: ssl.SSLContext, config: Config) -> int:
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
-    trusting.load_verify_locations(config.tls_cert_file)
+    certificate = config.located(config.tls_cert_file)
+    trusting.load_verify_locations(certificate)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         trusting.minimum_version = context.minimum_version
     try:
         client = _handshake(context, trusting)
     except ssl.SSLCertVerificationError as problem:
-        raise StartError(
-            f"tls-cert-file: {config.tls_cert_file}: {problem.verify_message}"
-        ) from None
+        raise StartError(f"tls-cert-file: {certificate}: {problem.verify_message}") from None
     except ssl.SSLError as problem:
         raise StartError(
             "tls-protocols, tls-ciphers and the certificate do not fit: no handshake succeeds "
