@@ -23,7 +23,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_u64
-from millstream.storage.blocks.block cimport payload_of
+from millstream.storage.blocks.open_block cimport payload_of
 from millstream.storage.streams.held cimport add_entry, handed_out
 from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream

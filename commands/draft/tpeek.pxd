@@ -6,7 +6,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport BlockedRead
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
-from millstream.storage.blocks.block cimport Entry, View
+from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.held cimport Held, Run, Slot
 from millstream.storage.streams.stream cimport Stream
 

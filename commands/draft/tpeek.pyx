@@ -19,8 +19,10 @@ from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, make_
 from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport format_id, parse_id
-from millstream.storage.blocks.block cimport Entry, IdText, View, encode_entry
-from millstream.storage.streams.held cimport Run, Slot, Writer, handed_out, list_of_words
+from millstream.storage.blocks.encode cimport IdText, Selection, encode_entry
+from millstream.storage.blocks.layout cimport Entry, View
+from millstream.storage.streams.held cimport handed_out
+from millstream.storage.streams.segments cimport Run, Slot, Writer, list_of_words
 from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
 
 from millstream.commands.runtime.replies import Wait
@@ -339,14 +341,16 @@ cdef class Peek:
         """Entries up to the position."""
         cdef Stream stream = self.stream
         cdef EntryId start = self.after
+        cdef Selection wanted
         cdef EntryId last
         cdef int64_t made
         if self.is_full() or not id_less(
                 start.ms, start.seq, stream.last_ms, stream.last_seq):
             return 0
         step_up(&start)
-        made = stream.encode_range(self.out, start.ms, start.seq, MAX, MAX, self.limit - self.count,
-                                   True, SLICE_BYTES, &last)
+        wanted.start, wanted.end = start, EntryId(MAX, MAX)
+        wanted.limit, wanted.full_size = self.limit - self.count, SLICE_BYTES
+        made = stream.encode_range(self.out, &wanted, True, &last)
         self.count += <uint64_t>made
         if made:
             self.after = last

@@ -18,8 +18,10 @@ from millstream.commands.runtime.replies cimport Encodable
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
-from millstream.storage.blocks.block cimport Entry, View, payload_of
-from millstream.storage.streams.held cimport Held, Slot, Writer, handed_out, pack_list, words_of
+from millstream.storage.blocks.layout cimport Entry, View
+from millstream.storage.blocks.open_block cimport payload_of
+from millstream.storage.streams.held cimport Held, handed_out
+from millstream.storage.streams.segments cimport Slot, Writer, pack_list, words_of
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport SEALED, Stream
 

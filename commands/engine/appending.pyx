@@ -10,11 +10,12 @@ from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport Id, make_id
-from millstream.storage.blocks.block cimport payload_of
+from millstream.storage.blocks.open_block cimport payload_of
 from millstream.storage.streams.keyspace_core cimport AT_ONCE
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block
 from millstream.storage.streams.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
+from millstream.storage.streams.trimming cimport evict_all
 
 from millstream.commands.engine.restrictions import refuse_held, sealed_error
 from millstream.errors import EXHAUSTED, CommandError
@@ -162,7 +163,7 @@ cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
     if boundary is None:
         return 0
     if boundary == "all":
-        evicted = stream.evict_all()
+        evicted = evict_all(stream)
         if evicted:
             ctx.change((b"EVICT", key, b"+"), None, 0)
     else:

@@ -16,8 +16,8 @@ from millstream.commands.engine.group_lifecycle cimport change_pending, id_words
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
-from millstream.storage.blocks.block cimport encode_entry
-from millstream.storage.blocks.layout cimport Entry, IdText, View
+from millstream.storage.blocks.encode cimport IdText, encode_entry
+from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.group cimport (
     NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt,
 )

@@ -15,8 +15,9 @@ from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.ids cimport parse_id
-from millstream.storage.blocks.block cimport Block, encode_backward, encode_forward, view_of
-from millstream.storage.blocks.layout cimport IdText, View
+from millstream.storage.blocks.block cimport Block
+from millstream.storage.blocks.encode cimport IdText, Selection, encode_backward, encode_forward
+from millstream.storage.blocks.layout cimport View, view_of
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.replies import SlicedChain
@@ -179,13 +180,12 @@ cdef class EntryRange(Encodable):
 
     cdef int64_t encode_entries(self, Output out, uint64_t limit, Py_ssize_t full_size,
                                 EntryId* last) except -1:
+        cdef Selection wanted
+        wanted.start, wanted.end = self.start, self.end
+        wanted.limit, wanted.full_size = limit, full_size
         if self.reverse:
-            return self.stream.encode_reverse(
-                out, self.start.ms, self.start.seq, self.end.ms, self.end.seq, limit,
-                self.dotted, full_size, last)
-        return self.stream.encode_range(
-            out, self.start.ms, self.start.seq, self.end.ms, self.end.seq, limit,
-            self.dotted, full_size, last)
+            return self.stream.encode_reverse(out, &wanted, self.dotted, last)
+        return self.stream.encode_range(out, &wanted, self.dotted, last)
 
     cdef Sliced rest_after(self, EntryId* last, uint64_t left):
         """`left` entries after this one; all from the start on when it is NULL."""
@@ -228,18 +228,19 @@ cdef class SlicedRange(Sliced):
         cdef Output out = Output()
         cdef View view
         cdef IdText id_text
+        cdef Selection wanted
         cdef EntryId last
         cdef uint64_t made
         id_text.size = 0
         id_text.dotted = self.dotted
+        wanted.full_size = SLICE_BYTES
         while self.left and self.blocks and out.size < SLICE_BYTES:
             view_of((<Block>self.blocks[len(self.blocks) - 1]).head, &view)
+            wanted.start, wanted.end, wanted.limit = self.start, self.end, self.left
             if self.reverse:
-                made = encode_backward(out, &view, self.start.ms, self.start.seq, self.end.ms,
-                                       self.end.seq, self.left, SLICE_BYTES, &id_text, &last)
+                made = encode_backward(out, &view, &wanted, &id_text, &last)
             else:
-                made = encode_forward(out, &view, self.start.ms, self.start.seq, self.end.ms,
-                                      self.end.seq, self.left, SLICE_BYTES, &id_text, &last)
+                made = encode_forward(out, &view, &wanted, &id_text, &last)
             self.left -= made
             if made and self.reverse:
                 self.end = last

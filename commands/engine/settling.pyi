@@ -1,5 +1,6 @@
 from millstream.commands.runtime.context import Context
-from millstream.storage.streams.held import Held, Slot
+from millstream.storage.streams.held import Held
+from millstream.storage.streams.segments import Slot
 from millstream.storage.streams.stream import Stream
 
 def live_held(ctx: Context, key: bytes, stream: Stream) -> Held | None: ...

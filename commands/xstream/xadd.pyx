@@ -24,6 +24,7 @@ from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_part
 from millstream.storage.streams.held cimport handed_out
+from millstream.storage.streams.nodes cimport boundary_by_nodes
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.references import drop_references_between, trim_acked
@@ -324,8 +325,8 @@ cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream, Trim* trim,
 cdef boundary_of(Context ctx, Stream stream, Trim* trim):
     """The first id to keep, "all" when nothing is kept, None when everything is."""
     if trim.approximate:
-        return stream.boundary_by_nodes(
-            trim.keep if trim.by_length else None,
+        return boundary_by_nodes(
+            stream, trim.keep if trim.by_length else None,
             (trim.first_kept.ms, trim.first_kept.seq) if trim.by_id else None, limit_of(ctx, trim),
             trim.references > KEEP_REFERENCES)
     if trim.by_length:

@@ -29,8 +29,8 @@ from millstream.commands.engine.group_lifecycle cimport (
 from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
-from millstream.storage.blocks.block cimport encode_entry
-from millstream.storage.blocks.layout cimport Entry, IdText, View
+from millstream.storage.blocks.encode cimport IdText, encode_entry
+from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millstream.server.monitor.allocator import ResidentSet
-from millstream.storage.blocks.block import open_bytes
+from millstream.storage.blocks.open_block import open_bytes
 from millstream.storage.blocks.skiplist import sealed_bytes
 
 

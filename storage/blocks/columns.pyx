@@ -19,8 +19,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from millstream.encoding cimport Slice, format_u64
 from millstream.entry_id cimport EntryId, id_less
-from millstream.storage.blocks.block cimport entry_head, view_at
-from millstream.storage.blocks.layout cimport Entry, View, read_varint
+from millstream.storage.blocks.block cimport view_at
+from millstream.storage.blocks.layout cimport Entry, View, read_entry, read_varint
 from millstream.storage.blocks.block_check cimport fault_text, find_fault
 
 from enum import IntEnum
@@ -572,7 +572,7 @@ cdef class Decoder:
         entry.ms = view.first_ms
         entry.seq = view.first_seq - 1
         for index in range(view.count):
-            values = at = entry_head(view, at, &entry)
+            values = at = read_entry(view, at, &entry)
             if index < self.resume_at or entry.deleted or id_less(
                     entry.ms, entry.seq, first.ms, first.seq):
                 at = self.skip(at, entry.fields)

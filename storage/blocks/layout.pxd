@@ -1,10 +1,15 @@
-# The layout of a block in memory. Only `block` and `block_check` use it.
+# The layout of a block in memory. What decodes an entry is inline: every reader of entries calls it.
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
+from millstream.encoding cimport Slice
+
 
 cdef enum:
+    FORMAT_VERSION = 1
     BLOCK_HEADER_BYTES = 64
+    # Readable bytes after the entries, because short copies may read past the end.
+    SLACK = 32
     CHECKPOINT_EVERY = 32
     BLOCK_BYTES_MAX = 65536  # a block is sealed after this many bytes
     SETS_MAX = 30
@@ -69,13 +74,6 @@ cdef struct Cursor:
     Entry entry
 
 
-cdef struct IdText:
-    uint64_t ms
-    int size
-    bint dotted
-    char text[24]
-
-
 cdef inline const uint8_t* read_varint(const uint8_t* at, uint64_t* out) noexcept nogil:
     cdef uint64_t value = at[0]
     cdef int shift = 7
@@ -99,3 +97,131 @@ cdef inline uint64_t bulk_size(Py_ssize_t size) noexcept nogil:
         size //= 10
         total += 1
     return total
+
+
+cdef inline uint32_t checkpoint_count(uint32_t count) noexcept nogil:
+    return 0 if count == 0 else (count - 1) // CHECKPOINT_EVERY
+
+
+cdef inline uint64_t table_size(uint32_t count, uint32_t sets, uint32_t nodes) noexcept nogil:
+    return 4 * (<uint64_t>checkpoint_count(count) + sets + (nodes - 1 if nodes else 0))
+
+
+cdef inline void view_of(const Head* head, View* out) noexcept nogil:
+    """Set `out` to the layout of the block that follows this header."""
+    cdef const uint32_t* tables = <const uint32_t*>(head + 1)
+    out.count = head.count
+    out.live = head.live
+    out.size = head.size
+    out.set_count = head.set_count
+    out.node_count = head.node_count
+    out.first_ms = head.first_ms
+    out.first_seq = head.first_seq
+    out.last_ms = head.last_ms
+    out.last_seq = head.last_seq
+    out.checkpoints = tables
+    out.sets = tables + checkpoint_count(head.count)
+    out.nodes = out.sets + head.set_count
+    out.entries = <const uint8_t*>tables + table_size(
+        head.count, head.set_count, head.node_count)
+
+
+cdef inline const uint8_t* read_entry(const View* view, const uint8_t* at,
+                                      Entry* entry) noexcept nogil:
+    """Decode the head of the entry at `at`; `entry` holds the previous ID. Return its values."""
+    cdef uint8_t head = at[0]
+    cdef uint32_t ref = head & 31
+    cdef uint32_t form = (head >> 5) & 3
+    cdef uint64_t number
+    cdef const uint8_t* definition
+    at += 1
+    entry.deleted = head >> 7
+    if form == FORM_NEXT_SEQ:
+        entry.seq += 1
+    elif form == FORM_NEXT_MS:
+        entry.ms += 1
+        entry.seq = 0
+    elif form == FORM_LATER_MS:
+        at = read_varint(at, &number)
+        entry.ms += number
+        entry.seq = 0
+    else:
+        at = read_varint(at, &number)
+        entry.ms = view.first_ms + number
+        at = read_varint(at, &entry.seq)
+    definition = at if ref == REF_LITERAL else view.entries + view.sets[ref]
+    entry.names = read_varint(definition, &number)
+    entry.fields = <uint32_t>number
+    entry.names = read_varint(entry.names, &number)
+    entry.names_size = <uint32_t>number
+    entry.values = entry.names + number if definition == at else at
+    return entry.values
+
+
+cdef inline const uint8_t* skip_values(const uint8_t* at, uint32_t fields) noexcept nogil:
+    cdef uint64_t size
+    cdef uint32_t _
+    for _ in range(fields):
+        at = read_varint(at, &size)
+        at += size
+    return at
+
+
+cdef inline void cursor_start(Cursor* cursor, const View* view) noexcept nogil:
+    cursor.at = view.entries
+    cursor.index = 0
+    cursor.entry.ms = view.first_ms
+    cursor.entry.seq = view.first_seq - 1
+
+
+cdef inline void cursor_checkpoint(Cursor* cursor, const View* view,
+                                   uint32_t checkpoint) noexcept nogil:
+    """Move before entry 32 x checkpoint. These entries, except the first, contain their whole
+    ID."""
+    if checkpoint == 0:
+        cursor_start(cursor, view)
+    else:
+        cursor.at = view.entries + view.checkpoints[checkpoint - 1]
+        cursor.index = checkpoint * CHECKPOINT_EVERY
+
+
+cdef inline bint cursor_next(Cursor* cursor, const View* view) noexcept nogil:
+    """Move to the next entry, deleted or not; False at the end."""
+    if cursor.index >= view.count:
+        return False
+    read_entry(view, cursor.at, &cursor.entry)
+    cursor.at = skip_values(cursor.entry.values, cursor.entry.fields)
+    cursor.index += 1
+    return True
+
+
+cdef inline const uint8_t* next_word(const uint8_t* at, Slice* word) noexcept nogil:
+    """Set `word` to a word of a block; returns what follows it."""
+    cdef uint64_t size
+    at = read_varint(at, &size)
+    word.ptr = <const char*>at
+    word.size = size
+    return at + size
+
+
+cdef inline const uint8_t* next_name(const uint8_t* at, Slice* name) noexcept nogil:
+    """As `next_word`, for a field's name, which a block has as a bulk string: without its frame."""
+    cdef Py_ssize_t head = 1
+    at = next_word(at, name)
+    while name.ptr[head] != c'\n':
+        head += 1
+    name.ptr += head + 1
+    name.size -= head + 3
+    return at
+
+
+cdef uint64_t form_size(const Head* head) noexcept nogil
+cdef uint64_t view_disk_size(const View* view) noexcept nogil
+cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t seq) noexcept nogil
+cdef void cursor_to_index(Cursor* cursor, const View* view, uint32_t index) noexcept nogil
+cdef bint view_find(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil
+cdef uint32_t view_live_before(const View* view, uint64_t ms, uint64_t seq) noexcept nogil
+cdef bint view_last_live_before(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil
+cdef bint view_nth_live(const View* view, uint64_t ms, uint64_t seq, uint64_t nth, Entry* out) noexcept nogil
+cdef list entry_words(const Entry* entry)
+cdef void entry_slices(const Entry* entry, Slice* items) noexcept nogil

@@ -1,10 +1,11 @@
 from libc.stdint cimport uint32_t, uint64_t
 
-from millstream.storage.blocks.block cimport Block, view_of
-from millstream.storage.blocks.layout cimport Head, View
+from millstream.storage.blocks.block cimport Block
+from millstream.storage.blocks.layout cimport Head, View, view_of
 
 cdef enum:
     HEIGHT_MAX = 12
+    PAGE_BLOCKS = 128
 
 
 # A block: its first ID, and its rank: the number of undeleted entries before it in the page, plus
@@ -98,6 +99,11 @@ cdef class SkipList:
     cdef uint64_t cut_pages(self, SkipList part, Page* page) noexcept
     cdef bint free_blocks(self, uint64_t most) except -1
     cdef void forget(self, Slots* slots) noexcept
+
+
+cdef inline uint64_t rank_in(Slots* slots, uint32_t at) noexcept:
+    """The number of undeleted entries in the page before this block."""
+    return slots.items[at].before - slots.items[slots.first].before
 
 
 cdef inline Block block_at(Place place):

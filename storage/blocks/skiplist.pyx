@@ -30,7 +30,6 @@ cdef extern from *:
     void fetch_line(const void* at) nogil
 
 cdef enum:
-    PAGE_BLOCKS = 128
     LINE_BYTES = 64
     # The initial capacity of a page; it doubles when the page is full.
     PAGE_BLOCKS_FIRST = 4
@@ -107,11 +106,6 @@ cdef inline void lower_after(Slots* slots, uint32_t at, uint64_t gone) noexcept:
     cdef uint32_t i
     for i in range(at + 1, slots.count):
         slots.items[i].before -= gone
-
-
-cdef inline uint64_t rank_in(Slots* slots, uint32_t at) noexcept:
-    """The number of undeleted entries in the page before this block."""
-    return slots.items[at].before - slots.items[slots.first].before
 
 
 cdef inline bint is_above(const Slot* slot, uint64_t ms, uint64_t seq) noexcept:
@@ -560,7 +554,7 @@ cdef class SkipList:
         made.tail = tail
         return made
 
-    # ------------------------------------------------------------ for tests and tools
+    # ------------------------------------------------------------ Python's view
 
     def __len__(self) -> int:
         return self.blocks
@@ -568,82 +562,9 @@ cdef class SkipList:
     def __iter__(self):
         return iter(self.share(None)[:])
 
-    def shared(self) -> Blocks:
-        """A view of the current blocks."""
-        return self.share(None)
-
-    def find(self, uint64_t ms, uint64_t seq) -> tuple[Block, int] | None:
-        """The last block whose first ID is at most ms-seq, and the number of entries before it."""
-        cdef uint64_t rank
-        cdef Place place = self.seek(ms, seq, &rank)
-        return None if place.page == NULL else (block_at(place), rank)
-
-    def cut(self, uint64_t ms, uint64_t seq) -> SkipList | None:
-        """`cut_before` the last block whose first ID is at most ms-seq, if there is one."""
-        cdef Place place = self.seek(ms, seq, NULL)
-        return None if place.page == NULL else self.cut_before(place)
-
     def free_step(self, uint64_t most) -> bool:
         """`free_blocks`."""
         return self.free_blocks(most)
-
-    def delete(self, uint64_t ms, uint64_t seq) -> bool:
-        """Delete one entry: its block is replaced, or removed with its last entry."""
-        cdef Place place = self.seek(ms, seq, NULL)
-        cdef Block block
-        if place.page == NULL:
-            return False
-        block = block_at(place).without(ms, seq)
-        if block is None:
-            return False
-        if block.head.live:
-            self.replace(place, block)
-        else:
-            self.remove(place)
-        return True
-
-    def check(self) -> None:
-        """Raise AssertionError when links, order, spans or totals are wrong."""
-        cdef Page* page = self.head.levels[0].next
-        cdef Page* before = NULL
-        cdef uint64_t rank = 0
-        cdef uint64_t count = 0
-        cdef uint64_t nodes = 0
-        cdef uint32_t i
-        cdef Block block
-        ranks = {}
-        last_id = None
-        while page != NULL:
-            assert page.previous == before
-            assert page.slots.first < page.slots.count <= page.slots.capacity <= PAGE_BLOCKS
-            assert (page.ms, page.seq) <= (
-                <Block>page.slots.items[page.slots.first].head.owner).first_id
-            assert last_id is None or last_id < (page.ms, page.seq)
-            ranks[<size_t>page] = rank
-            for i in range(page.slots.first, page.slots.count):
-                block = <Block>page.slots.items[i].head.owner
-                assert (page.slots.items[i].ms, page.slots.items[i].seq) == block.first_id
-                assert last_id is None or last_id < block.first_id
-                assert rank_in(page.slots, i) == rank - ranks[<size_t>page]
-                last_id = block.last_id
-                rank += block.head.live
-                count += 1
-                nodes += block.head.node_count
-            assert page.live == rank - ranks[<size_t>page]
-            before = page
-            page = page.levels[0].next
-        assert rank == self.live
-        assert self.parts or (count == self.blocks and nodes == self.block_nodes)
-        assert self.last[0] == (self.head if before == NULL else before)
-        for i in range(self.height):
-            page = self.head
-            while page.levels[i].next != NULL:
-                here = 0 if page == self.head else ranks[<size_t>page]
-                assert page.levels[i].span == ranks[<size_t>page.levels[i].next] - here
-                assert page.levels[i].next_ms == page.levels[i].next.ms
-                page = page.levels[i].next
-            assert self.last[i] == page
-            assert self.last_rank[i] == (0 if page == self.head else ranks[<size_t>page])
 
 
 cdef class Blocks:

@@ -12,11 +12,11 @@ from libc.stdint cimport UINT64_MAX as MAX, uint64_t
 from libc.stdlib cimport calloc, free
 
 from millstream.entry_id cimport EntryId, id_less
-from millstream.storage.blocks.block cimport cursor_next
-from millstream.storage.blocks.layout cimport View
+from millstream.storage.blocks.layout cimport View, cursor_next
 from millstream.storage.streams.group cimport Group, Pending, PendingAt
 from millstream.storage.blocks.skiplist cimport same_place
-from millstream.storage.streams.stream cimport Stream, Walk, nodes_of
+from millstream.storage.streams.nodes cimport nodes_of
+from millstream.storage.streams.stream cimport Stream, Walk
 
 
 cdef class Holders:

@@ -2,53 +2,8 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
+from millstream.storage.streams.segments cimport Run, Slot, Writer
 from millstream.storage.streams.stream cimport RESERVING, Stream
-
-
-cdef enum:
-    # What an entry counts for in held-bytes beyond its names and values: its ID.
-    ENTRY_BYTES = 16
-
-
-cdef class Slot:
-    cdef EntryId id  # of a run: the first one
-    cdef EntryId before  # the last ID handed out before it
-    cdef uint64_t deadline_ms
-    cdef uint32_t lease_ms
-    cdef bint is_open
-    cdef Writer writer  # None for a plain append
-    cdef bytes words  # of an entry
-    # The writer's open reservations around it. They are not counted references: an open reservation
-    # is among the segments.
-    cdef void* previous
-    cdef void* following
-    cdef EntryId settled  # the writer's greatest settled ID between `previous` and this one
-
-
-cdef class Run(Slot):
-    cdef Stream entries
-    cdef list writers  # of each entry; None while all are plain appends
-    cdef uint64_t size_bytes
-
-    cdef int append(self, EntryId at, bytes words, Writer writer, uint32_t node_entries,
-                    uint32_t node_bytes) except -1
-    cdef int absorb(self, Run other, uint32_t node_entries, uint32_t node_bytes) except -1
-    cdef int move_into(self, Run run, Stream stream, uint32_t node_entries,
-                       uint32_t node_bytes) except -1
-    cdef int forget_first(self, Py_ssize_t count, uint64_t size_bytes, EntryId first) except -1
-
-
-cdef class Writer:
-    cdef readonly bytes name
-    cdef readonly uint64_t reservations
-    cdef EntryId last  # the greatest ID that it has settled below its oldest reservation
-    cdef void* oldest
-    cdef void* newest
-    cdef EntryId settled  # the greatest settled ID after `newest`
-
-    cdef bint is_open_below(self, const EntryId* at) noexcept
-    cdef int add(self, Slot reservation) noexcept
-    cdef int settle(self, Slot reservation) noexcept
 
 
 cdef class Held:
@@ -96,14 +51,6 @@ cdef class Held:
     cdef int pass_moments(self, uint64_t steady_ms) except -1
     cdef int renew(self, Slot reservation, uint32_t lease_ms, uint64_t steady_ms) except -1
     cdef int check_order(self, Stream stream) except -1
-
-
-cdef bytes pack_list(list words)
-cdef list list_of_words(bytes words)
-cdef uint64_t size_of(bytes words) noexcept
-cdef bytes pack_words(Slice* items, Py_ssize_t count, uint64_t payload)
-cdef Py_ssize_t words_of(bytes words, Slice* items) noexcept
-cdef Py_ssize_t word_count(bytes words) noexcept
 
 
 cdef inline int add_entry(Stream stream, EntryId entry_id, Slice* items, Py_ssize_t count,

@@ -19,17 +19,19 @@ reservations that were given up are forgotten (`compact`): when one in 16 segmen
 settled since the last time and is still there, so each settlement pays for a few segments only.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport UINT64_MAX as MAX, uint32_t, uint64_t
-from libc.string cimport memcpy
 
 cimport cython
 
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
-from millstream.storage.blocks.block cimport Entry, OpenBlock, View, entry_slices, payload_of
-from millstream.storage.blocks.skiplist cimport Place, block_at, place_after
-from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
+from millstream.storage.blocks.layout cimport Entry, View
+from millstream.storage.blocks.open_block cimport payload_of
+from millstream.storage.streams.entry_log cimport EntryLog
+from millstream.storage.streams.segments cimport (
+    ENTRY_BYTES, Run, Slot, Writer, append_words, link, pack_words, size_of,
+)
+from millstream.storage.streams.stream cimport RESERVING, Stream
 
 from collections import OrderedDict
 
@@ -46,273 +48,9 @@ cdef enum:
     COMPACT_MIN = 4096
     # The list is compacted when this part of it was settled and is still there.
     COMPACT_PART = 16
-    WORDS_ON_STACK = 128
+    # The memory of a run without its blocks, about.
+    RUN_BYTES = 264
 
-
-# ---------------------------------------------------------------- the words of an entry
-
-cdef bytes pack_words(Slice* items, Py_ssize_t count, uint64_t payload):
-    """Names and values, together `payload` bytes, in one piece: their number, their sizes, their bytes.
-    """
-    cdef bytes packed = PyBytes_FromStringAndSize(NULL, 4 + 4 * count + <Py_ssize_t>payload)
-    cdef char* start = PyBytes_AS_STRING(packed)
-    cdef char* at = start + 4 + 4 * count
-    cdef uint32_t number = <uint32_t>count
-    cdef Py_ssize_t i
-    memcpy(start, &number, 4)
-    for i in range(count):
-        number = <uint32_t>items[i].size
-        memcpy(start + 4 + 4 * i, &number, 4)
-        memcpy(at, items[i].ptr, items[i].size)
-        at += items[i].size
-    return packed
-
-
-cdef Py_ssize_t word_count(bytes words) noexcept:
-    cdef uint32_t count
-    memcpy(&count, PyBytes_AS_STRING(words), 4)
-    return count
-
-
-cdef Py_ssize_t words_of(bytes words, Slice* items) noexcept:
-    """Views of what `pack_words` put together; `items` has space for `word_count` of them."""
-    cdef const char* start = PyBytes_AS_STRING(words)
-    cdef Py_ssize_t count = word_count(words)
-    cdef const char* at = start + 4 + 4 * count
-    cdef uint32_t size
-    cdef Py_ssize_t i
-    for i in range(count):
-        memcpy(&size, start + 4 + 4 * i, 4)
-        items[i].ptr = at
-        items[i].size = size
-        at += size
-    return count
-
-
-cdef list list_of_words(bytes words):
-    """What `pack_words` put together, as bytes."""
-    cdef Py_ssize_t count = word_count(words)
-    cdef object space = bytearray(count * sizeof(Slice))
-    cdef Slice* items = <Slice*><char*>(<bytearray>space)
-    words_of(words, items)
-    return [items[i].ptr[:items[i].size] for i in range(count)]
-
-
-cdef bytes pack_list(list words):
-    """As `pack_words`, of bytes."""
-    cdef object space = bytearray(len(words) * sizeof(Slice))
-    cdef Slice* items = <Slice*><char*>(<bytearray>space)
-    cdef Py_ssize_t i
-    cdef bytes word
-    for i in range(len(words)):
-        word = words[i]
-        items[i].ptr = word
-        items[i].size = len(word)
-    return pack_words(items, len(words), payload_of(items, len(words)))
-
-
-cdef int append_words(Stream stream, EntryId at, bytes words, uint32_t node_entries,
-                      uint32_t node_bytes) except -1:
-    """Append one entry with these packed words to a stream."""
-    cdef Slice[WORDS_ON_STACK] few
-    cdef Slice* items = few
-    cdef object space
-    cdef Py_ssize_t count = word_count(words)
-    if count > WORDS_ON_STACK:
-        space = bytearray(count * sizeof(Slice))
-        items = <Slice*><char*>(<bytearray>space)
-    words_of(words, items)
-    return stream.append(at.ms, at.seq, items, count, node_entries, node_bytes)
-
-
-# ---------------------------------------------------------------- segments
-
-@cython.no_gc
-@cython.freelist(256)
-cdef class Slot:
-    """One ID above the position. One that was given up stays until it is passed."""
-
-
-@cython.no_gc
-cdef class Run(Slot):
-    """Complete entries in a row, as the blocks of a stream of their own."""
-
-    cdef int append(self, EntryId at, bytes words, Writer writer, uint32_t node_entries,
-                    uint32_t node_bytes) except -1:
-        """Add an entry after the others; all of it or, without memory, nothing."""
-        if writer is not None and self.writers is None:
-            self.writers = [None] * <Py_ssize_t>self.entries.length
-        if self.writers is not None:
-            self.writers.append(writer)
-        try:
-            append_words(self.entries, at, words, node_entries, node_bytes)
-        except BaseException:
-            if self.writers is not None:
-                self.writers.pop()
-            raise
-        self.size_bytes += size_of(words)
-        return 0
-
-    cdef int absorb(self, Run other, uint32_t node_entries, uint32_t node_bytes) except -1:
-        """Move the entries of the run after this one here. Without memory, some or all stay there."""
-        cdef Py_ssize_t before
-        if other.entries.sealed is None:
-            return other.move_into(self, self.entries, node_entries, node_bytes)
-        if other.writers is not None and self.writers is None:
-            self.writers = [None] * <Py_ssize_t>self.entries.length
-        before = 0 if self.writers is None else len(self.writers)
-        try:
-            if self.writers is not None:
-                self.writers += other.writers or [None] * <Py_ssize_t>other.entries.length
-            link(self.entries, other.entries)
-        except BaseException:
-            while self.writers is not None and len(self.writers) > before:
-                self.writers.pop()
-            raise
-        self.size_bytes += other.size_bytes
-        return 0
-
-    cdef int move_into(self, Run run, Stream stream, uint32_t node_entries,
-                       uint32_t node_bytes) except -1:
-        """Append the entries to a run or, without one, to a stream, one by one. If one cannot be
-        appended, it and those after it stay."""
-        cdef Walk walk
-        cdef EntryId at
-        cdef Py_ssize_t moved = 0
-        cdef uint64_t moved_bytes = 0
-        cdef uint64_t payload
-        cdef Slice[WORDS_ON_STACK] few
-        cdef Slice* items
-        cdef object space
-        cdef Py_ssize_t count
-        self.entries.walk_start(&walk, 0, 0)
-        try:
-            while self.entries.walk_next(&walk):
-                at.ms = walk.cursor.entry.ms
-                at.seq = walk.cursor.entry.seq
-                items = few
-                count = 2 * <Py_ssize_t>walk.cursor.entry.fields
-                if count > WORDS_ON_STACK:
-                    space = bytearray(count * sizeof(Slice))
-                    items = <Slice*><char*>(<bytearray>space)
-                entry_slices(&walk.cursor.entry, items)
-                payload = payload_of(items, count)
-                if run is None:
-                    stream.append(at.ms, at.seq, items, count, node_entries, node_bytes)
-                else:
-                    run.append(at, pack_words(items, count, payload),
-                               None if self.writers is None else self.writers[moved],
-                               node_entries, node_bytes)
-                moved += 1
-                moved_bytes += payload + ENTRY_BYTES
-        except BaseException:
-            self.forget_first(moved, moved_bytes, at)
-            raise
-        return 0
-
-    cdef int forget_first(self, Py_ssize_t count, uint64_t size_bytes, EntryId first) except -1:
-        """The first entries are elsewhere now; the others begin with the ID `first`. It needs no
-        memory."""
-        if count == 0:
-            return 0
-        self.entries.evict_before(first.ms, first.seq)
-        self.id = first
-        self.size_bytes -= size_bytes
-        while self.writers is not None and <uint64_t>len(self.writers) > self.entries.length:
-            self.writers.pop(0)
-        return 0
-
-
-cdef int link(Stream stream, Stream more) except -1:
-    """Move the blocks of `more`, which are above the last ID of the stream, to its end as they are;
-    all of them or, without memory, none."""
-    cdef Place place
-    cdef OpenBlock tail
-    cdef Py_ssize_t pushed = 0
-    if stream.length == 0:
-        # As in Stream.append: nothing is left to hide.
-        stream.head_ms = stream.head_seq = 0
-    if stream.has_tail():
-        stream.seal()
-    if stream.sealed is None:
-        stream.sealed = more.sealed
-    else:
-        place = more.sealed.first()
-        try:
-            while place.page != NULL:
-                stream.sealed.push(block_at(place))
-                pushed += 1
-                place = place_after(place)
-        except BaseException:
-            for _ in range(pushed):
-                stream.sealed.remove(stream.sealed.end())
-            raise
-    tail = stream.tail
-    stream.tail = more.tail
-    more.tail = tail
-    more.sealed = None
-    stream.length += more.length
-    stream.entries_added += more.length
-    stream.last_ms = more.last_ms
-    stream.last_seq = more.last_seq
-    return 0
-
-
-# ---------------------------------------------------------------- writers
-
-@cython.no_gc
-cdef class Writer:
-    """A name that reserves IDs: its open reservations in the order of IDs, and what it has settled.
-    """
-
-    cdef bint is_open_below(self, const EntryId* at) noexcept:
-        """Whether it has an open reservation below an ID."""
-        cdef Slot oldest
-        if self.oldest == NULL:
-            return False
-        oldest = <Slot>self.oldest
-        return id_less(oldest.id.ms, oldest.id.seq, at.ms, at.seq)
-
-    cdef int add(self, Slot reservation) noexcept:
-        """A new reservation, above all others."""
-        reservation.writer = self
-        reservation.is_open = True
-        reservation.previous = self.newest
-        reservation.following = NULL
-        reservation.settled = self.settled
-        if self.newest == NULL:
-            self.oldest = <void*>reservation
-        else:
-            (<Slot>self.newest).following = <void*>reservation
-        self.newest = <void*>reservation
-        self.settled.ms = self.settled.seq = 0
-        self.reservations += 1
-        return 0
-
-    cdef int settle(self, Slot reservation) noexcept:
-        """An open reservation is settled."""
-        cdef EntryId* after = &self.settled
-        reservation.is_open = False
-        if reservation.previous != NULL:
-            (<Slot>reservation.previous).following = reservation.following
-        else:
-            self.oldest = reservation.following
-        if reservation.following != NULL:
-            (<Slot>reservation.following).previous = reservation.previous
-            after = &(<Slot>reservation.following).settled
-        else:
-            self.newest = reservation.previous
-        if after.ms == 0 and after.seq == 0:
-            after[0] = reservation.id
-        if reservation.previous == NULL:
-            # It was the oldest: what was settled up to the next one is below the oldest now.
-            self.last = after[0]
-        reservation.previous = reservation.following = NULL
-        self.reservations -= 1
-        return 0
-
-
-# ---------------------------------------------------------------- what is held
 
 @cython.no_gc
 cdef class Held:
@@ -679,7 +417,7 @@ cdef class Held:
         """A run of one entry."""
         cdef Run run = Run.__new__(Run)
         run.id = slot.id
-        run.entries = Stream()
+        run.entries = EntryLog.__new__(EntryLog)
         run.append(slot.id, slot.words, slot.writer, self.node_entries, self.node_bytes)
         return run
 
@@ -741,16 +479,6 @@ cdef class Held:
         return 0
 
     # ------------------------------------------------------------ Python's view
-
-    def ids_of(self, bytes writer_name not None) -> list:
-        """The open reservations of a writer, as (ms, seq), in order."""
-        cdef Writer writer = self.writers.get(writer_name)
-        cdef void* at = NULL if writer is None else writer.oldest
-        found = []
-        while at != NULL:
-            found.append(((<Slot>at).id.ms, (<Slot>at).id.seq))
-            at = (<Slot>at).following
-        return found
 
     def reserved_by(self, bytes writer_name not None, list ids=None) -> list[Slot]:
         """The open reservations of a writer, in order; those with these IDs, (ms, seq) each, if there
@@ -858,7 +586,7 @@ cdef class Held:
         for i in range(self.first, len(self.segments)):
             segment = <Slot>self.segments[i]
             if type(segment) is Run:
-                total += 64 + <uint64_t>(<Run>segment).entries.memory_bytes
+                total += RUN_BYTES + (<Run>segment).entries.data_memory_bytes()
                 if (<Run>segment).writers is not None:
                     total += 8 * (<Run>segment).entries.length
             else:
@@ -887,49 +615,3 @@ cdef class Held:
         if self.segments and id_less(self.last.ms, self.last.seq, before.ms, before.seq):
             raise ValueError("the last ID handed out is below one that it holds")
         return 0
-
-    def check(self, Stream stream not None) -> None:
-        """Raise AssertionError or ValueError when anything does not fit together."""
-        cdef Slot segment
-        cdef Writer writer
-        cdef Run run
-        cdef uint64_t entries = 0
-        cdef uint64_t reservations = 0
-        cdef uint64_t size_bytes = 0
-        cdef Py_ssize_t i
-        for i in range(self.first):
-            assert self.segments[i] is None
-        for i in range(self.first, len(self.segments)):
-            segment = <Slot>self.segments[i]
-            if type(segment) is Run:
-                run = <Run>segment
-                run.entries.check()
-                assert run.entries.first_id == (segment.id.ms, segment.id.seq)
-                assert run.writers is None or <uint64_t>len(run.writers) == run.entries.length
-                entries += run.entries.length
-                size_bytes += run.size_bytes
-            elif segment.is_open:
-                reservations += 1
-                assert self.next_deadline_ms <= segment.deadline_ms
-            elif segment.words is not None:
-                entries += 1
-                size_bytes += size_of(segment.words)
-        assert (entries, reservations) == (self.entries, self.reservations)
-        assert size_bytes == self.size_bytes
-        assert bool(stream.restrictions & RESERVING) == (reservations > 0)
-        assert sum([writer.reservations for writer in self.writers.values()]) == reservations
-        kept = self.segments
-        self.segments = kept[self.first:]
-        try:
-            self.check_order(stream)
-        finally:
-            self.segments = kept
-        for writer in self.writers.values():
-            assert self.ids_of(writer.name) == sorted(self.ids_of(writer.name))
-            assert <uint64_t>len(self.ids_of(writer.name)) == writer.reservations
-
-
-cdef uint64_t size_of(bytes words) noexcept:
-    """What an entry counts for in `held-bytes`."""
-    return <uint64_t>(len(words) - 4 - 4 * word_count(words)) + ENTRY_BYTES
-

@@ -8,8 +8,10 @@ each reservation; a thread packs the copy in small parts.
 from libc.stdint cimport INT64_MAX, uint64_t
 
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.held cimport (
-    ENTRY_BYTES, Held, Run, Slot, Writer, list_of_words, pack_list, size_of,
+from millstream.storage.streams.entry_log cimport EntryLog
+from millstream.storage.streams.held cimport Held
+from millstream.storage.streams.segments cimport (
+    ENTRY_BYTES, Run, Slot, Writer, list_of_words, pack_list, size_of,
 )
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
@@ -190,12 +192,10 @@ cdef int load_run(Held held, row, list writers) except -1:
         blocks += Block.unpack(memoryview(data), 0, count)[0]
     if not blocks:
         raise ValueError("a run without entries")
-    made.entries = Stream.load({
-        "incarnation": 0, "last_id": blocks[len(blocks) - 1].last_id, "first_kept": (0, 0),
-        "max_evicted": (0, 0), "max_deleted": (0, 0), "entries_evicted": 0, "entries_deleted": 0,
-        "entries_added": sum([block.live for block in blocks]),
-        "length": sum([block.live for block in blocks]), "groups": [], "producers": {},
-        "open": True}, blocks, 0)
+    made.entries = EntryLog.__new__(EntryLog)
+    made.entries.last_ms, made.entries.last_seq = blocks[len(blocks) - 1].last_id
+    made.entries.load_blocks(blocks, True)
+    made.entries.entries_added = made.entries.length
     made.id.ms, made.id.seq = blocks[0].first_id
     if row[2] is not None:
         made.writers = [None if number is None else writers[number] for number in row[2]]

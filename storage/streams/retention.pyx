@@ -11,8 +11,9 @@ one step per evicted block and one search inside a block; a limit on the blocks 
 from libc.stdint cimport UINT64_MAX as NEVER, uint8_t, uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId, id_less, step_up
-from millstream.storage.blocks.block cimport cursor_next, cursor_seek, view_nth_live
-from millstream.storage.blocks.layout cimport Cursor, Entry, View
+from millstream.storage.blocks.layout cimport (
+    Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
+)
 from millstream.storage.blocks.skiplist cimport Place, block_at, place_after, view_block
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream
 

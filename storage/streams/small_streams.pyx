@@ -15,11 +15,11 @@ from libc.string cimport memcpy
 
 from millstream.encoding cimport Output
 from millstream.entry_id cimport id_less
-from millstream.storage.blocks.block cimport (
-    Block, form_size, read_block, reopened, sound_head, view_live_before, view_of,
-)
+from millstream.storage.blocks.block cimport Block, read_block, sound_head
 from millstream.storage.blocks.block_check cimport check_view
-from millstream.storage.blocks.layout cimport BLOCK_HEADER_BYTES, Head, View
+from millstream.storage.blocks.layout cimport (
+    BLOCK_HEADER_BYTES, Head, View, form_size, view_live_before, view_of,
+)
 from millstream.storage.blocks.skiplist cimport SkipList, block_at
 from millstream.storage.streams.group cimport (
     Consumer, Details, Group, Pending, Pendings, checked_policies,
@@ -628,9 +628,7 @@ cdef class SmallLoader:
             raise ValueError("its hidden entries do not fit its block")
         if id_less(stream.last_ms, stream.last_seq, head.last_ms, head.last_seq):
             raise ValueError("its last id is below its last entry")
-        if row.flags & IS_OPEN:
-            stream.tail = reopened(&view)
-        if stream.tail is None:
+        if not (row.flags & IS_OPEN and stream.resume_tail(&view)):
             stream.sealed = SkipList.__new__(SkipList)
             stream.sealed.push(read_block(head, form_size(head)))
         stream.length = head.live - stream.head_gone

@@ -1,121 +1,31 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""One stream: sealed blocks in a skiplist, the open block at the end, counters and groups.
+"""One stream: a log of entries, and what belongs to it: counters, groups, a retention policy.
 
-Everything happens at the two ends, except reading and single deletions. Eviction drops whole blocks
-from the head; when the first kept entry lies inside a block, the block stays as it is and `head`,
-the first kept id, hides what is before it (sealed blocks are never modified). `head_gone` counts
-the undeleted entries hidden so in the first block. A stream emptied by eviction keeps its last id,
-its groups and its counters.
+Everything happens at the two ends, except reading and single deletions (`entry_log`, `trimming`). A
+stream emptied by eviction keeps its last id, its groups and its counters.
 
 The counters serve later readers too: `entries_added` and `max_deleted` are Redis', and
 `max_evicted`, the greatest id that eviction (not XDEL) removed, is how a reader learns of a gap.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-
-cdef extern from "Python.h":
-    Py_ssize_t PY_SSIZE_T_MAX
 
 cimport cython
 
-from millstream.encoding cimport Output, Slice
-from millstream.entry_id cimport EntryId, id_less, step_up
-from millstream.storage.blocks.block cimport (
-    Block, OpenBlock, cursor_next, cursor_seek, cursor_start, cursor_to_index, encode_backward,
-    encode_entry, encode_forward, entry_words, payload_of, view_disk_size, view_find, view_last_live_before,
-    view_live_before, view_nth_live, view_of,
-)
-from millstream.storage.blocks.layout cimport BLOCK_BYTES_MAX, Cursor, Entry, IdText, View
+from millstream.entry_id cimport id_less
+from millstream.storage.blocks.layout cimport Entry, View
+from millstream.storage.blocks.skiplist cimport Place, no_place, view_block
+from millstream.storage.streams.entry_log cimport EntryLog, Walk
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
-from millstream.storage.blocks.skiplist cimport (
-    Place, SkipList, block_at, no_place, place_before, place_after, same_place, view_block,
-)
+from millstream.storage.streams.nodes cimport boundary_by_nodes, node_count, radix_tree_nodes
 from millstream.storage.streams.shared_groups cimport shared_groups
+from millstream.storage.streams.trimming cimport (
+    delete_entry, evict_all, evict_below, evict_ids, write_end_again,
+)
 
-from millstream.errors import EXHAUSTED, CommandError
+from millstream.storage.blocks.lazyfree import discard_items
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.producers import Producers
-from millstream.storage.blocks.lazyfree import discard, discard_items, discard_part, is_deferring
-
-
-cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(object)
-
-cdef extern from *:
-    """
-    /* gcc takes a function that only fetches ahead for one without effect, and leaves it out. */
-    static inline void fetch_line(const void *at) { __builtin_prefetch(at); __asm__ volatile(""); }
-    """
-    void fetch_line(const void* at) noexcept nogil
-
-cdef enum:
-    LINE_BYTES = 64
-    FEW_ENTRIES = 32
-
-# A trim that takes more entries cuts them off.
-cdef uint64_t CUT_MIN = 1024
-# A trim that evicts fewer entries of a block reads them one by one.
-cdef int EVICTED_FEW = 32
-
-
-cdef list starts_of(const View* view, uint64_t hidden):
-    """The first id of each node of a block that has an entry which is not hidden."""
-    cdef Cursor cursor
-    cdef uint32_t i
-    cdef list starts = []
-    with_entries = {last for _, last, live in nodes_of(view, hidden) if live}
-    for i in range(view.node_count):
-        cursor_to_index(&cursor, view, view.nodes[i - 1] if i else 0)
-        cursor_next(&cursor, view)
-        first = (cursor.entry.ms, cursor.entry.seq)
-        cursor_to_index(
-            &cursor, view, (view.nodes[i] if i + 1 < view.node_count else view.count) - 1)
-        cursor_next(&cursor, view)
-        if (cursor.entry.ms, cursor.entry.seq) in with_entries:
-            starts.append(first)
-    return starts
-
-
-cdef inline uint32_t node_end(const View* view, uint32_t node) noexcept:
-    """The index after the last entry of a node."""
-    return view.nodes[node] if node + 1 < view.node_count else view.count
-
-
-cdef inline bint id_past(const View* view, uint32_t end, EntryId* last, EntryId* past) noexcept:
-    """The id of the entry before this index, and the next id; False when there is none above it."""
-    cdef Cursor cursor
-    cursor_to_index(&cursor, view, end - 1)
-    cursor_next(&cursor, view)
-    last.ms = past.ms = cursor.entry.ms
-    last.seq = past.seq = cursor.entry.seq
-    return step_up(past)
-
-
-cdef inline uint64_t live_before_index(const View* view, uint32_t end) noexcept:
-    """Entries before this index that are not deleted; most blocks have no deleted ones."""
-    cdef EntryId last, past
-    if view.live == view.count:
-        return end
-    if id_past(view, end, &last, &past):
-        return view_live_before(view, past.ms, past.seq)
-    return view.live  # there is no id above the block's last
-
-
-cdef list nodes_of(const View* view, uint64_t hidden):
-    """Each node of a block as (first id after it, its last id, its entries that are not hidden)."""
-    cdef uint32_t i
-    cdef uint64_t before = hidden
-    cdef uint64_t live
-    cdef EntryId past, last
-    found = []
-    for i in range(view.node_count):
-        live = live_before_index(view, node_end(view, i))
-        if live >= before:
-            id_past(view, node_end(view, i), &last, &past)
-            found.append(((past.ms, past.seq), (last.ms, last.seq), live - before))
-            before = live
-    return found
 
 
 cdef class RetentionPolicy:
@@ -151,526 +61,54 @@ cdef class RetentionPolicy:
 
 
 @cython.no_gc
-cdef class Stream:
-    """An append-only log of entries in id order."""
+cdef class Stream(EntryLog):
+    """A log of entries with its groups."""
 
     def __init__(self, uint64_t incarnation=0):
         self.incarnation = incarnation
 
     def __dealloc__(self):
-        self.discard_sealed()
         if self.groups_by_name is not None:
             discard_items(self.groups_by_name)
-
-    def __len__(self) -> int:
-        return self.length
-
-    # ------------------------------------------------------------ append
-
-    cdef int next_id(self, uint64_t now_ms, EntryId* out) except -1:
-        """The id of an entry added now: the draft reuses the last ms when the clock is earlier."""
-        if now_ms > self.last_ms:
-            out.ms = now_ms
-            out.seq = 0
-            return 0
-        out.ms = self.last_ms
-        out.seq = self.last_seq
-        if not step_up(out):
-            raise CommandError(EXHAUSTED)
-        return 0
-
-    cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
-                    uint32_t node_entries, uint32_t node_bytes) except -1:
-        """Add one entry of `count` words; its id is above the last id."""
-        cdef uint64_t payload = payload_of(items, count)
-        if self.tail is None:
-            self.tail = OpenBlock.__new__(OpenBlock)
-        if self.length == 0:
-            # Nothing is left to hide, and this id may be below what an eviction named.
-            self.head_ms = self.head_seq = 0
-        if not self.tail.place(payload, node_entries, node_bytes):
-            self.seal()
-            self.tail.place(payload, node_entries, node_bytes)
-        self.tail.append(ms, seq, items, count, payload)
-        self.last_ms = ms
-        self.last_seq = seq
-        self.length += 1
-        self.entries_added += 1
-        return 0
-
-    cdef seal(self):
-        if self.tail.live:
-            if self.sealed is None:
-                self.sealed = SkipList.__new__(SkipList)
-            self.sealed.push(self.tail.freeze())
-        self.tail.reset()
-
-    # ------------------------------------------------------------ places
-
-    cdef inline Place head_place(self) noexcept:
-        """The first sealed block's place, none when there is none."""
-        return no_place() if self.sealed is None else self.sealed.first()
-
-    cdef inline bint has_tail(self) noexcept:
-        return self.tail is not None and self.tail.count > 0
-
-    cdef inline uint64_t sealed_live(self) noexcept:
-        return 0 if self.sealed is None else self.sealed.live
-
-    cdef bint first_entry(self, EntryId* out) noexcept:
-        """The id of the oldest entry; False when there is none."""
-        cdef Walk walk
-        self.walk_start(&walk, 0, 0)
-        if not self.walk_next(&walk):
-            return False
-        out.ms = walk.cursor.entry.ms
-        out.seq = walk.cursor.entry.seq
-        return True
-
-    cdef bint last_entry(self, EntryId* out) noexcept:
-        """The id of the newest entry; False when there is none."""
-        if self.length == 0:
-            return False
-        return self.nth(self.length - 1, out)
-
-    cdef bint has_newer(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether an entry with an id above ms-seq exists."""
-        cdef Walk walk
-        cdef EntryId above
-        if self.length == 0 or not id_less(ms, seq, self.last_ms, self.last_seq):
-            return False
-        above.ms = ms
-        above.seq = seq
-        step_up(&above)
-        self.walk_start(&walk, above.ms, above.seq)
-        return self.walk_next(&walk)
-
-    cdef uint64_t rank_of(self, uint64_t ms, uint64_t seq) noexcept:
-        """How many entries have an id below ms-seq."""
-        cdef uint64_t rank = 0
-        cdef Place place
-        cdef View view
-        if not id_less(self.head_ms, self.head_seq, ms, seq):
-            return 0
-        if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
-            rank = self.sealed_live()
-            self.tail.view(&view)
-            return rank + view_live_before(&view, ms, seq) - self.head_gone
-        if self.sealed is None:
-            return 0
-        place = self.sealed.seek(ms, seq, &rank)
-        if place.page == NULL:
-            return 0
-        view_block(place, &view)
-        rank += view_live_before(&view, ms, seq)
-        return rank - self.head_gone if rank > self.head_gone else 0
-
-    cdef bint nth(self, uint64_t rank, EntryId* out) noexcept:
-        """The id of the entry with this rank, 0 being the oldest."""
-        cdef uint64_t before = 0
-        cdef Place place
-        cdef View view
-        cdef Entry entry
-        if rank >= self.length:
-            return False
-        rank += self.head_gone
-        if rank >= self.sealed_live():
-            before = self.sealed_live()
-            self.tail.view(&view)
-        else:
-            place = self.sealed.seek_rank(rank, &before)
-            view_block(place, &view)
-        if not view_nth_live(&view, 0, 0, rank - before, &entry):
-            return False
-        out.ms = entry.ms
-        out.seq = entry.seq
-        return True
-
-    cdef uint64_t count_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
-                                uint64_t end_seq) noexcept:
-        """How many entries have start <= id <= end."""
-        cdef EntryId above
-        cdef uint64_t past = self.length
-        if id_less(end_ms, end_seq, ms, seq):
-            return 0
-        above.ms = end_ms
-        above.seq = end_seq
-        if step_up(&above):
-            past = self.rank_of(above.ms, above.seq)
-        return past - self.rank_of(ms, seq)
-
-    cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept:
-        """The entry with exactly this id, and a view of its block."""
-        cdef Place place
-        if id_less(ms, seq, self.head_ms, self.head_seq):
-            return False
-        if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
-            self.tail.view(view)
-            return view_find(view, ms, seq, out)
-        if self.sealed is None:
-            return False
-        place = self.sealed.seek(ms, seq, NULL)
-        if place.page == NULL:
-            return False
-        view_block(place, view)
-        return view_find(view, ms, seq, out)
-
-    # ------------------------------------------------------------ walking
-
-    cdef void walk_start(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept:
-        """Stand before the first entry with an id of at least ms-seq.
-
-        A walk is valid while nothing changes the stream.
-        """
-        if id_less(ms, seq, self.head_ms, self.head_seq):
-            ms = self.head_ms
-            seq = self.head_seq
-        self.walk_enter(walk, ms, seq)
-        if walk.valid:
-            cursor_seek(&walk.cursor, &walk.view, ms, seq)
-
-    cdef void walk_enter(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept:
-        """Stand at the block where the entries from ms-seq on begin, which is not below the first
-        one kept; the cursor is not placed."""
-        walk.valid = True
-        walk.in_tail = False
-        walk.place = no_place()
-        if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
-            self.enter_tail(walk)
-        elif self.head_place().page != NULL:
-            walk.place = self.sealed.seek(ms, seq, NULL)
-            if walk.place.page == NULL:
-                walk.place = self.sealed.first()
-            view_block(walk.place, &walk.view)
-        else:
-            self.enter_tail(walk)
-
-    cdef void enter_tail(self, Walk* walk) noexcept:
-        walk.in_tail = True
-        walk.place = no_place()
-        walk.valid = self.has_tail()
-        if walk.valid:
-            self.tail.view(&walk.view)
-            cursor_start(&walk.cursor, &walk.view)
-
-    cdef bint walk_next(self, Walk* walk) noexcept:
-        """Step to the next undeleted entry (walk.cursor.entry); False at the end."""
-        while walk.valid:
-            while cursor_next(&walk.cursor, &walk.view):
-                if not walk.cursor.entry.deleted:
-                    return True
-            self.walk_block(walk)
-        return False
-
-    cdef inline void walk_block(self, Walk* walk) noexcept:
-        if walk.in_tail:
-            walk.valid = False
-            return
-        walk.place = place_after(walk.place)
-        if walk.place.page == NULL:
-            self.enter_tail(walk)
-        else:
-            view_block(walk.place, &walk.view)
-            cursor_start(&walk.cursor, &walk.view)
-
-    cdef int64_t encode_range(self, Output out, uint64_t ms, uint64_t seq, uint64_t end_ms,
-                              uint64_t end_seq, uint64_t limit, bint dotted,
-                              Py_ssize_t full_size, EntryId* last) except -1:
-        """Encode up to `limit` entries with start <= id <= end as reply elements, oldest first,
-        until `out` has reached full_size; returns how many, and the id of the last in `last`."""
-        cdef Walk walk
-        cdef IdText id_text
-        cdef uint64_t done = 0
-        cdef uint64_t made
-        id_text.size = 0
-        id_text.dotted = dotted
-        if id_less(ms, seq, self.head_ms, self.head_seq):
-            ms = self.head_ms
-            seq = self.head_seq
-        self.walk_enter(&walk, ms, seq)
-        while walk.valid and done < limit and out.size < full_size and not id_less(
-                end_ms, end_seq, walk.view.first_ms, walk.view.first_seq):
-            made = encode_forward(out, &walk.view, ms, seq, end_ms, end_seq, limit - done,
-                                  full_size, &id_text, last)
-            done += made
-            self.walk_block(&walk)
-        return <int64_t>done
-
-    cdef int64_t encode_reverse(self, Output out, uint64_t ms, uint64_t seq, uint64_t end_ms,
-                                uint64_t end_seq, uint64_t limit, bint dotted,
-                                Py_ssize_t full_size, EntryId* last) except -1:
-        """As encode_range, newest first."""
-        cdef IdText id_text
-        cdef Place place
-        cdef View view
-        cdef uint64_t done = 0
-        id_text.size = 0
-        id_text.dotted = dotted
-        if id_less(ms, seq, self.head_ms, self.head_seq):
-            ms = self.head_ms
-            seq = self.head_seq
-        if self.has_tail() and not id_less(
-                end_ms, end_seq, self.tail.first_ms, self.tail.first_seq):
-            self.tail.view(&view)
-            if view.count <= FEW_ENTRIES:
-                # The whole block will be read. Among very many streams none of it is in the cache.
-                fetch_line(view.entries)
-                fetch_line(view.entries + LINE_BYTES)
-                fetch_line(view.entries + 2 * LINE_BYTES)
-                fetch_line(view.entries + 3 * LINE_BYTES)
-            done = encode_backward(
-                out, &view, ms, seq, end_ms, end_seq, limit, full_size, &id_text, last)
-        if self.sealed is None:
-            return <int64_t>done
-        place = self.sealed.seek(end_ms, end_seq, NULL)
-        while place.page != NULL and done < limit and out.size < full_size:
-            view_block(place, &view)
-            if id_less(view.last_ms, view.last_seq, ms, seq):
-                break
-            done += encode_backward(
-                out, &view, ms, seq, end_ms, end_seq, limit - done, full_size, &id_text, last)
-            place = place_before(place)
-        return <int64_t>done
-
-    def blocks_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
-                       uint64_t end_seq) -> list[Block]:
-        """Immutable blocks that hold every entry with start <= id <= end, in order. The open
-        block is copied; hidden and deleted entries are among them, `first_kept` cuts the former."""
-        cdef Walk walk
-        cdef list found = []
-        self.walk_start(&walk, ms, seq)
-        while walk.valid and not id_less(
-                end_ms, end_seq, walk.view.first_ms, walk.view.first_seq):
-            found.append(self.tail.freeze() if walk.in_tail else block_at(walk.place))
-            self.walk_block(&walk)
-        return found
-
-    def next_blocks(self, start, stop, uint64_t most, uint64_t size_bytes) -> tuple:
-        """The first blocks that may hold entries with start <= id <= stop, (ms, seq) each: at most
-        `most`, and only as many as stay within size_bytes in their disk form, but one at least. The
-        open block is copied. And where the next one begins, None when there are no more."""
-        cdef Walk walk
-        cdef uint64_t size = 0
-        cdef list found = []
-        cdef EntryId first
-        cdef EntryId end
-        first.ms, first.seq = start
-        end.ms, end.seq = stop
-        self.walk_start(&walk, first.ms, first.seq)
-        if walk.valid and id_less(walk.view.last_ms, walk.view.last_seq, first.ms, first.seq):
-            self.walk_block(&walk)
-        while walk.valid and not id_less(
-                end.ms, end.seq, walk.view.first_ms, walk.view.first_seq):
-            size += view_disk_size(&walk.view)
-            if found and (size > size_bytes or <uint64_t>len(found) >= most):
-                return found, (walk.view.first_ms, walk.view.first_seq)
-            found.append(self.tail.freeze() if walk.in_tail else block_at(walk.place))
-            self.walk_block(&walk)
-        return found, None
 
     # ------------------------------------------------------------ eviction and deletion
 
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
         """Evict every entry with an id below ms-seq; returns how many."""
-        cdef uint64_t evicted = 0
-        cdef Place place
-        cdef View view
-        if not id_less(self.head_ms, self.head_seq, ms, seq):
-            return 0
         # A policy by bytes wants them counted off with every trim.
-        if self.policy is None or self.policy.max_bytes == 0:
-            evicted = self.cut_before(ms, seq)
-        place = self.head_place()
-        while place.page != NULL:
-            view_block(place, &view)
-            if not id_less(view.first_ms, view.first_seq, ms, seq):
-                break
-            evicted += self.evict_in(&view, ms, seq)
-            if self.head_gone < view.live:
-                break
-            self.head_gone = 0
-            self.sealed.drop_head()
-            place = self.head_place()
-        if place.page == NULL and self.has_tail() and id_less(
-                self.tail.first_ms, self.tail.first_seq, ms, seq):
-            self.tail.view(&view)
-            evicted += self.evict_in(&view, ms, seq)
-            if self.head_gone == view.live:
-                self.head_gone = 0
-                self.tail.reset()
-        self.head_ms = ms
-        self.head_seq = seq
-        self.length -= evicted
-        self.entries_evicted += evicted
-        return evicted
+        return evict_below(self, ms, seq, self.policy is None or self.policy.max_bytes == 0)
 
-    cdef uint64_t cut_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
-        """Take many whole blocks below ms-seq away at once, without a look at each, and free them
-        later where that may be. Returns how many entries that were not hidden went."""
-        cdef uint64_t rank
-        cdef uint64_t gone
-        cdef Place place = no_place()
-        cdef View view
-        if self.sealed is not None:
-            place = self.sealed.seek(ms, seq, &rank)
-        if place.page == NULL or rank < CUT_MIN or not is_deferring():
-            return 0
-        view_block(place_before(place), &view)
-        self.note_evicted(&view, ms, seq)
-        discard_part(self.sealed.cut_before(place))
-        gone = rank - self.head_gone
-        self.head_gone = 0
-        return gone
+    def evict(self, uint64_t ms, uint64_t seq) -> int:
+        """`evict_before` for callers in Python."""
+        return self.evict_before(ms, seq)
 
-    cdef int note_evicted(self, View* view, uint64_t ms, uint64_t seq) noexcept:
-        """The last entry of a block below ms-seq goes."""
-        cdef Entry entry
-        if view_last_live_before(view, ms, seq, &entry) and id_less(
-                self.max_evicted_ms, self.max_evicted_seq, entry.ms, entry.seq):
-            self.max_evicted_ms = entry.ms
-            self.max_evicted_seq = entry.seq
-        return 0
-
-    cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept:
-        """Hide the entries of the first block below ms-seq; returns how many more than before."""
-        cdef uint64_t before = self.head_gone
-        if view.live == view.count and self.evict_few(view, ms, seq):
-            return self.head_gone - before
-        self.head_gone = view_live_before(view, ms, seq)
-        if self.head_gone > before:
-            self.note_evicted(view, ms, seq)
-        return self.head_gone - before
-
-    cdef bint evict_few(self, View* view, uint64_t ms, uint64_t seq) noexcept:
-        """As `evict_in`, for a few entries of a block of which none was deleted; False, with nothing
-        done, when there are more. A trim after each append evicts one entry at a time."""
-        cdef Cursor cursor
-        cdef EntryId last
-        cdef uint64_t gone = self.head_gone
-        cursor_to_index(&cursor, view, <uint32_t>gone)
-        for _ in range(EVICTED_FEW):
-            if not cursor_next(&cursor, view) or not id_less(
-                    cursor.entry.ms, cursor.entry.seq, ms, seq):
-                break
-            last.ms = cursor.entry.ms
-            last.seq = cursor.entry.seq
-            gone += 1
-        else:
-            return False
-        if gone > self.head_gone:
-            self.head_gone = gone
-            if id_less(self.max_evicted_ms, self.max_evicted_seq, last.ms, last.seq):
-                self.max_evicted_ms = last.ms
-                self.max_evicted_seq = last.seq
-        return True
-
-    cpdef uint64_t evict_all(self) except? 0xffffffffffffffff:
+    def evict_all(self) -> int:
         """Evict every entry, the one with the last possible id too; returns how many."""
-        cdef EntryId last
-        cdef uint64_t evicted = self.length
-        if evicted:
-            self.last_entry(&last)
-            self.max_evicted_ms = last.ms
-            self.max_evicted_seq = last.seq
-        self.discard_sealed()
-        if self.tail is not None:
-            self.tail.reset()
-        self.head_ms, self.head_seq = self.past_end()
-        self.head_gone = 0
-        self.length = 0
-        self.entries_evicted += evicted
-        return evicted
+        return evict_all(self)
 
-    cpdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff:
+    def evict_ids(self, list ids) -> int:
         """Evict the entries with these ids (ms, seq), which rise, wherever they stand; ids without
         an entry are passed over. Returns how many went."""
-        cdef uint64_t before = self.length
-        cdef Py_ssize_t at = 0
-        cdef Place place
-        cdef uint64_t evicted
-        cdef View view
-        cdef Entry entry
-        found = [(ms, seq) for ms, seq in ids if self.find(ms, seq, &view, &entry)]
-        while at < len(found):
-            ms, seq = found[at]
-            if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
-                self.evict_in_tail(found[at:])
-                break
-            place = self.sealed.seek(ms, seq, NULL)
-            at += self.evict_in_block(place, found, at)
-        if found and found[len(found) - 1] > (self.max_evicted_ms, self.max_evicted_seq):
-            self.max_evicted_ms, self.max_evicted_seq = found[len(found) - 1]
-        evicted = before - self.length
-        self.entries_evicted += evicted
-        return evicted
+        return evict_ids(self, ids)
 
-    cdef int discard_sealed(self) except -1:
-        """Discard the sealed blocks. Only parts that were cut off still refer to the list."""
-        cdef SkipList sealed = self.sealed
-        self.sealed = None
-        if sealed is not None and Py_REFCNT(sealed) <= <Py_ssize_t>sealed.parts + 1:
-            discard(sealed)
-        return 0
-
-    cdef int evict_in_tail(self, list ids) except -1:
-        for ms, seq in ids:
-            self.tail.delete(ms, seq)
-        self.length -= <uint64_t>len(ids)
-        if self.tail.live == (self.head_gone if self.head_place().page == NULL else 0):
-            self.tail.reset()
-            self.head_gone = 0 if self.head_place().page == NULL else self.head_gone
-        return 0
-
-    cdef Py_ssize_t evict_in_block(self, Place place, list ids, Py_ssize_t start) except -1:
-        """Evict those of ids[start:] that a sealed block holds; returns how many."""
-        cdef Block block = block_at(place)
-        cdef Py_ssize_t end = start
-        while end < len(ids) and ids[end] <= (block.head.last_ms, block.head.last_seq):
-            end += 1
-        block = block.without_all(ids[start:end])
-        self.put_back(place, block)
-        self.length -= <uint64_t>(end - start)
-        return end - start
-
-    cdef bint delete(self, uint64_t ms, uint64_t seq) except -1:
+    def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
         """Delete one entry (XDEL); False when there is none with this id."""
-        cdef Place place
-        if id_less(ms, seq, self.head_ms, self.head_seq):
-            return False
-        if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
-            if not self.tail.delete(ms, seq):
-                return False
-            if self.tail.live == (self.head_gone if self.head_place().page == NULL else 0):
-                self.tail.reset()
-                self.head_gone = 0 if self.head_place().page == NULL else self.head_gone
-        else:
-            if self.sealed is None:
-                return False
-            place = self.sealed.seek(ms, seq, NULL)
-            if place.page == NULL or not self.delete_in(place, ms, seq):
-                return False
-        self.length -= 1
-        self.entries_deleted += 1
-        if id_less(self.max_deleted_ms, self.max_deleted_seq, ms, seq):
-            self.max_deleted_ms = ms
-            self.max_deleted_seq = seq
-        return True
+        return delete_entry(self, ms, seq)
 
-    cdef bint delete_in(self, Place place, uint64_t ms, uint64_t seq) except -1:
-        cdef Block block = block_at(place).without(ms, seq)
-        if block is None:
-            return False
-        self.put_back(place, block)
-        return True
+    def boundary_by_nodes(self, keep, minid, uint64_t limit, bint partly=False):
+        """The first id (ms, seq) that stays when whole nodes go, as `nodes.boundary_by_nodes` finds
+        it; None when nothing is to go, "all" when there is no id above the last that goes."""
+        return boundary_by_nodes(self, keep, minid, limit, partly)
 
-    cdef int put_back(self, Place place, Block block) except -1:
-        """Put a block with fewer undeleted entries in another one's place; without any it goes."""
-        cdef uint64_t hidden = self.head_gone if same_place(place, self.sealed.first()) else 0
-        if block.head.live > hidden:
-            return self.sealed.replace(place, block)
-        if hidden:
-            self.head_gone = 0
-        return self.sealed.remove(place)
+    @property
+    def node_count(self) -> int:
+        """Nodes, the units of `~`; of the first block those that still have an entry."""
+        return node_count(self)
+
+    def radix_tree_nodes(self, Py_ssize_t most) -> int:
+        """The number of nodes of the radix tree that Redis would have for this stream: counted for
+        the first `most` nodes with an entry, in proportion beyond."""
+        return radix_tree_nodes(self, most)
 
     # ------------------------------------------------------------ the last id
 
@@ -689,112 +127,13 @@ cdef class Stream:
         elif last.page != NULL:
             view_block(last, &view)
         if (self.has_tail() or last.page != NULL) and id_less(ms, seq, view.last_ms, view.last_seq):
-            self.write_end_anew(node_entries, node_bytes)
+            write_end_again(self, node_entries, node_bytes)
         self.last_ms = ms
         self.last_seq = seq
         if id_less(ms, seq, self.max_evicted_ms, self.max_evicted_seq):
             self.max_evicted_ms = ms
             self.max_evicted_seq = seq
         return 0
-
-    cdef int write_end_anew(self, uint32_t node_entries, uint32_t node_bytes) except -1:
-        """Write the entries of the last block again without what is deleted there: its last id is
-        then that of an entry, and lower ids can come after it."""
-        cdef Place last
-        cdef bytearray room
-        cdef Slice* items
-        cdef Py_ssize_t i
-        cdef uint64_t added = self.entries_added
-        cdef bytes word
-        if self.has_tail():
-            entries = self.range(self.tail.first_ms, self.tail.first_seq)
-            self.tail.reset()
-        else:
-            last = self.sealed.end()
-            entries = self.range(*block_at(last).first_id)
-            self.sealed.remove(last)
-        if self.head_place().page == NULL:
-            self.head_gone = 0
-        self.length -= <uint64_t>len(entries)
-        for ms, seq, words in entries:
-            room = bytearray(len(words) * sizeof(Slice))
-            items = <Slice*><char*>room
-            for i in range(len(words)):
-                word = words[i]
-                items[i].ptr = word
-                items[i].size = len(word)
-            self.append(ms, seq, items, len(words), node_entries, node_bytes)
-        self.entries_added = added
-        return 0
-
-    # ------------------------------------------------------------ where to trim
-
-    def boundary_for_length(self, uint64_t keep) -> tuple[int, int] | None:
-        """The first id to keep so that `keep` entries stay; None when no more than that exist."""
-        cdef EntryId found
-        if self.length <= keep:
-            return None
-        if keep == 0:
-            return self.past_end()
-        self.nth(self.length - keep, &found)
-        return found.ms, found.seq
-
-    def past_end(self) -> tuple[int, int]:
-        """The id right above the last one: keeping from here keeps nothing."""
-        cdef EntryId above
-        above.ms = self.last_ms
-        above.seq = self.last_seq
-        step_up(&above)  # at the very last id there is none above; the last entry then stays
-        return above.ms, above.seq
-
-    cpdef object boundary_by_nodes(self, keep, minid, uint64_t limit, bint partly=False):
-        """As Redis trims with `~`: whole nodes from the head while at least `keep` entries stay,
-        or while all their ids are below `minid`; at most `limit` entries, 0 for any number. With
-        `partly` a part of the next node goes, too, if the limit has room for the whole node.
-
-        One of keep and minid is given. The result is the first id (ms, seq) that stays; None when
-        nothing is to go, "all" when there is no id above the last that goes.
-        """
-        cdef Place place = self.head_place()
-        cdef View view
-        cdef EntryId last, past
-        cdef uint64_t removed = 0
-        cdef uint64_t before = self.head_gone
-        cdef uint64_t live
-        cdef uint64_t kept = 0 if keep is None else keep
-        cdef bint by_id = minid is not None
-        cdef uint32_t i
-        boundary = None
-        if not by_id and self.length <= kept:
-            return None
-        while True:
-            if place.page != NULL:
-                view_block(place, &view)
-            elif self.has_tail():
-                self.tail.view(&view)
-            else:
-                return boundary
-            for i in range(view.node_count):
-                live = live_before_index(&view, node_end(&view, i))
-                if live < before or (before and live == before and not removed):
-                    continue  # all of it went before
-                live, before = live - before, live
-                if limit and removed + live > limit:
-                    return boundary
-                if not by_id and self.length - removed - live < kept:
-                    # When `keep` entries are left, the next node and what was deleted in it stays.
-                    partly = partly and self.length - removed > kept
-                    return self.boundary_for_length(kept) if partly else boundary
-                is_above = id_past(&view, node_end(&view, i), &last, &past)
-                if by_id and (last.ms, last.seq) >= minid:
-                    return minid if partly else boundary
-                if live:
-                    removed += live
-                    boundary = (past.ms, past.seq) if is_above else "all"
-            if place.page == NULL:
-                return boundary
-            before = 0
-            place = place_after(place)
 
     # ------------------------------------------------------------ groups
 
@@ -968,106 +307,7 @@ cdef class Stream:
         self.only_group = None
         return True
 
-    # ------------------------------------------------------------ Python's view
-
-    def append_entry(self, uint64_t ms, uint64_t seq, list words not None,
-                     uint32_t node_entries=100, uint32_t node_bytes=4096) -> None:
-        """Add one entry given as bytes, field, value, ...; its id must be above the last."""
-        cdef Slice* items
-        cdef Py_ssize_t i
-        cdef bytes word
-        if len(words) % 2 or not words:
-            raise ValueError("an entry needs at least one field, and a value for each")
-        if not id_less(self.last_ms, self.last_seq, ms, seq):
-            raise ValueError("ids must rise")
-        items = <Slice*>malloc(len(words) * sizeof(Slice))
-        if items == NULL:
-            raise MemoryError("no memory for an entry's fields")
-        try:
-            for i in range(len(words)):
-                word = words[i]
-                items[i].ptr = word
-                items[i].size = len(word)
-            self.append(ms, seq, items, len(words), node_entries, node_bytes)
-        finally:
-            free(items)
-
-    def begin_node(self, uint64_t node_bytes) -> None:
-        """Begin another block if a node of this many bytes would not fit into the open one."""
-        if self.has_tail() and self.tail.size + node_bytes > BLOCK_BYTES_MAX:
-            self.seal()
-
-    def evict(self, uint64_t ms, uint64_t seq) -> int:
-        """Evict every entry with an id below ms-seq; returns how many."""
-        return self.evict_before(ms, seq)
-
-    def has_entry(self, uint64_t ms, uint64_t seq) -> bool:
-        """Whether there is an undeleted entry with this id."""
-        cdef View view
-        cdef Entry entry
-        return self.find(ms, seq, &view, &entry)
-
-    def encoded_entry(self, uint64_t ms, uint64_t seq) -> bytes | None:
-        """An undeleted entry as RESP, None when there is none with this id."""
-        cdef Output out
-        cdef View view
-        cdef Entry entry
-        cdef IdText id_text
-        if not self.find(ms, seq, &view, &entry):
-            return None
-        id_text.size = 0
-        id_text.dotted = False
-        out = Output()
-        encode_entry(out, &view, &entry, &id_text)
-        return out.take()
-
-    def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
-        """`delete` for callers in Python."""
-        return self.delete(ms, seq)
-
-    def range(self, uint64_t ms=0, uint64_t seq=0, end=None, limit=None) -> list:
-        """Entries as (ms, seq, [field, value, ...]), oldest first."""
-        cdef Walk walk
-        end = end or (MAX, MAX)
-        found = []
-        self.walk_start(&walk, ms, seq)
-        while (limit is None or len(found) < limit) and self.walk_next(&walk):
-            if (walk.cursor.entry.ms, walk.cursor.entry.seq) > end:
-                break
-            found.append((walk.cursor.entry.ms, walk.cursor.entry.seq,
-                          entry_words(&walk.cursor.entry)))
-        return found
-
-    def rank(self, uint64_t ms, uint64_t seq) -> int:
-        """How many entries have an id below ms-seq."""
-        return self.rank_of(ms, seq)
-
-    def count(self, uint64_t ms, uint64_t seq, uint64_t end_ms, uint64_t end_seq) -> int:
-        """How many entries have start <= id <= end."""
-        return self.count_between(ms, seq, end_ms, end_seq)
-
-    def encode(self, uint64_t ms, uint64_t seq, uint64_t end_ms, uint64_t end_seq,
-               uint64_t limit, bint dotted=False, bint reverse=False) -> tuple[int, bytes]:
-        """Entries as RESP elements: (how many, bytes)."""
-        cdef Output out = Output()
-        cdef EntryId last
-        if reverse:
-            made = self.encode_reverse(
-                out, ms, seq, end_ms, end_seq, limit, dotted, PY_SSIZE_T_MAX, &last)
-        else:
-            made = self.encode_range(
-                out, ms, seq, end_ms, end_seq, limit, dotted, PY_SSIZE_T_MAX, &last)
-        return made, out.take()
-
-    @property
-    def last_id(self) -> tuple[int, int]:
-        """The position: the last ID handed out before the oldest reservation, or the last one."""
-        return self.last_ms, self.last_seq
-
-    def raise_last_id(self, uint64_t ms, uint64_t seq) -> None:
-        """Let the next IDs be above ms-seq, which is not below the last one."""
-        self.last_ms = ms
-        self.last_seq = seq
+    # ------------------------------------------------------------ restrictions
 
     @property
     def is_reserving(self) -> bool:
@@ -1090,89 +330,13 @@ cdef class Stream:
     def set_followed(self) -> None:
         self.restrictions |= FOLLOWED
 
-    @property
-    def max_evicted_id(self) -> tuple[int, int]:
-        return self.max_evicted_ms, self.max_evicted_seq
-
-    @property
-    def max_deleted_id(self) -> tuple[int, int]:
-        return self.max_deleted_ms, self.max_deleted_seq
-
-    @property
-    def first_kept(self) -> tuple[int, int]:
-        """Entries below this id are hidden (evicted from inside a block)."""
-        return self.head_ms, self.head_seq
-
-    @property
-    def first_id(self) -> tuple[int, int] | None:
-        """The id of the oldest entry, None when empty."""
-        cdef EntryId found
-        return (found.ms, found.seq) if self.first_entry(&found) else None
-
-    @property
-    def newest_id(self) -> tuple[int, int] | None:
-        """The id of the newest entry, None when empty."""
-        cdef EntryId found
-        return (found.ms, found.seq) if self.last_entry(&found) else None
-
-    @property
-    def block_count(self) -> int:
-        return (0 if self.sealed is None else self.sealed.blocks) + self.has_tail()
-
-    @property
-    def node_count(self) -> int:
-        """Nodes, the units of `~`; of the first block those that still have an entry."""
-        cdef uint64_t nodes = 0
-        cdef Walk walk
-        if self.sealed is not None:
-            nodes += self.sealed.block_nodes
-        if self.has_tail():
-            nodes += self.tail.node_count
-        self.walk_start(&walk, 0, 0)
-        if walk.valid:
-            left = sum(1 for _, _, live in nodes_of(&walk.view, self.head_gone) if live)
-            nodes -= walk.view.node_count - left
-        return nodes
-
-    cdef list node_starts(self, Py_ssize_t most):
-        """The first ids of up to `most` nodes that still have an entry, from the oldest on."""
-        cdef Place place = self.head_place()
-        cdef View view
-        cdef list starts = []
-        cdef uint64_t hidden = self.head_gone
-        while len(starts) < most:
-            if place.page != NULL:
-                view_block(place, &view)
-            elif self.has_tail():
-                self.tail.view(&view)
-            else:
-                break
-            starts += starts_of(&view, hidden)
-            if place.page == NULL:
-                break
-            hidden = 0
-            place = place_after(place)
-        return starts[:most]
-
-    def radix_tree_nodes(self, Py_ssize_t most) -> int:
-        """The number of nodes of the radix tree that Redis would have for this stream: counted for
-        the first `most` nodes with an entry, in proportion beyond."""
-        cdef list starts = self.node_starts(most)
-        cdef uint64_t counted = count_radix_nodes(starts)
-        if len(starts) < most:
-            return counted
-        return counted * self.node_count // <uint64_t>len(starts)
+    # ------------------------------------------------------------ its form
 
     @property
     def memory_bytes(self) -> int:
         """An estimate of the memory it takes: data, tables, objects, groups."""
         cdef Group group
-        cdef uint64_t total = 320
-        if self.sealed is not None:
-            total += 620 + self.sealed.data_bytes + self.sealed.blocks * 176
-        if self.tail is not None:
-            total += 160 + self.tail.capacity + 4 * (
-                self.tail.checkpoint_capacity + self.tail.set_capacity + self.tail.node_capacity)
+        cdef uint64_t total = 320 + self.data_memory_bytes()
         for group in self.all_groups():
             total += group.size_bytes()
         if self.idempotence is not None:
@@ -1205,13 +369,6 @@ cdef class Stream:
             not shared or not self.group_count()) else shared_groups(self.groups, True, 0)
         return self.header(shared, producers, groups), self.blocks()
 
-    def blocks(self):
-        """All of its blocks as they are now, with a copy of the open one after them."""
-        tail = self.tail.freeze() if self.has_tail() else None
-        if self.sealed is not None:
-            return self.sealed.share(tail)
-        return [] if tail is None else [tail]
-
     cdef dict header(self, bint shared, producers, groups):
         meta = {
             "length": self.length,
@@ -1238,11 +395,6 @@ cdef class Stream:
     def load(meta, blocks, uint64_t now_ms) -> Stream:
         """Make a stream of what `dump` gave; ValueError when the parts do not fit together."""
         cdef Stream stream = Stream(meta["incarnation"])
-        cdef Block block
-        cdef View view
-        cdef uint64_t hidden
-        newest = blocks[len(blocks) - 1] if blocks else None
-        last = None
         stream.last_ms, stream.last_seq = meta["last_id"]
         stream.head_ms, stream.head_seq = meta["first_kept"]
         stream.max_evicted_ms, stream.max_evicted_seq = meta["max_evicted"]
@@ -1250,29 +402,7 @@ cdef class Stream:
         stream.entries_added = meta["entries_added"]
         stream.entries_evicted = meta["entries_evicted"]
         stream.entries_deleted = meta["entries_deleted"]
-        for block in blocks:
-            if last is not None and block.first_id <= last:
-                raise ValueError("its blocks are out of order")
-            hidden = 0
-            if last is None:
-                view_of(block.head, &view)
-                hidden = stream.head_gone = view_live_before(
-                    &view, stream.head_ms, stream.head_seq)
-            last = block.last_id
-            if block.head.live <= hidden:
-                raise ValueError("a block of it has no entry left")
-            if block is newest and meta.get("open"):
-                stream.tail = OpenBlock.reopen(block)
-                if stream.tail is not None:
-                    break
-            if stream.sealed is None:
-                stream.sealed = SkipList.__new__(SkipList)
-            stream.sealed.push(block)
-        if last is not None and last > stream.last_id:
-            raise ValueError("its last id is below its last entry")
-        stream.length = stream.sealed_live() - stream.head_gone
-        if stream.tail is not None:
-            stream.length += stream.tail.live
+        stream.load_blocks(blocks, meta.get("open", False))
         if stream.length != meta["length"]:
             raise ValueError(f"it holds {stream.length} entries and says {meta['length']}")
         for row in meta["groups"]:
@@ -1284,76 +414,3 @@ cdef class Stream:
         if "idempotence" in meta:
             stream.idempotence = Window.load(meta["idempotence"])
         return stream
-
-    def check(self) -> None:
-        """Raise AssertionError or ValueError when anything does not fit together."""
-        cdef Walk walk
-        cdef uint64_t count = 0
-        before = None
-        if self.sealed is not None:
-            self.sealed.check()
-            for block in self.sealed:
-                block.check()
-        if self.tail is not None:
-            self.tail.check()
-        self.walk_start(&walk, 0, 0)
-        while self.walk_next(&walk):
-            here = (walk.cursor.entry.ms, walk.cursor.entry.seq)
-            assert before is None or before < here
-            before = here
-            count += 1
-        assert count == self.length
-        assert before is None or before <= self.last_id
-        assert self.entries_added >= self.length
-        for group in self.all_groups():
-            group.check()
-        if self.idempotence is not None:
-            self.idempotence.check()
-        if self.producers is not None:
-            self.producers.check()
-
-
-# ---------------------------------------------------------------- Redis' radix tree
-
-cdef enum:
-    ID_BYTES = 16
-
-
-cdef int common_bytes(tuple one, tuple other) except -1:
-    """The number of equal bytes at the beginning of two IDs, which differ."""
-    cdef uint64_t differing = <uint64_t>one[0] ^ <uint64_t>other[0]
-    cdef int count = 0
-    if differing == 0:
-        differing = <uint64_t>one[1] ^ <uint64_t>other[1]
-        count = 8
-    while not differing >> 56:
-        differing <<= 8
-        count += 1
-    return count
-
-
-cdef uint64_t count_radix_nodes(list ids) except? 0:
-    """The number of nodes of a radix tree of these IDs, which rise: one for the end of each ID, one
-    where IDs part, and one for the bytes between two of these."""
-    cdef Py_ssize_t count = len(ids)
-    cdef int[ID_BYTES + 1] branches  # depths at which IDs part, on the way to the current one
-    cdef int used = 0
-    cdef int before = -1
-    cdef int parting, branch, above
-    cdef uint64_t nodes = 0
-    cdef Py_ssize_t i
-    if count == 0:
-        return 1
-    for i in range(count):
-        parting = common_bytes(ids[i], ids[i + 1]) if i + 1 < count else -1
-        nodes += 1 + (ID_BYTES > max(before, parting) + 1)
-        while used and branches[used - 1] > parting:
-            used -= 1
-            branch = branches[used]
-            above = max(parting, branches[used - 1] if used else -1)
-            nodes += 1 + (branch > above + 1)
-        if parting >= 0 and (used == 0 or branches[used - 1] < parting):
-            branches[used] = parting
-            used += 1
-        before = parting
-    return nodes

@@ -14,6 +14,7 @@ from tests.support.history import Found, FoundGroup, FoundStream
 from millstream.storage.streams.group import Group as RealGroup
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream as RealStream
+from millstream.storage.streams.testing import check_stream
 
 EntryId = tuple[int, int]
 Retry = tuple[int, int]  # retry_ms, expire_ms
@@ -332,7 +333,7 @@ def seen_in(keyspace: Keyspace, now_ms: int = 0) -> dict[str, Any]:
 def _seen_value(value: RealStream | bytes | None, due_ms: int) -> object:
     if not isinstance(value, RealStream):
         return value
-    value.check()
+    check_stream(value)
     return {
         "entries": {(ms, seq): tuple(words) for ms, seq, words in value.range()},
         "last id": value.last_id,

@@ -9,8 +9,8 @@ from tests.sim.replay import demand
 
 from millstream.server.monitor.eviction import KEYS_AT_ONCE, Eviction
 from millstream.server.monitor.memory import Gauge
-from millstream.storage.blocks.block import open_bytes
 from millstream.storage.blocks.lazyfree import free_step, has_waste
+from millstream.storage.blocks.open_block import open_bytes
 from millstream.storage.blocks.skiplist import sealed_bytes
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream

@@ -12,11 +12,12 @@ from unittest import mock
 
 from tests.support.journals import DIRECTORY
 
-from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.blocks.block import Block
 from millstream.storage.files import snapshot
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
 from millstream.storage.files.snapshot import SnapshotWriter
+from millstream.storage.streams.testing import BlockWriter
 
 EntryId = tuple[int, int]
 Fields = Sequence[bytes]
@@ -47,11 +48,11 @@ class Stream:
         return list(self._blocks())
 
     def _blocks(self) -> Iterator[Block]:
-        made = OpenBlock()
+        made = BlockWriter()
         for (ms, seq), words in self.entries.items():
             if made.count == self.block_entries:
                 yield made.freeze()
-                made = OpenBlock()
+                made = BlockWriter()
             assert made.append_entry(ms, seq, list(words), 0, 0)
             if (ms, seq) in self.deleted:
                 assert made.delete_entry(ms, seq)

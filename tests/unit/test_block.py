@@ -33,17 +33,23 @@ from tests.unit.models import (
 from tests.unit.test_formats import decode
 
 from millstream.errors import BlockError
-from millstream.storage.blocks.block import Block, OpenBlock, bulk_size_of, verdicts
-from millstream.storage.blocks.skiplist import SkipList
+from millstream.storage.blocks.block import Block
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import id_at
+from millstream.storage.streams.testing import (
+    BlockList,
+    BlockWriter,
+    bulk_size_of,
+    encode_between,
+    id_at,
+    verdicts,
+)
 
 END = (MAX, MAX)
 HEADER = 64
 
 
-def open_block(entries: list[Entry], node_entries: int = 0, node_bytes: int = 0) -> OpenBlock:
-    made = OpenBlock()
+def open_block(entries: list[Entry], node_entries: int = 0, node_bytes: int = 0) -> BlockWriter:
+    made = BlockWriter()
     for ms, seq, words in entries:
         assert made.append_entry(ms, seq, words, node_entries, node_bytes)
     return made
@@ -68,10 +74,10 @@ def reads_as(block: Block, entries: list[Entry]) -> None:
     stream = stream_of(again)
     assert stream.range() == entries
     for dotted in (False, True):
-        everything = 0, 0, *END, MAX, dotted
-        assert stream.encode(*everything) == (len(entries), encoded(entries, dotted))
+        everything = (0, 0), END, MAX, dotted
+        assert encode_between(stream, *everything) == (len(entries), encoded(entries, dotted))
         backward = len(entries), encoded(entries[::-1], dotted)
-        assert stream.encode(*everything, reverse=True) == backward
+        assert encode_between(stream, *everything, reverse=True) == backward
     for rank, (ms, seq, _) in enumerate(entries):
         assert id_at(stream, rank) == (ms, seq)
         assert stream.rank(ms, seq) == rank
@@ -83,7 +89,7 @@ def reads_as(block: Block, entries: list[Entry]) -> None:
 class OpenBlockMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.real = OpenBlock()
+        self.real = BlockWriter()
         self.model: list[Entry] = []
         self.last: EntryId | None = None
         self.frozen: list[tuple[Block, list[Entry]]] = []
@@ -273,13 +279,13 @@ def test_a_reopened_block_goes_on_as_if_it_had_not_been_frozen(count: int) -> No
     def entry(i: int) -> tuple[int, int, Words]:
         return i + 1, 0, [b"name-%d" % (i % 35), b"v" * (i % 7)]
 
-    once = OpenBlock()
+    once = BlockWriter()
     for i in range(count):
         assert once.append_entry(*entry(i), 10, 0)
     once.delete_entry(count, 0)
     block = once.freeze()
     before = block.to_bytes()
-    again = OpenBlock.reopen(block)
+    again = BlockWriter.reopen(block)
     assert again is not None
     again.check()
     for made in (once, again):
@@ -292,16 +298,16 @@ def test_a_reopened_block_goes_on_as_if_it_had_not_been_frozen(count: int) -> No
 
 def test_an_empty_block_cannot_be_sealed() -> None:
     with pytest.raises(ValueError, match="empty"):
-        OpenBlock().freeze()
-    OpenBlock().check()
-    assert OpenBlock().entries() == []
-    assert not OpenBlock().delete_entry(0, 0)
+        BlockWriter().freeze()
+    BlockWriter().check()
+    assert BlockWriter().entries() == []
+    assert not BlockWriter().delete_entry(0, 0)
 
 
 @pytest.mark.parametrize("wrong", [[], [b"a"], [b"a"] * 66])
 def test_an_entry_without_whole_fields_is_refused(wrong: Words) -> None:
     with pytest.raises(ValueError, match="fields"):
-        OpenBlock().append_entry(1, 1, wrong)
+        BlockWriter().append_entry(1, 1, wrong)
 
 
 def test_ids_that_do_not_rise_are_refused() -> None:
@@ -315,7 +321,7 @@ def test_ids_that_do_not_rise_are_refused() -> None:
 
 
 def run_until_full(node_entries: int, node_bytes: int, value: bytes) -> Block:
-    made = OpenBlock()
+    made = BlockWriter()
     i = 0
     while made.append_entry(i, 1, [b"v", value], node_entries, node_bytes):
         i += 1
@@ -350,10 +356,10 @@ def test_a_node_ends_before_its_byte_limit() -> None:
 
 @pytest.mark.parametrize(("node_bytes", "size"), [(4096, 4095), (1, 0), (100, 5000)])
 def test_an_entry_larger_than_a_node_is_alone_in_its_block(node_bytes: int, size: int) -> None:
-    made = OpenBlock()
+    made = BlockWriter()
     assert made.append_entry(1, 0, [b"v", b"x" * size], 100, node_bytes)
     assert not made.append_entry(2, 0, [b"v", b""], 100, node_bytes)
-    made = OpenBlock()
+    made = BlockWriter()
     if node_bytes > 10:
         assert made.append_entry(1, 0, [b"v", b"small"], 100, node_bytes)
         assert not made.append_entry(2, 0, [b"v", b"x" * size], 100, node_bytes)
@@ -618,7 +624,7 @@ def test_a_block_is_read_from_any_kind_of_bytes() -> None:
 
 def test_what_a_block_has_for_itself_in_memory_is_not_handed_out() -> None:
     read, frozen = Block.from_bytes(small_block()), open_block([(1, 1, [b"a", b""])]).freeze()
-    sealed_list = SkipList()
+    sealed_list = BlockList()
     sealed_list.push(read)
     assert sealed_list.delete(9, 3)
     for kept in (read, frozen, sealed_list.shared()[0]):

@@ -38,7 +38,7 @@ from millstream.errors import DamageError, DataError
 from millstream.server.repair import checking
 from millstream.server.repair.checking import Checker, FileReport, Report, Verdict, counted
 from millstream.server.repair.repairing import repair
-from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.blocks.block import Block
 from millstream.storage.files import recovery as salvage
 from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.manifest import NAME, Manifest, load_manifest, store_manifest
@@ -46,6 +46,7 @@ from millstream.storage.files.recovery import guess_manifest
 from millstream.storage.files.snapshot import CHUNK_HEADER_SIZE, SnapshotReader
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import BlockWriter, check_stream
 
 FOLDER = "damaged-20261120-120000"
 NAMES = [NAME, BASE, FIRST, LAST]
@@ -316,7 +317,7 @@ def test_readers_are_told_of_a_gap_where_a_chunk_was_lost(written: Written) -> N
     assert after.entries_added == before.entries_added
     groups = after.groups[b"workers"], before.groups[b"workers"]
     assert groups[0].dump() == groups[1].dump()
-    after.check()
+    check_stream(after)
 
 
 def without_section(disk: FakeDisk, section: int) -> FakeDisk:
@@ -521,7 +522,7 @@ def test_a_changed_byte_of_a_chunk_costs_one_block_at_most() -> None:
         assert stream is not None
         in_meta = offset <= at - chunk.offset - 16 < offset + length
         assert len(stream.groups) == (0 if in_meta else 9), at
-        stream.check()
+        check_stream(stream)
 
 
 @pytest.mark.parametrize("size", [1, 40, 512, 4096])
@@ -552,14 +553,14 @@ def test_a_base_cut_in_the_middle_of_its_last_chunk_keeps_what_is_before() -> No
 
 def test_a_block_in_a_value_is_not_taken_for_one() -> None:
     """The block around it is damaged, so the rest is searched for blocks."""
-    made = OpenBlock()
+    made = BlockWriter()
     assert made.append_entry(9, 9, [b"f", b"planted"], 2, 0)
     planted = made.freeze().to_bytes()
     keyspace = Keyspace()
     keyspace.node_entries = 2
     blocks = []
     for first in range(0, 80, 8):
-        made = OpenBlock()
+        made = BlockWriter()
         for number in range(first, first + 8):
             assert made.append_entry(number + 1, 0, [b"f", b"v" + planted], 2, 0)
         blocks.append(made.freeze())

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 from tests.unit.test_block import WRONG, changed, sealed, small_block, wide_block
 
-from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.columns import Decoder, Kind, PieceError, not_utf8
+from millstream.storage.streams.testing import BlockWriter
 
 FIRST, LAST = (0, 0), (MAX, MAX)
 EVERYTHING = [
@@ -175,7 +176,7 @@ def runs_of_blocks(draw: st.DrawFn) -> list[list[Block]]:
         id_: EntryId | None = draw(ids)
         blocks = []
         for _ in range(draw(st.integers(1, 3))):
-            made = OpenBlock()
+            made = BlockWriter()
             for step, words in draw(
                 st.lists(st.tuples(steps, entry_words), min_size=1, max_size=40)
             ):
@@ -215,7 +216,7 @@ def test_columns_hold_what_the_blocks_hold(
 
 
 def filled(entries: list[Entry]) -> bytes:
-    made = OpenBlock()
+    made = BlockWriter()
     for ms, seq, words in entries:
         assert made.append_entry(ms, seq, words, 0, 0)
     return made.freeze().to_bytes()
@@ -319,7 +320,7 @@ def test_many_different_field_names_are_kept_apart() -> None:
 
 def test_an_entry_of_very_many_fields_is_read() -> None:
     words: Words = [word for i in range(3000) for word in (b"f%d" % (i % 2000), b"%d" % i)]
-    made = OpenBlock()
+    made = BlockWriter()
     # append_entry takes 64 words; the definition is the same however many there are.
     for at in range(0, len(words), 64):
         assert made.append_entry(7, at, words[at : at + 64], 0, 0)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.support.fakedisk import FakeDisk
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 
-from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.blocks.block import Block
 from millstream.storage.files.journal import JournalReader, read_head
 from millstream.storage.files.manifest import Manifest
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import deliver_id, hand_over_id, redeliver_id
+from millstream.storage.streams.testing import BlockWriter, deliver_id, hand_over_id, redeliver_id
 
 MASK = MAX
 HEADER = "<2sBBIIIIHHQQQQ8x"
@@ -120,8 +120,8 @@ def decode_pending(group: dict[str, Any]) -> list[tuple[Any, ...]]:
     return found
 
 
-def filled(first: EntryId, run: list[tuple[tuple[str, int], Words]], times: int) -> OpenBlock:
-    made = OpenBlock()
+def filled(first: EntryId, run: list[tuple[tuple[str, int], Words]], times: int) -> BlockWriter:
+    made = BlockWriter()
     id_: EntryId | None = first
     for step, words in run * times:
         if id_ is None or not made.append_entry(*id_, words, 40, 0):
@@ -190,7 +190,7 @@ def test_the_pages_example_is_a_block(request: Any) -> None:
         (1005, 0, [b"alarm", b""]),
     ]
     assert Block.from_bytes(example).entries() == decode(example) == entries[:1] + entries[2:]
-    made = OpenBlock()
+    made = BlockWriter()
     for ms, seq, words in entries:
         assert made.append_entry(ms, seq, words, 2, 0)
     made.delete_entry(1000, 1)

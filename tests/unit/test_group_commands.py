@@ -14,6 +14,7 @@ from tests.support.resp import Error, Map, Null, Reply, Simple
 
 from millstream.commands.xstream.xread import stream_key_positions
 from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.testing import check_stream
 
 OK = Simple("OK")
 SYNTAX = Error("ERR syntax error")
@@ -866,7 +867,7 @@ def state(keyspace: Keyspace) -> dict[bytes, Any]:
     for key in sorted(database.keys()):
         stream = database.stream(key)
         assert stream is not None
-        stream.check()
+        check_stream(stream)
         meta, _ = stream.dump()
         found[key] = meta
     return found

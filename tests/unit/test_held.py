@@ -20,7 +20,7 @@ from millstream.storage.streams import held_form
 from millstream.storage.streams.ordering import ordering_meta
 from millstream.storage.streams.restore import restart_leases
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import held_entries
+from millstream.storage.streams.testing import check_held, check_stream, held_entries
 
 Id = tuple[int, int]
 
@@ -279,9 +279,9 @@ class Writers(RuleBasedStateMachine):
     @invariant()
     def is_sound(self) -> None:
         stream = self.in_process.stream()
-        stream.check()
+        check_stream(stream)
         if stream.held is not None:
-            stream.held.check(stream)
+            check_held(stream.held, stream)
         assert stream.last_id >= self.position
         self.position = stream.last_id
         assert self.read == sorted(set(self.read))
@@ -305,7 +305,7 @@ def again_from_snapshot(stream: Stream) -> Stream:
     if "held" in found:
         packed = msgpack.unpackb(b"".join(found["held"].packed()))
         made.held = held_form.load(packed, made, NOW_MS)
-        made.held.check(made)
+        check_held(made.held, made)
     return made
 
 
@@ -378,7 +378,7 @@ def test_reservations_given_up_after_an_open_one_take_no_memory(
         stream = keyspace.databases[0].stream(b"s")
         assert stream is not None
         assert stream.held is not None
-        stream.held.check(stream)
+        check_held(stream.held, stream)
         assert stream.held.memory_bytes < 2_000_000
 
 

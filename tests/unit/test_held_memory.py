@@ -12,7 +12,7 @@ from tests.support.in_process import InProcessClient, InProcessServer
 
 from millstream.storage.streams.held import Held
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import compact_held, held_entries
+from millstream.storage.streams.testing import check_held, compact_held, held_entries
 
 ALLOCATIONS_MAX = 2000
 
@@ -64,10 +64,10 @@ def test_a_run_that_cannot_be_made_leaves_each_entry_once(held_by_writers: bool)
                 compact_held(held)
             except MemoryError:
                 failed = True
-        held.check(stream)
+        check_held(held, stream)
         assert held_entries(held) == before, number
         compact_held(held)
-        held.check(stream)
+        check_held(held, stream)
         assert held_entries(held) == before, number
         if not failed:
             return
@@ -92,7 +92,7 @@ def test_a_release_that_fails_leaves_each_entry_once(held_by_writers: bool) -> N
         assert stream.range() + held_entries(held) == before, number
         held.release_into(stream)
         assert stream.range() == before, number
-        held.check(stream)
+        check_held(held, stream)
         if not failed:
             return
     pytest.fail("some allocation fails always")
@@ -114,4 +114,4 @@ def test_the_next_command_releases_what_a_failed_release_left(line: str) -> None
     assert stream.is_reserving
     player.call(line)
     assert stream.range() == before
-    held.check(stream)
+    check_held(held, stream)

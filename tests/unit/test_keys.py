@@ -20,7 +20,7 @@ from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import acknowledge_id, deliver_id
+from millstream.storage.streams.testing import acknowledge_id, check_stream, deliver_id
 
 NOW_MS = 1_700_000_000_000
 LETTERS = b"g$xnmoct"
@@ -420,8 +420,8 @@ def test_a_copy_and_its_original_change_apart(room: Room) -> None:
     assert [entry[:2] for entry in stream.range()] == [(2, 1), (3, 1), (9, 9)]
     assert [entry[:2] for entry in copy.range()] == [(2, 1), (3, 1), (7, 7)]
     assert len(copy.groups[b"g"].pending()) == 1
-    copy.check()
-    stream.check()
+    check_stream(copy)
+    check_stream(stream)
 
 
 def test_a_captured_moment_stays_right_under_renames_copies_and_swaps(room: Room) -> None:

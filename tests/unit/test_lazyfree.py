@@ -14,6 +14,7 @@ from millstream.storage.blocks.lazyfree import defer, free_step
 from millstream.storage.blocks.skiplist import sealed_bytes
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import check_stream
 
 BLOCKS = 3000  # more than are freed at once
 TURN = 500
@@ -86,7 +87,7 @@ def test_a_trim_answers_as_if_all_were_gone_and_then_it_is(trim: str) -> None:
         said += large.answers()
         large.append(20_001, 20_010)
         said += [*large.answers(), large.call("XTRIM s MAXLEN 3"), *large.answers()]
-        large.in_process.stream().check()
+        check_stream(large.in_process.stream())
         return said, large.bytes_that_go()
 
     assert played(True) == played(False)

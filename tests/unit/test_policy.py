@@ -21,6 +21,7 @@ from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.retention import bytes_of, cut_of, due_moment_ms
 from millstream.storage.streams.retention_schedule import NEVER, RetentionSchedule
 from millstream.storage.streams.stream import RetentionPolicy, Stream
+from millstream.storage.streams.testing import check_stream
 
 HEADER_BYTES = 64  # docs/formats.md
 OK = Simple("OK")
@@ -93,7 +94,7 @@ def cut(stream: Stream, now_ms: int) -> None:
         stream.evict(TOP, TOP)
     elif first is not None:
         assert stream.evict(*first) > 0, "a cut that evicts nothing"  # type: ignore[misc]
-    stream.check()
+    check_stream(stream)
 
 
 def limit(chance: random.Random, most: int) -> int:

@@ -25,6 +25,7 @@ from tests.unit.models import EntryId, StreamModel
 
 from millstream.errors import INVALID_ID, WRONG_TYPE
 from millstream.storage.streams.acked_trim import unheld
+from millstream.storage.streams.testing import check_stream
 
 NODE_ENTRIES = 3
 POLICIES = ["", "KEEPREF", "DELREF", "ACKED"]
@@ -309,7 +310,7 @@ class ReferencesMachine(RuleBasedStateMachine):
     @invariant()
     def shows_the_same(self) -> None:
         stream = self.in_process.stream()
-        stream.check()
+        check_stream(stream)
         assert [entry[:2] for entry in stream.range()] == self.model.ids
         assert stream.entries_evicted == self.model.evicted
         assert stream.entries_deleted == self.model.deleted

@@ -10,13 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millstream.storage.blocks.block import Block, OpenBlock
-from millstream.storage.blocks.skiplist import SkipList
-from millstream.storage.streams.testing import find_rank
+from millstream.storage.blocks.block import Block
+from millstream.storage.streams.testing import BlockList, BlockWriter, find_rank
 
 
 def block_of(first: int, count: int) -> Block:
-    made = OpenBlock()
+    made = BlockWriter()
     for i in range(count):
         assert made.append_entry(first + 2 * i, 0, [b"f", b"%d" % i], 0, 0)
     return made.freeze()
@@ -31,7 +30,7 @@ class SkipListMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.real = SkipList()
+        self.real = BlockList()
         self.model: list[tuple[int, list[int]]] = []  # first id of the block, its live ids
         self.next_ms = 10
         self.kept: list[tuple[Sequence[Block], list[list[int]]]] = []  # points in time
@@ -154,7 +153,7 @@ TestSkipList = SkipListMachine.TestCase
 
 
 def test_a_point_in_time_is_a_sequence() -> None:
-    made = SkipList()
+    made = BlockList()
     for i in range(300):
         made.push(block_of(10 * i, 1))
     blocks = made.shared()
@@ -166,11 +165,11 @@ def test_a_point_in_time_is_a_sequence() -> None:
         blocks[300]
     with pytest.raises(ValueError, match="in order"):
         blocks[::-1]
-    assert len(SkipList().shared()[:]) == 0
+    assert len(BlockList().shared()[:]) == 0
 
 
 def test_what_is_the_last_to_have_many_blocks_frees_them_in_parts() -> None:
-    made = SkipList()
+    made = BlockList()
     for i in range(1000):
         made.push(block_of(10 * i, 1))
     blocks = made.shared()
@@ -192,7 +191,7 @@ def test_what_is_the_last_to_have_many_blocks_frees_them_in_parts() -> None:
 
 
 def test_an_empty_list_finds_nothing() -> None:
-    empty = SkipList()
+    empty = BlockList()
     assert empty.find(5, 5) is None
     assert find_rank(empty, 0) is None
     assert not empty.delete(5, 5)
@@ -200,7 +199,7 @@ def test_an_empty_list_finds_nothing() -> None:
 
 
 def test_removing_last_blocks_one_by_one_keeps_the_ranks() -> None:
-    made = SkipList()
+    made = BlockList()
     for i in range(200):
         made.push(block_of(100 * i + 100, 3))
     for i in range(199, 99, -1):
@@ -216,7 +215,7 @@ def test_removing_last_blocks_one_by_one_keeps_the_ranks() -> None:
 
 
 def test_thousands_of_blocks_come_and_go_at_the_ends() -> None:
-    made = SkipList()
+    made = BlockList()
     for i in range(5000):
         made.push(block_of(10 * i, 1))
         if i >= 1000:

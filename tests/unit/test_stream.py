@@ -39,10 +39,14 @@ from tests.unit.models import (
     values,
 )
 
-from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.blocks.block import Block
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import (
+    BlockWriter,
+    check_stream,
+    count_entries,
     deliver_id,
+    encode_between,
     evict_some,
     id_at,
     move_last_id,
@@ -199,7 +203,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_the_same(self) -> None:
-        self.real.check()
+        check_stream(self.real)
         model, entries = self.model, self.model.entries
         assert len(self.real) == self.real.length == len(entries)
         assert self.real.range() == entries
@@ -222,11 +226,11 @@ class StreamMachine(RuleBasedStateMachine):
                 assert id_at(self.real, rank) == known[rank]
                 assert self.real.rank(*known[rank]) == rank
                 assert self.real.rank(*(after(known[rank]) or END)) == rank + (known[rank] < END)
-                assert self.real.count(*known[rank], *END) == len(known) - rank
-                assert self.real.count(0, 0, *known[rank]) == rank + 1
-                assert self.real.count(*known[rank], *known[-1]) == len(known) - rank
+                assert count_entries(self.real, *known[rank], *END) == len(known) - rank
+                assert count_entries(self.real, 0, 0, *known[rank]) == rank + 1
+                assert count_entries(self.real, *known[rank], *known[-1]) == len(known) - rank
         assert self.real.rank(0, 0) == 0
-        assert self.real.count(5, 5, 5, 4) == 0
+        assert count_entries(self.real, 5, 5, 5, 4) == 0
 
     @invariant()
     def captures_stay(self) -> None:
@@ -240,11 +244,11 @@ class StreamMachine(RuleBasedStateMachine):
             found = self.model.between(low, high)
             forward, backward = found[:limit], found[::-1][:limit]
             expected = len(forward), encoded(forward, dotted)
-            assert self.real.encode(*low, *high, limit, dotted) == expected
+            assert encode_between(self.real, low, high, limit, dotted) == expected
             expected = len(backward), encoded(backward, dotted)
-            assert self.real.encode(*low, *high, limit, dotted, reverse=True) == expected
+            assert encode_between(self.real, low, high, limit, dotted, reverse=True) == expected
             assert self.real.range(*low, high, limit) == forward
-            assert self.real.count(*low, *high) == len(found)
+            assert count_entries(self.real, *low, *high) == len(found)
             held = [e for b in self.real.blocks_between(*low, *high) for e in b.entries()]
             first = self.real.first_kept
             assert [e for e in held if low <= e[:2] <= high and e[:2] >= first] == found
@@ -337,10 +341,10 @@ def test_about_never_drops_more_than_asked(
     stream = Stream()
     for i, size in enumerate(sizes):
         stream.append_entry(i + 1, 0, [b"v", b"x" * size], node_entries, node_bytes)
-    stream.check()
+    check_stream(stream)
     assert [len(words[1]) for _, _, words in stream.range()] == sizes
     left = evict_about(stream, keep)
-    stream.check()
+    check_stream(stream)
     assert left >= min(keep, len(sizes))
     assert [len(words[1]) for _, _, words in stream.range()] == sizes[len(sizes) - left :]
     if node_entries == 1 or node_bytes == 1:
@@ -375,11 +379,11 @@ def test_the_last_possible_id_is_read_and_deleted_but_not_evicted() -> None:
     assert stream.past_end() == END
     assert stream.evict(*stream.past_end()) == 1
     assert stream.range() == [(*END, [b"a", b"2"])]
-    assert stream.count(0, 0, *END) == 1
+    assert count_entries(stream, 0, 0, *END) == 1
     assert stream.max_evicted_id == (MAX, MAX - 1)
     assert stream.delete_id(*END)
     assert stream.newest_id is None
-    stream.check()
+    check_stream(stream)
 
 
 @pytest.mark.parametrize("first_kept", [(51, 0), (1000, 0), END])
@@ -391,7 +395,7 @@ def test_a_stream_emptied_by_eviction_shows_what_comes_next(first_kept: EntryId)
     stream.append_entry(50, 1, [b"n", b"new"])
     assert stream.range() == [(50, 1, [b"n", b"new"])]
     assert stream.first_id == id_at(stream, 0) == (50, 1)
-    stream.check()
+    check_stream(stream)
 
 
 def test_a_smaller_last_id_given_to_an_empty_stream_hides_nothing() -> None:
@@ -404,7 +408,7 @@ def test_a_smaller_last_id_given_to_an_empty_stream_hides_nothing() -> None:
     assert stream.range() == [(11, 0, [b"n", b"new"])]
     assert stream.evict(12, 0) == 1
     assert stream.max_evicted_id == (30, 0), "the greatest id evicted went down"
-    stream.check()
+    check_stream(stream)
 
 
 def test_ids_left_by_trimming_do_not_hold_up_a_smaller_last_id() -> None:
@@ -415,7 +419,7 @@ def test_ids_left_by_trimming_do_not_hold_up_a_smaller_last_id() -> None:
     stream.append_entry(49, 6, [b"n", b"new"])
     assert [ms for ms, _, _ in stream.range(46)] == [46, 47, 49, 49]
     assert stream.entries_added == 51
-    stream.check()
+    check_stream(stream)
     assert from_disk(*stream.dump()).range() == stream.range()
 
 
@@ -450,7 +454,7 @@ def test_a_stream_copied_over_and_over_is_byte_for_byte_as_one_that_never_was(se
             assert plain.evict(*id_) == copied.evict(*id_)
         else:
             copied = from_disk(*copied.dump())
-            copied.check()
+            check_stream(copied)
         (meta, blocks), (copied_meta, copied_blocks) = plain.dump(), copied.dump()
         assert copied_meta == meta
         assert [b.to_bytes() for b in copied_blocks] == [b.to_bytes() for b in blocks]
@@ -466,8 +470,8 @@ def test_appending_to_a_copy_leaves_the_original_and_its_block_alone() -> None:
     assert block.to_bytes() == before
     assert (len(stream.range()), len(copy.range())) == (5, 5)
     assert copy.block_count == 1
-    stream.check()
-    copy.check()
+    check_stream(stream)
+    check_stream(copy)
 
 
 # ---------------------------------------------------------------- counters
@@ -577,7 +581,7 @@ def test_parts_that_do_not_fit_are_not_loaded(damage: Any) -> None:
 
 def test_a_block_without_a_live_entry_is_not_loaded() -> None:
     meta, blocks = filled(2).dump()
-    dead = OpenBlock()
+    dead = BlockWriter()
     dead.append_entry(3, 0, [b"n", b"3"])
     dead.delete_entry(3, 0)
     meta["last_id"] = [3, 0]

@@ -14,6 +14,7 @@ from tests.support.resp import Error, Null, Reply, encode_command
 
 from millstream.errors import CommandError
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import check_stream
 
 U64_MAX = 2**64 - 1
 
@@ -21,7 +22,7 @@ U64_MAX = 2**64 - 1
 def producers_at(in_process: InProcessServer, key: bytes = b"s") -> list[tuple[bytes, int]]:
     stream = in_process.keyspace.databases[0].stream(key)
     assert stream is not None
-    stream.check()
+    check_stream(stream)
     return [] if stream.producers is None else list(stream.producers.dump().items())
 
 

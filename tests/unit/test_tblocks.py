@@ -12,6 +12,7 @@ from tests.support.resp import Error, Null
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import check_stream
 
 EntryId = tuple[int, int]
 U64_MAX = 2**64 - 1
@@ -83,7 +84,7 @@ def played(play: list[tuple[str, int]], node_entries: int) -> tuple[InProcessCli
             player.call(f"XDEL s {ms}-{seq}")
         elif kind == "wait":
             in_process.wait_ms(amount)
-    stream.check()
+    check_stream(stream)
     return player, stream
 
 

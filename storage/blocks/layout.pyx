@@ -1,0 +1,191 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The layout of a block, and how to read it: find an entry, count entries, and take one apart.
+
+docs/formats.md has the byte layout. The functions on View, Cursor and Entry, here and inline in
+`layout.pxd`, are the only readers of the layout. They do not validate the bytes: data from files
+goes through `block.Block.from_bytes` or `block.Block.unpack`, where `block_check` first checks every
+length.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from millstream.encoding cimport Slice
+from millstream.entry_id cimport id_less
+from millstream.storage.blocks.layout cimport CHECKPOINT_EVERY, Cursor, Entry, Head, View
+
+
+# ---------------------------------------------------------------- the header
+
+cdef uint64_t form_size(const Head* head) noexcept nogil:
+    """The size of the disk form that begins with this header."""
+    return table_size(head.count, head.set_count, head.node_count) + (
+        BLOCK_HEADER_BYTES + <uint64_t>head.size)
+
+
+cdef uint64_t view_disk_size(const View* view) noexcept nogil:
+    """The size of the disk form."""
+    return BLOCK_HEADER_BYTES + <uint64_t>view.size + table_size(
+        view.count, view.set_count, view.node_count)
+
+
+# ---------------------------------------------------------------- finding
+
+cdef void checkpoint_id(const View* view, uint32_t checkpoint, Entry* entry) noexcept nogil:
+    cdef uint64_t number
+    cdef const uint8_t* at = view.entries + view.checkpoints[checkpoint - 1] + 1
+    at = read_varint(at, &number)
+    entry.ms = view.first_ms + number
+    read_varint(at, &entry.seq)
+
+
+cdef inline uint32_t likely_checkpoint(const View* view, uint64_t ms,
+                                       uint32_t most) noexcept nogil:
+    """The checkpoint (1 to most) before which an ID is likely, by interpolation over the block's
+    time. Each probe of a large stream is a cache miss; for IDs made by a clock this checkpoint and
+    its neighbour are usually enough."""
+    cdef double part
+    cdef uint32_t guess
+    if view.last_ms <= view.first_ms:
+        return (most + 1) // 2
+    part = <double>(ms - view.first_ms) / (<double>(view.last_ms - view.first_ms) + 1.0)
+    if part >= 1.0:
+        return most
+    guess = <uint32_t>(part * view.count) // CHECKPOINT_EVERY
+    return 1 if guess < 1 else (most if guess > most else guess)
+
+
+cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t seq) noexcept nogil:
+    """Move so that the next entry is the first one with an ID of at least ms-seq."""
+    cdef uint32_t low = 0
+    cdef uint32_t high
+    cdef uint32_t middle
+    cdef uint32_t tries = 0
+    cdef Entry probe
+    cdef Entry entry
+    cdef const uint8_t* values
+    if not id_less(view.first_ms, view.first_seq, ms, seq):
+        cursor_start(cursor, view)
+        return
+    high = checkpoint_count(view.count)
+    middle = likely_checkpoint(view, ms, high)
+    while low < high:
+        checkpoint_id(view, middle, &probe)
+        if id_less(ms, seq, probe.ms, probe.seq):
+            high = middle - 1
+            tries += 1
+            middle = high if tries < 2 else (low + high + 1) // 2
+        else:
+            low = middle
+            tries += 1
+            middle = low + 1 if tries < 2 else (low + high + 1) // 2
+    cursor_checkpoint(cursor, view, low)
+    entry.ms = cursor.entry.ms
+    entry.seq = cursor.entry.seq
+    while cursor.index < view.count:
+        values = read_entry(view, cursor.at, &entry)
+        if not id_less(entry.ms, entry.seq, ms, seq):
+            return
+        cursor.at = skip_values(values, entry.fields)
+        cursor.index += 1
+        cursor.entry.ms = entry.ms
+        cursor.entry.seq = entry.seq
+
+
+cdef void cursor_to_index(Cursor* cursor, const View* view, uint32_t index) noexcept nogil:
+    """Move before the entry with this index (deleted entries counted)."""
+    cursor_checkpoint(cursor, view, index // CHECKPOINT_EVERY)
+    while cursor.index < index:
+        cursor_next(cursor, view)
+
+
+cdef bint view_find(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil:
+    """Find the undeleted entry with exactly this ID; False when there is none."""
+    cdef Cursor cursor
+    cursor_seek(&cursor, view, ms, seq)
+    if not cursor_next(&cursor, view):
+        return False
+    out[0] = cursor.entry
+    return out.ms == ms and out.seq == seq and not out.deleted
+
+
+cdef uint32_t view_live_before(const View* view, uint64_t ms, uint64_t seq) noexcept nogil:
+    """The number of undeleted entries with an ID below ms-seq."""
+    cdef Cursor cursor
+    cdef uint32_t live = 0
+    cdef uint32_t end
+    cursor_seek(&cursor, view, ms, seq)
+    if view.live == view.count:
+        return cursor.index
+    end = cursor.index
+    cursor_start(&cursor, view)
+    while cursor.index < end:
+        cursor_next(&cursor, view)
+        if not cursor.entry.deleted:
+            live += 1
+    return live
+
+
+cdef bint view_last_live_before(const View* view, uint64_t ms, uint64_t seq,
+                                Entry* out) noexcept nogil:
+    """Find the last undeleted entry with an ID below ms-seq."""
+    cdef Cursor cursor
+    cdef bint found = False
+    if view.live == view.count:
+        cursor_seek(&cursor, view, ms, seq)
+        if cursor.index == 0:
+            return False
+        cursor_to_index(&cursor, view, cursor.index - 1)
+    else:
+        cursor_start(&cursor, view)
+    while cursor_next(&cursor, view) and id_less(cursor.entry.ms, cursor.entry.seq, ms, seq):
+        if not cursor.entry.deleted:
+            out[0] = cursor.entry
+            found = True
+    return found
+
+
+cdef bint view_nth_live(const View* view, uint64_t ms, uint64_t seq, uint64_t nth,
+                        Entry* out) noexcept nogil:
+    """Find the nth (from 0) undeleted entry among those with an ID of at least ms-seq."""
+    cdef Cursor cursor
+    cursor_seek(&cursor, view, ms, seq)
+    if view.live == view.count:
+        if cursor.index + nth >= view.count:
+            return False
+        cursor_to_index(&cursor, view, <uint32_t>(cursor.index + nth))
+        nth = 0
+    while cursor_next(&cursor, view):
+        if cursor.entry.deleted:
+            continue
+        if nth == 0:
+            out[0] = cursor.entry
+            return True
+        nth -= 1
+    return False
+
+
+# ---------------------------------------------------------------- the words of an entry
+
+cdef list entry_words(const Entry* entry):
+    """The entry's field, value, field, value ... as bytes."""
+    cdef const uint8_t* names = entry.names
+    cdef const uint8_t* values = entry.values
+    cdef Slice word
+    cdef uint32_t _
+    cdef list words = []
+    for _ in range(entry.fields):
+        names = next_name(names, &word)
+        words.append(word.ptr[:word.size])
+        values = next_word(values, &word)
+        words.append(word.ptr[:word.size])
+    return words
+
+
+cdef void entry_slices(const Entry* entry, Slice* items) noexcept nogil:
+    """The words of `entry_words` in place; `items` has space for two for each field."""
+    cdef const uint8_t* names = entry.names
+    cdef const uint8_t* values = entry.values
+    cdef uint32_t i
+    for i in range(entry.fields):
+        names = next_name(names, &items[2 * i])
+        values = next_word(values, &items[2 * i + 1])

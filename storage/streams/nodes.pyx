@@ -1,0 +1,216 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""The nodes of a log, the units in which Redis trims with `~`; a block has up to four.
+
+Also the radix tree that Redis would have for them, of which XINFO STREAM tells the size.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from millstream.entry_id cimport EntryId, step_up
+from millstream.storage.blocks.layout cimport (
+    Cursor, View, cursor_next, cursor_to_index, view_live_before,
+)
+from millstream.storage.blocks.skiplist cimport Place, place_after, view_block
+from millstream.storage.streams.entry_log cimport EntryLog, Walk
+
+cdef enum:
+    ID_BYTES = 16
+
+
+cdef inline uint32_t node_end(const View* view, uint32_t node) noexcept:
+    """The index after the last entry of a node."""
+    return view.nodes[node] if node + 1 < view.node_count else view.count
+
+
+cdef inline bint id_past(const View* view, uint32_t end, EntryId* last, EntryId* past) noexcept:
+    """The id of the entry before this index, and the next id; False when there is none above it."""
+    cdef Cursor cursor
+    cursor_to_index(&cursor, view, end - 1)
+    cursor_next(&cursor, view)
+    last.ms = past.ms = cursor.entry.ms
+    last.seq = past.seq = cursor.entry.seq
+    return step_up(past)
+
+
+cdef inline uint64_t live_before_index(const View* view, uint32_t end) noexcept:
+    """Entries before this index that are not deleted; most blocks have no deleted ones."""
+    cdef EntryId last, past
+    if view.live == view.count:
+        return end
+    if id_past(view, end, &last, &past):
+        return view_live_before(view, past.ms, past.seq)
+    return view.live  # there is no id above the block's last
+
+
+cdef list nodes_of(const View* view, uint64_t hidden):
+    """Each node of a block as (first id after it, its last id, its entries that are not hidden)."""
+    cdef uint32_t i
+    cdef uint64_t before = hidden
+    cdef uint64_t live
+    cdef EntryId past, last
+    found = []
+    for i in range(view.node_count):
+        live = live_before_index(view, node_end(view, i))
+        if live >= before:
+            id_past(view, node_end(view, i), &last, &past)
+            found.append(((past.ms, past.seq), (last.ms, last.seq), live - before))
+            before = live
+    return found
+
+
+cdef uint64_t node_count(EntryLog log) except? 0xffffffffffffffff:
+    """The nodes of a log; of the first block those that still have an entry."""
+    cdef uint64_t nodes = 0
+    cdef Walk walk
+    if log.sealed is not None:
+        nodes += log.sealed.block_nodes
+    if log.has_tail():
+        nodes += log.tail.node_count
+    log.walk_start(&walk, 0, 0)
+    if walk.valid:
+        left = sum([1 for _, _, live in nodes_of(&walk.view, log.head_gone) if live])
+        nodes -= walk.view.node_count - left
+    return nodes
+
+
+# ---------------------------------------------------------------- where to trim
+
+cdef object boundary_by_nodes(EntryLog log, keep, minid, uint64_t limit, bint partly):
+    """As Redis trims with `~`: whole nodes from the head while at least `keep` entries stay,
+    or while all their ids are below `minid`; at most `limit` entries, 0 for any number. With
+    `partly` a part of the next node goes, too, if the limit has room for the whole node.
+
+    One of keep and minid is given. The result is the first id (ms, seq) that stays; None when
+    nothing is to go, "all" when there is no id above the last that goes.
+    """
+    cdef Place place = log.head_place()
+    cdef View view
+    cdef EntryId last, past
+    cdef uint64_t removed = 0
+    cdef uint64_t before = log.head_gone
+    cdef uint64_t live
+    cdef uint64_t kept = 0 if keep is None else keep
+    cdef bint by_id = minid is not None
+    cdef uint32_t i
+    boundary = None
+    if not by_id and log.length <= kept:
+        return None
+    while True:
+        if place.page != NULL:
+            view_block(place, &view)
+        elif log.has_tail():
+            log.tail.view(&view)
+        else:
+            return boundary
+        for i in range(view.node_count):
+            live = live_before_index(&view, node_end(&view, i))
+            if live < before or (before and live == before and not removed):
+                continue  # all of it went before
+            live, before = live - before, live
+            if limit and removed + live > limit:
+                return boundary
+            if not by_id and log.length - removed - live < kept:
+                # When `keep` entries are left, the next node and what was deleted in it stays.
+                partly = partly and log.length - removed > kept
+                return log.boundary_for_length(kept) if partly else boundary
+            is_above = id_past(&view, node_end(&view, i), &last, &past)
+            if by_id and (last.ms, last.seq) >= minid:
+                return minid if partly else boundary
+            if live:
+                removed += live
+                boundary = (past.ms, past.seq) if is_above else "all"
+        if place.page == NULL:
+            return boundary
+        before = 0
+        place = place_after(place)
+
+
+# ---------------------------------------------------------------- Redis' radix tree
+
+cdef list starts_of(const View* view, uint64_t hidden):
+    """The first id of each node of a block that has an entry which is not hidden."""
+    cdef Cursor cursor
+    cdef uint32_t i
+    cdef list starts = []
+    with_entries = {last for _, last, live in nodes_of(view, hidden) if live}
+    for i in range(view.node_count):
+        cursor_to_index(&cursor, view, view.nodes[i - 1] if i else 0)
+        cursor_next(&cursor, view)
+        first = (cursor.entry.ms, cursor.entry.seq)
+        cursor_to_index(
+            &cursor, view, (view.nodes[i] if i + 1 < view.node_count else view.count) - 1)
+        cursor_next(&cursor, view)
+        if (cursor.entry.ms, cursor.entry.seq) in with_entries:
+            starts.append(first)
+    return starts
+
+
+cdef list node_starts(EntryLog log, Py_ssize_t most):
+    """The first ids of up to `most` nodes that still have an entry, from the oldest on."""
+    cdef Place place = log.head_place()
+    cdef View view
+    cdef list starts = []
+    cdef uint64_t hidden = log.head_gone
+    while len(starts) < most:
+        if place.page != NULL:
+            view_block(place, &view)
+        elif log.has_tail():
+            log.tail.view(&view)
+        else:
+            break
+        starts += starts_of(&view, hidden)
+        if place.page == NULL:
+            break
+        hidden = 0
+        place = place_after(place)
+    return starts[:most]
+
+
+cdef uint64_t radix_tree_nodes(EntryLog log, Py_ssize_t most) except? 0:
+    """The number of nodes of the radix tree that Redis would have: counted for the first `most` nodes
+    with an entry, in proportion beyond."""
+    cdef list starts = node_starts(log, most)
+    cdef uint64_t counted = count_radix_nodes(starts)
+    if len(starts) < most:
+        return counted
+    return counted * node_count(log) // <uint64_t>len(starts)
+
+
+cdef int common_bytes(tuple one, tuple other) except -1:
+    """The number of equal bytes at the beginning of two IDs, which differ."""
+    cdef uint64_t differing = <uint64_t>one[0] ^ <uint64_t>other[0]
+    cdef int count = 0
+    if differing == 0:
+        differing = <uint64_t>one[1] ^ <uint64_t>other[1]
+        count = 8
+    while not differing >> 56:
+        differing <<= 8
+        count += 1
+    return count
+
+
+cdef uint64_t count_radix_nodes(list ids) except? 0:
+    """The number of nodes of a radix tree of these IDs, which rise: one for the end of each ID, one
+    where IDs part, and one for the bytes between two of these."""
+    cdef Py_ssize_t count = len(ids)
+    cdef int[ID_BYTES + 1] branches  # depths at which IDs part, on the way to the current one
+    cdef int used = 0
+    cdef int before = -1
+    cdef int parting, branch, above
+    cdef uint64_t nodes = 0
+    cdef Py_ssize_t i
+    if count == 0:
+        return 1
+    for i in range(count):
+        parting = common_bytes(ids[i], ids[i + 1]) if i + 1 < count else -1
+        nodes += 1 + (ID_BYTES > max(before, parting) + 1)
+        while used and branches[used - 1] > parting:
+            used -= 1
+            branch = branches[used]
+            above = max(parting, branches[used - 1] if used else -1)
+            nodes += 1 + (branch > above + 1)
+        if parting >= 0 and (used == 0 or branches[used - 1] < parting):
+            branches[used] = parting
+            used += 1
+        before = parting
+    return nodes
