@@ -2,15 +2,13 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
+from millstream.storage.streams.segment_list cimport SegmentList
 from millstream.storage.streams.segments cimport Run, Slot, Writer
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
 
-cdef class Held:
-    cdef list segments
-    cdef Py_ssize_t first  # where the segments begin; what is before it is gone
+cdef class Held(SegmentList):
     cdef EntryId last  # the last ID handed out; of use while there are reservations
-    cdef readonly uint64_t reservations
     cdef readonly uint64_t entries
     cdef readonly uint64_t size_bytes
     cdef readonly uint64_t next_deadline_ms  # no lease ends before
@@ -19,18 +17,8 @@ cdef class Held:
     cdef Writer recent  # the one that was used last; None: not known
     # By name, the one that was used longest ago first: an OrderedDict, which finds it at once.
     cdef readonly object writers
-    cdef Py_ssize_t settled_since  # the last compaction: segments, without those released
-    cdef Py_ssize_t found  # where the last open reservation was found, probably
-    cdef uint32_t node_entries
-    cdef uint32_t node_bytes
 
     cdef Writer writer(self, bytes name, uint64_t writers_max)
-    cdef Slot oldest(self)
-    cdef bint has_settled_first(self) noexcept
-    cdef Py_ssize_t index_of(self, const EntryId* at) noexcept
-    cdef Slot find_open(self, const EntryId* at, Py_ssize_t* index)
-    cdef Py_ssize_t probable_index(self, const EntryId* at) noexcept
-    cdef bint has_entry(self, const EntryId* at) except -1
     cdef int reserve(self, Stream stream, EntryId first, uint64_t count, Writer writer,
                      uint32_t lease_ms, uint64_t deadline_ms) except -1
     cdef inline int hand_out(self, Slot made, EntryId entry_id, Writer writer,
@@ -40,12 +28,7 @@ cdef class Held:
                       Py_ssize_t count) except -1
     cdef int give_up(self, Slot reservation) except -1
     cdef int release(self, Stream stream) except -1
-    cpdef int tidy(self) except -1
-    cdef int compact(self) except -1
-    cdef bint is_worth_a_run(self, Py_ssize_t at) except -1
-    cdef Run run_of(self, Slot slot)
     cdef int release_run(self, Stream stream, Run run) except -1
-    cdef int drop_first(self) except -1
     cdef list due(self, uint64_t steady_ms)
     cpdef int note_moment(self, uint64_t moment_ms) except -1
     cdef int pass_moments(self, uint64_t steady_ms) except -1

@@ -1,11 +1,11 @@
+from millstream.storage.streams.segment_list import SegmentList
 from millstream.storage.streams.segments import Slot
 from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
 WriterRow = tuple[bytes, EntryId | None, EntryId | None, EntryId | None, int]
 
-class Held:
-    reservations: int
+class Held(SegmentList):
     entries: int
     size_bytes: int
     next_deadline_ms: int
@@ -26,7 +26,6 @@ class Held:
     def writer_rows(self) -> list[WriterRow]: ...
     def writer_position(self, name: bytes) -> tuple[int, int] | None: ...
     def give_up_id(self, ms: int, seq: int) -> bool: ...
-    def tidy(self) -> None: ...
     def release_into(self, stream: Stream) -> None: ...
     def renew_lease(self, ms: int, seq: int, lease_ms: int, steady_ms: int) -> bool: ...
     @property

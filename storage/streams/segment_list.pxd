@@ -1,0 +1,27 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from millstream.entry_id cimport EntryId
+from millstream.storage.streams.segments cimport Run, Slot
+
+
+cdef class SegmentList:
+    cdef list segments
+    cdef Py_ssize_t first  # where the segments begin; what is before it is gone
+    cdef readonly uint64_t reservations
+    cdef Py_ssize_t settled_since  # the last compaction: segments, without those released
+    cdef Py_ssize_t found  # where the last open reservation was found, probably
+    cdef uint32_t node_entries
+    cdef uint32_t node_bytes
+
+    cdef Slot oldest(self)
+    cdef bint has_settled_first(self) noexcept
+    cdef Py_ssize_t index_of(self, const EntryId* at) noexcept
+    cdef Slot find_open(self, const EntryId* at, Py_ssize_t* index)
+    cdef Py_ssize_t probable_index(self, const EntryId* at) noexcept
+    cdef bint has_entry(self, const EntryId* at) except -1
+    cdef int compact(self) except -1
+    cdef bint is_worth_a_run(self, Py_ssize_t at) except -1
+    cdef Run run_of(self, Slot slot)
+    cdef int drop_first(self) except -1
+    cpdef int tidy(self) except -1
+    cdef uint64_t segment_bytes(self) noexcept

@@ -1,0 +1,3 @@
+class SegmentList:
+    reservations: int
+    def tidy(self) -> None: ...
