@@ -8,6 +8,7 @@ looks at the group; so no reply depends on when the timer ran.
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
+from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
 from millstream.encoding cimport Output
@@ -92,6 +93,15 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
         if gone:
             change_pending(ctx, b"ACK", key, name, gone, <uint64_t>len(gone))
     return group
+
+
+def take_group(Context ctx not None, Args args not None) -> tuple:
+    """(key, name, stream, group) of a request whose next words are a key and a group; None for what
+    does not exist. The key is read, but the group may be changed."""
+    cdef bytes key = ctx.db.key_of(args.take_slice())
+    cdef bytes name = args.take()
+    cdef Stream stream = ctx.read_for_update(key)
+    return key, name, stream, None if stream is None else live_group(ctx, key, stream, name)
 
 
 cdef list id_words(Context ctx, list ids):

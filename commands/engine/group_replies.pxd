@@ -102,9 +102,15 @@ cdef class GroupProgress(Encodable):
     cdef size_t number
 
 
+cdef class FewConsumers(Encodable):
+    cdef Group group
+    cdef uint64_t now_ms
+
+
 cdef class PendingSummary(Encodable):
     cdef Group group
-    cdef SharedMembers members
+
+    cdef int put_owners(self, Output out) except -1
 
 
 cdef int put_idle(Output out, int64_t idle_ms) except -1

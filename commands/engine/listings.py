@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, cast
 
 from millstream.commands.engine.group_replies import (
     ConsumerRows,
+    FewConsumers,
     GroupProgress,
     GroupRows,
     OwnerRows,
     PendingSummary,
     StreamEnds,
+    has_few_consumers,
 )
 from millstream.commands.engine.references import settle_groups
 from millstream.commands.runtime.replies import (
@@ -86,9 +88,9 @@ def named_rows(
 
 def consumers_reply(ctx: Context, group: Group) -> Encodable:
     """XINFO CONSUMERS: a map for each consumer, by name."""
+    if has_few_consumers(group):
+        return FewConsumers(group, ctx.steady_ms)
     members, now_ms = shared_members(group), ctx.steady_ms
-    if len(members.names) <= FEW:
-        return ConsumerRows(members, now_ms)
     numbers = range(len(members.names))
     return LongReply(
         named_rows(members.names, numbers, lambda part: ConsumerRows(members, now_ms, part))
@@ -97,13 +99,12 @@ def consumers_reply(ctx: Context, group: Group) -> Encodable:
 
 def pending_summary(group: Group) -> Encodable:
     """XPENDING without a range; the consumers are those that own any pending entries, by name."""
-    members = shared_members(group)
-    if len(members.names) <= FEW:
-        return PendingSummary(group, members)
+    if has_few_consumers(group):
+        return PendingSummary(group)
     ends = group.pending_ends()
     if ends is None:
-        return PendingSummary(group, members)
-    return LongReply(_summary(group.pending_count, ends, members))
+        return PendingSummary(group)
+    return LongReply(_summary(group.pending_count, ends, shared_members(group)))
 
 
 def _summary(total: int, ends: tuple[EntryId, EntryId], members: SharedMembers) -> Iterator[object]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SCAN_COUNT = 10  # keys looked at by a SCAN without COUNT
 SCAN_COUNT_MAX = 10_000  # and by one that asks for more: others have their turn between two calls
-CURSOR_END = 2**64
+CURSOR_START, CURSOR_END = b"0", 2**64
 KEYS_AT_ONCE = 4096  # KEYS searches a database with more keys in steps
 LOOKS = 1024  # keys, and slots for keys, looked at in one step
 KEYS_PER_PART = 128
@@ -79,6 +79,8 @@ def _matching(walk: KeyIterator, matches: Callable[[bytes], object] | None) -> I
 
 def _take_cursor(args: Args) -> int:
     word = args.take()
+    if word == CURSOR_START:
+        return 0
     if not word.isdigit() or len(word) > 20 or int(word) >= CURSOR_END:
         raise CommandError("ERR invalid cursor")
     return int(word)
@@ -118,14 +120,16 @@ def scan(ctx: Context, args: Args) -> object:
         else:
             raise CommandError(SYNTAX)
     args.finish()
-    following, found = ctx.db.scan(cursor, min(count, SCAN_COUNT_MAX))
+    following, found = ctx.db.slots.scan(
+        cursor, count if count < SCAN_COUNT_MAX else SCAN_COUNT_MAX
+    )
     if pattern is not None:
         matches = matcher(pattern)
         found = [key for key in found if matches(key)]
     found = alive(ctx.db, found)
     if wanted_type is not None:
         found = [key for key in found if type_name(ctx.db.get(key)) == wanted_type]
-    return [str(following).encode(), found]
+    return [b"%d" % following if following else CURSOR_START, found]
 
 
 @command(

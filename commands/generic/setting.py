@@ -119,7 +119,7 @@ def set_(ctx: Context, args: Args) -> object:
     DIGEST). If the key does not exist, IFNE and IFDNE set it, IFEQ and IFDEQ do not. With GET: the
     previous value, or null. The key's expiry is removed unless KEEPTTL is given.
     """
-    if ctx.overwrite(args):
+    if ctx.overwrite(args) or ctx.overwrite_expiring(args):
         return OK
     key, value = args.take(), args.take()
     if not args.remaining:

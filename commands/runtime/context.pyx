@@ -12,7 +12,7 @@ its protocol).
 
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
 
-from millstream.commands.runtime.arguments cimport Args, parse_int
+from millstream.commands.runtime.arguments cimport Args, is_word, parse_int
 from millstream.encoding cimport Slice, format_u64
 from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
@@ -263,6 +263,33 @@ cdef class Context:
         if not self.db.replace_string(key, value, False):
             return False
         self.change((b"SET", key, value), None, 1)
+        return True
+
+    def overwrite_expiring(self, Args args not None) -> bool:
+        """Put a string in place of another one and put off its expiry (SET key value EX or PX
+        time); False: nothing was done."""
+        cdef int64_t at_ms = 0
+        cdef int64_t unit_ms
+        cdef bytes key, value
+        if args.count != 5 or self.events or self.db.append_buffers:
+            return False
+        if is_word(&args.items[3], b"EX"):
+            unit_ms = 1000
+        elif is_word(&args.items[3], b"PX"):
+            unit_ms = 1
+        else:
+            return False
+        if parse_int(args.items[4].ptr, args.items[4].size, &at_ms) < 0 or not (
+                0 < at_ms <= (INT64_MAX - <int64_t>self.now_ms) // unit_ms):
+            return False
+        at_ms = <int64_t>self.now_ms + at_ms * unit_ms
+        key = self.db.key_of(&args.items[1])
+        if not isinstance(self.db.value_of(key), bytes) or not self.db.put_off_expiry(key, at_ms):
+            return False
+        value = args.items[2].ptr[:args.items[2].size]
+        self.db.replace_string(key, value, True)
+        self.change((b"UPDATE", key, value), None, 1)
+        self.change((b"EXPIRE", key, at_ms), None, 0)
         return True
 
     def add_to_integer(self, bytes key not None, int64_t amount):

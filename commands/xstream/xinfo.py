@@ -20,7 +20,7 @@ from millstream.commands.engine.listings import (
 )
 from millstream.commands.engine.ranges import first_entries
 from millstream.commands.engine.settling import live_held
-from millstream.commands.runtime.replies import MapHead, Several
+from millstream.commands.runtime.replies import MapHead, Raw, Several
 from millstream.commands.table.containers import container
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
@@ -247,8 +247,5 @@ def _stream(ctx: Context, key: bytes) -> Stream:
     return stream
 
 
-def _entry(stream: Stream, place: tuple[int, int] | None) -> list[object] | None:
-    if place is None:
-        return None
-    ms, seq, words = stream.range(*place, limit=1)[0]
-    return [Id(ms, seq), words]
+def _entry(stream: Stream, place: tuple[int, int] | None) -> Raw | None:
+    return None if place is None else Raw(stream.encoded_entry(*place) or b"")

@@ -20,6 +20,7 @@ from millstream.commands.engine.group_lifecycle import (
     live_group,
     note_seen,
     read_effects_most,
+    take_group,
     used,
 )
 from millstream.commands.engine.group_replies import pending_range
@@ -53,8 +54,10 @@ NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
 
 def _asked(ctx: Context, args: Args) -> tuple[bytes, Stream, Group]:
     """Key, stream and group of a command whose first words are a key and a group."""
-    key, name = args.take(), args.take()
-    return _group_in(ctx, key, ctx.read_for_update(key), name)
+    key, name, stream, group = take_group(ctx, args)
+    if stream is None or group is None:
+        raise _no_group(key, name)
+    return key, stream, group
 
 
 def _group_in(
@@ -62,8 +65,12 @@ def _group_in(
 ) -> tuple[bytes, Stream, Group]:
     group = None if stream is None else live_group(ctx, key, stream, name)
     if stream is None or group is None:
-        raise CommandError(f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'")
+        raise _no_group(key, name)
     return key, stream, group
+
+
+def _no_group(key: bytes, name: bytes) -> CommandError:
+    return CommandError(f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'")
 
 
 # ---------------------------------------------------------------- XPENDING

@@ -397,6 +397,8 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
         """Directives and their older names that match one of the globs, in the table's order. A
         directive that is named in full keeps the spelling of the request."""
+        if len(patterns) == 1 and (name := _NAMES.get(patterns[0])):
+            return {name: self.shown(ALIASES.get(name, name))}
         written = {word.decode("utf-8", "replace").lower(): word for word in patterns}
         return {
             written.get(name, name.encode()).decode(): self.shown(ALIASES.get(name, name))
@@ -433,6 +435,8 @@ def _rows() -> Iterable[Directive]:
 
 
 DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _rows()}
+_NAMES = {name.encode(): name for name in (*DIRECTIVES, *ALIASES)}
+"""Names and older names as CONFIG GET has them."""
 
 
 def _names_matching(patterns: Sequence[bytes], written: Collection[str]) -> list[str]:

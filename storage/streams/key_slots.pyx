@@ -198,11 +198,15 @@ cdef class KeySlots:
     def scan(self, uint64_t cursor, Py_ssize_t count) -> tuple[int, list]:
         """About `count` keys of the slots from a cursor on, and the next cursor, 0 at the end."""
         cdef uint32_t slot = self.next_used(<uint32_t>min(cursor, <uint64_t>SLOT_COUNT))
+        cdef uint32_t slots = 0
         cdef list found = []
         while slot < SLOT_COUNT:
             if len(found) >= count:
                 return slot, found
             found += self.list_keys(slot)
+            slots += 1
+            if slots == self.used_count:
+                break  # a small database: no look at the slots without keys after these
             slot = self.next_used(slot + 1)
         return 0, found
 
