@@ -190,6 +190,11 @@ class Access:
             return None
         client.last_command = row.name
         self._note(client, found, "multi" if in_multi else "toplevel")
+        if row.name == "exec":
+            client.leave_transaction()
+            return CommandError(
+                f"EXECABORT Transaction discarded because of: {found.error().message}"
+            )
         return found.error_at_exec() if at_exec else found.error()
 
     def check_script(self, client: Any, words: list[bytes]) -> None:

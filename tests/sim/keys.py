@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.sim import users
 from tests.sim.data import Stream, Value
 from tests.sim.model import (
     NULL_ARRAY,
@@ -272,7 +273,11 @@ def exec_(model: Model, client: ClientModel, words: Request) -> Answer:
         raise Refused(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
     answers = []
     for request in queue:
-        answer = model.outcome(client, request, in_queue=False)
+        try:
+            model.check_permission(client, request, at_exec=True)
+            answer = model.outcome(client, request, in_queue=False)
+        except Refused as refusal:
+            answer = refusal
         answers.append(model.gives_up(answer) if isinstance(answer, Waiter) else answer)
     return answers
 
@@ -307,6 +312,18 @@ def unwatch(model: Model, client: ClientModel, words: Request) -> Answer:
 
 
 # ------------------------------------------------------------------------------------ clients
+
+
+@does("auth")
+def auth(model: Model, client: ClientModel, words: Request) -> Answer:
+    client.is_limited = True
+    return OK
+
+
+@does("acl")
+def acl_setuser(model: Model, client: ClientModel, words: Request) -> Answer:
+    model.set_rules(users.parsed(words))
+    return OK
 
 
 @does("client")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.sim import trims
+from tests.sim import trims, users
 from tests.sim.data import ZERO, Data, EntryId, Group, Pending, Retry, Stream, Value
 from tests.sim.replay import demand
 from tests.support.resp import Reply
@@ -143,6 +143,7 @@ class ClientModel:
     waiter: Waiter | None = None
     is_held: bool = False
     gone: bool = False
+    is_limited: bool = False  # logged in as the restricted user
 
 
 @dataclass(eq=False, slots=True)
@@ -324,6 +325,7 @@ class Model:
         self._steady_ahead_ms = steady_ahead_ms
         self._block_entries = block_entries
         self.data = data
+        self.rules: list[users.Selector] = [users.Selector()]  # of the restricted user
         self.now_ms = now_ms
         self.write_error: str | None = None
         self.memory_full = False
@@ -545,6 +547,9 @@ class Model:
         """The reply to a request, including errors."""
         name = request[0].decode().lower()
         try:
+            if name == "exec":
+                self._check_exec(client, request)
+            self.check_permission(client, request)
             if self.memory_full and needs_memory(request):
                 raise Refused(OUT_OF_MEMORY)
             if not in_queue or name in NEVER_QUEUED:
@@ -559,9 +564,35 @@ class Model:
             client.queue.append(request)
             return Status("QUEUED")
         except Refused as refusal:
-            if in_queue and name not in NEVER_QUEUED:
-                client.queue_failed = True
+            is_denied = str(refusal).startswith("NOPERM")
+            if in_queue and (is_denied or name not in NEVER_QUEUED):
+                client.queue_failed = client.queue is not None
             return refusal
+
+    def check_permission(
+        self, client: ClientModel, request: Request, *, at_exec: bool = False
+    ) -> None:
+        """Refuse what the rules of the client's user do not allow."""
+        denied = users.refusal(self.rules, request, at_exec=at_exec) if client.is_limited else None
+        if denied is not None:
+            raise Refused(denied)
+
+    def _check_exec(self, client: ClientModel, request: Request) -> None:
+        """A denied EXEC ends the transaction."""
+        try:
+            self.check_permission(client, request)
+        except Refused as denied:
+            client.queue, client.queue_failed = None, False
+            client.watches.clear()
+            raise Refused(f"EXECABORT Transaction discarded because of: {denied}") from None
+
+    def set_rules(self, rules: list[users.Selector]) -> None:
+        """The restricted user has these rules now: reads that wait for what they forbid end."""
+        self.rules = rules
+        for waiter in self._all_waiters():
+            denied = users.refusal(rules, waiter.request) if waiter.client.is_limited else None
+            if denied is not None:
+                self.end_wait(waiter, Refused(denied))
 
     def _end_request(self, request: Request) -> None:
         """The next events belong to another request. The end of an EXEC has no event."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.sim.model import Request
 from tests.sim.replay import COUNTER, HALVES
+from tests.sim.users import new_rules
 from tests.support.resp import Map, Null, Reply, facts_of
 
 FIELDS = [b"t", b"name", b"", b"\x00\r\n", b"temperature"]
@@ -31,6 +32,7 @@ STOCK = b"stock"
 # Each entry of a pile has its own block, and there are more blocks than are freed in one step.
 HEAP_NODE_BYTES = 30
 PILE_ENTRIES = 1400
+RULES_CHANGE = 0.4  # of the requests of a client that changes rules
 TEARING = (b"FLUSHDB", b"FLUSHALL", b"SWAPDB")  # remove one half of a pair
 
 
@@ -153,6 +155,7 @@ class Player:
         self.sent: dict[bytes, int] = {}  # the last number under each name
         self.script: list[list[Request]] = []  # the next requests, in order
         self.counter = b""
+        self.ruler: random.Random | None = None  # changes the rules of the restricted user
         self.count: bytes | None = None  # the last value of the counter, `?` if unknown
 
     def _any_key(self) -> bytes:
@@ -224,6 +227,8 @@ class Player:
                 (b"SET", second + name, value), (b"EXEC",)]  # fmt: skip
 
     def next_request(self) -> Request:
+        if self.ruler is not None and self.ruler.random() < RULES_CHANGE:
+            return new_rules(self.ruler)
         if self.chance.random() < 0.02:
             return self._odd()
         return getattr(self, "_as_" + self.role)()  # type: ignore[no-any-return]

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.sim import users
 from tests.sim.data import Data, EntryId, difference, found_in, seen_in, shown, without
 from tests.sim.memory import judge_bytes
 from tests.sim.model import (
@@ -48,6 +49,7 @@ from millstream.storage.files.snapshot import SnapshotReader
 
 FIRST_MS = 1_700_000_000_000
 STEPS = 400
+USER_SEEDS = 5  # one seed of these has a restricted user
 SETTLE_MAX = 20_000
 TRACE_LINES = 60
 REFUSED_AGAIN_MS = 1000  # a retry that fell due while writes were refused is tried again after this
@@ -56,13 +58,15 @@ FREED_MS_MAX = 1000
 NODES_MAX = 4  # of a block
 SLICE_KEYS = 64  # captured in one go
 QUEUED = Simple("QUEUED")
-SHOW_NO_DATA = {b"PING", b"ECHO", b"TIME", b"SELECT", b"CONFIG"}
+SHOW_NO_DATA = {b"PING", b"ECHO", b"TIME", b"SELECT", b"CONFIG", b"AUTH", b"ACL"}
 REFUSALS = (
     "ERR unknown command",
     "ERR wrong number of arguments",
     "ERR Command not allowed inside a transaction",
     "MISCONF ",
     "OOM ",
+    "NOPERM ",
+    "EXECABORT Transaction discarded because of: NOPERM ",
 )
 """Errors of requests that were not run."""
 
@@ -82,6 +86,9 @@ class Simulation:
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self.counts: dict[str, int] = {}
         self.effects: set[bytes] = set()  # names of those that were recorded
+        # A chance of its own, so that other seeds play on as they did.
+        has_users = profile is None and seed % USER_SEEDS == 3
+        self._user_chance = random.Random(~seed) if has_users else None
         self._digest = hashlib.blake2b(digest_size=8)
         self._client_number = 0
         self._crash_soon = False
@@ -345,6 +352,7 @@ class Simulation:
 
     def _lose(self, client: SimClient) -> None:
         self.world.executor.detach(client)
+        self.world.access.forget(client)
         self.model.leave(client.model, self.world.now_ms())
         del self.world.clients[client.id]
 
@@ -355,10 +363,20 @@ class Simulation:
         resp = self.chance.choice([2, 2, 3])
         client = SimClient(self.world, player, self._client_number, resp)
         self.world.executor.attach(client)
+        self.world.access.begin(client)
         self.world.clients[client.id] = client
+        if self._user_chance is not None:
+            self._choose_user(client, self._user_chance)
         if self.chance.random() < 0.3 and self.profile.databases > 1:
             client.ask((b"SELECT", b"%d" % self.chance.randrange(self.profile.databases)))
         self._note("join", f"client {client.id}, a {player.role}")
+
+    def _choose_user(self, client: SimClient, chance: random.Random) -> None:
+        """Log in as the restricted user, or change the rules of that user."""
+        if client.player.role not in users.UNFIT and chance.random() < 0.5:
+            client.ask(users.LOGIN)
+        elif chance.random() < 0.5:
+            client.player.ruler = chance
 
     def _stop_or_go_on_taking(self) -> None:
         """A client does not take what it is sent, or does again."""
@@ -532,6 +550,12 @@ class Simulation:
             self._count("did not wait")
         if reply == Error(OUT_OF_MEMORY):
             self._count("no memory")
+        if isinstance(reply, Error) and reply.text.startswith("NOPERM"):
+            self._count("no key" if reply.text == users.NO_KEY else "no command")
+        if isinstance(reply, list):
+            rules_changed = [one for one in reply if isinstance(one, Error)]
+            if any(one.text.startswith(users.CHANGED) for one in rules_changed):
+                self._count("rules changed before EXEC")
         told = [(due.request, reply)]
         if due.queued and isinstance(reply, list):
             told = list(zip(due.queued, reply, strict=True))
@@ -769,6 +793,10 @@ class Simulation:
             lambda: world.steady_start_ms - world.wall_ms,
         )
         world.on_unknown = self._journal_failed
+        if self._user_chance is not None:
+            rules = users.new_rules(self._user_chance)
+            self.model.rules = users.parsed(rules)
+            world.set_rules(rules)
         for _ in range(self.profile.clients):
             self._add_client()
 

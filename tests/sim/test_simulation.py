@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.sim import simulation as simulation_module
 from tests.sim.replay import BrokenPromise
-from tests.sim.simulation import Simulation, SimulationFailure, play
+from tests.sim.simulation import USER_SEEDS, Simulation, SimulationFailure, play
 
+from millstream.server.execution.access import Access
 from millstream.server.monitor import eviction as eviction_module
 from millstream.storage.streams.retention import oldest_block_ms
 from millstream.storage.streams.stream import Stream
@@ -82,6 +84,24 @@ def test_released_memory_goes_before_anything_else(monkeypatch: pytest.MonkeyPat
         list(map(play, seeds))
 
 
+def test_rules_that_change_are_in_force_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that keeps blocked reads, or looks at rules only when a request is queued, fails."""
+    seeds = [seed for seed in range(200) if seed % USER_SEEDS == 3]
+    monkeypatch.setattr(Access, "_enforce", lambda access, client: None)
+    with pytest.raises(SimulationFailure):
+        list(map(play, seeds))
+    monkeypatch.undo()
+    refusal = Access.refusal
+
+    def only_before_exec(access: Access, *given: Any) -> Any:
+        at_exec = given[-1]
+        return None if at_exec else refusal(access, *given)
+
+    monkeypatch.setattr(Access, "refusal", only_before_exec)
+    with pytest.raises(SimulationFailure):
+        list(map(play, seeds))
+
+
 def one_database_always(seed: int) -> bool:
     profile = Simulation(seed).profile
     return profile.databases == 1 and profile.fsync == "always"
@@ -91,7 +111,7 @@ EVENTS = {
     "send", "loop", "worker", "time", "settle", "restart", "crash", "kill", "arm", "survived",
     "join", "leave", "clock jumps", "disk", "closed", "stops taking", "goes on taking", "flip",
     "refused", "limit", "no memory", "dropped", "freed", "freed in part", "judged",
-    "did not wait",
+    "did not wait", "no key", "no command", "rules changed before EXEC",
 }  # fmt: skip
 EFFECTS = {
     b"STREAM", b"APPEND", b"EVICT", b"XDEL", b"GROUP", b"GROUPTTL", b"GROUPDROP", b"DELIVER",

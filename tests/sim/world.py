@@ -34,10 +34,13 @@ from tests.support.history import Operation
 from tests.support.in_process import NoReplicas
 from tests.support.resp import encode_command
 
+from millstream.commands.access.users import changed_user
+from millstream.commands.access.verdict import Denial
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
 from millstream.errors import CommandError
 from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.wait_queues import Waiter
 from millstream.server.protocol.outbox import Client
@@ -199,6 +202,13 @@ class Finishing:
         self._told.append(Done(tuple(words)))
 
 
+class UnloggedAccess(Access):
+    """Without ACL LOG, which shows the connection of a client."""
+
+    def _note(self, client: Client, found: Denial, context: str) -> None:
+        pass
+
+
 class DurableFrames:
     """The highest frame that is certainly on the disk, regardless of a crash."""
 
@@ -346,6 +356,7 @@ class World:
         self.ticks = 0
         self.executor = WatchedExecutor(self)
         self._watch_backpressure()
+        self.access = UnloggedAccess(self.executor, self.clients, self._kill)
         self.executor.context.events = b"t"
         self.executor.set_slow(0, 0)
         self.memory = Memory()
@@ -374,6 +385,14 @@ class World:
     def _note_served(self, waiter: Waiter) -> None:
         self.served.append(waiter.client.id)
         self._end_wait(waiter)
+
+    def _kill(self, client: Client) -> None:
+        raise BrokenPromise(f"client {client.id} is disconnected, and subscribes to nothing")
+
+    def set_rules(self, request: Request) -> None:
+        """ACL SETUSER, before there are clients."""
+        _, _, name, *rules = request
+        self.access.put(changed_user(self.access.users.new(name), rules))
 
     def start(self) -> None:
         self.keyspace.set_time(self.now_ms(), self.steady_ms())
