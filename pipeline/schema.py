@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 
 from millstream.pipeline.casting import cast_texts, castable
 from millstream.pipeline.options import OptionError
-from millstream.storage.blocks.columns import Buffer, Decoder, Kind, not_utf8
+from millstream.storage.blocks.column_buffers import Buffer, not_utf8
+from millstream.storage.blocks.columns import Decoder, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -292,9 +293,7 @@ class BatchMaker:
             stop = at + 1 if self._mode == FAILFAST else end
             self._keys.append(pieces.keys[at])
             self._key_rows.append(self._decoder.rows)
-            at, done = self._decoder.add_pieces(
-                data, pieces.keys, pieces.offsets, pieces.lengths, at, stop, done, first, last
-            )
+            at, done = self._decoder.add_pieces(data, pieces, at, stop, done, first, last)
             if at < stop:
                 yield from self.finish()
 

@@ -15,7 +15,7 @@ from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal import JournalReader, TornEnd, read_head
 from millstream.storage.files.manifest import Manifest, check_manifest_owner, check_owner, is_base
 from millstream.storage.files.snapshot import BlockType, KeyRecord, SnapshotEnds, SnapshotReader
-from millstream.storage.streams.small_streams import SmallLoader
+from millstream.storage.streams.small_loader import SmallLoader
 
 Progress = Callable[[int, int], None]
 _PROGRESS_BYTES = 1 << 20

@@ -122,84 +122,110 @@ cdef const char* check_tables(const View* view) noexcept nogil:
     return NULL
 
 
-cdef inline const char* at_entry(const char* fault, uint32_t index,
-                                 uint32_t* entry) noexcept nogil:
-    entry[0] = index
-    return fault
+cdef struct Scan:
+    # The walk of first_fault: its position, the last ID, and the sets that were defined before.
+    const uint8_t* at
+    const uint8_t* end
+    uint64_t ms
+    uint64_t seq
+    uint32_t live
+    uint32_t known
+    uint64_t[SETS_MAX] set_fields
 
 
 cdef const char* first_fault(const View* view, uint32_t* entry) noexcept nogil:
     """Like find_fault, entry by entry."""
-    cdef const uint8_t* at = view.entries
-    cdef const uint8_t* end = view.entries + view.size
-    cdef uint64_t number
-    cdef uint64_t fields
-    cdef uint64_t ms = view.first_ms
-    cdef uint64_t seq = view.first_seq - 1
-    cdef uint64_t before_ms, before_seq
-    cdef uint64_t[SETS_MAX] set_fields
-    cdef uint32_t known = 0
-    cdef uint32_t live = 0
-    cdef uint32_t ref, form, index
-    cdef uint32_t anchor = 0
+    cdef Scan scan
+    cdef uint32_t index
     cdef const char* fault = check_tables(view)
     entry[0] = view.count
     if fault != NULL:
         return fault
+    scan.at = view.entries
+    scan.end = view.entries + view.size
+    scan.ms, scan.seq = view.first_ms, view.first_seq - 1
+    scan.live = scan.known = 0
     for index in range(view.count):
-        if at >= end:
-            return at_entry(b"entries end too early", index, entry)
-        if index == anchor:
-            if index and view.checkpoints[index // CHECKPOINT_EVERY - 1] != at - view.entries:
-                return at_entry(b"its checkpoint is wrong", index, entry)
-        before_ms, before_seq = ms, seq
-        ref = at[0] & 31
-        form = (at[0] >> 5) & 3
-        live += not at[0] >> 7
-        at += 1
-        if form == FORM_NEXT_SEQ:
-            seq += 1
-        elif form == FORM_NEXT_MS:
-            ms, seq = ms + 1, 0
-        else:
-            at = checked_varint(at, end, &number)
-            if at == NULL:
-                return at_entry(b"a number runs past the end", index, entry)
-            if form == FORM_LATER_MS:
-                ms, seq = ms + number, 0
-            else:
-                ms = view.first_ms + number
-                at = checked_varint(at, end, &seq)
-                if at == NULL:
-                    return at_entry(b"a number runs past the end", index, entry)
-        if index == anchor:
-            anchor += CHECKPOINT_EVERY
-            if index and form != FORM_ANCHOR:
-                return at_entry(b"it does not carry its id", index, entry)
-        if index == 0:
-            if ms != view.first_ms or seq != view.first_seq:
-                return at_entry(b"it is not the first id", index, entry)
-        elif not id_less(before_ms, before_seq, ms, seq):
-            return at_entry(b"its id does not rise", index, entry)
-        if ref < known:
-            fields = set_fields[ref]
-        elif ref == REF_LITERAL or (ref == known and ref < view.set_count
-                                    and view.sets[ref] == at - view.entries):
-            at = check_definition(at, end, &fields)
-            if at == NULL:
-                return at_entry(b"its field names are malformed", index, entry)
-            if ref != REF_LITERAL:
-                set_fields[ref] = fields
-                known += 1
-        else:
-            return at_entry(b"it refers to an unknown field-name set", index, entry)
-        at = check_values(at, end, fields)
-        if at == NULL:
-            return at_entry(b"a value runs past the end", index, entry)
-    if at != end or known != view.set_count:
+        fault = scan_entry(&scan, view, index)
+        if fault != NULL:
+            entry[0] = index
+            return fault
+    if scan.at != scan.end or scan.known != view.set_count:
         return b"entries do not fill the block"
-    if live != view.live or ms != view.last_ms or seq != view.last_seq:
+    if scan.live != view.live or scan.ms != view.last_ms or scan.seq != view.last_seq:
         return b"counts or last id do not fit the entries"
+    return NULL
+
+
+cdef const char* scan_entry(Scan* scan, const View* view, uint32_t index) noexcept nogil:
+    """Pass one entry; return its fault, or NULL."""
+    cdef uint64_t fields
+    cdef uint32_t head
+    cdef const char* fault
+    if scan.at >= scan.end:
+        return b"entries end too early"
+    if index and index % CHECKPOINT_EVERY == 0 and (
+            view.checkpoints[index // CHECKPOINT_EVERY - 1] != scan.at - view.entries):
+        return b"its checkpoint is wrong"
+    head = scan.at[0]
+    scan.live += not head >> 7
+    scan.at += 1
+    fault = scan_id(scan, view, index, (head >> 5) & 3)
+    if fault == NULL:
+        fault = scan_names(scan, view, head & 31, &fields)
+    if fault != NULL:
+        return fault
+    scan.at = check_values(scan.at, scan.end, fields)
+    if scan.at == NULL:
+        return b"a value runs past the end"
+    return NULL
+
+
+cdef const char* scan_id(Scan* scan, const View* view, uint32_t index,
+                         uint32_t form) noexcept nogil:
+    """Pass the ID of an entry, which has this encoding."""
+    cdef uint64_t before_ms = scan.ms
+    cdef uint64_t before_seq = scan.seq
+    cdef uint64_t number
+    if form == FORM_NEXT_SEQ:
+        scan.seq += 1
+    elif form == FORM_NEXT_MS:
+        scan.ms, scan.seq = scan.ms + 1, 0
+    else:
+        scan.at = checked_varint(scan.at, scan.end, &number)
+        if scan.at != NULL and form == FORM_LATER_MS:
+            scan.ms, scan.seq = scan.ms + number, 0
+        elif scan.at != NULL:
+            scan.ms = view.first_ms + number
+            scan.at = checked_varint(scan.at, scan.end, &scan.seq)
+        if scan.at == NULL:
+            return b"a number runs past the end"
+    if index == 0:
+        if scan.ms != view.first_ms or scan.seq != view.first_seq:
+            return b"it is not the first id"
+        return NULL
+    if index % CHECKPOINT_EVERY == 0 and form != FORM_ANCHOR:
+        return b"it does not carry its id"
+    if not id_less(before_ms, before_seq, scan.ms, scan.seq):
+        return b"its id does not rise"
+    return NULL
+
+
+cdef const char* scan_names(Scan* scan, const View* view, uint32_t ref,
+                            uint64_t* fields) noexcept nogil:
+    """Pass the field names of an entry, which refers to set `ref`; `fields` becomes their number."""
+    if ref < scan.known:
+        fields[0] = scan.set_fields[ref]
+        return NULL
+    if ref != REF_LITERAL and (ref != scan.known or ref >= view.set_count
+                               or view.sets[ref] != scan.at - view.entries):
+        return b"it refers to an unknown field-name set"
+    scan.at = check_definition(scan.at, scan.end, fields)
+    if scan.at == NULL:
+        return b"its field names are malformed"
+    if ref != REF_LITERAL:
+        scan.set_fields[ref] = fields[0]
+        scan.known += 1
     return NULL
 
 

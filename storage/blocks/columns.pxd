@@ -1,42 +1,10 @@
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t
 
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
+from millstream.storage.blocks.column_buffers cimport Column
+from millstream.storage.blocks.field_layouts cimport Layout, LayoutCache
 from millstream.storage.blocks.layout cimport View
-
-
-cdef struct Heap:
-    uint8_t* data
-    size_t size
-    size_t capacity
-    size_t expected
-
-
-cdef struct Texts:
-    Heap offsets
-    Heap data
-
-
-cdef struct Column:
-    int kind
-    Py_ssize_t filled
-    int64_t nulls
-    Heap values
-    Heap valid
-    Texts names
-    Texts texts
-
-
-cdef struct Layout:
-    uint32_t fields
-    uint32_t names_size
-    uint8_t* names
-    # For each field: its column, whether it is in the map, and the end of its name in `kept`.
-    int* column
-    uint8_t* in_map
-    uint32_t kept_fields
-    uint32_t* kept_ends
-    uint8_t* kept_names
 
 
 cdef struct Fault:
@@ -45,11 +13,6 @@ cdef struct Fault:
     uint32_t count
     bint of_block
     Py_ssize_t offset
-
-
-cdef class Buffer:
-    cdef uint8_t* data
-    cdef Py_ssize_t size
 
 
 cdef class Decoder:
@@ -66,12 +29,7 @@ cdef class Decoder:
     cdef size_t row_bytes
     cdef uint32_t resume_at
     cdef Fault fault
-    cdef Layout* layouts
-    cdef int layout_count
-    cdef int layout_next
-    cdef const uint8_t** seen
-    cdef int* seen_layout
-    cdef int seen_count
+    cdef LayoutCache layouts
     cdef EntryId* ids
     cdef Py_ssize_t ids_capacity
 
@@ -90,9 +48,3 @@ cdef class Decoder:
     cdef int add_names(self, Layout* layout, Column* column) noexcept nogil
     cdef int put_columns(self, Py_ssize_t count, const uint8_t* key,
                          Py_ssize_t key_size) noexcept nogil
-    cdef Layout* layout_of(self, const uint8_t* names, uint32_t fields,
-                           uint32_t size) noexcept nogil
-    cdef Layout* find_layout(self, const uint8_t* names, uint32_t fields,
-                             uint32_t size) noexcept nogil
-    cdef bint describe(self, Layout* layout) noexcept nogil
-    cdef int column_named(self, const uint8_t* name, Py_ssize_t size) noexcept nogil

@@ -1,6 +1,9 @@
 from array import array
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import Protocol
+
+from millstream.storage.blocks.column_buffers import Buffer
 
 class Kind(IntEnum):
     KEY = 0
@@ -17,9 +20,15 @@ class Kind(IntEnum):
 class PieceError(ValueError):
     piece: int
 
-class Buffer:
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-    def __len__(self) -> int: ...
+class PieceTable(Protocol):
+    """Pieces of bytes: the key, the offset and the length of each."""
+
+    @property
+    def keys(self) -> list[bytes]: ...
+    @property
+    def offsets(self) -> array[int]: ...
+    @property
+    def lengths(self) -> array[int]: ...
 
 class Decoder:
     rows: int
@@ -36,9 +45,7 @@ class Decoder:
     def add_pieces(
         self,
         data: bytes | bytearray | memoryview,
-        keys: list[bytes],
-        offsets: array[int],
-        lengths: array[int],
+        pieces: PieceTable,
         at: int,
         end: int,
         done: int,
@@ -46,5 +53,3 @@ class Decoder:
         last: tuple[int, int],
     ) -> tuple[int, int]: ...
     def take(self) -> list[tuple[int, list[Buffer | None]]]: ...
-
-def not_utf8(offsets: Buffer | memoryview, data: Buffer | memoryview | bytes) -> list[int]: ...

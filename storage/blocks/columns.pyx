@@ -11,17 +11,21 @@ Every block is checked (`block_check.find_fault`) before its entries are read, s
 bytes can make the decoder leave the block.
 """
 
-from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy
 
-from millstream.encoding cimport Slice, format_u64
+from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.block cimport view_at
-from millstream.storage.blocks.layout cimport Entry, View, read_entry, read_varint
 from millstream.storage.blocks.block_check cimport fault_text, find_fault
+from millstream.storage.blocks.column_buffers cimport (
+    Column, Texts, begin_offsets, fill_nulls, free_column, handed_over, pack_bits, put_decimals,
+    put_field, put_ids, put_integers, put_keys, put_text, put_times, reserve,
+)
+from millstream.storage.blocks.field_layouts cimport Layout, begin_cache, free_cache, layout_of
+from millstream.storage.blocks.layout cimport Entry, View, read_entry, read_varint
 
 from enum import IntEnum
 
@@ -36,12 +40,6 @@ cdef enum:
     KIND_MAP = 7
     KIND_LIST = 8
     KIND_FIELD = 9
-    # Arrow's offsets are 32 bits wide and signed.
-    BUFFER_BYTES_MAX = 0x7fffffff
-    # Writable bytes after the written ones, because short copies use whole vectors.
-    SLACK = 64
-    LAYOUTS_MAX = 64
-    SETS_IN_BLOCK_MAX = 31
     # Internal failures; every other result is a fault of the bytes.
     DONE = 0
     FULL = 1
@@ -75,265 +73,6 @@ class PieceError(ValueError):
         self.piece = piece
 
 
-# ---------------------------------------------------------------- memory
-
-cdef bint grow(Heap* heap, size_t extra) noexcept nogil:
-    """Ensure space for `extra` more bytes and the slack. False when out of memory, or above the
-    limit of Arrow's offsets."""
-    cdef size_t wanted = heap.size + extra
-    cdef void* moved
-    if wanted > BUFFER_BYTES_MAX:
-        return False
-    if wanted < heap.expected:
-        wanted = heap.expected
-    elif wanted < 2 * heap.capacity:
-        wanted = 2 * heap.capacity
-    if wanted < 1024:
-        wanted = 1024
-    moved = realloc(heap.data, wanted + SLACK)
-    if moved == NULL:
-        return False
-    heap.data = <uint8_t*>moved
-    heap.capacity = wanted
-    return True
-
-
-cdef inline bint reserve(Heap* heap, size_t extra) noexcept nogil:
-    if heap.size + extra < heap.capacity:  # never true for a heap without memory
-        return True
-    return grow(heap, extra)
-
-
-cdef inline void push_offset(Texts* texts) noexcept nogil:
-    """Record the end of the text that was just written; the space is reserved."""
-    (<int32_t*>(texts.offsets.data + texts.offsets.size))[0] = <int32_t>texts.data.size
-    texts.offsets.size += 4
-
-
-cdef inline bint begin_offsets(Heap* offsets) noexcept nogil:
-    """Arrow's offsets begin with a 0."""
-    if offsets.size:
-        return True
-    if not reserve(offsets, 4):
-        return False
-    (<int32_t*>offsets.data)[0] = 0
-    offsets.size = 4
-    return True
-
-
-cdef inline bint put_text(Texts* texts, const uint8_t* source, uint64_t size,
-                          const uint8_t* limit) noexcept nogil:
-    """Append one text. Short texts are copied in whole vectors, which reads past their end but not
-    past `limit`."""
-    cdef uint8_t* to
-    if not reserve(&texts.offsets, 4) or not reserve(&texts.data, size):
-        return False
-    to = texts.data.data + texts.data.size
-    if size <= 16 and limit - source >= 16:
-        memcpy(to, source, 16)
-    elif size <= 32 and limit - source >= 32:
-        memcpy(to, source, 32)
-    else:
-        memcpy(to, source, size)
-    texts.data.size += size
-    push_offset(texts)
-    return True
-
-
-cdef class Buffer:
-    """The memory of a column, available without a copy: `memoryview(buffer)`."""
-
-    def __dealloc__(self):
-        free(self.data)
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
-
-    def __len__(self) -> int:
-        return self.size
-
-
-cdef Buffer handed_over(Heap* heap):
-    """Move the heap's memory to a Buffer. The heap is then empty and expects about the same size
-    again."""
-    cdef Buffer buffer = Buffer.__new__(Buffer)
-    if heap.data == NULL and not grow(heap, 1):
-        raise MemoryError("no memory for a column")
-    buffer.data = heap.data
-    buffer.size = <Py_ssize_t>heap.size
-    heap.expected = heap.size + heap.size // 16
-    heap.data = NULL
-    heap.size = heap.capacity = 0
-    return buffer
-
-
-cdef void free_column(Column* column) noexcept nogil:
-    free(column.values.data)
-    free(column.valid.data)
-    free(column.names.offsets.data)
-    free(column.names.data.data)
-    free(column.texts.offsets.data)
-    free(column.texts.data.data)
-
-
-cdef void free_layout(Layout* layout) noexcept nogil:
-    free(layout.names)
-    free(layout.column)
-    free(layout.in_map)
-    free(layout.kept_ends)
-    free(layout.kept_names)
-    memset(layout, 0, sizeof(Layout))
-
-
-# ---------------------------------------------------------------- numbers
-
-cdef inline bint put_ids(Column* column, const EntryId* ids, Py_ssize_t count) noexcept nogil:
-    """Append IDs as `ms-seq`. Consecutive entries often have the same milliseconds, so the text of
-    these is cached."""
-    cdef char[24] text
-    cdef int text_size = 0
-    cdef uint64_t text_ms = 0
-    cdef Py_ssize_t i
-    cdef char* to
-    cdef Texts* texts = &column.texts
-    if not reserve(&texts.offsets, 4 * count) or not reserve(&texts.data, 41 * count):
-        return False
-    for i in range(count):
-        if text_size == 0 or ids[i].ms != text_ms:
-            text_ms = ids[i].ms
-            text_size = format_u64(text, text_ms)
-            text[text_size] = c'-'
-            text_size += 1
-        to = <char*>texts.data.data + texts.data.size
-        memcpy(to, text, 24)
-        to += text_size
-        texts.data.size += text_size
-        if ids[i].seq < 10:
-            to[0] = <char>(48 + ids[i].seq)
-            texts.data.size += 1
-        else:
-            texts.data.size += format_u64(to, ids[i].seq)
-        push_offset(texts)
-    return True
-
-
-cdef inline bint put_keys(Column* column, const uint8_t* key, Py_ssize_t key_size,
-                          Py_ssize_t count) noexcept nogil:
-    cdef Py_ssize_t _
-    cdef Texts* texts = &column.texts
-    if not reserve(&texts.offsets, 4 * count) or not reserve(&texts.data, key_size * count):
-        return False
-    for _ in range(count):
-        memcpy(texts.data.data + texts.data.size, key, key_size)
-        texts.data.size += key_size
-        push_offset(texts)
-    return True
-
-
-cdef inline bint put_times(Column* column, const EntryId* ids, Py_ssize_t count) noexcept nogil:
-    """Append milliseconds as microseconds; null where the microseconds do not fit 64 bits."""
-    cdef Py_ssize_t i
-    cdef int64_t* to
-    cdef uint8_t* valid
-    cdef bint fits
-    if not reserve(&column.values, 8 * count) or not reserve(&column.valid, count):
-        return False
-    to = <int64_t*>(column.values.data + column.values.size)
-    valid = column.valid.data + column.valid.size
-    for i in range(count):
-        fits = ids[i].ms <= <uint64_t>(INT64_MAX // 1000)
-        to[i] = <int64_t>(ids[i].ms * 1000) if fits else 0
-        valid[i] = fits
-        column.nulls += not fits
-    column.values.size += 8 * count
-    column.valid.size += count
-    return True
-
-
-cdef inline bint put_integers(Column* column, const EntryId* ids, Py_ssize_t count, bint of_seq,
-                              bint* fits) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef int64_t* to
-    cdef uint64_t number
-    cdef uint64_t every = 0
-    if not reserve(&column.values, 8 * count):
-        return False
-    to = <int64_t*>(column.values.data + column.values.size)
-    for i in range(count):
-        number = ids[i].seq if of_seq else ids[i].ms
-        every |= number
-        to[i] = <int64_t>number
-    column.values.size += 8 * count
-    fits[0] = not every >> 63
-    return True
-
-
-cdef inline bint put_decimals(Column* column, const EntryId* ids, Py_ssize_t count,
-                              bint of_seq) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef uint64_t* to
-    if not reserve(&column.values, 16 * count):
-        return False
-    to = <uint64_t*>(column.values.data + column.values.size)
-    for i in range(count):
-        to[2 * i] = ids[i].seq if of_seq else ids[i].ms
-        to[2 * i + 1] = 0
-    column.values.size += 16 * count
-    return True
-
-
-# ---------------------------------------------------------------- single fields
-
-cdef inline bint fill_nulls(Column* column, Py_ssize_t row) noexcept nogil:
-    """Append nulls up to `row` to the column of a field; only entries that have the field write to
-    the column."""
-    cdef Py_ssize_t missing = row - column.filled
-    cdef Py_ssize_t _
-    if missing <= 0:
-        return True
-    if (not begin_offsets(&column.texts.offsets)
-            or not reserve(&column.texts.offsets, 4 * missing)
-            or not reserve(&column.valid, missing)):
-        return False
-    for _ in range(missing):
-        push_offset(&column.texts)
-    memset(column.valid.data + column.valid.size, 0, missing)
-    column.valid.size += missing
-    column.nulls += missing
-    column.filled = row
-    return True
-
-
-cdef inline bint put_field(Column* column, Py_ssize_t row, const uint8_t* value, uint64_t size,
-                           const uint8_t* limit) noexcept nogil:
-    if not begin_offsets(&column.texts.offsets) or not fill_nulls(column, row):
-        return False
-    if not reserve(&column.valid, 1):
-        return False
-    if not put_text(&column.texts, value, size, limit):
-        return False
-    column.valid.data[column.valid.size] = 1
-    column.valid.size += 1
-    column.filled = row + 1
-    return True
-
-
-cdef bint pack_bits(Heap* valid) noexcept nogil:
-    """Convert a byte per row to a bit per row, in place."""
-    cdef size_t rows = valid.size
-    cdef size_t i
-    cdef uint8_t byte = 0
-    for i in range(rows):
-        byte |= <uint8_t>(valid.data[i] << (i & 7))
-        if i & 7 == 7 or i == rows - 1:
-            valid.data[i >> 3] = byte
-            byte = 0
-    valid.size = (rows + 7) >> 3
-    return True
-
-
-# ---------------------------------------------------------------- the decoder
-
 cdef class Decoder:
     """Decodes blocks into columns: `add` runs of blocks, and `take` a batch when it is full.
 
@@ -349,36 +88,31 @@ cdef class Decoder:
         self.bytes_max = bytes_max if bytes_max else 1
         self.fields_column = -1
         self.columns = <Column*>calloc(max(self.column_count, 1), sizeof(Column))
-        self.layouts = <Layout*>calloc(LAYOUTS_MAX, sizeof(Layout))
-        self.seen = <const uint8_t**>calloc(SETS_IN_BLOCK_MAX, sizeof(void*))
-        self.seen_layout = <int*>calloc(SETS_IN_BLOCK_MAX, sizeof(int))
         self.field_names = <Slice*>calloc(max(self.column_count, 1), sizeof(Slice))
-        if (self.columns == NULL or self.layouts == NULL or self.seen == NULL
-                or self.seen_layout == NULL or self.field_names == NULL):
+        if self.columns == NULL or self.field_names == NULL:
             raise MemoryError("no memory for a decoder")
         for i in range(self.column_count):
             self.columns[i].kind = self.wanted[i][0]
-            self.field_names[i].ptr = PyBytes_AS_STRING(self.wanted[i][1])
-            self.field_names[i].size = len(self.wanted[i][1])
+            if self.columns[i].kind == KIND_FIELD:
+                self.field_names[i].ptr = PyBytes_AS_STRING(self.wanted[i][1])
+                self.field_names[i].size = len(self.wanted[i][1])
             if self.columns[i].kind in (KIND_MAP, KIND_LIST):
                 if self.fields_column >= 0:
                     raise ValueError("a decoder has one column of all fields")
                 self.fields_column = i
             self.wants_values |= self.columns[i].kind >= KIND_MAP
             self.wants_walk |= self.columns[i].kind != KIND_KEY
+        keep_all = self.fields_column >= 0 and self.columns[self.fields_column].kind == KIND_LIST
+        if not begin_cache(&self.layouts, self.field_names, self.column_count, keep_all):
+            raise MemoryError("no memory for a decoder")
 
     def __dealloc__(self):
         cdef int i
         if self.columns:
             for i in range(self.column_count):
                 free_column(&self.columns[i])
-        if self.layouts:
-            for i in range(LAYOUTS_MAX):
-                free_layout(&self.layouts[i])
+        free_cache(&self.layouts)
         free(self.columns)
-        free(self.layouts)
-        free(self.seen)
-        free(self.seen_layout)
         free(self.field_names)
         free(self.ids)
 
@@ -407,18 +141,20 @@ cdef class Decoder:
             raise ValueError(self.fault_sentence())
         return taken
 
-    def add_pieces(self, data, list keys not None, const int64_t[::1] offsets,
-                   const int64_t[::1] lengths, Py_ssize_t at, Py_ssize_t end, Py_ssize_t done,
+    def add_pieces(self, data, pieces not None, Py_ssize_t at, Py_ssize_t end, Py_ssize_t done,
                    first, last) -> tuple[int, int]:
-        """Like `add`, for many pieces of `data`, each with its own key: piece i has lengths[i]
-        bytes at offsets[i]. Adds the pieces from number `at` up to `end` (exclusive); `done` bytes
-        of the first one were processed before.
+        """Like `add`, for many pieces of `data`, each with its own key: piece i of `pieces` has the
+        key keys[i], and lengths[i] bytes at offsets[i]. Adds the pieces from number `at` up to `end`
+        (exclusive); `done` bytes of the first one were processed before.
 
         Returns (end, 0), or the point at which the batch became full: the piece, and the number of
         its bytes that were processed. If so, take the batch and continue there. Raises PieceError
         where `add` raises ValueError.
         """
         cdef const uint8_t[::1] raw = data
+        cdef list keys = pieces.keys
+        cdef const int64_t[::1] offsets = pieces.offsets
+        cdef const int64_t[::1] lengths = pieces.lengths
         cdef Py_ssize_t size = raw.shape[0]
         cdef Py_ssize_t length, taken, key_size
         cdef const uint8_t* piece
@@ -568,7 +304,7 @@ cdef class Decoder:
                 return self.failed(b"there is no memory for its ids")
             self.ids = <EntryId*>moved
             self.ids_capacity = view.count
-        self.seen_count = 0
+        self.layouts.seen_count = 0
         entry.ms = view.first_ms
         entry.seq = view.first_seq - 1
         for index in range(view.count):
@@ -586,7 +322,7 @@ cdef class Decoder:
             if self.wants_values:
                 if entry.names != names:
                     names = entry.names
-                    layout = self.layout_of(names, entry.fields, entry.names_size)
+                    layout = layout_of(&self.layouts, names, entry.fields, entry.names_size)
                     if layout == NULL:
                         return self.failed(b"there is no memory for its field names")
                 at = self.add_values(layout, values, limit, self.rows + count)
@@ -691,196 +427,3 @@ cdef class Decoder:
                             b" ask for decimal(20,0)")
                 return False
         return True
-
-    # ------------------------------------------------------------ field names
-
-    cdef Layout* layout_of(self, const uint8_t* names, uint32_t fields,
-                           uint32_t size) noexcept nogil:
-        """The columns of a field-name set. The cache is searched by its position in this block,
-        then by its bytes, because blocks of a stream mostly have the same fields."""
-        cdef int i
-        cdef Layout* layout
-        for i in range(self.seen_count):
-            if self.seen[i] == names:
-                return &self.layouts[self.seen_layout[i]]
-        layout = self.find_layout(names, fields, size)
-        if layout != NULL and self.seen_count < SETS_IN_BLOCK_MAX:
-            self.seen[self.seen_count] = names
-            self.seen_layout[self.seen_count] = <int>(layout - self.layouts)
-            self.seen_count += 1
-        return layout
-
-    cdef Layout* find_layout(self, const uint8_t* names, uint32_t fields,
-                             uint32_t size) noexcept nogil:
-        cdef int i
-        cdef Layout* layout
-        for i in range(self.layout_count):
-            layout = &self.layouts[i]
-            if (layout.fields == fields and layout.names_size == size
-                    and memcmp(layout.names, names, size) == 0):
-                return layout
-        if self.layout_count < LAYOUTS_MAX:
-            i = self.layout_count
-            self.layout_count += 1
-        else:
-            i = self.layout_next
-            self.layout_next = (i + 1) % LAYOUTS_MAX
-            self.seen_count = 0  # they may point to the layout that is removed
-        layout = &self.layouts[i]
-        free_layout(layout)
-        layout.names = <uint8_t*>malloc(size + 1)
-        layout.column = <int*>malloc(fields * sizeof(int))
-        layout.in_map = <uint8_t*>malloc(fields)
-        layout.kept_ends = <uint32_t*>malloc((<size_t>fields + 1) * 4)
-        layout.kept_names = <uint8_t*>malloc(size + 1)
-        if (layout.names == NULL or layout.column == NULL or layout.in_map == NULL
-                or layout.kept_ends == NULL or layout.kept_names == NULL):
-            free_layout(layout)
-            return NULL
-        memcpy(layout.names, names, size)
-        layout.fields = fields
-        layout.names_size = size
-        if not self.describe(layout):
-            free_layout(layout)
-            return NULL
-        return layout
-
-    cdef bint describe(self, Layout* layout) noexcept nogil:
-        """Determine the column of each field. The loop runs from the last field to the first,
-        because the last one of fields with the same name counts. A table of names makes this linear
-        for entries with very many fields."""
-        cdef uint32_t slots = 16
-        cdef uint32_t i, slot
-        cdef uint64_t size
-        cdef const uint8_t** starts
-        cdef uint32_t* sizes
-        cdef uint32_t* table
-        cdef const uint8_t* at = layout.names
-        cdef bint again
-        cdef bint keep_all = self.fields_column >= 0 and (
-            self.columns[self.fields_column].kind == KIND_LIST)
-        while slots < 2 * <uint64_t>layout.fields:
-            slots *= 2
-        starts = <const uint8_t**>malloc(layout.fields * sizeof(void*))
-        sizes = <uint32_t*>malloc(layout.fields * 4)
-        table = <uint32_t*>calloc(slots, 4)
-        if starts == NULL or sizes == NULL or table == NULL:
-            free(starts)
-            free(sizes)
-            free(table)
-            return False
-        for i in range(layout.fields):
-            at = read_varint(at, &size)
-            starts[i] = name_in(at, size, &sizes[i])
-            at += size
-        i = layout.fields
-        while i > 0:
-            i -= 1
-            slot = hash_of(starts[i], sizes[i]) & (slots - 1)
-            again = False
-            while table[slot]:
-                if sizes[table[slot] - 1] == sizes[i] and memcmp(
-                        starts[table[slot] - 1], starts[i], sizes[i]) == 0:
-                    again = True
-                    break
-                slot = (slot + 1) & (slots - 1)
-            table[slot] = table[slot] if again else i + 1
-            layout.column[i] = -1 if again else self.column_named(starts[i], sizes[i])
-            layout.in_map[i] = keep_all or not again
-        layout.kept_fields = 0
-        layout.kept_ends[0] = 0
-        for i in range(layout.fields):
-            if layout.in_map[i]:
-                memcpy(layout.kept_names + layout.kept_ends[layout.kept_fields], starts[i],
-                       sizes[i])
-                layout.kept_fields += 1
-                layout.kept_ends[layout.kept_fields] = (
-                    layout.kept_ends[layout.kept_fields - 1] + sizes[i])
-        free(starts)
-        free(sizes)
-        free(table)
-        return True
-
-    cdef int column_named(self, const uint8_t* name, Py_ssize_t size) noexcept nogil:
-        """The column of the field with this name; -1 if there is none."""
-        cdef int i
-        for i in range(self.column_count):
-            if (self.columns[i].kind == KIND_FIELD and self.field_names[i].size == size
-                    and memcmp(self.field_names[i].ptr, name, size) == 0):
-                return i
-        return -1
-
-
-cdef inline const uint8_t* name_in(const uint8_t* bulk, uint64_t bulk_size,
-                                   uint32_t* size) noexcept nogil:
-    """The field name in its bulk string, which is valid: `$3 CR LF abc CR LF`."""
-    cdef const uint8_t* at = bulk
-    while at[0] != c'\n':
-        at += 1
-    size[0] = <uint32_t>(bulk + bulk_size - at - 3)
-    return at + 1
-
-
-cdef inline uint32_t hash_of(const uint8_t* text, uint32_t size) noexcept nogil:
-    """FNV-1a."""
-    cdef uint32_t value = 2166136261
-    cdef uint32_t i
-    for i in range(size):
-        value = (value ^ text[i]) * <uint32_t>16777619
-    return value
-
-
-# ---------------------------------------------------------------- text
-
-cdef inline bint is_ascii(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    cdef uint8_t every = 0
-    cdef Py_ssize_t i
-    for i in range(size):
-        every |= at[i]
-    return every < 128
-
-
-cdef bint is_utf8(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    """Whether these bytes are valid UTF-8: shortest form, no surrogates."""
-    cdef Py_ssize_t i = 0
-    cdef Py_ssize_t more, k
-    cdef uint8_t head
-    while i < size:
-        head = at[i]
-        i += 1
-        if head < 0x80:
-            continue
-        if head < 0xc2 or head > 0xf4:
-            return False
-        more = 1 if head < 0xe0 else (2 if head < 0xf0 else 3)
-        if size - i < more:
-            return False
-        for k in range(more):
-            if at[i + k] & 0xc0 != 0x80:
-                return False
-        if ((head == 0xe0 and at[i] < 0xa0) or (head == 0xed and at[i] >= 0xa0)
-                or (head == 0xf0 and at[i] < 0x90) or (head == 0xf4 and at[i] >= 0x90)):
-            return False
-        i += more
-    return True
-
-
-def not_utf8(offsets, data) -> list[int]:
-    """The indexes of the texts of a column (its two buffers) that are not UTF-8; mostly none."""
-    cdef const uint8_t[::1] raw = data
-    cdef const uint8_t[::1] raw_offsets = offsets
-    cdef Py_ssize_t count = raw_offsets.shape[0] // 4 - 1
-    cdef const int32_t* at = <const int32_t*>&raw_offsets[0]
-    cdef Py_ssize_t i
-    cdef bint fine
-    cdef list found = []
-    if raw.shape[0] == 0:
-        return found
-    with nogil:
-        fine = is_ascii(&raw[0], raw.shape[0])
-    if fine:
-        return found
-    for i in range(count):
-        if not is_utf8(&raw[0] + at[i], at[i + 1] - at[i]):
-            found.append(i)
-    return found

@@ -23,14 +23,14 @@ from millstream.storage.streams.held_form import SharedHeld
 from millstream.storage.streams.idempotence import SharedWindow
 from millstream.storage.streams.producers import SharedProducers
 from millstream.storage.streams.shared_groups import SharedGroups
-from millstream.storage.streams.small_streams import (
-    SmallLoader,
-    SmallStreams,
+from millstream.storage.streams.small_loader import SmallLoader
+from millstream.storage.streams.small_rows import (
     chunk_of,
     is_small_section,
     section_head,
     small_rows,
 )
+from millstream.storage.streams.small_streams import SmallStreams
 
 MAGIC = b"MILLSNAP"
 END_MAGIC = b"MILLSEND"

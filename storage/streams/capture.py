@@ -8,7 +8,7 @@ streams are captured in batches, in the form that they have in the file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.storage.blocks.skiplist import Blocks
 from millstream.storage.streams.key_slots import SLOTS
@@ -18,6 +18,7 @@ from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.storage.blocks.block import Block
+    from millstream.storage.streams.key_slots import KeySlots
     from millstream.storage.streams.keyspace import Database, Keyspace
 
 
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 BATCH_BYTES = 64 << 10
 # What other keys cost in comparison with a small stream.
 _OTHER_KEY_COST = 8
+
+
+class CapturedKeys(NamedTuple):
+    """The keys of a database. FLUSHALL gives a database another table and does not change this one;
+    keys that are added later are marked as captured."""
+
+    db: int
+    slots: KeySlots
+    table: dict[bytes, Any]
+    expiries: dict[bytes, int]
 
 
 class Captured:
@@ -60,13 +71,12 @@ class Capture:
         self._number = number
         for db in keyspace.databases:
             db.settle_all()
-        # References to the tables: FLUSHALL gives a database a new table and does not change these.
-        self._tables = [db.table for db in keyspace.databases]
-        # Keys that are added later are marked as captured.
-        self._slots = [db.slots for db in keyspace.databases]
-        self._expiries = [db.expiries for db in keyspace.databases]
+        self._databases = [
+            CapturedKeys(number, db.slots, db.table, db.expiries)
+            for number, db in enumerate(keyspace.databases)
+        ]
         # SWAPDB moves tables; the capture has the database of each table at its beginning.
-        self._places = {id(table): db for db, table in enumerate(self._tables)}
+        self._places = {id(database.table): database.db for database in self._databases}
         self._early: list[Captured | SmallStreams] = []
         self._batch = SmallStreams(BATCH_BYTES)
         self._done: list[set[bytes]] = [set() for _ in keyspace.databases]
@@ -99,7 +109,7 @@ class Capture:
         self, db: int, key: bytes, stream: Stream, found: list[Captured | SmallStreams]
     ) -> int:
         """Capture a stream; returns the cost. `found` gets what is complete."""
-        if self._batch.add(db, key, stream, self._expiries[db].get(key)):
+        if self._batch.add(db, key, stream, self._databases[db].expiries.get(key)):
             stream.capture_mark = self._number
             if self._batch.is_full:
                 self._end_batch(found)
@@ -117,7 +127,7 @@ class Capture:
             self._batch = SmallStreams(BATCH_BYTES)
 
     def _with_expiry(self, db: int, key: bytes, meta: dict[str, Any]) -> dict[str, Any]:
-        expiry_ms = self._expiries[db].get(key)
+        expiry_ms = self._databases[db].expiries.get(key)
         if expiry_ms is not None:
             meta["expires_ms"] = expiry_ms
         return meta
@@ -137,7 +147,7 @@ class Capture:
                 left -= self._read_slots(left)
                 if self._batch.is_full:
                     self._end_batch(found)
-            elif self._db + 1 < len(self._tables):
+            elif self._db + 1 < len(self._databases):
                 self._db += 1
                 self._slot = 0
             else:
@@ -147,23 +157,15 @@ class Capture:
 
     def _read_slots(self, most: int) -> int:
         """Capture the small streams of the next slots, and note the other keys."""
-        db = self._db
         self._slot, looked_at = self._batch.add_slots(
-            self._slots[db],
-            self._slot,
-            self._tables[db],
-            self._expiries[db],
-            db,
-            self._number,
-            most,
-            self._others,
+            self._databases[self._db], self._slot, self._number, most, self._others
         )
         self.looked_at += looked_at
         return looked_at
 
     def _take(self, key: bytes, found: list[Captured | SmallStreams]) -> int:
         """Capture a key, unless it was captured since its slot was read; returns the cost."""
-        value = self._tables[self._db].get(key)
+        value = self._databases[self._db].table.get(key)
         if isinstance(value, Stream):
             if value.capture_mark != self._number:
                 return self._take_stream(self._db, key, value, found)

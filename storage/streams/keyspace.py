@@ -32,7 +32,7 @@ from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.storage.blocks.block import Block
-    from millstream.storage.streams.small_streams import SmallLoader
+    from millstream.storage.streams.small_loader import SmallLoader
 
 Value = bytes | Stream
 

@@ -1,10 +1,5 @@
-from typing import Any
-
-from millstream.storage.streams.key_slots import KeySlots
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.capture import CapturedKeys
 from millstream.storage.streams.stream import Stream
-
-MARK: int
 
 class SmallStreams:
     keys: int
@@ -14,11 +9,8 @@ class SmallStreams:
     def add(self, db: int, key: bytes, stream: Stream, expires_ms: int | None, /) -> bool: ...
     def add_slots(
         self,
-        slots: KeySlots,
+        database: CapturedKeys,
         start: int,
-        table: dict[bytes, Any],
-        expiries: dict[bytes, int],
-        db: int,
         mark: int,
         most: int,
         others: list[bytes],
@@ -28,16 +20,3 @@ class SmallStreams:
     def is_full(self) -> bool: ...
     def take(self) -> tuple[bytes, bytes]: ...
     def free_step(self, most: int) -> bool: ...
-
-def section_head(chunk: int | None, /) -> bytes: ...
-def is_small_section(section: bytes, /) -> bool: ...
-def chunk_of(section: bytes, /) -> int | None: ...
-def small_rows(section: bytes, /) -> list[list[Any]]: ...
-
-class SmallLoader:
-    def __init__(self, section: bytes, chunk: bytes | memoryview) -> None: ...
-    entries: int
-    key: bytes | None
-    @property
-    def chunk_number(self) -> int | None: ...
-    def step(self, keyspace: Keyspace, most: int) -> int: ...

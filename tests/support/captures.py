@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from millstream.storage.blocks.block import Block, seal_forms
 from millstream.storage.streams.capture import Capture, Captured
-from millstream.storage.streams.small_streams import SmallStreams, section_head, small_rows
+from millstream.storage.streams.small_rows import section_head, small_rows
+from millstream.storage.streams.small_streams import SmallStreams
 
 Step = list[Captured | SmallStreams]
 

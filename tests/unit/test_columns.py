@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -15,7 +15,8 @@ from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, step
 from tests.unit.test_block import WRONG, changed, sealed, small_block, wide_block
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.blocks.columns import Decoder, Kind, PieceError, not_utf8
+from millstream.storage.blocks.column_buffers import not_utf8
+from millstream.storage.blocks.columns import Decoder, Kind, PieceError
 from millstream.storage.streams.testing import BlockWriter
 
 FIRST, LAST = (0, 0), (MAX, MAX)
@@ -92,6 +93,12 @@ def decoded(
     return rows
 
 
+class Pieces(NamedTuple):
+    keys: list[bytes]
+    offsets: array[int]
+    lengths: array[int]
+
+
 def decoded_as_pieces(
     blobs: list[bytes], columns: Columns, first: EntryId, last: EntryId, **limits: int
 ) -> list[Row]:
@@ -99,14 +106,12 @@ def decoded_as_pieces(
     decoder = Decoder(columns, **limits)
     keys = [b"key-%d" % number for number in range(len(blobs))]
     ends = list(accumulate((len(blob) + 3 for blob in blobs), initial=0))
-    lengths = array("q", map(len, blobs))
+    pieces = Pieces(keys, array("q", ends[:-1]), array("q", map(len, blobs)))
     data = b"".join(blob + b"..." for blob in blobs)
     rows: list[Row] = []
     at = done = 0
     while at < len(blobs):
-        at, done = decoder.add_pieces(
-            data, keys, array("q", ends[:-1]), lengths, at, len(blobs), done, first, last
-        )
+        at, done = decoder.add_pieces(data, pieces, at, len(blobs), done, first, last)
         if at < len(blobs):
             rows += taken(decoder, columns)
     return rows + taken(decoder, columns)
@@ -126,13 +131,13 @@ def test_a_piece_that_is_none_is_named_and_read_nowhere(
     offset: int, length: int, wanted: str
 ) -> None:
     decoder = Decoder([(Kind.KEY, b"")])
-    keys, offsets, lengths = [b"a", b"b"], array("q", [0, offset]), array("q", [0, length])
+    pieces = Pieces([b"a", b"b"], array("q", [0, offset]), array("q", [0, length]))
     with pytest.raises(PieceError, match=wanted) as failure:
-        decoder.add_pieces(b"no block!", keys, offsets, lengths, 0, 2, 0, FIRST, LAST)
+        decoder.add_pieces(b"no block!", pieces, 0, 2, 0, FIRST, LAST)
     assert failure.value.piece == 1
     for at, end, done in ((0, 3, 0), (-1, 1, 0), (2, 1, 0), (0, 1, 1)):
         with pytest.raises(IndexError):
-            decoder.add_pieces(b"", keys, offsets, lengths, at, end, done, FIRST, LAST)
+            decoder.add_pieces(b"", pieces, at, end, done, FIRST, LAST)
 
 
 def value_of(kind: Kind, name: bytes, key: bytes, entry: Entry) -> object:

@@ -17,14 +17,14 @@ from millstream.storage.blocks.block import Block, seal_forms
 from millstream.storage.streams.group import Group
 from millstream.storage.streams.key_slots import SLOTS, KeySlots, slot_of
 from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.small_streams import (
-    SmallLoader,
-    SmallStreams,
+from millstream.storage.streams.small_loader import SmallLoader
+from millstream.storage.streams.small_rows import (
     chunk_of,
     is_small_section,
     section_head,
     small_rows,
 )
+from millstream.storage.streams.small_streams import SmallStreams
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import check_stream, deliver_id, upcoming_id
 
