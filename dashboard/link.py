@@ -7,7 +7,6 @@ same with every version of it. After an error the next request connects again.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,8 @@ from redis import RedisError, ResponseError
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+
+from millstream.remote import add_password, reason_of
 
 TIMEOUT_S = 10.0
 Word = bytes | str | int
@@ -43,9 +44,7 @@ class Link:
             retry=Retry(NoBackoff(), 0),
         )
         settings = self._pool.connection_kwargs
-        password = os.environ.get("REDISCLI_AUTH")
-        if password and not settings.get("password"):
-            settings["password"] = password
+        add_password(settings)
         self.name = str(settings.get("path") or f"{settings.get('host')}:{settings.get('port')}")
         self._connection: AbstractConnection | None = None
         self._lock = asyncio.Lock()
@@ -66,7 +65,7 @@ class Link:
                 return await self._send(requests, db)
             except (RedisError, OSError) as problem:
                 await self._drop()
-                raise Unavailable(f"{self.name}: {_sentence(problem)}") from problem
+                raise Unavailable(f"{self.name}: {reason_of(problem)}") from problem
             except asyncio.CancelledError:  # replies may be left in the connection
                 await self._drop()
                 raise
@@ -110,12 +109,6 @@ class Link:
 
 def is_error(reply: object) -> bool:
     return isinstance(reply, ResponseError)
-
-
-def _sentence(problem: BaseException) -> str:
-    cause = problem.__cause__ or problem
-    text = getattr(cause, "strerror", None) or str(problem)
-    return " ".join(str(text).split()).rstrip(".") or type(problem).__name__
 
 
 def pairs(words: object) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from millstream.dashboard.link import Link, Unavailable, Word, info_fields, is_error, pairs
-from millstream.dashboard.shown import id_ms
+from millstream.remote import oldest_ms, oldest_requests
 
 SAMPLE_S = 2.0
 HISTORY_S = 900
@@ -244,20 +244,17 @@ class Sampler:
         return found
 
     async def _find_oldest(self, db: int, streams: Sequence[Stream]) -> None:
-        """The oldest entry of each group: the first pending one, or the first after its offset."""
+        """Find the oldest entry that each group has not acknowledged."""
         asked = [(one, group) for one in streams for group in one.groups[:OLDEST_OF_GROUPS]]
         requests: list[tuple[Word, ...]] = []
         for stream, group in asked:
-            requests.append(("XPENDING", stream.key, group.name))
-            after = b"(" + group.last_id
-            requests.append(("XRANGE", stream.key, after, "+", "COUNT", 1))
+            requests += oldest_requests(stream.key, group.name, group.last_id)
         replies = await self.link.batch(requests, db)
         for number, (_, group) in enumerate(asked):
             pending, waiting = replies[2 * number : 2 * number + 2]
             if is_error(pending) or is_error(waiting):
                 continue
-            times = [id_ms(pending[1])] + [id_ms(entry[0]) for entry in waiting]
-            group.oldest_ms = min((one for one in times if one is not None), default=None)
+            group.oldest_ms = oldest_ms(pending, waiting)
 
 
 def _stream(db: int, key: bytes, stream: object, groups: list[Any], last: object) -> Stream:

@@ -6,7 +6,6 @@ replies do not pass through its commands, because these differ between its versi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +14,8 @@ import click
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from millstream.remote import add_password, reason_of
 
 DEFAULT_URL = "redis://127.0.0.1:6455"
 Word = bytes | str | int
@@ -54,9 +55,7 @@ class Server:
                 socket_connect_timeout=timeout_s,
                 retry=Retry(NoBackoff(), 0),
             )
-            password = os.environ.get("REDISCLI_AUTH")
-            if password and not pool.connection_kwargs.get("password"):
-                pool.connection_kwargs["password"] = password
+            add_password(pool.connection_kwargs)
             self._connection: Any = pool.make_connection()
             self.db = int(pool.connection_kwargs.get("db") or 0)
             self.names_db = bool(pool.connection_kwargs.get("db") is not None)
@@ -65,7 +64,7 @@ class Server:
         try:
             self._connection.connect()
         except (redis.RedisError, OSError) as problem:
-            raise ToolError(f"{self.name}: {_sentence(problem)}") from problem
+            raise ToolError(f"{self.name}: {reason_of(problem)}") from problem
 
     def close(self) -> None:
         self._connection.disconnect()
@@ -78,7 +77,7 @@ class Server:
             self._connection.send_packed_command(self._connection.pack_commands(requests))
             return [self._reply() for _ in requests]
         except (redis.ConnectionError, redis.TimeoutError, OSError) as problem:
-            raise ToolError(f"{self.name}: {_sentence(problem)}") from problem
+            raise ToolError(f"{self.name}: {reason_of(problem)}") from problem
 
     def _reply(self) -> Any:
         try:
@@ -113,14 +112,6 @@ def _without_secrets(url: str) -> str:
     except ValueError:
         return "given"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _sentence(problem: Exception) -> str:
-    """The reason in one line, without the numbers and addresses that redis-py puts around it."""
-    origin = problem.__cause__ or problem.__context__
-    reason = origin if isinstance(origin, OSError) else problem
-    text = getattr(reason, "strerror", None) or str(reason)
-    return " ".join(str(text).split()).rstrip(".") or type(problem).__name__
 
 
 def text(word: object) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from millstream.remote import oldest_ms, oldest_requests
 from millstream.tools.server import Server, ToolError, Word, is_error, text
 
 STREAMS_PER_REQUEST = 100
@@ -175,18 +176,15 @@ def _group(facts: dict[str, Any]) -> Group:
 
 
 def _set_ages(server: Server, groups: Sequence[tuple[bytes, bytes, Group]], now_ms: int) -> None:
-    """Find the oldest entry that each group has not acknowledged: the first pending one, or the
-    first one after the last that was delivered. `groups` are keys, names and groups."""
+    """Find the oldest entry that each group has not acknowledged. `groups` are keys, names and
+    groups."""
     requests: list[tuple[Word, ...]] = []
     for key, name, group in groups:
-        requests.append(("XPENDING", key, name))
-        requests.append(("XRANGE", key, f"({group.last_delivered_id}", "+", "COUNT", 1))
+        requests += oldest_requests(key, name, group.last_delivered_id.encode())
     replies = server.pipeline(requests)
     for at, (_, _, group) in enumerate(groups):
         pending, waiting = replies[2 * at : 2 * at + 2]
         if is_error(pending) or is_error(waiting):
             continue
-        ids = [pending[1]] if pending[1] is not None else []
-        ids += [waiting[0][0]] if waiting else []
-        times_ms = [int(entry_id.partition(b"-")[0]) for entry_id in ids]
-        group.oldest_age_ms = max(0, now_ms - min(times_ms)) if times_ms else 0
+        found_ms = oldest_ms(pending, waiting)
+        group.oldest_age_ms = 0 if found_ms is None else max(0, now_ms - found_ms)

@@ -1,0 +1,40 @@
+"""What the tools and the dashboard share when they ask a server through redis-py."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+Request = tuple[bytes | str | int, ...]
+
+
+def add_password(settings: dict[str, Any]) -> None:
+    """Take the password from REDISCLI_AUTH if the settings of a connection, which redis-py makes
+    of a URL, have none."""
+    password = os.environ.get("REDISCLI_AUTH")
+    if password and not settings.get("password"):
+        settings["password"] = password
+
+
+def reason_of(problem: BaseException) -> str:
+    """The reason in one line, without the numbers and addresses that redis-py puts around it."""
+    origin = problem.__cause__ or problem.__context__
+    reason = origin if isinstance(origin, OSError) else problem
+    text = getattr(reason, "strerror", None) or str(reason)
+    return " ".join(str(text).split()).rstrip(".") or type(problem).__name__
+
+
+def oldest_requests(key: bytes, group: bytes, last_delivered_id: bytes) -> list[Request]:
+    """Two requests that find the oldest entry that a group has not acknowledged: the first pending
+    one, and the first one after the last that was delivered."""
+    return [
+        ("XPENDING", key, group),
+        ("XRANGE", key, b"(" + last_delivered_id, "+", "COUNT", 1),
+    ]
+
+
+def oldest_ms(pending: list[Any], waiting: list[Any]) -> int | None:
+    """The time in the ID of that entry, from the two replies; None if there is no entry."""
+    ids: list[bytes] = [pending[1]] if pending[1] is not None else []
+    ids += [entry[0] for entry in waiting]
+    return min((int(entry_id.partition(b"-")[0]) for entry_id in ids), default=None)
