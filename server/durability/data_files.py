@@ -15,10 +15,12 @@ from pathlib import Path
 
 from millstream.errors import DataError, StartError
 from millstream.server.durability.loading import LoadReport
-from millstream.storage.files.disk import Disk, File, make_directory
+from millstream.storage.files.disk import Disk, make_directory
 from millstream.storage.files.journal import (
     ID_SIZE,
+    JournalFile,
     TornEnd,
+    continue_journal,
     create_journal,
     cut_torn_end,
     empty_later_journals,
@@ -92,21 +94,19 @@ class DataFiles:
             f" {torn.torn_bytes} bytes were cut off, frame {last_seq} is the last one"
         )
 
-    def continued_journal(self) -> File:
+    def continued_journal(self) -> JournalFile:
         """The journal to continue in, after a sync of all earlier files: the data that was read may
         not be on the disk yet."""
         names = self.manifest.journals or (self._first_journal(),)
-        for name in names:
+        for name in names[:-1]:
             file = self.disk.append(name)
             file.sync()
-            if name == names[-1]:
-                return file
             file.close()
-        raise AssertionError("there is a last one")
+        return continue_journal(self.disk, names[-1])
 
     def _first_journal(self) -> str:
         name = journal_name(self.new_number())
-        create_journal(self.disk, name, self.directory).close()
+        create_journal(self.disk, name, self.directory).file.close()
         self.publish_journal(name, self.next_number)
         return name
 

@@ -39,7 +39,13 @@ from millstream.server.durability.workers import Scheduler, TaskWorker, ThreadWo
 from millstream.server.monitor.histogram import Histogram
 from millstream.storage.files import journal as frames
 from millstream.storage.files.disk import Disk, File
-from millstream.storage.files.journal import RESERVE_LEAST, UNBOUNDED, Journal, TornEnd
+from millstream.storage.files.journal import (
+    RESERVE_LEAST,
+    UNBOUNDED,
+    Journal,
+    JournalFile,
+    TornEnd,
+)
 from millstream.storage.files.manifest import NAME, Manifest
 from millstream.storage.files.snapshot import BlockType
 
@@ -426,16 +432,16 @@ class Persistence:
         self.flush_tick()
         return self._journal is None or self._journal.error is None
 
-    def switch_journal(self, file: File) -> None:
+    def switch_journal(self, opened: JournalFile) -> None:
         if self._journal is not None:
             self._older_bytes += self._journal.size_bytes
-            self._journal.rotate(file)
+            self._journal.rotate(opened)
         else:
-            self._journal = self._new_journal(file)
+            self._journal = self._new_journal(opened)
 
-    def _new_journal(self, file: File) -> Journal:
+    def _new_journal(self, opened: JournalFile) -> Journal:
         journal = Journal(
-            file,
+            opened,
             self.last_seq + 1,
             self._config.appendfsync,
             self._worker,
@@ -486,8 +492,8 @@ class Persistence:
         self._set_misconf()
         self._retry_later()
 
-    def take_over(self, file: File | None, seq: int, older_bytes: int = 0) -> None:
-        """Continue with other files, which end with frame `seq` and are published already. `file`
+    def take_over(self, opened: JournalFile | None, seq: int, older_bytes: int = 0) -> None:
+        """Continue with other files, which end with frame `seq` and are published already. `opened`
         is the journal, None without one, `older_bytes` the size of those before it. Frames of the
         old journal do not count any more."""
         journal, self._journal = self._journal, None
@@ -496,9 +502,9 @@ class Persistence:
         self.last_seq = self.durable_seq = seq
         self._older_bytes = older_bytes
         self._journal_error = self._space_error = self._unsaved = None
-        self.attached = file is not None
-        if file is not None:
-            self._journal = self._new_journal(file)
+        self.attached = opened is not None
+        if opened is not None:
+            self._journal = self._new_journal(opened)
         self._set_misconf()
         self.on_queue()
 

@@ -29,7 +29,7 @@ from millstream.server.config.kinds import SAVE_POINTS_DEFAULT
 from millstream.server.durability.data_files import DataFiles, in_words, temporary
 from millstream.server.durability.workers import Scheduler, TaskWorker, post
 from millstream.storage.files.disk import File
-from millstream.storage.files.journal import create_journal, give_back, reserve_ahead
+from millstream.storage.files.journal import JournalFile, create_journal, give_back, reserve_ahead
 from millstream.storage.files.manifest import base_name, journal_name
 from millstream.storage.files.snapshot import BASE_SALT_SIZE, SnapshotWriter
 
@@ -94,7 +94,7 @@ class JournalKeeper(Protocol):
     def begins_snapshot(self) -> bool:
         """Commit the tick so far; False when the journal has failed."""
 
-    def switch_journal(self, file: File) -> None:
+    def switch_journal(self, opened: JournalFile) -> None:
         """Write later effects to this journal."""
 
     def snapshot_succeeded(self, size_bytes: int, seq: int) -> None: ...
@@ -116,7 +116,7 @@ class Job:
     created_ms: int = 0
     seq: int = 0
     changes: int = 0
-    journal_file: File | None = None
+    journal_file: JournalFile | None = None
     file: File | None = None
     writer: SnapshotWriter | None = None
     capture: CaptureLike | None = None
@@ -346,7 +346,7 @@ class Snapshots:
             name = job.journal if job.attached else temporary(job.journal)
             job.journal_file = create_journal(disk, name, self._files.directory)
             try:
-                reserve_ahead(job.journal_file, self._config.journal_reserve_size)
+                reserve_ahead(job.journal_file.file, self._config.journal_reserve_size)
             except OSError:
                 # Writes are already refused, and a new base may free space.
                 if not self._keeper.lacks_space():
@@ -371,9 +371,9 @@ class Snapshots:
         if not self._keeper.begins_snapshot() or job.cancelled:
             job.error = _Cancelled("the journal failed")
             return
-        file, job.journal_file = job.journal_file, None
-        if file is not None:
-            self._keeper.switch_journal(file)
+        opened, job.journal_file = job.journal_file, None
+        if opened is not None:
+            self._keeper.switch_journal(opened)
         job.seq = self._keeper.last_seq
         job.changes = self._keeper.count_changes()
         job.created_ms = self._clock()
@@ -520,8 +520,8 @@ class Snapshots:
     def _discard(self, job: Job) -> None:
         """Worker: close and remove the unused files."""
         if job.journal_file is not None:
-            give_back(job.journal_file)
-            job.journal_file.close()
+            give_back(job.journal_file.file)
+            job.journal_file.file.close()
         if job.file is not None:
             job.file.close()
         self._files.remove_unfinished(job.number)

@@ -142,7 +142,7 @@ class _Repair:
         that were never current (storage/files/leftovers)."""
         assert made.base is not None
         self._disk.rename(made.base + ".tmp", made.base)
-        create_journal(self._disk, made.journals[0], made.directory).close()
+        create_journal(self._disk, made.journals[0], made.directory).file.close()
         self._disk.sync_directory()
 
     def _try_out(self, manifest: Manifest) -> LoadReport:

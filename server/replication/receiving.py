@@ -22,13 +22,12 @@ from millstream.server.durability.workers import TaskWorker, post
 from millstream.server.replication.records import LinkError
 from millstream.server.replication.reloading import Reload
 from millstream.storage.files.adoption import AdoptedBase
-from millstream.storage.files.journal import create_journal
+from millstream.storage.files.journal import JournalFile, create_journal
 from millstream.storage.files.manifest import base_name, journal_name
 
 if TYPE_CHECKING:
     from millstream.server.replication.link import FullSync
     from millstream.server.replication.node import Node
-    from millstream.storage.files.disk import File
 
 _QUEUED_PIECES_MAX = 8
 _AGAIN_S = 0.01
@@ -54,7 +53,7 @@ class Replacement:
         self._worker = worker
         self._number = self._final = self._files.new_number()
         self._base: AdoptedBase | None = None
-        self._journal: File | None = None
+        self._journal: JournalFile | None = None
         self._queued = 0
         self._error: Exception | None = None
         self._ended = False
@@ -188,10 +187,10 @@ class Replacement:
         numbers, base, journal = {self._number, self._final}, self._base, self._journal
 
         def discard() -> None:
-            for file in (base.file if base is not None else None, journal):
-                if file is not None:
+            for opened in (base, journal):
+                if opened is not None:
                     with contextlib.suppress(OSError):
-                        file.close()
+                        opened.file.close()
             self._files.unfinished.clear()
             for number in numbers:
                 self._files.remove_unfinished(number)

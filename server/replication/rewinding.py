@@ -25,7 +25,7 @@ from millstream.server.durability.data_files import in_words
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.workers import post
 from millstream.server.replication.reloading import Reload
-from millstream.storage.files.journal import JournalReader, TornEnd
+from millstream.storage.files.journal import JournalFile, JournalReader, TornEnd
 from millstream.storage.files.manifest import NAME
 
 if TYPE_CHECKING:
@@ -143,15 +143,15 @@ class Rewinding:
     def _stopped(self) -> None:
         self._node.persistence.snapshots.submit(self._cut_in_worker)
 
-    def _was_cut(self, made: tuple[File, int] | Exception) -> None:
+    def _was_cut(self, made: tuple[JournalFile, int] | Exception) -> None:
         node = self._node
         if isinstance(made, Exception):
             node.executor.loading = False
             node.persistence.journal_was_lost(made)
             self._end(made)
             return
-        file, older_bytes = made
-        node.persistence.take_over(file, self._seq, older_bytes)
+        opened, older_bytes = made
+        node.persistence.take_over(opened, self._seq, older_bytes)
         self._on_published()
         Reload(node, self._end)
 
@@ -208,7 +208,7 @@ class Rewinding:
         return Cut(TornEnd(index, at[1], cut_bytes), frames, len(streams), entries)
 
     def _cut_in_worker(self) -> None:
-        made: tuple[File, int] | Exception
+        made: tuple[JournalFile, int] | Exception
         try:
             assert self._cut is not None
             self._files.cut(self._cut.end, LoadReport(), self._seq)

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from millstream.errors import DamageError, FormatError
+from millstream.errors import DamageError, DataError, FormatError
 from millstream.storage.blocks.checksum import crc32
 from millstream.storage.files.disk import Disk, File
 
@@ -228,17 +228,39 @@ def _parse_copy(copy: bytes) -> Head | None:
 # ---------------------------------------------------------------------------------------- writing
 
 
-def create_journal(disk: Disk, name: str, directory: bytes) -> File:
+@dataclass(frozen=True, slots=True)
+class JournalFile:
+    """A journal that is open for writing, and the format of its frames. The event loop gets both,
+    so it never reads a header."""
+
+    file: File
+    format: FrameFormat
+
+
+def create_journal(disk: Disk, name: str, directory: bytes) -> JournalFile:
     """A new journal without frames, for the data directory with this ID. Its header is synced, so
     if a manifest names a shorter file, that file has lost data."""
+    salt = disk.random(SALT_SIZE)
     file = disk.create(name)
     try:
-        file.write(encode_header(directory, disk.random(SALT_SIZE)))
+        file.write(encode_header(directory, salt))
         file.sync()
     except OSError:
         file.close()
         raise
-    return file
+    return JournalFile(file, FrameFormat(salt, directory))
+
+
+def continue_journal(disk: Disk, name: str) -> JournalFile:
+    """An existing journal, for more frames, after a sync: the data that was read may not be on the
+    disk yet. DamageError or FormatError when its header is not valid."""
+    file = disk.append(name)
+    try:
+        file.sync()
+        return JournalFile(file, read_head(file).format)
+    except (OSError, DataError):
+        file.close()
+        raise
 
 
 def reserve_ahead(file: File, wanted_bytes: int) -> int:
@@ -306,21 +328,21 @@ class Journal:
 
     def __init__(
         self,
-        file: File,
+        opened: JournalFile,
         first_seq: int,
         mode: str,
         worker: Worker,
         owner: JournalOwner,
         reserve_bytes: int,
     ) -> None:
-        """Write to `file`, which has a header, beginning with frame `first_seq`."""
+        """Write to `opened`, beginning with frame `first_seq`."""
         self.mode = mode
         self.synced_seq = first_seq - 1
         self.error: OSError | None = None
         self.sync_file: Callable[[File], None] = lambda file: file.sync()
         self._worker = worker
         self._owner = owner
-        self._file = file
+        self._file = file = opened.file
         self._seq = first_seq - 1
         self._pending: deque[bytes | File] = deque()
         self._kicked = False
@@ -341,7 +363,7 @@ class Journal:
         self.tell_written = False
         # Used by the loop: the file for new frames, and its end after all queued frames.
         self._last_file = file
-        self._format = read_head(file).format
+        self._format = opened.format
         self._end = file.size
         self._reserving = False
         self._space_error = False
@@ -408,9 +430,9 @@ class Journal:
         self._queue(frame)
         return False
 
-    def rotate(self, file: File) -> None:
-        """Continue in `file`, which has no frames; the old file is synced and closed."""
-        self._format = read_head(file).format
+    def rotate(self, opened: JournalFile) -> None:
+        """Continue in a file without frames; the old file is synced and closed."""
+        file, self._format = opened.file, opened.format
         self._last_file = file
         self._end = file.size
         if self._must_queue():

@@ -346,7 +346,7 @@ def test_missing_space_is_known_before_the_write_fails() -> None:
 
 def test_the_header_is_on_the_disk_when_a_journal_is_made() -> None:
     disk = FakeDisk()
-    assert create_journal(disk, "journal-1.log", ID).size == HEADER_SIZE
+    assert create_journal(disk, "journal-1.log", ID).file.size == HEADER_SIZE
     assert disk.files["journal-1.log"].durable == disk.content("journal-1.log")
 
 
@@ -355,8 +355,8 @@ def test_a_nearly_full_disk_is_used_up_in_smaller_steps(mode: str) -> None:
     capacity = 5 * RESERVE_LEAST
     disk = FakeDisk(capacity=capacity)
     worker, owner = HandWorker("journal"), Owner()
-    file = create_journal(disk, "journal-1.log", ID)
-    journal = Journal(file, 1, mode, worker, owner, 16 * RESERVE_LEAST)
+    opened = create_journal(disk, "journal-1.log", ID)
+    journal = Journal(opened, 1, mode, worker, owner, 16 * RESERVE_LEAST)
     journal.request_space()
     worker.drain()
     assert owner.space == []
@@ -366,7 +366,7 @@ def test_a_nearly_full_disk_is_used_up_in_smaller_steps(mode: str) -> None:
         journal.append(seq, b"x" * 20_000)
         worker.drain()
     assert owner.errors == []
-    assert capacity - 2 * RESERVE_LEAST < file.size < capacity
+    assert capacity - 2 * RESERVE_LEAST < opened.file.size < capacity
 
 
 @pytest.mark.parametrize("mode", ["always", "everysec", "no"])

@@ -121,7 +121,7 @@ def upgraded(disk: FakeDisk) -> DataFiles:
     files.open(LoadReport())
     name = f"journal-{files.new_number()}.log"
 
-    create_journal(disk, name, files.directory).close()
+    create_journal(disk, name, files.directory).file.close()
     files.publish_journal(name, files.next_number)
     return files
 

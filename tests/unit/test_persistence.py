@@ -29,7 +29,7 @@ from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.snapshots import Snapshots
 from millstream.storage.files import journal as journal_module
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.journal import read_head
+from millstream.storage.files.journal import create_journal, read_head
 
 MODES = ["always", "everysec", "no"]
 FULL = b"MISCONF Errors writing to the AOF file: No space left on device"
@@ -462,6 +462,42 @@ def test_an_emptied_journal_is_refused(mode: str) -> None:
         with pytest.raises(DataError, match=rf"{name} is damaged at offset 0: .*nothing was"):
             new_world(disk, appendfsync=mode)
         assert disk.content(name) == b""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_journal_becomes_current_without_a_read(mode: str, fails: bool) -> None:
+    """Its header may not be readable, and the event loop must not wait for the disk."""
+    world = new_world(appendfsync=mode)
+    write_many(world, 3)
+    world.settle()
+    world.disk.fail("read", name="journal-2")
+    if fails:
+        world.disk.fail("write", name="journal-1", times=1)
+        world.write_tick()
+        world.settle()
+        world.loop.advance(1000)
+    else:
+        world.persistence.rewrite()
+    world.settle()
+    write_many(world, 3)
+    world.settle()
+    assert world.persistence.files.manifest.journals == ("journal-2.log",)
+    assert world.persistence.writable_error() is None
+    assert world.acked[-1] == world.next_number - 1
+    world.disk.mend()
+    again = reload(world.disk.copy(), appendfsync=mode)
+    assert_prefix(again, world.acked)
+
+
+def test_files_of_another_server_count_without_a_read() -> None:
+    world = new_world()
+    opened = create_journal(world.disk, "journal-7.log", bytes(16))
+    world.disk.fail("read", name="journal-7")
+    world.persistence.take_over(opened, 100)
+    world.write_tick()
+    world.settle()
+    assert world.persistence.on_disk_seq == 101
 
 
 # ------------------------------------------------------------------------------ appendonly on, off
