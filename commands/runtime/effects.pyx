@@ -21,7 +21,7 @@ from millstream.storage.streams.stream cimport RESERVING, Stream
 
 from millstream.errors import CommandError
 from millstream.storage.streams.producers import Producers
-from millstream.storage.files.journal import FRAME_SIZE
+from millstream.storage.files.journal_format import FRAME_SIZE
 
 APPLY = {}
 # Effects after which readers that wait on the key are tried again.

@@ -16,16 +16,9 @@ from pathlib import Path
 from millstream.errors import DataError, StartError
 from millstream.server.durability.loading import LoadReport
 from millstream.storage.files.disk import Disk, make_directory
-from millstream.storage.files.journal import (
-    ID_SIZE,
-    JournalFile,
-    TornEnd,
-    continue_journal,
-    create_journal,
-    cut_torn_end,
-    empty_later_journals,
-    read_head,
-)
+from millstream.storage.files.journal_file import JournalFile, continue_journal, create_journal
+from millstream.storage.files.journal_format import ID_SIZE, read_head
+from millstream.storage.files.journal_reader import TornEnd, cut_torn_end, empty_later_journals
 from millstream.storage.files.leftovers import remove_leftovers
 from millstream.storage.files.manifest import (
     NAME,

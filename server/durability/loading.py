@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from millstream.errors import BlockError, DataError
 from millstream.storage.files.disk import Disk, File
-from millstream.storage.files.journal import JournalReader, TornEnd, read_head
+from millstream.storage.files.journal_format import read_head
+from millstream.storage.files.journal_reader import JournalReader, TornEnd
 from millstream.storage.files.manifest import Manifest, check_manifest_owner, check_owner, is_base
 from millstream.storage.files.snapshot import BlockType, KeyRecord, SnapshotEnds, SnapshotReader
 from millstream.storage.streams.small_loader import SmallLoader

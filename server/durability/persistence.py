@@ -39,13 +39,9 @@ from millstream.server.durability.workers import Scheduler, TaskWorker, ThreadWo
 from millstream.server.monitor.histogram import Histogram
 from millstream.storage.files import journal as frames
 from millstream.storage.files.disk import Disk, File
-from millstream.storage.files.journal import (
-    RESERVE_LEAST,
-    UNBOUNDED,
-    Journal,
-    JournalFile,
-    TornEnd,
-)
+from millstream.storage.files.journal import UNBOUNDED, Journal
+from millstream.storage.files.journal_file import RESERVE_LEAST, JournalFile
+from millstream.storage.files.journal_reader import TornEnd
 from millstream.storage.files.manifest import NAME, Manifest
 from millstream.storage.files.snapshot import BlockType
 

@@ -29,7 +29,12 @@ from millstream.server.config.kinds import SAVE_POINTS_DEFAULT
 from millstream.server.durability.data_files import DataFiles, in_words, temporary
 from millstream.server.durability.workers import Scheduler, TaskWorker, post
 from millstream.storage.files.disk import File
-from millstream.storage.files.journal import JournalFile, create_journal, give_back, reserve_ahead
+from millstream.storage.files.journal_file import (
+    JournalFile,
+    create_journal,
+    give_back,
+    reserve_ahead,
+)
 from millstream.storage.files.manifest import base_name, journal_name
 from millstream.storage.files.snapshot import BASE_SALT_SIZE, SnapshotWriter
 

@@ -22,12 +22,7 @@ from millstream.errors import DamageError, DataError, ForeignError, FormatError
 from millstream.server.durability.loading import Loader, LoadReport
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.disk import Disk, File
-from millstream.storage.files.journal import (
-    Gap,
-    JournalReader,
-    TornEnd,
-    surviving_frames,
-)
+from millstream.storage.files.journal_reader import Gap, JournalReader, TornEnd, surviving_frames
 from millstream.storage.files.leftovers import Leftover, find_leftovers
 from millstream.storage.files.manifest import (
     NAME,

@@ -32,7 +32,9 @@ from millstream.server.repair.checking import (
 )
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.disk import Disk, File
-from millstream.storage.files.journal import ID_SIZE, Gap, create_journal, surviving_frames
+from millstream.storage.files.journal_file import create_journal
+from millstream.storage.files.journal_format import ID_SIZE
+from millstream.storage.files.journal_reader import Gap, surviving_frames
 from millstream.storage.files.manifest import (
     NAME,
     TEMPORARY,

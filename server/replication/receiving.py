@@ -22,7 +22,7 @@ from millstream.server.durability.workers import TaskWorker, post
 from millstream.server.replication.records import LinkError
 from millstream.server.replication.reloading import Reload
 from millstream.storage.files.adoption import AdoptedBase
-from millstream.storage.files.journal import JournalFile, create_journal
+from millstream.storage.files.journal_file import JournalFile, create_journal
 from millstream.storage.files.manifest import base_name, journal_name
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from millstream.server.durability.data_files import in_words
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.workers import post
 from millstream.server.replication.reloading import Reload
-from millstream.storage.files.journal import JournalFile, JournalReader, TornEnd
+from millstream.storage.files.journal_file import JournalFile
+from millstream.storage.files.journal_reader import JournalReader, TornEnd
 from millstream.storage.files.manifest import NAME
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from millstream.server.replication.records import (
     encode_piece,
 )
 from millstream.storage.files.disk import Disk, File
-from millstream.storage.files.journal import frames_from
+from millstream.storage.files.journal_reader import frames_from
 from millstream.storage.files.manifest import Manifest
 
 

@@ -26,12 +26,8 @@ from typing import TypeVar
 
 from millstream.errors import DamageError, DataError, ForeignError
 from millstream.storage.files.disk import Disk, File
-from millstream.storage.files.journal import (
-    HEADER_SIZE,
-    frame_numbers,
-    frame_numbers_so_far,
-    readable_owner,
-)
+from millstream.storage.files.journal_format import HEADER_SIZE, readable_owner
+from millstream.storage.files.journal_reader import frame_numbers, frame_numbers_so_far
 from millstream.storage.files.manifest import (
     NAME,
     TEMPORARY,

@@ -26,7 +26,8 @@ import zstandard
 from millstream.errors import DamageError, DataError
 from millstream.storage.blocks.checksum import crc32
 from millstream.storage.files.disk import Disk, File
-from millstream.storage.files.journal import frame_numbers, readable_owner
+from millstream.storage.files.journal_format import readable_owner
+from millstream.storage.files.journal_reader import frame_numbers
 from millstream.storage.files.manifest import Manifest, is_base, is_journal, is_owned, number_of
 from millstream.storage.files.snapshot import (
     CHUNK_HEADER_SIZE,

@@ -14,7 +14,7 @@ from tests.support.data_directory import cut_end, last_journal
 from tests.support.journals import FORMAT, journal_bytes
 from tests.support.server import Server
 
-from millstream.storage.files.journal import OLD_FORMAT, FrameFormat
+from millstream.storage.files.journal_format import OLD_FORMAT, FrameFormat
 
 
 def frame_of_format_1(server: Server) -> bytes:

@@ -13,7 +13,7 @@ from tests.support.resp import Reply, Simple, encode_command
 from tests.support.server import Server
 
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.journal import JournalReader
+from millstream.storage.files.journal_reader import JournalReader
 
 OK = Simple("OK")
 NewServer = Callable[..., Server]

@@ -15,7 +15,8 @@ from tests.support.fakedisk import SECTOR, FakeDisk
 from tests.support.journals import journal_bytes, with_frames
 from tests.support.resp import Null, Reply, Simple, encode_command, read_reply
 
-from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE, JournalReader, TornEnd
+from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
+from millstream.storage.files.journal_reader import JournalReader, TornEnd
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 

@@ -46,7 +46,7 @@ from millstream.server.execution.wait_queues import Waiter
 from millstream.server.protocol.outbox import Client
 from millstream.server.wiring import connect
 from millstream.storage.blocks.block import Block
-from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE
+from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.manifest import NAME as MANIFEST
 from millstream.storage.files.manifest import load_manifest
 from millstream.storage.files.snapshot import SnapshotReader

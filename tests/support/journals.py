@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.journal import FrameFormat, encode_header, read_head
+from millstream.storage.files.journal_format import FrameFormat, encode_header, read_head
 
 DIRECTORY = bytes(16)  # the ID of the data directory
 SALT = b"8 bytes."

@@ -40,7 +40,7 @@ from millstream.server.repair.checking import Checker, FileReport, Report, Verdi
 from millstream.server.repair.repairing import repair
 from millstream.storage.blocks.block import Block
 from millstream.storage.files import recovery as salvage
-from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE
+from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.manifest import NAME, Manifest, load_manifest, store_manifest
 from millstream.storage.files.recovery import guess_manifest
 from millstream.storage.files.snapshot import CHUNK_HEADER_SIZE, SnapshotReader

@@ -28,7 +28,8 @@ from tests.support.small_data import (
 )
 
 from millstream.errors import DamageError, FormatError
-from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE, JournalReader
+from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
+from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import NAME
 from millstream.storage.files.snapshot import HEADER_SIZE as HEADER_OF_BASE
 from millstream.storage.files.snapshot import SnapshotReader

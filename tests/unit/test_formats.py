@@ -16,7 +16,8 @@ from tests.support.fakedisk import FakeDisk
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.files.journal import JournalReader, read_head
+from millstream.storage.files.journal_format import read_head
+from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import Manifest
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import BlockWriter, deliver_id, hand_over_id, redeliver_id

@@ -16,17 +16,10 @@ from tests.support.journals import header, journal_bytes, with_frames
 from millstream.errors import DataError
 from millstream.storage.files import journal as journal_module
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.journal import (
-    FRAME_SIZE,
-    HEADER_SIZE,
-    RESERVE_LEAST,
-    Journal,
-    JournalReader,
-    create_journal,
-    cut_torn_end,
-    frame_numbers,
-    read_head,
-)
+from millstream.storage.files.journal import Journal
+from millstream.storage.files.journal_file import RESERVE_LEAST, create_journal
+from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE, FrameFormat, read_head
+from millstream.storage.files.journal_reader import JournalReader, cut_torn_end, frame_numbers
 
 Payloads = list[bytes]
 ID = bytes(range(16))
@@ -718,7 +711,7 @@ def test_any_exception_while_a_frame_is_added_fails_the_journal(
         raise struct.error("argument out of range")
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module.FrameFormat, "encode", fail)
+        patch.setattr(FrameFormat, "encode", fail)
         assert not bench.append(b"y")
     assert not bench.append(b"z")
     bench.worker.drain()

@@ -29,7 +29,8 @@ from millstream.server.durability.loading import LoadReport
 from millstream.server.repair.checking import Checker, Verdict
 from millstream.server.repair.inspecting import inspect_directory
 from millstream.server.repair.repairing import repair
-from millstream.storage.files.journal import Head, create_journal, read_head
+from millstream.storage.files.journal_file import create_journal
+from millstream.storage.files.journal_format import Head, read_head
 from millstream.storage.files.manifest import NAME, load_manifest
 
 RECORDED = Path(__file__).parent.parent / "recorded"

@@ -29,7 +29,8 @@ from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.snapshots import Snapshots
 from millstream.storage.files import journal as journal_module
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.journal import create_journal, read_head
+from millstream.storage.files.journal_file import create_journal
+from millstream.storage.files.journal_format import read_head
 
 MODES = ["always", "everysec", "no"]
 FULL = b"MISCONF Errors writing to the AOF file: No space left on device"
