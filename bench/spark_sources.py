@@ -23,7 +23,7 @@ from millstream.pipeline.schema import default_schema
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import NAME, Manifest
-from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.files.snapshot_reader import SnapshotReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -17,7 +17,7 @@ from millstream.pipeline.schema import BadValue, BatchMaker, shown
 from millstream.pipeline.selection import EntryId
 from millstream.pipeline.snapshot_plan import Chunk, Pieces, ScanPartition
 from millstream.storage.blocks.columns import PieceError
-from millstream.storage.files.snapshot import ChunkReader, ReplacedError
+from millstream.storage.files.snapshot_reader import ChunkReader, ReplacedError
 
 _NAMED_MAX = 3
 

@@ -24,7 +24,8 @@ from millstream.pipeline.files import Folder
 from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.selection import EntryId, Selection
 from millstream.storage.files.manifest import Manifest, check_owner
-from millstream.storage.files.snapshot import Place, SnapshotReader
+from millstream.storage.files.snapshot_format import Place
+from millstream.storage.files.snapshot_reader import SnapshotReader
 
 _TRIES = 10
 

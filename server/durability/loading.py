@@ -15,7 +15,8 @@ from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal_format import read_head
 from millstream.storage.files.journal_reader import JournalReader, TornEnd
 from millstream.storage.files.manifest import Manifest, check_manifest_owner, check_owner, is_base
-from millstream.storage.files.snapshot import BlockType, KeyRecord, SnapshotEnds, SnapshotReader
+from millstream.storage.files.snapshot_format import BlockType, KeyRecord
+from millstream.storage.files.snapshot_reader import SnapshotEnds, SnapshotReader
 from millstream.storage.streams.small_loader import SmallLoader
 
 Progress = Callable[[int, int], None]

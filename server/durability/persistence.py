@@ -43,7 +43,7 @@ from millstream.storage.files.journal import UNBOUNDED, Journal
 from millstream.storage.files.journal_file import RESERVE_LEAST, JournalFile
 from millstream.storage.files.journal_reader import TornEnd
 from millstream.storage.files.manifest import NAME, Manifest
-from millstream.storage.files.snapshot import BlockType
+from millstream.storage.files.snapshot_format import BlockType
 
 log = logging.getLogger("millstream.persistence")
 

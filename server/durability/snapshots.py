@@ -36,7 +36,8 @@ from millstream.storage.files.journal_file import (
     reserve_ahead,
 )
 from millstream.storage.files.manifest import base_name, journal_name
-from millstream.storage.files.snapshot import BASE_SALT_SIZE, SnapshotWriter
+from millstream.storage.files.snapshot_format import BASE_SALT_SIZE
+from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
 
 log = logging.getLogger("millstream.persistence")
 
@@ -434,11 +435,13 @@ class Snapshots:
         assert job.file is not None
         job.writer = SnapshotWriter(
             job.file,
-            uuid=self._files.disk.random(16),
-            created_ms=job.created_ms,
-            seq=job.seq,
-            directory=self._files.directory,
-            salt=self._files.disk.random(BASE_SALT_SIZE),
+            Identity(
+                uuid=self._files.disk.random(16),
+                created_ms=job.created_ms,
+                seq=job.seq,
+                directory=self._files.directory,
+                salt=self._files.disk.random(BASE_SALT_SIZE),
+            ),
             compressed=self._config.rdbcompression,
             pause=job.pause,
         )

@@ -21,9 +21,11 @@ from millstream.commands.table.loader import load_table
 from millstream.errors import DamageError, DataError, ForeignError, FormatError
 from millstream.server.durability.loading import Loader, LoadReport
 from millstream.storage.blocks.block import Block
+from millstream.storage.files.damaged_base import Opened, open_base
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal_reader import Gap, JournalReader, TornEnd, surviving_frames
 from millstream.storage.files.leftovers import Leftover, find_leftovers
+from millstream.storage.files.lost_manifest import directory_of, guess_manifest, misplaced
 from millstream.storage.files.manifest import (
     NAME,
     Manifest,
@@ -33,15 +35,7 @@ from millstream.storage.files.manifest import (
     is_ours,
     read_manifest,
 )
-from millstream.storage.files.recovery import (
-    Opened,
-    Recovered,
-    RecoveryReader,
-    directory_of,
-    guess_manifest,
-    misplaced,
-    open_base,
-)
+from millstream.storage.files.recovery import Recovered, RecoveryReader
 from millstream.storage.streams.keyspace import Keyspace
 
 DATABASES = 10_000  # the maximum of `databases`: no file contains the actual setting

@@ -20,7 +20,8 @@ from millstream.server.repair.checking import new_keyspace
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
-from millstream.storage.files.snapshot import KeyRecord, SnapshotReader
+from millstream.storage.files.snapshot_format import KeyRecord
+from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.streams.ordering import handed_out_id, restore_ordering
 from millstream.storage.streams.stream import RetentionPolicy, Stream
 

@@ -31,10 +31,12 @@ from millstream.server.repair.checking import (
     words_for_gap,
 )
 from millstream.storage.blocks.block import Block
+from millstream.storage.files.damaged_base import open_base
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal_file import create_journal
 from millstream.storage.files.journal_format import ID_SIZE
 from millstream.storage.files.journal_reader import Gap, surviving_frames
+from millstream.storage.files.lost_manifest import misplaced
 from millstream.storage.files.manifest import (
     NAME,
     TEMPORARY,
@@ -48,8 +50,9 @@ from millstream.storage.files.manifest import (
     sweep,
     write_manifest,
 )
-from millstream.storage.files.recovery import Recovered, RecoveryReader, misplaced, open_base
-from millstream.storage.files.snapshot import BASE_SALT_SIZE, KeyRecord, SnapshotWriter
+from millstream.storage.files.recovery import Recovered, RecoveryReader
+from millstream.storage.files.snapshot_format import BASE_SALT_SIZE, KeyRecord
+from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
 from millstream.storage.streams.stream import Stream
 
 _CAPTURE_KEYS = 64
@@ -119,11 +122,13 @@ class _Repair:
         try:
             writer = SnapshotWriter(
                 file,
-                uuid=self._disk.random(16),
-                created_ms=self._now_ms,
-                seq=salvage.seq,
-                directory=made.directory,
-                salt=self._disk.random(BASE_SALT_SIZE),
+                Identity(
+                    uuid=self._disk.random(16),
+                    created_ms=self._now_ms,
+                    seq=salvage.seq,
+                    directory=made.directory,
+                    salt=self._disk.random(BASE_SALT_SIZE),
+                ),
                 compressed=False,
                 small_compressed=False,
             )

@@ -23,7 +23,7 @@ from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
 from millstream.server.replication.link import CAPABILITY, encode_request
 from millstream.server.replication.records import encode_message
-from millstream.storage.files.snapshot import SnapshotEnds
+from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 if TYPE_CHECKING:
     from millstream.server.replication.feed import Feed

@@ -12,14 +12,14 @@ import zstandard
 
 from millstream.errors import DataError
 from millstream.storage.files.disk import File
-from millstream.storage.files.snapshot import (
+from millstream.storage.files.snapshot_format import (
     HEADER_SIZE,
     TRAILER_SIZE,
-    SnapshotEnds,
     Summary,
     encode_header,
     encode_trailer,
 )
+from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 
 class AdoptedBase:

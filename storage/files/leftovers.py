@@ -38,7 +38,8 @@ from millstream.storage.files.manifest import (
     is_owned,
     number_of,
 )
-from millstream.storage.files.snapshot import OLD_HEADER_SIZE, SnapshotEnds
+from millstream.storage.files.snapshot_format import OLD_HEADER_SIZE
+from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 T = TypeVar("T")
 Slices = Generator[None, None, T]

@@ -18,7 +18,7 @@ from millstream.__main__ import main
 from millstream.errors import DataError
 from millstream.pipeline.files import file_system
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.files.snapshot_reader import SnapshotReader
 
 T0 = 1_700_000_000_000
 SECRET = "open-sesame"

@@ -26,7 +26,7 @@ from millstream.pipeline.selection import Selection
 from millstream.pipeline.snapshot_plan import ScanPartition, plan
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import Manifest, store_manifest
-from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.files.snapshot_reader import SnapshotReader
 
 T0 = 1_700_000_000_000
 EVERY_CHUNK = 50

@@ -45,7 +45,7 @@ from millstream.errors import CommandError, DataError
 from millstream.storage.blocks.lazyfree import defer, has_waste
 from millstream.storage.files.manifest import NAME as MANIFEST
 from millstream.storage.files.manifest import load_manifest
-from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.files.snapshot_reader import SnapshotReader
 
 FIRST_MS = 1_700_000_000_000
 STEPS = 400

@@ -49,7 +49,7 @@ from millstream.storage.blocks.block import Block
 from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.manifest import NAME as MANIFEST
 from millstream.storage.files.manifest import load_manifest
-from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.restore import continue_times
 

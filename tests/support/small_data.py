@@ -20,8 +20,9 @@ from tests.support.journals import DIRECTORY, journal_bytes
 from millstream.commands.runtime.effects import apply_effects
 from millstream.server.durability.loading import Loader, LoadReport
 from millstream.storage.blocks.block import Block
-from millstream.storage.files import snapshot
+from millstream.storage.files import snapshot_writer
 from millstream.storage.files.manifest import Manifest, load_manifest, store_manifest
+from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
 from millstream.storage.streams import capture
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.shared_groups import SharedGroups
@@ -97,9 +98,9 @@ def contents_of(state: State) -> list[tuple[object, ...]]:
 def small_parts(chunk_entries: int = 8, section_bytes: int = 200) -> Iterator[None]:
     """Snapshots written meanwhile have many chunks and sections."""
     sizes = (
-        (snapshot, "CHUNK_ENTRIES_MAX", chunk_entries),
-        (snapshot, "_SECTION_BYTES", section_bytes),
-        (snapshot, "TAIL_SIZE", 400),
+        (snapshot_writer, "CHUNK_ENTRIES_MAX", chunk_entries),
+        (snapshot_writer, "_SECTION_BYTES", section_bytes),
+        (snapshot_writer, "TAIL_SIZE", 400),
         (capture, "BATCH_BYTES", section_bytes),
     )
     before = [getattr(module, name) for module, name, _ in sizes]
@@ -122,13 +123,15 @@ def write_base(
     compressed: bool = True,
 ) -> None:
     file = disk.create(name)
-    writer = snapshot.SnapshotWriter(
+    writer = SnapshotWriter(
         file,
-        uuid=bytes(range(16)),
-        created_ms=CREATED_MS,
-        seq=seq,
-        directory=directory,
-        salt=b"salt",
+        Identity(
+            uuid=bytes(range(16)),
+            created_ms=CREATED_MS,
+            seq=seq,
+            directory=directory,
+            salt=b"salt",
+        ),
         compressed=compressed,
     )
     taking = keyspace.begin_capture()

@@ -13,10 +13,10 @@ from unittest import mock
 from tests.support.journals import DIRECTORY
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.files import snapshot
+from millstream.storage.files import snapshot_writer
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
-from millstream.storage.files.snapshot import SnapshotWriter
+from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
 from millstream.storage.streams.testing import BlockWriter
 
 EntryId = tuple[int, int]
@@ -63,7 +63,7 @@ class Stream:
 @contextmanager
 def small_chunks(entries: int) -> Iterator[None]:
     """Use chunks of about this many entries, so that little data has many chunks."""
-    with mock.patch.object(snapshot, "CHUNK_ENTRIES_MAX", entries):
+    with mock.patch.object(snapshot_writer, "CHUNK_ENTRIES_MAX", entries):
         yield
 
 
@@ -73,11 +73,13 @@ def write_base(directory: Path, streams: Sequence[Stream], number: int = 1) -> P
     file = SystemDisk(directory).create(base_name(number))
     writer = SnapshotWriter(
         file,
-        uuid=os.urandom(16),
-        created_ms=1,
-        seq=0,
-        directory=DIRECTORY,
-        salt=os.urandom(4),
+        Identity(
+            uuid=os.urandom(16),
+            created_ms=1,
+            seq=0,
+            directory=DIRECTORY,
+            salt=os.urandom(4),
+        ),
     )
     for stream in streams:
         writer.add(stream)
@@ -97,7 +99,7 @@ def write_snapshot(
 ) -> Path:
     """Make a data directory whose newest snapshot has these streams; return the path of its
     base."""
-    with small_chunks(chunk_entries or snapshot.CHUNK_ENTRIES_MAX):
+    with small_chunks(chunk_entries or snapshot_writer.CHUNK_ENTRIES_MAX):
         path = write_base(directory, streams, number)
     publish(directory, number)
     return path

@@ -41,9 +41,10 @@ from millstream.server.repair.repairing import repair
 from millstream.storage.blocks.block import Block
 from millstream.storage.files import recovery as salvage
 from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
+from millstream.storage.files.lost_manifest import guess_manifest
 from millstream.storage.files.manifest import NAME, Manifest, load_manifest, store_manifest
-from millstream.storage.files.recovery import guess_manifest
-from millstream.storage.files.snapshot import CHUNK_HEADER_SIZE, SnapshotReader
+from millstream.storage.files.snapshot_format import CHUNK_HEADER_SIZE
+from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import BlockWriter, check_stream

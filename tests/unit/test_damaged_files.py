@@ -31,8 +31,8 @@ from millstream.errors import DamageError, FormatError
 from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import NAME
-from millstream.storage.files.snapshot import HEADER_SIZE as HEADER_OF_BASE
-from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.files.snapshot_format import HEADER_SIZE as HEADER_OF_BASE
+from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.streams.keyspace import Keyspace
 
 SECTOR = 512

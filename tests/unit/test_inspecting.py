@@ -28,7 +28,7 @@ from millstream.server.repair import checking
 from millstream.server.repair import cli as tools
 from millstream.server.repair.inspecting import Contents, Row, inspect_directory
 from millstream.storage.files.manifest import Manifest, load_manifest, store_manifest
-from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.streams.stream import Stream
 
 

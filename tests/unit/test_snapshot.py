@@ -10,8 +10,9 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.fakepersistence import BLOCK_ENTRIES, FakeBlock, FakeCaptured, blocks
 
 from millstream.errors import DataError
-from millstream.storage.files import snapshot
-from millstream.storage.files.snapshot import SnapshotReader, SnapshotWriter
+from millstream.storage.files import snapshot_writer
+from millstream.storage.files.snapshot_reader import SnapshotReader
+from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
 
 U64 = 2**64 - 1
 GLOBAL = {"databases": 16, "names": [b"a", [1, U64]]}
@@ -37,11 +38,13 @@ def write(keys: list[FakeCaptured], compressed: bool = True) -> tuple[FakeDisk, 
     file = disk.create("base-1.msnap")
     writer = SnapshotWriter(
         file,
-        uuid=b"u" * 16,
-        created_ms=1_700_000_000_000,
-        seq=U64,
-        directory=b"d" * 16,
-        salt=b"salt",
+        Identity(
+            uuid=b"u" * 16,
+            created_ms=1_700_000_000_000,
+            seq=U64,
+            directory=b"d" * 16,
+            salt=b"salt",
+        ),
         compressed=compressed,
     )
     for one in keys:
@@ -94,10 +97,10 @@ def test_limits_of_chunks_and_sections_change_nothing(
     keys: list[FakeCaptured], entries: int, size: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "CHUNK_ENTRIES_MAX", entries)
-        patch.setattr(snapshot, "CHUNK_BYTES_MAX", size)
-        patch.setattr(snapshot, "_SECTION_BYTES", size)
-        patch.setattr(snapshot, "_STEP_BYTES", size // 3)
+        patch.setattr(snapshot_writer, "CHUNK_ENTRIES_MAX", entries)
+        patch.setattr(snapshot_writer, "CHUNK_BYTES_MAX", size)
+        patch.setattr(snapshot_writer, "_SECTION_BYTES", size)
+        patch.setattr(snapshot_writer, "_STEP_BYTES", size // 3)
         disk, _ = write(keys)
     found, reader = read(disk)
     assert found == keys
@@ -114,7 +117,7 @@ def test_limits_of_chunks_and_sections_change_nothing(
 def test_small_streams_share_a_chunk_and_a_long_one_has_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(snapshot, "CHUNK_ENTRIES_MAX", 100)
+    monkeypatch.setattr(snapshot_writer, "CHUNK_ENTRIES_MAX", 100)
     small = [FakeCaptured(0, b"%d" % key, "stream", {}, blocks([key])) for key in range(1, 51)]
     long = FakeCaptured(0, b"long", "stream", {}, blocks(list(range(1, 301))))
     disk, _ = write([*small, long])
@@ -143,7 +146,7 @@ class CountingFile:
 
 
 def test_the_index_is_read_without_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "CHUNK_ENTRIES_MAX", 8)
+    monkeypatch.setattr(snapshot_writer, "CHUNK_ENTRIES_MAX", 8)
     disk, _ = write(sample())
     file = CountingFile(disk)
     reader = SnapshotReader(file)
@@ -168,7 +171,7 @@ def read_all(disk: FakeDisk) -> Any:
 def test_every_flipped_byte_is_refused_with_file_and_offset(
     monkeypatch: pytest.MonkeyPatch, compressed: bool
 ) -> None:
-    monkeypatch.setattr(snapshot, "CHUNK_ENTRIES_MAX", 16)
+    monkeypatch.setattr(snapshot_writer, "CHUNK_ENTRIES_MAX", 16)
     disk, _ = write(sample(), compressed)
     data = disk.content("base-1.msnap")
     assert read_all(disk) == sample()
@@ -184,7 +187,7 @@ def test_chunks_are_packed_when_asked_for_and_otherwise_shorter_than_a_percent_m
     keys = [FakeCaptured(0, b"k", "stream", {}, blocks(list(range(20_000))))]
     raw = sum(len(block.to_bytes()) for block in keys[0].blocks)
     stored, packed = write(keys, False)[0], write(keys, True)[0]
-    assert raw < len(stored.content("base-1.msnap")) < raw * 1.01 + snapshot.TAIL_SIZE
+    assert raw < len(stored.content("base-1.msnap")) < raw * 1.01 + snapshot_writer.TAIL_SIZE
     assert len(packed.content("base-1.msnap")) < raw / 2
     assert read_all(stored) == read_all(packed) == keys
 
@@ -217,12 +220,14 @@ def test_writing_pauses_between_small_pieces() -> None:
     file = FakeDisk().create("base-1.msnap")
     writer = SnapshotWriter(
         file,
-        uuid=b"u" * 16,
-        created_ms=0,
-        seq=0,
-        directory=b"d" * 16,
-        salt=b"salt",
+        Identity(
+            uuid=b"u" * 16,
+            created_ms=0,
+            seq=0,
+            directory=b"d" * 16,
+            salt=b"salt",
+        ),
         pause=pause,
     )
     writer.add(FakeCaptured(0, b"k", "stream", {}, blocks(list(range(100_000)))))
-    assert pauses >= 100_000 // BLOCK_ENTRIES // snapshot.RUN_BLOCKS_MAX
+    assert pauses >= 100_000 // BLOCK_ENTRIES // snapshot_writer.RUN_BLOCKS_MAX
