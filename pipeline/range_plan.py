@@ -184,14 +184,14 @@ def _divide(server: Server, ranges: list[Range], division: Division) -> list[lis
     ranges = [range_ for range_ in ranges if range_.entries]
     size = _size(sum(range_.entries for range_ in ranges), division)
     parts: list[list[Range]] = [[]]
-    room = size
+    left = size
     for range_ in ranges:
-        for piece in _cut(server, range_, room, size):
-            if room < piece.entries:
+        for piece in _cut(server, range_, left, size):
+            if left < piece.entries:
                 parts.append([])
-                room = size
+                left = size
             parts[-1].append(piece)
-            room -= piece.entries
+            left -= piece.entries
     return [part for part in parts if part]
 
 
@@ -204,12 +204,12 @@ def _size(total: int, division: Division) -> int:
     return max(1, min(size, division.entries_max or ENTRIES_PER_PARTITION_MAX))
 
 
-def _cut(server: Server, range_: Range, room: int, size: int) -> Iterable[Range]:
+def _cut(server: Server, range_: Range, left: int, size: int) -> Iterable[Range]:
     """Cut a range that is larger than a partition. The first piece fills the current partition if
     at least half a partition is free."""
     if range_.entries <= size:
         return [range_]
-    cuts = list(range(room if 2 * room >= size else size, range_.entries, size))
+    cuts = list(range(left if 2 * left >= size else size, range_.entries, size))
     found = _ids_at(server, range_, cuts)
     if len(found) < len(cuts):
         return [range_]  # entries were lost meanwhile: the task that reads the range reports it

@@ -70,7 +70,7 @@ class HistoryWriter:
             else:
                 self._change(change)
             if self._count >= self._steps_max or self._size_bytes >= self._bytes_max:
-                self._make_room()
+                self._write_complete()
 
     def flush(self) -> None:
         """Write everything; the last transaction is complete."""
@@ -149,7 +149,7 @@ class HistoryWriter:
             self._store.forget()
         self._is_truncated = self._is_spilled = False
 
-    def _make_room(self) -> None:
+    def _write_complete(self) -> None:
         complete = self._take(self._lsn)
         if complete:
             self._write(complete)

@@ -62,8 +62,8 @@ class Outgoing:
         self._in_flight = False
         self._request: asyncio.Future[int] | None = None
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     # ------------------------------------------------------------ the reader's side
 
@@ -71,7 +71,7 @@ class Outgoing:
         key = self._keys[entry.table.full_name]
         self._filling.add(key, entry.lsn, entry.place, entry.words)
         if self._filling.is_full:
-            self._room.clear()
+            self._writable.clear()
             self._wake()
 
     def commit(self, cut: Cut) -> None:
@@ -94,13 +94,13 @@ class Outgoing:
             self._mark = Mark(lsn)
             self._wake()
 
-    async def room(self) -> None:
+    async def writable(self) -> None:
         """Wait until another entry may be added."""
-        await self._room.wait()
+        await self._writable.wait()
 
     @property
-    def has_room(self) -> bool:
-        return self._room.is_set()
+    def is_writable(self) -> bool:
+        return self._writable.is_set()
 
     @property
     def is_empty(self) -> bool:
@@ -129,7 +129,7 @@ class Outgoing:
         if cut is not None:
             self._rows = 0
         self._in_flight = True
-        self._room.set()
+        self._writable.set()
         state = None if mark is None else replace(self.state, durable_lsn=mark.durable_lsn)
         await self._send(state, mark, batch)
         self._in_flight = False

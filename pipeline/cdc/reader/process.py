@@ -102,7 +102,7 @@ class SourceProcess:
         """Prepare and read until something ends it; what the source is then, and why."""
         try:
             if self._is_prepared:
-                await self._room()
+                await self._wait_for_space()
             state = await asyncio.to_thread(self._prepare)
             await self._read(state)
         except (Refusal, StateError) as error:
@@ -124,7 +124,7 @@ class SourceProcess:
             return "waiting", f"the replication stream cannot be understood: {error}"
         return "waiting", None
 
-    async def _room(self) -> None:
+    async def _wait_for_space(self) -> None:
         """Wait while the streams hold too much, without a connection: with each one, the source
         would decode its WAL again."""
         while (problem := self._backlog.problem()) is not None:

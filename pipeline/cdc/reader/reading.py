@@ -66,7 +66,7 @@ class Reading:
 
     async def _receive(self) -> None:
         while True:
-            await self._outgoing.room()
+            await self._outgoing.writable()
             if not self._translator.inside:
                 await self._while_paused()
             if self._take_some():
@@ -83,7 +83,7 @@ class Reading:
                 return False
             self._take(received)
             is_between = not self._translator.inside
-            if not self._outgoing.has_room or (is_between and self._paused() is not None):
+            if not self._outgoing.is_writable or (is_between and self._paused() is not None):
                 break
         return True
 
