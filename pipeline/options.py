@@ -42,6 +42,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "startingOffsetsByTimestamp": _LIVES,
     "endingOffsetsByTimestamp": (LIVE,),
     "failOnDataLoss": _LIVES,
+    "replicaLagTimeout": _LIVES,
     # which columns
     "columns": READS,
     "mode": READS,

@@ -101,6 +101,13 @@ class Losses:
             f" had been added to it up to {id_text(read.id)}, and now it has had {now} in all"
         )
 
+    def ends_early(self, key: bytes, last: Id, wanted: Id) -> None:
+        self.report(
+            f"the stream {key_text(key)!r} ends at {id_text(last)} on this server, and the query"
+            f" needs its entries up to {id_text(wanted)}: the server is a replica that lags, or"
+            " was restored to an older state"
+        )
+
     def made_again(self, key: bytes, after: Id) -> None:
         self.report(
             f"the stream {key_text(key)!r} was deleted and created again; what it had after "

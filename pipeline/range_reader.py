@@ -13,8 +13,10 @@ from millstream.pipeline.options import Options
 from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.positions import FIRST, Id, id_from_text, id_text
 from millstream.pipeline.range_plan import Losses, Range, Ranges
+from millstream.pipeline.replica_lag import ReplicaLag
 from millstream.pipeline.schema import MODES, PERMISSIVE, BatchMaker
 from millstream.pipeline.server import Address, Command, Server
+from millstream.pipeline.stream_counters import survey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +51,7 @@ class RangeReader:
         BatchMaker(schema, self.mode)  # refuses an invalid schema before any task starts
         self.address = address
         self.losses = losses
+        self.replica_lag = ReplicaLag(options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's entries, range by range, as batches."""
@@ -60,18 +63,35 @@ class RangeReader:
                 for range_, first_page in zip(group, _first_pages(server, group), strict=True):
                     before = maker.entries
                     reading = RangePages(server, range_, first_page)
-                    for page in reading.pages():
-                        blocks = b"".join(page.blocks)
-                        yield from maker.add(blocks, range_.key, page.first, page.last)
-                    self._check_loss(range_, reading.last_page, maker.entries - before)
+                    yield from _batches(reading, maker)
+                    if reading.is_short:
+                        self._wait_for_end(server, range_)
+                        yield from _batches(reading.rest(), maker)
+                    self._check_loss(range_, reading, maker.entries - before)
         yield from maker.finish()
 
-    def _check_loss(self, range_: Range, page: Page | None, entries: int) -> None:
-        """Report entries that existed when the range was planned and no longer exist."""
+    def _wait_for_end(self, server: Server, range_: Range) -> None:
+        """Give a replica time to receive the end of a range, which was planned on a server that had
+        it."""
+
+        def lagging() -> list[bytes]:
+            info = survey(server, [range_.key]).get(range_.key)
+            is_reached = info is not None and (
+                info.incarnation != range_.incarnation or info.last_id >= range_.until
+            )
+            return [] if is_reached else [range_.key]
+
+        self.replica_lag.wait(server, lagging)
+
+    def _check_loss(self, range_: Range, reading: RangePages, entries: int) -> None:
+        """Report entries that existed when the range was planned and do not exist here."""
+        page = reading.last_page
         if page is None:
             self.losses.deleted(range_.key, range_.after)
         elif page.incarnation != range_.incarnation:
             self.losses.made_again(range_.key, range_.after)
+        elif reading.is_short:
+            self.losses.ends_early(range_.key, page.last, range_.until)
         elif entries < range_.entries and page.max_evicted_id > range_.after:
             lost = range_.entries - entries
             self.losses.evicted(range_.key, range_.after, lost, is_exact=False)
@@ -83,6 +103,11 @@ def open_range(server: Server, range_: Range) -> RangePages:
     return RangePages(server, range_, first_page)
 
 
+def _batches(reading: RangePages, maker: BatchMaker) -> Iterator[pa.RecordBatch]:
+    for page in reading.pages():
+        yield from maker.add(b"".join(page.blocks), reading.key, page.first, page.last)
+
+
 class RangePages:
     """Reads one range, page by page. `last_page` is None if the stream does not exist."""
 
@@ -90,6 +115,27 @@ class RangePages:
         self.last_page = first_page
         self._server = server
         self._range = range_
+
+    @property
+    def key(self) -> bytes:
+        return self._range.key
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the stream ends before the range, or does not exist: the server lags, or has an
+        older copy of the stream."""
+        page = self.last_page
+        return page is None or (
+            page.incarnation == self._range.incarnation and page.last < self._range.until
+        )
+
+    def rest(self) -> RangePages:
+        """The same range from the end of what was read, asked for again."""
+        page = self.last_page
+        after = self._range.after if page is None else max(page.last, self._range.after)
+        command = _command(self._range, "(" + id_text(after), BYTES_PER_REQUEST)
+        (self.last_page,) = _pages(self._server, [command])
+        return self
 
     def pages(self) -> Iterator[Page]:
         """All pages; ends early when the stream was deleted or replaced."""

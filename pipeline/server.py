@@ -178,6 +178,11 @@ class Server:
 
     def checked(self, reply: Any) -> Any:
         """Return the reply; ServerError if it is an error."""
+        if isinstance(reply, redis.ReadOnlyError):
+            raise ServerError(
+                f"the server at {self.address} is a replica, which takes no writes: set the option"
+                f" 'server' to its primary ({reply})"
+            ) from reply
         if isinstance(reply, redis.RedisError):
             raise ServerError(f"the server at {self.address} answered: {reply}") from reply
         return reply

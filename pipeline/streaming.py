@@ -25,6 +25,7 @@ from millstream.pipeline.options import Options
 from millstream.pipeline.positions import Offset, Position, Positions, key_text
 from millstream.pipeline.range_plan import Losses, Planner, Ranges, begin_of
 from millstream.pipeline.range_reader import RangeReader
+from millstream.pipeline.replica_lag import ReplicaLag, not_reached
 from millstream.pipeline.schema import arrow_schema
 from millstream.pipeline.server import Address, Server
 from millstream.pipeline.start_offsets import LATEST, Bound
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NOWHERE: Positions = {}
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Runs in a process of the driver as long as the query; copies of it read in the workers."""
@@ -50,6 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.planner = Planner(options, self.losses)
         self.entries_max = options.integer("maxEntriesPerTrigger", 0, 1, COUNT_MAX)
         self.patience = Patience(options)
+        self.replica_lag = ReplicaLag(options)
         self.reader = RangeReader(arrow_schema(schema), options, self.address, self.losses)
         self._target: Positions | None = None
         self._surveyed: dict[bytes, Info] = {}
@@ -75,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch: the ends of the streams, or as far as the limit allows."""
         begin = Offset.from_json(start)
-        infos = self._survey()
+        infos = self._survey(begin.streams)
         self._check_deleted(begin.streams, infos)
         begins = {key: begin_of(begin.streams.get(key), info.latest) for key, info in infos.items()}
         self._planned = begin.streams
@@ -110,6 +114,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = last.streams
         # After a crash in the first batch, Spark passes a new initial offset as `start`.
         begin = Offset.from_json(start).streams if last.begin is None else last.begin
+        if self._lagging(last.streams):  # planned before a restart, perhaps on another server
+            self._survey(last.streams)
         return self.planner.plan(self.server, begin, last.streams, last.division, self._surveyed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -120,9 +126,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._server is not None:
             self._server.close()
 
-    def _survey(self) -> dict[bytes, Info]:
-        self._surveyed = survey(self.server, self.choice.find(self.server))
+    def _survey(self, reached: Positions = NOWHERE) -> dict[bytes, Info]:
+        """The counters of the streams. A replica gets time to receive what was read up to
+        `reached`."""
+
+        def lagging() -> list[bytes]:
+            self._surveyed = survey(self.server, self.choice.find(self.server))
+            return self._lagging(reached)
+
+        self.replica_lag.wait(self.server, lagging)
         return self._surveyed
+
+    def _lagging(self, reached: Positions) -> list[bytes]:
+        """The streams that do not have what was read up to `reached`, as far as is known."""
+        wanted = {key: at for key, at in reached.items() if self.choice.wants(key)}
+        return not_reached(wanted, self._surveyed)
 
     def _check_deleted(self, begin: Positions, infos: dict[bytes, Info]) -> None:
         for key, at in begin.items():

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from tests.support import order
 from tests.support.client import RawClient
+from tests.support.replicas import Replicas
 from tests.support.server import Server, redis_program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,6 +94,14 @@ def new_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     for server in made:
         if server.is_alive():
             server.kill()
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[Replicas]:
+    """Makes servers that follow each other."""
+    made = Replicas(tmp_path)
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")

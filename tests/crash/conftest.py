@@ -1,4 +1,4 @@
-"""A disk and a wall clock that a test stalls, breaks and sets; servers that follow each other."""
+"""A disk and a wall clock that a test stalls, breaks and sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from tests.support.outside import FakeOutside
-from tests.support.replicas import Replicas
 
 
 @pytest.fixture
@@ -15,10 +14,3 @@ def outside(tmp_path: Path) -> Iterator[FakeOutside]:
     outside = FakeOutside(tmp_path)
     yield outside
     outside.free_disk()  # a process that waits for the disk could not end
-
-
-@pytest.fixture
-def replicas(tmp_path: Path) -> Iterator[Replicas]:
-    made = Replicas(tmp_path)
-    yield made
-    made.stop()
