@@ -40,7 +40,7 @@ from millstream.server.execution.user_store import UserStore
 from millstream.server.metrics.service import Metrics
 from millstream.server.monitor import log
 from millstream.server.monitor.eviction import Eviction
-from millstream.server.monitor.info import Rates, info_text, memory_facts
+from millstream.server.monitor.info import InfoText, Rates, memory_facts
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
@@ -101,6 +101,7 @@ class Server:
         self.memory = Gauge()
         self.startup_bytes = self.memory.measure()
         self.rates = Rates()
+        self.info_text = InfoText()
         self.slowlog = Slowlog()
         self.latency = LatencyMonitor()
         self.waits: dict[int, PositionWait] = {}
@@ -368,7 +369,7 @@ class Server:
         self.rates.clear()
 
     def info(self, sections: Sequence[str]) -> str:
-        return info_text(self, sections)
+        return self.info_text.make(self, sections)
 
     def latency_counts(self) -> dict[str, list[int]]:
         return self.executor.latency_counts() if self.config.latency_tracking else {}

@@ -183,15 +183,11 @@ def user_name(client: Client | Session) -> bytes:
     return DEFAULT_USER if client.user is None else client.user.name
 
 
-def memory_of(client: Client) -> int:
-    """Bytes that a connection takes: its objects, what it has sent, what waits for it."""
-    return (
-        CLIENT_BYTES
-        + client.query_buffer_bytes
-        + client.query_buffer_free_bytes
-        + client.output_bytes
-        + client.queued_bytes
-    )
+def memory_of(client: Client, input_bytes: int, output_bytes: int) -> int:
+    """Bytes that a connection takes: its objects, what it has sent and what waits for it, which are
+    `query_buffer_bytes` and `output_bytes`."""
+    free_bytes, queued_bytes = client.query_buffer_free_bytes, client.queued_bytes
+    return CLIENT_BYTES + input_bytes + free_bytes + output_bytes + queued_bytes
 
 
 def client_line(client: Client, now_ms: int, running: list[bytes] | None = None) -> str:
@@ -226,7 +222,7 @@ def client_line(client: Client, now_ms: int, running: list[bytes] | None = None)
         ("obl", 0),
         ("oll", 1 if output else 0),
         ("omem", output),
-        ("tot-mem", memory_of(client) + argument_bytes),
+        ("tot-mem", memory_of(client, client.query_buffer_bytes, output) + argument_bytes),
         ("events", "rw" if output else "r"),
         ("cmd", client.last_command or "NULL"),
         ("user", user_name(client).decode("utf-8", "surrogateescape")),

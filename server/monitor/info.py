@@ -66,22 +66,29 @@ class Rates:
         return [(b - a) / seconds for a, b in zip(first, last, strict=True)]
 
 
+# What does not change while the server runs.
+_PROGRAM: Section = {
+    "redis_version": REDIS_VERSION,
+    "redis_git_sha1": "00000000",
+    "redis_git_dirty": 0,
+    "redis_build_id": f"{crc32(__version__.encode()):016x}",
+    "redis_mode": "standalone",
+    "server": SERVER_NAME,
+    "millstream_version": __version__,
+    "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+    "arch_bits": 64,
+    "monotonic_clock": "POSIX clock_gettime",
+    "python_version": platform.python_version(),
+    "multiplexing_api": "uvloop",
+    "gcc_version": platform.python_compiler().removeprefix("GCC "),
+}
+_MEMORY_TOTAL = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
+
+
 def _server(server: Server) -> Section:
     uptime_s = server.uptime_s()
     return {
-        "redis_version": REDIS_VERSION,
-        "redis_git_sha1": "00000000",
-        "redis_git_dirty": 0,
-        "redis_build_id": f"{crc32(__version__.encode()):016x}",
-        "redis_mode": "standalone",
-        "server": SERVER_NAME,
-        "millstream_version": __version__,
-        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "arch_bits": 64,
-        "monotonic_clock": "POSIX clock_gettime",
-        "python_version": platform.python_version(),
-        "multiplexing_api": "uvloop",
-        "gcc_version": platform.python_compiler().removeprefix("GCC "),
+        **_PROGRAM,
         "process_id": os.getpid(),
         "process_supervised": server.supervision.name,
         "run_id": server.run_id,
@@ -112,13 +119,17 @@ class ClientTotals:
     watched: set[tuple[int, bytes]] = field(default_factory=set)
 
     def add(self, client: Client) -> None:
-        self.input_max_bytes = max(self.input_max_bytes, client.query_buffer_bytes)
-        self.output_max_bytes = max(self.output_max_bytes, client.output_bytes)
+        input_bytes, output_bytes = client.query_buffer_bytes, client.output_bytes
+        if input_bytes > self.input_max_bytes:
+            self.input_max_bytes = input_bytes
+        if output_bytes > self.output_max_bytes:
+            self.output_max_bytes = output_bytes
         if client.feed is None:
-            self.memory_bytes += memory_of(client)
+            self.memory_bytes += memory_of(client, input_bytes, output_bytes)
         else:
-            self.replica_bytes += memory_of(client)
-        self.subscribed += bool(client.channels or client.patterns)
+            self.replica_bytes += memory_of(client, input_bytes, output_bytes)
+        if client.channels or client.patterns:
+            self.subscribed += 1
         if client.watches:
             self.watching += 1
             self.watched.update(client.watches)
@@ -126,8 +137,9 @@ class ClientTotals:
 
 def client_totals(server: Server) -> ClientTotals:
     totals = ClientTotals()
+    add = totals.add
     for client in server.clients.values():
-        totals.add(client)
+        add(client)
     return totals
 
 
@@ -194,7 +206,6 @@ def memory_section(server: Server, totals: ClientTotals) -> Section:
     peak = max(rss, allocator.peak_rss_bytes())
     overhead = min(_overhead_bytes(server, totals), used)
     data = used - overhead
-    total = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
     return {
         "used_memory": used,
         "used_memory_human": human(used),
@@ -211,8 +222,8 @@ def memory_section(server: Server, totals: ClientTotals) -> Section:
         "allocator_active": rss,
         "allocator_resident": rss,
         "allocator_muzzy": 0,
-        "total_system_memory": total,
-        "total_system_memory_human": human(total),
+        "total_system_memory": _MEMORY_TOTAL,
+        "total_system_memory_human": human(_MEMORY_TOTAL),
         "used_memory_lua": 0,
         "used_memory_vm_eval": 0,
         "used_memory_lua_human": human(0),
@@ -443,6 +454,11 @@ def _keyspace(server: Server) -> Section:
     }
 
 
+OF_CLIENTS: dict[str, Callable[[Server, ClientTotals], Section]] = {
+    "clients": clients_section,
+    "memory": memory_section,
+}
+"""Sections for which all clients are looked at, once for all of these sections."""
 SECTIONS: dict[str, tuple[str, Callable[[Server], Section]]] = {
     "server": ("Server", _server),
     "clients": ("Clients", lambda server: clients_section(server, client_totals(server))),
@@ -470,12 +486,45 @@ def _chosen(names: Sequence[str]) -> frozenset[str]:
     return frozenset().union(*(GROUPS.get(name, {name} & EVERYTHING) for name in names))
 
 
-def info_text(server: Server, names: Sequence[str]) -> str:
-    """INFO for these sections (lower case; none: the default ones), in Redis' layout."""
-    chosen = _chosen(names)
-    parts = []
-    for name, (title, collect) in SECTIONS.items():
-        if name in chosen:
-            lines = [f"{field}:{value}\r\n" for field, value in collect(server).items()]
-            parts.append(f"# {title}\r\n" + "".join(lines))
-    return "\r\n".join(parts)
+class SectionText:
+    """The text of one section of INFO. Most fields are as in the last INFO: only the lines of
+    others are made again."""
+
+    def __init__(self, title: str) -> None:
+        self._names: list[str] = []
+        self._values: list[object] = []
+        self._lines = [f"# {title}\r\n"]
+        self._text = self._lines[0]
+
+    def update(self, fields: Section) -> str:
+        """The text for these fields. A field's values are always of one type."""
+        names, values, lines = list(fields), list(fields.values()), self._lines
+        if names != self._names:
+            lines[1:] = [f"{name}:{value}\r\n" for name, value in fields.items()]
+        elif values == self._values:
+            return self._text
+        else:
+            for place, old in enumerate(self._values):
+                if old != values[place]:
+                    lines[place + 1] = f"{names[place]}:{values[place]}\r\n"
+        self._names, self._values, self._text = names, values, "".join(lines)
+        return self._text
+
+
+class InfoText:
+    """INFO in Redis' layout."""
+
+    def __init__(self) -> None:
+        self._sections = {name: SectionText(title) for name, (title, _) in SECTIONS.items()}
+
+    def make(self, server: Server, names: Sequence[str]) -> str:
+        """INFO for these sections (lower case; none: the default ones)."""
+        chosen = _chosen(names)
+        totals = client_totals(server) if chosen & OF_CLIENTS.keys() else ClientTotals()
+        parts = []
+        for name, (_, collect) in SECTIONS.items():
+            if name in chosen:
+                of_clients = OF_CLIENTS.get(name)
+                fields = collect(server) if of_clients is None else of_clients(server, totals)
+                parts.append(self._sections[name].update(fields))
+        return "\r\n".join(parts)
