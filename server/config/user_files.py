@@ -25,6 +25,7 @@ from millstream.server.config.lines import Line
 UNCHANGED = (
     "WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
 )
+HOLD_NO_SECRET = (b"+", b"-", b"~", b"%", b"&")  # how rules that may be shown begin
 
 
 def read_users(path: Path, users: Users) -> list[User]:
@@ -39,7 +40,7 @@ def read_users(path: Path, users: Users) -> list[User]:
     errors: list[str] = []
     for number, line in enumerate(data.split(b"\n"), start=1):
         words = line.strip().split(b" ")
-        if words != [b""]:
+        if words[0] and not words[0].startswith(b"#"):
             errors += _add_user(found, words, users, f"{path}:{number}")
     if errors:
         raise CommandError("ERR " + " ".join([*errors, UNCHANGED]))
@@ -67,14 +68,15 @@ def _add_user(found: dict[bytes, User], words: list[bytes], users: Users, where:
 def _errors_of(user: User, rules: Iterable[bytes], where: str) -> list[str]:
     """Apply rules; the errors. A rule that may hold a password is not repeated in its error."""
     errors: list[str] = []
-    for rule in rules:
+    for number, rule in enumerate(rules, start=1):
         try:
             user.apply(rule)
-        except UnknownNameError as problem:
-            shown = rule.decode("utf-8", "surrogateescape")
-            errors.append(f"{where}: Error in applying operation '{shown}': {problem}.")
         except RuleError as problem:
-            errors.append(f"{where}: {problem}.")
+            if isinstance(problem, UnknownNameError) or rule[:1] in HOLD_NO_SECRET:
+                shown = rule.decode("utf-8", "surrogateescape")
+                errors.append(f"{where}: Error in applying operation '{shown}': {problem}.")
+            else:
+                errors.append(f"{where}: Error in applying operation {number}: {problem}.")
     return errors
 
 
@@ -104,7 +106,8 @@ def configured_users(config: Config, users: Users) -> list[User]:
     try:
         return read_users(Path(config.located(config.aclfile)), users)
     except CommandError as problem:
-        raise StartError(problem.message.removeprefix("ERR ")) from None
+        sentence = problem.message.removeprefix("ERR ").removesuffix(UNCHANGED).rstrip()
+        raise StartError(sentence) from None
 
 
 def write_users(path: Path, users: Iterable[User]) -> None:

@@ -10,8 +10,10 @@ from millstream.commands.access.users import Users, changed_user
 from millstream.commands.table.loader import load_table
 from millstream.errors import CommandError, StartError
 from millstream.server.config.config_rewrite import rewrite_file
+from millstream.server.config.directives import Config
 from millstream.server.config.loading import load
 from millstream.server.config.user_files import (
+    configured_users,
     read_users,
     user_words,
     users_of_lines,
@@ -47,7 +49,10 @@ def test_a_file_is_read_and_written_the_same(tmp_path: Path) -> None:
         ("use bob", "{}:2 should start with user keyword followed by the username."),
         ("user", "{}:2 should start with user keyword followed by the username."),
         ("user bob +nothing", "{}:2: Error in applying operation '+nothing': Unknown command or"),
-        ("user bob on >secret nonsense", "{}:2: Syntax error."),
+        ("user bob on >secret nonsense", "{}:2: Error in applying operation 3: Syntax error."),
+        ("user bob ~* ~a", "{}:2: Error in applying operation '~a': Adding a pattern after"),
+        ("user bob %X~a", "{}:2: Error in applying operation '%X~a': Syntax error."),
+        ("user bob #secret", "{}:2: Error in applying operation 1: The password hash must be"),
         ("user bob (~a", "{}:2: Unmatched parenthesis in selector definition."),
         ("user alice on", "{}:2: Duplicate user 'alice' found."),
     ],
@@ -62,6 +67,20 @@ def test_an_error_names_the_line(tmp_path: Path, line: str, message: str) -> Non
     assert f"{file}:3: Error in applying operation '+other'" in told
     assert told.endswith("no change to the previously active ACL rules was performed")
     assert "secret" not in told
+
+
+def test_lines_with_comments_are_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("# who may do what\nuser alice on +get\n\n  # the next one\nuser bob on\n#")
+    assert [user.name for user in read_users(file, Users())] == [b"alice", b"bob"]
+
+
+def test_an_error_at_start_does_not_speak_of_earlier_rules(tmp_path: Path) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("user bob +nothing\n")
+    with pytest.raises(StartError) as caught:
+        configured_users(Config(aclfile=str(file)), Users())
+    assert str(caught.value).endswith("Unknown command or category name in ACL.")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

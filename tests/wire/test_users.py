@@ -57,6 +57,43 @@ def test_loading_disconnects_clients_of_changed_users(
         client.close()
 
 
+def own_rules(client: RawClient, file: Path) -> object:
+    return client.call("ACL", "SETUSER", "u", "resetchannels")
+
+
+def own_file(client: RawClient, file: Path) -> object:
+    file.write_text("user u on nopass +@all\n")
+    return client.call("ACL", "LOAD")
+
+
+@pytest.mark.parametrize("forbid", [own_rules, own_file])
+def test_a_subscriber_that_forbids_its_own_channel_gets_the_reply_first(
+    tmp_path: Path, new_server: NewServer, forbid: Callable[[RawClient, Path], object]
+) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("user u on nopass +@all &news\n")
+    server = new_server("data", {"aclfile": str(file)}).start()
+    with server.client() as client:
+        client.call("HELLO", "3", "AUTH", "u", "x")
+        client.call("SUBSCRIBE", "news")
+        assert forbid(client, file) == OK
+        assert is_closed(client)
+
+
+def test_a_file_with_a_user_twice_changes_nothing(tmp_path: Path, new_server: NewServer) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("# users\nuser alice on nopass +@all\n")
+    server = new_server("data", {"aclfile": str(file)}).start()
+    for name in ("alice", "default"):
+        file.write_text(f"user {name} on nopass +@all\nuser {name} on nopass -@all\n")
+        with server.client() as client:
+            reply = client.call("ACL", "LOAD")
+            assert isinstance(reply, Error)
+            assert f"{file}:2: Duplicate user '{name}' found" in show(reply)
+            assert do(client, "ACL USERS") == [b"alice", b"default"]
+            assert do(client, "ACL DRYRUN alice PING") == OK
+
+
 def test_a_wrong_file_prevents_the_start(tmp_path: Path, new_server: NewServer) -> None:
     file = tmp_path / "users.acl"
     file.write_text("user bob on +nothing\n")
