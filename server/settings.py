@@ -76,7 +76,7 @@ class Settings:
         self._server.access.log.max_len = config.acllog_max_len
         self._server.access.log.trim()
         self._limit_memory()
-        self._server.replication.look_at_state()
+        self._server.replication.restrictions.update()
         self._server.persistence.set_fsync(config.appendfsync)
         if self._server.executor.context.may_block:
             self.set_appendonly()
@@ -99,7 +99,7 @@ class Settings:
         wanted = self._config.appendonly
         self._server.executor.effects.enabled = wanted
         self._server.persistence.set_appendonly(wanted)
-        self._server.replication.look_at_journal()
+        self._server.replication.journal_switched()
         if not wanted:
             self._server.look_at_waits()
 

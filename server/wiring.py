@@ -26,7 +26,7 @@ def connect(
     persistence."""
     persistence.on_durable = executor.outbox.durable
     if replication is not None:
-        persistence.on_durable = replication.on_durable
+        persistence.on_durable = replication.restrictions.on_durable
         persistence.on_synced = replication.on_synced
     persistence.on_writable = executor.look_for_due
     persistence.on_queue = executor.on_queue

@@ -54,7 +54,7 @@ def replication_facts(role: Replication) -> Section:
         **_backlog_facts(role),
         "repl_frame": frames.last_seq,
         "repl_durable_frame": frames.durable_seq,
-        "repl_safe_frame": role.safe_seq,
+        "repl_safe_frame": role.restrictions.safe_seq,
         **_hold_facts(role),
         "repl_link_errors": role.link_errors,
         "repl_refusals": role.refusals,

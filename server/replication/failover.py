@@ -65,7 +65,7 @@ class Failover:
         if timeout_ms:
             node.loop.call_later(timeout_ms / 1000, self._time_out, self._attempt)
         log.warning("a failover begins: writes are put off until a replica has all frames")
-        node.loop.call_soon(self.look)  # after the requests of this tick
+        node.loop.call_soon(self.check_acknowledged)  # after the requests of this tick
 
     def _check(self, target: tuple[str, int]) -> None:
         feed = self._role.feeds.at(*target)
@@ -82,7 +82,7 @@ class Failover:
 
     # Steps
 
-    def look(self) -> None:
+    def check_acknowledged(self) -> None:
         """A replica has acknowledged something."""
         if self.state != WAITING:
             return
@@ -100,7 +100,7 @@ class Failover:
         feed = self._role.feeds.at(*self._target)
         return [feed] if feed is not None and feed.is_online else []
 
-    def look_at_replicas(self) -> None:
+    def check_candidates(self) -> None:
         """Once a second: without a replica there is nothing to wait for."""
         if self.state == WAITING and not self._is_forced and not self._candidates():
             self.give_up("the replica is not online any more")

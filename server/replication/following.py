@@ -1,18 +1,17 @@
-"""A replica and its primary: connecting, receiving, applying, acknowledging.
+"""A replica and its primary: connecting, what arrives, full syncs and rewinds, acknowledging.
 
-Whole frames are applied in slices, one per turn of the event loop, and committed under their own
-numbers. Nothing is applied before the position is known, and a frame out of order ends the link.
+Nothing is applied before the position is known, and a frame out of order ends the link.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING
 
 from millstream import __version__
-from millstream.commands.runtime.effects import EffectError, apply_effects
 from millstream.server.durability.data_files import in_words
+from millstream.server.replication.applying import FrameApplier
+from millstream.server.replication.attempt import Attempt
 from millstream.server.replication.link import (
     Continued,
     Event,
@@ -37,83 +36,14 @@ from millstream.server.replication.rewinding import Rewinding, why_impossible
 from millstream.storage.files.journal import PAYLOAD_MAX
 
 if TYPE_CHECKING:
-    from millstream.server.replication.node import Node, Transport
+    from millstream.commands.runtime.effects import EffectError
+    from millstream.server.replication.node import Node
     from millstream.server.replication.role import Replication
 
 log = logging.getLogger("millstream.replication")
 
-_SLICE_BYTES = 64 << 10  # applied in one turn: less than a millisecond's work
-_PENDING_MAX = 1 << 20  # received and not applied, before nothing more is read
-_AGAIN_S = 0.01  # until the journal's queue is looked at again
 _RETRY_MAX_S = 60
 _WARNED_OFFSET_MS = 1000
-
-
-class Attempt:
-    """One connection to the primary; an asyncio protocol."""
-
-    def __init__(self, following: Following, link: Link) -> None:
-        self.link = link
-        self.transport: Transport | None = None
-        self._following = following
-        self._is_paused = False
-        self.is_over = False
-        self.received_bytes = self.sent_bytes = 0
-        self.client: PrimaryClient | None = None
-
-    def connection_made(self, transport: Transport) -> None:
-        self.transport = transport
-        if self.is_over:
-            transport.abort()
-        else:
-            self.flush()
-
-    def data_received(self, data: bytes) -> None:
-        if not self.is_over:
-            self.received_bytes += len(data)
-            self._following.receive(self, data)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.is_over:
-            self._following.lost(self, str(error) if error is not None else "it was closed")
-
-    def flush(self) -> None:
-        if self.transport is not None and self.link.output and not self.is_over:
-            data = bytes(self.link.output)
-            self.link.output.clear()
-            self.sent_bytes += len(data)
-            self.transport.write(data)
-
-    def drop(self, reason: str) -> None:
-        """End the connection and connect again."""
-        if not self.is_over:
-            self._following.lost(self, reason)
-            self.end()
-
-    def read_more(self, wanted: bool) -> None:
-        """Pause or resume reading."""
-        if self.transport is None or wanted is not self._is_paused or self.is_over:
-            return
-        self._is_paused = not wanted
-        if wanted:
-            self.transport.resume_reading()
-        else:
-            self.transport.pause_reading()
-
-    def finish(self) -> None:
-        """End the connection after everything is sent."""
-        self.flush()
-        self.is_over = True
-        if self.transport is not None:
-            self.transport.close()
-
-    def end(self) -> None:
-        self.is_over = True
-        if self.transport is not None:
-            self.transport.abort()
 
 
 class Following:
@@ -142,14 +72,10 @@ class Following:
         self._attempt: Attempt | None = None
         self._told_reason = ""  # why there is no link, as the log has said
         self._is_stopped = False
-        self._pending: deque[Record] = deque()
-        self._pending_bytes = 0
-        self._due_seq = 0
-        self._apply_scheduled = False
+        self.applier = FrameApplier(role.node, self)
         self._ack_pace = Pace(role.node.loop, self.acknowledge)
         self._retry_s = 0
         self._wait_s = 0
-        self.is_applying = False
 
     def _acceptance(self) -> str:
         """What the data directory remembers of being accepted: the primary, and the newest line of
@@ -223,16 +149,15 @@ class Following:
             log.warning("no link to the primary %s:%d: %s", self.host, self.port, reason)
             self._told_reason = reason
         if self.is_connected and not self.is_distrusted:
-            self.apply_all()
+            self.applier.apply_all()
         self._attempt = None
         if self.state == "connected":
             self.down_since_ms = self._node.steady_ms()
         self.state = "connect"
-        self._pending.clear()
-        self._pending_bytes = 0
+        self.applier.clear()
         if self.replacement is not None:
             self.replacement.link_lost()
-        self._role.look_at_state()
+        self._role.restrictions.update()
 
     def _drop(self, reason: str) -> None:
         if self._attempt is not None:
@@ -251,7 +176,7 @@ class Following:
         if self._attempt is not None:
             self._attempt.end()
             self._attempt = None
-        self._pending.clear()
+        self.applier.clear()
         if self.replacement is not None:
             self.replacement.cancel()
 
@@ -277,7 +202,7 @@ class Following:
         replacement = self.replacement
         if isinstance(replacement, Replacement):
             return replacement.is_busy or replacement.has_ended
-        return self._pending_bytes > _PENDING_MAX
+        return self.applier.is_full
 
     def _take(self, attempt: Attempt, event: Event) -> None:
         if self.is_failover and not isinstance(event, Record | Refused):
@@ -296,12 +221,7 @@ class Following:
 
     def _take_record(self, record: Record) -> None:
         if record.kind == Kind.FRAME:
-            if record.number != self._due_seq:
-                raise LinkError(f"frame {record.number} where {self._due_seq} was due")
-            self._due_seq += 1
-            self._pending.append(record)
-            self._pending_bytes += record.size
-            self._apply_soon()
+            self.applier.add(record)
         elif record.kind == Kind.BEAT:
             self._take_beat(record.payload)
         elif record.kind == Kind.MESSAGE:
@@ -362,10 +282,9 @@ class Following:
         self._role.note_primary(self._acceptance())
         self.is_distrusted = self.wants_all = False
         self._retry_s = 0
-        # Frames may have arrived after a base that was loaded meanwhile.
-        self._due_seq = self._node.persistence.last_seq + 1 + len(self._pending)
+        self.applier.expect_next()
         log.info("connected to the primary %s:%d", self.host, self.port)
-        self._role.look_at_state()
+        self._role.restrictions.update()
         self.acknowledge()
 
     # Full sync
@@ -387,17 +306,18 @@ class Following:
             return
         self.state = "sync"
         self.history = full.history
-        self._due_seq = full.seq + 1
+        self.applier.due_seq = full.seq + 1
         log.info(
             "full sync with the primary %s:%d: a base of %d bytes, up to frame %d",
             self.host, self.port, full.size_bytes, full.seq,
         )  # fmt: skip
         replacement = Replacement(self._node, self._role.worker, full, self._replaced)
-        replacement.on_room = self._on_room
+        replacement.on_room = self.read_if_room
         replacement.on_published = self._role.data_replaced
         self.replacement = self._role.change = replacement
 
-    def _on_room(self) -> None:
+    def read_if_room(self) -> None:
+        """Read more from the primary when there is room for it, else nothing."""
         if self._attempt is not None:
             self._attempt.read_more(not self._is_full())
 
@@ -412,7 +332,7 @@ class Following:
             self.is_distrusted = self.wants_all = False
             if self._attempt is not None:
                 self._connected(self.history)
-                self._apply_soon()
+                self.applier.schedule()
                 self._attempt.flush()
                 self._attempt.read_more(not self._is_full())
         else:
@@ -424,7 +344,7 @@ class Following:
             if self._attempt is not None:  # the link is not the cause
                 self._wait_longer()
             self._drop("the full sync has failed")
-        self._role.look_at_state()
+        self._role.restrictions.update()
 
     # Rewind
 
@@ -462,66 +382,26 @@ class Following:
             self.wants_all = True
             self.is_distrusted = rewinding is not None and rewinding.is_published
         self.connect()
-        self._role.look_at_state()
+        self._role.restrictions.update()
 
     # Applying
 
-    def _apply_soon(self) -> None:
-        if not self._apply_scheduled and self.is_connected:
-            self._apply_scheduled = True
-            self._node.loop.call_soon(self._apply)
-
-    def _apply(self) -> None:
-        """Apply a slice of the frames that have arrived."""
-        self._apply_scheduled = False
-        if not self.is_connected or not self._pending:
-            return
-        if self._node.persistence.queued_bytes > self._node.config.journal_queue_limit:
-            self._apply_scheduled = True
-            self._node.loop.call_later(_AGAIN_S, self._apply)
-            return
-        self.apply_some(_SLICE_BYTES)
-        if self._pending:
-            self._apply_soon()
-        if self._attempt is not None:
-            self._attempt.read_more(not self._is_full())
-
-    def apply_some(self, most_bytes: int) -> None:
-        """Apply about this much of what has arrived."""
-        node = self._node
-        keyspace, frames = node.keyspace, node.persistence
-        node.executor.recheck_limits()  # the time of what is applied
-        keyspace.expiring = False  # the frames say which keys are gone
-        self.is_applying = True
-        try:
-            while self._pending and most_bytes > 0:
-                record = self._pending.popleft()
-                self._pending_bytes -= record.size
-                most_bytes -= record.size
-                keyspace.dirty += apply_effects(keyspace, record.payload)
-                frames.commit(record.payload)
-        except EffectError as error:
-            self._distrust(record.number, error)
-        finally:
-            self.is_applying = False
-            keyspace.expiring = True
+    def slice_applied(self) -> None:
+        """Frames were applied: a line of history may have begun, and the primary wants to know."""
+        keyspace = self._node.keyspace
         if keyspace.histories and keyspace.histories[-1][0] != self._line:
             self._role.note_primary(self._acceptance())
-        node.executor.applied()
+        self._node.executor.applied()
         self._ack_soon()
 
-    def _distrust(self, seq: int, error: EffectError) -> None:
+    def distrust(self, seq: int, error: EffectError) -> None:
+        """A frame of the primary cannot be applied: ask for everything again."""
         log.critical(
             "frame %d of the primary %s:%d cannot be applied (%s): the data here may be wrong and"
             " is replaced by a full sync", seq, self.host, self.port, error,
         )  # fmt: skip
         self.is_distrusted = self.wants_all = True
         self._drop("a frame cannot be applied")
-
-    def apply_all(self) -> None:
-        """Apply all complete frames that have arrived, before a promotion."""
-        while self.is_connected and self._pending:
-            self.apply_some(_SLICE_BYTES)
 
     # Acknowledging
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.commands.runtime.context import Session
 
 if TYPE_CHECKING:
-    from millstream.server.replication.following import Attempt
+    from millstream.server.replication.attempt import Attempt
 
 
 class PrimaryClient(Session):

@@ -1,8 +1,9 @@
 """The role of this server, primary or replica of another server, and how it changes.
 
-As a primary it answers PSYNC and feeds replicas. As a replica it follows a primary, refuses writes
-and fires no timers, and may feed replicas of its own. Both in one object, because a server changes
-its role while it runs.
+As a primary it feeds replicas. As a replica it follows a primary, refuses writes and fires no
+timers, and may feed replicas of its own. Both in one object, because a server changes its role
+while it runs. Its parts: `resync` answers PSYNC, `restrictions` says what is refused, `following`
+is the link to the primary.
 """
 
 from __future__ import annotations
@@ -11,71 +12,30 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from millstream import __version__
-from millstream.errors import CommandError, DataError
-from millstream.server.config.kinds import UINT32_MAX
+from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
-from millstream.server.execution.holding import HoldPoint
 from millstream.server.replication import history
 from millstream.server.replication.facts import NO_HISTORY, replication_facts, role_reply
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
-from millstream.server.replication.link import CAPABILITY, encode_request
+from millstream.server.replication.link import encode_request
 from millstream.server.replication.records import encode_message
-from millstream.storage.files.snapshot_reader import SnapshotEnds
+from millstream.server.replication.replconf import Introduction
+from millstream.server.replication.restrictions import Restrictions
+from millstream.server.replication.resync import Resync
 
 if TYPE_CHECKING:
-    from millstream.server.replication.feed import Feed
     from millstream.server.replication.node import Node
     from millstream.server.replication.receiving import Replacement
     from millstream.server.replication.rewinding import Rewinding
 
 log = logging.getLogger("millstream.replication")
 
-READONLY = "READONLY You can't write against a read only replica."
-MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
-NOREPLICAS = "NOREPLICAS Not enough good replicas to write."
 FORCE_UNBLOCKED = (
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 )
-REWRITE_BYTES = 64 << 20  # a full sync first replaces journals that are larger, and than the base
 _NICENESS = 5
-# Sentinel makes the old primary a replica at most so long after it has promoted another server.
-_PROMOTION_MS = 15_000
-
-
-class Introduction:
-    """What a replica has said about itself with REPLCONF."""
-
-    def __init__(self) -> None:
-        self.port = 0
-        self.address = ""
-        self.is_known = False  # it is a millstream server that takes effects
-        self.version = ""
-        self.databases = 0
-        self.histories: tuple[tuple[str, int], ...] = ()
-
-    def take(self, name: str, value: bytes) -> None:
-        """One pair of words of REPLCONF; CommandError for what is not understood."""
-        text = value.decode("utf-8", "replace")
-        try:
-            if name == "listening-port":
-                self.port = _number(text, 65535)
-            elif name == "ip-address":
-                self.address = text[:255]
-            elif name == "capa":
-                self.is_known = self.is_known or value == CAPABILITY
-            elif name == "version":
-                self.version = text[:80]
-            elif name == "databases":
-                self.databases = _number(text, UINT32_MAX)
-            elif name == "histories":
-                self.histories = history.parse(value)
-            else:
-                raise CommandError(f"ERR Unrecognized REPLCONF option: {name[:80]}")
-        except ValueError as error:
-            raise CommandError(f"ERR REPLCONF {name}: {error}") from None
 
 
 class Replication:
@@ -88,9 +48,8 @@ class Replication:
         self.feeds.check_output = node.executor.outbox.check_output or self.feeds.check_output
         self.worker = self.feeds.worker = node.new_worker("millstream-replicas", _NICENESS)
         node.persistence.on_gap = self.forget_histories
-        self.introductions: dict[int, Introduction] = {}
+        self.resync = Resync(self)
         self.history = NO_HISTORY
-        self.full_syncs = self.partial_syncs = self.refused_partial_syncs = 0
         self.rewinds = 0
         self.change: Replacement | Rewinding | None = None  # of the data here; not ended yet
         self.received_bytes = 0
@@ -101,11 +60,9 @@ class Replication:
         self.last_error = ""
         self.warned_of_clock = False
         self.bytes_before_history = -1
-        self.hold_point = HoldPoint()
+        self.restrictions = Restrictions(self)
         self.failover = Failover(self)
-        self._held_for = 0  # the number of replicas for which replies wait
-        self._promoted_elsewhere_ms = -_PROMOTION_MS  # when a replica said so
-        self._promotes_when_loaded = False
+        self.promotes_when_loaded = False  # after the full sync or rewind that goes on
 
     # Life
 
@@ -116,7 +73,7 @@ class Replication:
             self._begin_history()
         else:
             self._follow(*primary)
-        self.look_at_state()
+        self.restrictions.update()
 
     def stop(self) -> None:
         if self.following is not None:
@@ -127,27 +84,18 @@ class Replication:
         if self.following is not None:
             self.following.tick_second()
             self.node.keyspace.deferred.clear()  # a promotion notes all moments again
-        for feed in self.feeds:
-            if feed.state == "wait_bgsave":
-                self._send_base(feed)
+        self.resync.tick_second()
         self.feeds.tick_second(self.node.now_ms())
-        self.failover.look_at_replicas()
-        self.look_at_state()
+        self.failover.check_candidates()
+        self.restrictions.update()
         self.node.look_at_waits()
-
-    def on_durable(self, seq: int) -> None:
-        """The journal is durable up to this frame."""
-        outbox, hold_point = self.node.executor.outbox, self.hold_point
-        outbox.durable(seq if outbox.hold_point is None else min(seq, hold_point.seq))
-        if self.feeds.by_client:
-            self.feeds.pump_soon()
 
     def on_synced(self) -> None:
         if self.following is not None:
             self.following.acknowledge()
         self.node.look_at_waits()
 
-    def look_at_journal(self) -> None:
+    def journal_switched(self) -> None:
         """appendonly was switched on or off."""
         frames, keyspace = self.node.persistence, self.node.keyspace
         enabled = self.node.executor.effects.enabled
@@ -159,10 +107,10 @@ class Replication:
             self._begin_history()
 
     def client_gone(self, client: Any) -> None:
-        self.introductions.pop(client.id, None)  # of a client that is no replica there is none
+        self.resync.forget(client)
         if client.feed is not None:
             self.feeds.remove(client)
-            self._look_at_good_replicas()
+            self.restrictions.count_good_replicas()
 
     # Histories
 
@@ -192,42 +140,7 @@ class Replication:
         else:
             self.following.wants_all = True
 
-    # The state of a replica
-
-    def look_at_state(self) -> None:
-        """Refuse what has to be refused at present."""
-        executor, config, following = self.node.executor, self.node.config, self.following
-        executor.read_only = READONLY if self._refuses_writes() else None
-        is_down = following is not None and not following.is_connected
-        stale = is_down and not config.replica_serve_stale_data
-        executor.stale = MASTERDOWN if stale or self._is_distrusted() else None
-        self._look_at_good_replicas()
-
-    def _refuses_writes(self) -> bool:
-        """A replica does, a server that was promoted while its data is being replaced, and, with
-        replicas-durable, a primary that knows of another one."""
-        if self.following is not None or self._promotes_when_loaded:
-            return True
-        since_ms = self.node.steady_ms() - self._promoted_elsewhere_ms
-        return self.node.config.replicas_durable > 0 and since_ms < _PROMOTION_MS
-
-    def _look_at_good_replicas(self) -> None:
-        config, outbox = self.node.config, self.node.executor.outbox
-        durable = config.replicas_durable if self.following is None else 0
-        if durable != self._held_for:
-            self._held_for, self.hold_point.seq = durable, 0
-            outbox.hold_point = self.hold_point if durable else None
-        if self.following is None:
-            self._show_more()
-        wanted = 0 if self.following is not None else max(config.min_replicas_to_write, durable)
-        lacks = wanted > 0 and self.feeds.good_count() < wanted
-        self.node.executor.lacks_replicas = NOREPLICAS if lacks else None
-
-    def _show_more(self) -> None:
-        """Release the replies that waited for replicas' disks, as far as these are now."""
-        wanted = self.node.config.replicas_durable
-        if (wanted and self.hold_point.reach(self.feeds.nth_synced(wanted))) or not wanted:
-            self.on_durable(self.node.persistence.durable_seq)
+    # What others see of the role
 
     @property
     def _is_changing(self) -> bool:
@@ -264,13 +177,6 @@ class Replication:
 
     def role_reply(self) -> list[Any]:
         return role_reply(self)
-
-    @property
-    def safe_seq(self) -> int:
-        """The last frame that replies may show."""
-        durable_seq = self.node.persistence.durable_seq
-        held = self.node.executor.outbox.hold_point is not None
-        return min(durable_seq, self.hold_point.seq) if held else durable_seq
 
     @property
     def backlog_bytes(self) -> int:
@@ -329,11 +235,11 @@ class Replication:
         if self.following is not None:
             self.following.stop()
         node.persistence.first_effect = None
-        self._promotes_when_loaded = False
+        self.promotes_when_loaded = False
         self.following = Following(self, host, port)
         if not self.following.accepted:
             self.note_primary("")
-        self.look_at_state()
+        self.restrictions.update()
         if was_primary:
             self._end_primary()
         self.feeds.drop_all("this server follows another primary now")
@@ -369,13 +275,13 @@ class Replication:
         following = self.following
         if following is None:
             return
-        following.apply_all()
+        following.applier.apply_all()
         self.following = None
         following.say_promoted()
         following.stop()
         self._report_promotion(following)
         if self._is_changing:
-            self._promotes_when_loaded = True
+            self.promotes_when_loaded = True
             return
         self._promote()
 
@@ -395,18 +301,18 @@ class Replication:
 
     def replaced_without_primary(self) -> None:
         """A full sync or rewind has ended that was under way when this server was promoted."""
-        if self._promotes_when_loaded:
-            self._promotes_when_loaded = False
+        if self.promotes_when_loaded:
+            self.promotes_when_loaded = False
             self._promote()
 
     def _promote(self) -> None:
         node = self.node
         node.executor.primary_ahead_ms = 0
         self.note_primary("")
-        self.hold_point.seq = 0
+        self.restrictions.hold_point.seq = 0
         self._begin_history()
         node.continue_clock()
-        self.look_at_state()
+        self.restrictions.update()
         node.executor.look_for_due()
 
     # The side of a primary
@@ -426,19 +332,18 @@ class Replication:
             self.feeds.publish(encode_message(channel, message), self.node.persistence.last_seq)
 
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        said = self.introductions.setdefault(client.id, Introduction())
+        """REPLCONF: what a replica says about itself. CommandError for what is not understood."""
         for name, value in pairs:
             if name.lower() == b"promoted":
                 self._promoted_elsewhere()
                 continue
-            said.take(name.decode("ascii", "replace").lower(), value)
+            self.resync.introduce(client, name.decode("ascii", "replace").lower(), value)
 
     def _promoted_elsewhere(self) -> None:
         """A replica of this server is a primary now. This one is about to become a replica, if that
         was a failover."""
         log.warning("a replica of this server was promoted")
-        self._promoted_elsewhere_ms = self.node.steady_ms()
-        self.look_at_state()
+        self.restrictions.note_promotion_elsewhere()
         self.node.executor.recheck_limits()
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
@@ -447,13 +352,10 @@ class Replication:
             feed.acknowledge(applied, synced, frame_bytes, self.node.steady_ms())
             self.node.look_at_waits()
             if self.failover.is_under_way:
-                self.node.loop.call_soon(self.failover.look)
-            if self.node.config.replicas_durable and self.following is None:
-                self._show_more()
-            if self.node.executor.lacks_replicas is not None:
-                self._look_at_good_replicas()
+                self.node.loop.call_soon(self.failover.check_acknowledged)
+            self.restrictions.replica_acknowledged()
 
-    def _take_over_from(self, said: Introduction, name: bytes, next_seq: int) -> None:
+    def take_over(self, said: Introduction, name: bytes, next_seq: int) -> None:
         """The primary of this server asks it to become the primary (FAILOVER). When its answer was
         lost, it asks again."""
         lines, last_seq = self.node.keyspace.histories, self.node.persistence.last_seq
@@ -471,148 +373,4 @@ class Replication:
         self, client: Any, next_seq: int, *, name: bytes = b"", is_failover: bool = False
     ) -> None:
         """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
-        said = self.introductions.get(client.id)
-        if client.feed is not None:
-            raise CommandError("ERR this connection is the link of a replica already")
-        if said is None or not said.is_known:
-            raise CommandError(_unsuitable(said))
-        if is_failover:
-            self._take_over_from(said, name, next_seq)
-        self._check_can_feed(said)
-        node = self.node
-        if self.following is None and node.persistence.first_effect is not None:
-            # A position has to be in a line of history, also before the first change.
-            node.persistence.flush_tick()
-            if node.persistence.first_effect is not None:
-                node.persistence.commit(b"")
-        ours, our_last = node.keyspace.histories, node.persistence.last_seq
-        their_last = next_seq - 1
-        common = history.last_common(ours, our_last, said.histories, their_last)
-        if common is not None and their_last > common and self._only_lags(said):
-            raise CommandError("NOMASTERLINK this server has not received your last frames yet")
-        feed = self.feeds.add(client, said.address or _host_of(client.address), said.port)
-        node.loop.call_soon(self._answer, feed, common, their_last)
-
-    def _check_can_feed(self, said: Introduction) -> None:
-        node = self.node
-        if self.following is not None and not self.following.is_connected:
-            raise CommandError("NOMASTERLINK Can't SYNC while not connected with my master")
-        if not node.config.appendonly:
-            raise CommandError(
-                "ERR this server has appendonly off: it needs a journal to feed replicas"
-            )
-        if not node.persistence.attached or node.persistence.writable_error() is not None:
-            raise CommandError("NOMASTERLINK the journal of this server does not work at present")
-        databases = len(node.keyspace.databases)
-        if said.databases < databases:
-            raise CommandError(
-                f"ERR the replica has {said.databases} databases, this server has {databases}"
-            )
-
-    def _only_lags(self, said: Introduction) -> bool:
-        """Whether this server is itself a replica and has not received yet what the other one
-        has."""
-        newest = self.node.keyspace.histories[-1]
-        return self.following is not None and newest in said.histories
-
-    def _answer(self, feed: Feed, common: int | None, their_last: int) -> None:
-        if feed.client.closed or feed.client.feed is not feed:
-            return
-        feed.common_seq = -1 if common is None else common
-        if common is not None and their_last > common and common >= self.oldest_needed():
-            self.refused_partial_syncs += 1
-            feed.send(b"-REWIND %s %d\r\n" % (self._name_at(common), common))
-            feed.client.close(after_reply=True)
-        elif common == their_last and self._has_frames_from(common + 1):
-            self.partial_syncs += 1
-            log.info("the replica %s continues after frame %d", feed.address, common)
-            feed.begin(b"+CONTINUE %s\r\n" % self._newest(), common + 1)
-        else:
-            self.refused_partial_syncs += their_last > 0
-            self._begin_full_sync(feed)
-
-    def oldest_needed(self) -> int:
-        """The lowest frame after which this server has all others."""
-        ring = self.feeds.ring
-        base_seq = self.node.persistence.base_seq
-        return base_seq if ring is None else min(base_seq, ring.first_seq - 1)
-
-    def _has_frames_from(self, seq: int) -> bool:
-        return seq > self.oldest_needed() or seq > self.node.persistence.last_seq
-
-    def _newest(self) -> bytes:
-        histories = self.node.keyspace.histories
-        return (histories[-1][0] if histories else NO_HISTORY).encode()
-
-    def _name_at(self, seq: int) -> bytes:
-        names = [name for name, first in self.node.keyspace.histories if first <= seq]
-        return (names[-1] if names else NO_HISTORY).encode()
-
-    def _begin_full_sync(self, feed: Feed) -> None:
-        self.full_syncs += 1
-        frames = self.node.persistence
-        journals_bytes = frames.current_bytes() - frames.base_bytes
-        if (
-            journals_bytes > max(frames.base_bytes, REWRITE_BYTES)
-            and not frames.snapshots.suspended
-        ):
-            feed.state = "wait_bgsave"
-            if frames.snapshots.job is None:
-                log.info("a new base is written for the replica %s", feed.address)
-                frames.rewrite()
-        else:
-            self._send_base(feed)
-
-    def _full_sync_answer(self, feed: Feed, seq: int, size_bytes: int) -> bytes:
-        numbers = (seq, size_bytes, feed.common_seq, self.node.persistence.frame_bytes)
-        return b"+FULLRESYNC %s %d %d %d %d\r\n" % (self._newest(), *numbers)
-
-    def _send_base(self, feed: Feed) -> None:
-        """Send the newest base, unless one is being written for this replica."""
-        feed.state = "wait_bgsave"
-        frames = self.node.persistence
-        if frames.snapshots.job is not None or not frames.attached:
-            return
-        name = frames.files.manifest.base
-        if name is None:
-            feed.begin(self._full_sync_answer(feed, 0, 0), 1)
-            return
-        try:
-            base = frames.files.disk.read(name)
-            header = SnapshotEnds(base).read_header()
-        except OSError:  # a rewrite has just replaced it
-            return
-        except DataError as error:
-            feed.drop(str(error))
-            return
-        if not header.has_identity:
-            base.close()
-            frames.rewrite()
-            return
-        log.info("full sync: the replica %s gets %s, %d bytes", feed.address, name, base.size)
-        answer = self._full_sync_answer(feed, header.seq, base.size)
-        feed.begin(answer, header.seq + 1, base)
-
-
-def _unsuitable(said: Introduction | None) -> str:
-    """Why this client cannot be a replica."""
-    if said is not None and said.version:
-        return (
-            f"ERR the replica has version {said.version} and does not know the effects of this"
-            f" server, version {__version__}"
-        )
-    return (
-        "ERR only a millstream server can be a replica of this server: effects are not commands of"
-        " Redis"
-    )
-
-
-def _number(text: str, most: int) -> int:
-    number = int(text) if text.isdecimal() else -1
-    if not 0 <= number <= most:
-        raise ValueError(f"it must be between 0 and {most}")
-    return number
-
-
-def _host_of(address: str) -> str:
-    return address.rpartition(":")[0].strip("[]")
+        self.resync.psync(client, next_seq, name=name, is_failover=is_failover)

@@ -396,7 +396,7 @@ class Fleet:
             self.broken.append(f"node {node.index}: frame {seq} could not be recorded")
             return
         following = node.replication.following
-        if following is not None and not following.is_applying:
+        if following is not None and not following.applier.is_applying:
             self.broken.append(f"replica {node.index} has made frame {seq}: {payload!r}")
         lines = node.keyspace.histories
         name = _line_at(lines, seq)
@@ -458,7 +458,7 @@ class Fleet:
             return seq >= 0 and not why_impossible(node, seq)
         common = change.full.common_seq
         primary = self.nodes[following.port - 7000]
-        has_all = common >= primary.replication.oldest_needed()
+        has_all = common >= primary.replication.resync.oldest_needed()
         return common >= 0 and has_all and not why_impossible(node, common)
 
     # The end

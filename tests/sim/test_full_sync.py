@@ -25,7 +25,7 @@ def test_a_crash_at_any_step_of_a_full_sync(tear: bool) -> None:
         disk = fleet.nodes[0].disk
         disk.crash_at = disk.steps + steps
         fleet.go_back()
-        assert fleet.nodes[1].replication.full_syncs >= 1
+        assert fleet.nodes[1].replication.resync.full_syncs >= 1
         if fleet.nodes[0].disk is disk:
             break  # it was not reached
     assert steps > 8

@@ -99,7 +99,7 @@ def test_what_is_cut_off_is_kept_as_a_data_directory(fsync: str, rewrites: bool)
     fleet.go_back()
     (folder,) = fleet.folders
     assert fleet.nodes[0].replication.rewinds == 1
-    assert fleet.nodes[1].replication.full_syncs == 0
+    assert fleet.nodes[1].replication.resync.full_syncs == 0
     kept = type(fleet.nodes[0].disk)(1)
     for name in fleet.nodes[0].disk.names():
         if name.startswith(folder):
@@ -122,7 +122,7 @@ def test_a_crash_at_any_step_of_a_rewind(tear: bool, rewrites: bool) -> None:
         fleet.go_back()
         if fleet.nodes[0].disk is disk:
             break  # it was not reached
-        assert fleet.nodes[1].replication.full_syncs == 0
+        assert fleet.nodes[1].replication.resync.full_syncs == 0
     assert steps > 10
 
 
@@ -136,7 +136,7 @@ def test_a_rewind_that_fails_is_followed_by_a_full_sync(operation: str) -> None:
     node.disk.fail(operation, times=1)
     fleet.go_back()
     assert [failure.times for failure in node.disk.failures] == [0]
-    assert (fleet.nodes[1].replication.full_syncs, node.replication.rewinds) == (1, 0)
+    assert (fleet.nodes[1].replication.resync.full_syncs, node.replication.rewinds) == (1, 0)
 
 
 def test_a_crash_right_after_a_promotion_does_not_hide_what_was_written_then() -> None:

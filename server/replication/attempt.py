@@ -1,0 +1,82 @@
+"""One connection of a replica to its primary, from the connect to its end.
+
+The link on it speaks the protocol without I/O; this passes bytes between it and the transport.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.server.replication.link import Link
+
+if TYPE_CHECKING:
+    from millstream.server.replication.following import Following
+    from millstream.server.replication.node import Transport
+    from millstream.server.replication.primary_client import PrimaryClient
+
+
+class Attempt:
+    """An asyncio protocol. `is_over`: what still arrives is ignored."""
+
+    def __init__(self, following: Following, link: Link) -> None:
+        self.link = link
+        self.transport: Transport | None = None
+        self._following = following
+        self._is_paused = False
+        self.is_over = False
+        self.received_bytes = self.sent_bytes = 0
+        self.client: PrimaryClient | None = None
+
+    def connection_made(self, transport: Transport) -> None:
+        self.transport = transport
+        if self.is_over:
+            transport.abort()
+        else:
+            self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.is_over:
+            self.received_bytes += len(data)
+            self._following.receive(self, data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.is_over:
+            self._following.lost(self, str(error) if error is not None else "it was closed")
+
+    def flush(self) -> None:
+        if self.transport is not None and self.link.output and not self.is_over:
+            data = bytes(self.link.output)
+            self.link.output.clear()
+            self.sent_bytes += len(data)
+            self.transport.write(data)
+
+    def drop(self, reason: str) -> None:
+        """End the connection and connect again."""
+        if not self.is_over:
+            self._following.lost(self, reason)
+            self.end()
+
+    def read_more(self, wanted: bool) -> None:
+        """Pause or resume reading."""
+        if self.transport is None or wanted is not self._is_paused or self.is_over:
+            return
+        self._is_paused = not wanted
+        if wanted:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    def finish(self) -> None:
+        """End the connection after everything is sent."""
+        self.flush()
+        self.is_over = True
+        if self.transport is not None:
+            self.transport.close()
+
+    def end(self) -> None:
+        self.is_over = True
+        if self.transport is not None:
+            self.transport.abort()

@@ -1,0 +1,97 @@
+"""What this server refuses at present because of its role, and which replies wait for replicas.
+
+A replica refuses writes, and without a link perhaps reads, too. A primary refuses writes while it
+has too few good replicas; with replicas-durable its replies wait until enough of them have a frame
+on their disks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.server.execution.holding import HoldPoint
+
+if TYPE_CHECKING:
+    from millstream.server.replication.role import Replication
+
+READONLY = "READONLY You can't write against a read only replica."
+MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
+NOREPLICAS = "NOREPLICAS Not enough good replicas to write."
+# Sentinel makes the old primary a replica at most this long after it has promoted another server.
+_PROMOTION_MS = 15_000
+
+
+class Restrictions:
+    """`update` sets them on the executor and the outbox, from the role as it is now."""
+
+    def __init__(self, role: Replication) -> None:
+        self.hold_point = HoldPoint()
+        self._role = role
+        self._node = role.node
+        self._held_for = 0  # the number of replicas for which replies wait
+        self._promoted_elsewhere_ms = -_PROMOTION_MS  # when a replica said so
+
+    def update(self) -> None:
+        """Refuse what has to be refused at present."""
+        role, executor, config = self._role, self._node.executor, self._node.config
+        following = role.following
+        executor.read_only = READONLY if self._refuses_writes() else None
+        is_down = following is not None and not following.is_connected
+        is_stale = is_down and not config.replica_serve_stale_data
+        is_distrusted = following is not None and following.is_distrusted
+        executor.stale = MASTERDOWN if is_stale or is_distrusted else None
+        self.count_good_replicas()
+
+    def _refuses_writes(self) -> bool:
+        """A replica does, a server that was promoted while its data is being replaced, and, with
+        replicas-durable, a primary that knows of another one."""
+        if self._role.following is not None or self._role.promotes_when_loaded:
+            return True
+        since_ms = self._node.steady_ms() - self._promoted_elsewhere_ms
+        return self._node.config.replicas_durable > 0 and since_ms < _PROMOTION_MS
+
+    def note_promotion_elsewhere(self) -> None:
+        """A replica of this server is a primary now."""
+        self._promoted_elsewhere_ms = self._node.steady_ms()
+        self.update()
+
+    def count_good_replicas(self) -> None:
+        """Refuse writes while there are too few, and hold replies for as many as are wanted."""
+        config, outbox = self._node.config, self._node.executor.outbox
+        is_replica = self._role.following is not None
+        durable = 0 if is_replica else config.replicas_durable
+        if durable != self._held_for:
+            self._held_for, self.hold_point.seq = durable, 0
+            outbox.hold_point = self.hold_point if durable else None
+        if not is_replica:
+            self.release_replies()
+        wanted = 0 if is_replica else max(config.min_replicas_to_write, durable)
+        lacks = wanted > 0 and self._role.feeds.good_count() < wanted
+        self._node.executor.lacks_replicas = NOREPLICAS if lacks else None
+
+    def replica_acknowledged(self) -> None:
+        """A replica may have become good, or have more on its disk than before."""
+        if self._node.config.replicas_durable and self._role.following is None:
+            self.release_replies()
+        if self._node.executor.lacks_replicas is not None:
+            self.count_good_replicas()
+
+    def release_replies(self) -> None:
+        """Release the replies that waited for replicas' disks, as far as these are now."""
+        wanted = self._node.config.replicas_durable
+        if (wanted and self.hold_point.reach(self._role.feeds.nth_synced(wanted))) or not wanted:
+            self.on_durable(self._node.persistence.durable_seq)
+
+    def on_durable(self, seq: int) -> None:
+        """The journal is durable up to this frame: release the replies that may show it."""
+        outbox = self._node.executor.outbox
+        outbox.durable(seq if outbox.hold_point is None else min(seq, self.hold_point.seq))
+        if self._role.feeds.by_client:
+            self._role.feeds.pump_soon()
+
+    @property
+    def safe_seq(self) -> int:
+        """The last frame that replies may show."""
+        durable_seq = self._node.persistence.durable_seq
+        held = self._node.executor.outbox.hold_point is not None
+        return min(durable_seq, self.hold_point.seq) if held else durable_seq

@@ -1,0 +1,179 @@
+"""How a primary brings its replicas up to date: the answers to PSYNC.
+
+A replica says with REPLCONF which lines of history it has and with PSYNC which frame it needs next.
+It gets the frames after those that both servers have (a partial sync), the order to cut back what
+belongs to a dead line (a rewind), or a whole base and the frames after it (a full sync).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import CommandError, DataError
+from millstream.server.replication import history
+from millstream.server.replication.facts import NO_HISTORY
+from millstream.server.replication.replconf import Introduction, why_unsuitable
+from millstream.storage.files.snapshot_reader import SnapshotEnds
+
+if TYPE_CHECKING:
+    from millstream.server.replication.feed import Feed
+    from millstream.server.replication.role import Replication
+
+log = logging.getLogger("millstream.replication")
+
+REWRITE_BYTES = 64 << 20  # a full sync first replaces journals that are larger, and than the base
+
+
+class Resync:
+    """Partial and full syncs of the replicas of this server, and how many of each there were."""
+
+    def __init__(self, role: Replication) -> None:
+        self.full_syncs = self.partial_syncs = self.refused_partial_syncs = 0
+        self._role = role
+        self._node = role.node
+        self._introductions: dict[int, Introduction] = {}
+
+    def introduce(self, client: Any, name: str, value: bytes) -> None:
+        """Note what a replica says about itself; CommandError for what is not understood."""
+        self._introductions.setdefault(client.id, Introduction()).take(name, value)
+
+    def forget(self, client: Any) -> None:
+        """A client is gone; one that is no replica has said nothing."""
+        self._introductions.pop(client.id, None)
+
+    def tick_second(self) -> None:
+        """Begin the full syncs that waited for a new base."""
+        for feed in self._role.feeds:
+            if feed.state == "wait_bgsave":
+                self._send_base(feed)
+
+    def psync(
+        self, client: Any, next_seq: int, *, name: bytes = b"", is_failover: bool = False
+    ) -> None:
+        """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
+        said = self._introductions.get(client.id)
+        if client.feed is not None:
+            raise CommandError("ERR this connection is the link of a replica already")
+        if said is None or not said.is_known:
+            raise CommandError(why_unsuitable(said))
+        if is_failover:
+            self._role.take_over(said, name, next_seq)
+        self._check_can_feed(said)
+        node = self._node
+        if self._role.following is None and node.persistence.first_effect is not None:
+            # A position has to be in a line of history, also before the first change.
+            node.persistence.flush_tick()
+            if node.persistence.first_effect is not None:
+                node.persistence.commit(b"")
+        ours, our_last = node.keyspace.histories, node.persistence.last_seq
+        their_last = next_seq - 1
+        common = history.last_common(ours, our_last, said.histories, their_last)
+        if common is not None and their_last > common and self._only_lags(said):
+            raise CommandError("NOMASTERLINK this server has not received your last frames yet")
+        feed = self._role.feeds.add(client, said.address or _host_of(client.address), said.port)
+        node.loop.call_soon(self._answer, feed, common, their_last)
+
+    def _check_can_feed(self, said: Introduction) -> None:
+        node = self._node
+        if self._role.following is not None and not self._role.following.is_connected:
+            raise CommandError("NOMASTERLINK Can't SYNC while not connected with my master")
+        if not node.config.appendonly:
+            raise CommandError(
+                "ERR this server has appendonly off: it needs a journal to feed replicas"
+            )
+        if not node.persistence.attached or node.persistence.writable_error() is not None:
+            raise CommandError("NOMASTERLINK the journal of this server does not work at present")
+        databases = len(node.keyspace.databases)
+        if said.databases < databases:
+            raise CommandError(
+                f"ERR the replica has {said.databases} databases, this server has {databases}"
+            )
+
+    def _only_lags(self, said: Introduction) -> bool:
+        """Whether this server is itself a replica and has not received yet what the other one
+        has."""
+        newest = self._node.keyspace.histories[-1]
+        return self._role.following is not None and newest in said.histories
+
+    def _answer(self, feed: Feed, common: int | None, their_last: int) -> None:
+        if feed.client.closed or feed.client.feed is not feed:
+            return
+        feed.common_seq = -1 if common is None else common
+        if common is not None and their_last > common and common >= self.oldest_needed():
+            self.refused_partial_syncs += 1
+            feed.send(b"-REWIND %s %d\r\n" % (self._name_at(common), common))
+            feed.client.close(after_reply=True)
+        elif common == their_last and self._has_frames_from(common + 1):
+            self.partial_syncs += 1
+            log.info("the replica %s continues after frame %d", feed.address, common)
+            feed.begin(b"+CONTINUE %s\r\n" % self._newest(), common + 1)
+        else:
+            self.refused_partial_syncs += their_last > 0
+            self._begin_full_sync(feed)
+
+    def oldest_needed(self) -> int:
+        """The lowest frame after which this server has all others."""
+        ring = self._role.feeds.ring
+        base_seq = self._node.persistence.base_seq
+        return base_seq if ring is None else min(base_seq, ring.first_seq - 1)
+
+    def _has_frames_from(self, seq: int) -> bool:
+        return seq > self.oldest_needed() or seq > self._node.persistence.last_seq
+
+    def _newest(self) -> bytes:
+        histories = self._node.keyspace.histories
+        return (histories[-1][0] if histories else NO_HISTORY).encode()
+
+    def _name_at(self, seq: int) -> bytes:
+        names = [name for name, first in self._node.keyspace.histories if first <= seq]
+        return (names[-1] if names else NO_HISTORY).encode()
+
+    def _begin_full_sync(self, feed: Feed) -> None:
+        self.full_syncs += 1
+        frames = self._node.persistence
+        journals_bytes = frames.current_bytes() - frames.base_bytes
+        if (
+            journals_bytes > max(frames.base_bytes, REWRITE_BYTES)
+            and not frames.snapshots.suspended
+        ):
+            feed.state = "wait_bgsave"
+            if frames.snapshots.job is None:
+                log.info("a new base is written for the replica %s", feed.address)
+                frames.rewrite()
+        else:
+            self._send_base(feed)
+
+    def _full_sync_answer(self, feed: Feed, seq: int, size_bytes: int) -> bytes:
+        numbers = (seq, size_bytes, feed.common_seq, self._node.persistence.frame_bytes)
+        return b"+FULLRESYNC %s %d %d %d %d\r\n" % (self._newest(), *numbers)
+
+    def _send_base(self, feed: Feed) -> None:
+        """Send the newest base, unless one is being written for this replica."""
+        feed.state = "wait_bgsave"
+        frames = self._node.persistence
+        if frames.snapshots.job is not None or not frames.attached:
+            return
+        name = frames.files.manifest.base
+        if name is None:
+            feed.begin(self._full_sync_answer(feed, 0, 0), 1)
+            return
+        try:
+            base = frames.files.disk.read(name)
+            header = SnapshotEnds(base).read_header()
+        except OSError:  # a rewrite has just replaced it
+            return
+        except DataError as error:
+            feed.drop(str(error))
+            return
+        if not header.has_identity:
+            base.close()
+            frames.rewrite()
+            return
+        log.info("full sync: the replica %s gets %s, %d bytes", feed.address, name, base.size)
+        answer = self._full_sync_answer(feed, header.seq, base.size)
+        feed.begin(answer, header.seq + 1, base)
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
