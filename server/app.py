@@ -29,9 +29,10 @@ from millstream.server.client_registry import ClientRegistry, is_loopback
 from millstream.server.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import prepare_directory
+from millstream.server.durability.data_loading import without_collections
 from millstream.server.durability.loading import LoadReport
-from millstream.server.durability.persistence import Persistence, without_collections
-from millstream.server.durability.workers import ThreadWorker
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine, ThreadWorker
 from millstream.server.ending import Ending
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
@@ -114,13 +115,10 @@ class Server:
         self.keyspace = Keyspace(databases=config.databases)
         self.persistence = Persistence(
             config,
-            disk or SystemDisk(config.dir),
+            Machine(disk or SystemDisk(config.dir), now_ms, self.steady_ms, self.loop),
             self.keyspace,
             apply_effects,
-            now_ms,
-            self.loop,
-            block_type=Block,
-            steady_clock=self.steady_ms,
+            Block,
         )
         self.executor = Executor(self)
         self.memory.transient = lambda: self.persistence.queued_bytes

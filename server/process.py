@@ -68,6 +68,6 @@ def _give_up_at_next_signal(server: Server) -> None:
 def _give_up(server: Server) -> NoReturn:
     """End the process immediately, and log which data is not on the disk."""
     try:
-        server.persistence.tell_given_up()
+        server.persistence.unsynced.tell_given_up()
     finally:
         os._exit(1)

@@ -14,18 +14,17 @@ test can run every step by hand.
 from __future__ import annotations
 
 import errno
-import gc
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 from millstream.errors import CommandError, DataError
 from millstream.server.durability import snapshots
-from millstream.server.durability.data_files import DataFiles, gone, in_words, misconf, unreadable
+from millstream.server.durability.data_files import DataFiles, in_words, misconf
+from millstream.server.durability.data_loading import DataLoading, without_collections
+from millstream.server.durability.file_watch import FileWatch
 from millstream.server.durability.loading import (
     FRAME_BYTES,
     Loader,
@@ -34,15 +33,15 @@ from millstream.server.durability.loading import (
     Restorable,
 )
 from millstream.server.durability.persistence_info import persistence_facts
+from millstream.server.durability.refusal import Refusal
 from millstream.server.durability.snapshots import Capturable, Snapshots
-from millstream.server.durability.workers import Scheduler, TaskWorker, ThreadWorker, post
+from millstream.server.durability.unsynced import UnsyncedFrames
+from millstream.server.durability.workers import Machine, post
 from millstream.server.monitor.histogram import Histogram
 from millstream.storage.files import journal as frames
-from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.disk import File
 from millstream.storage.files.journal import UNBOUNDED, Journal
 from millstream.storage.files.journal_file import RESERVE_LEAST, JournalFile
-from millstream.storage.files.journal_reader import TornEnd
-from millstream.storage.files.manifest import NAME, Manifest
 from millstream.storage.files.snapshot_format import BlockType
 
 log = logging.getLogger("millstream.persistence")
@@ -52,26 +51,10 @@ _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 60.0
 # If both share a processor, a command would otherwise wait for the writer's time slice, 3 ms.
 _SNAPSHOT_NICENESS = 10
-_BGSAVE_ERROR = (
-    b"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to "
-    b"disk. Commands that may modify the data set are disabled, because this instance is "
-    b"configured to report errors during writes if RDB snapshotting fails "
-    b"(stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB "
-    b"error."
-)
 TOO_LARGE = (
     "ERR the request or transaction would record more than %d bytes in the journal at once; send it"
     " in parts"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Unsaved:
-    """Frames of a failed journal that are not on the disk; `since_ms` is the time of detection."""
-
-    first_seq: int
-    last_seq: int
-    since_ms: int
 
 
 def _unwritable(journal: Journal, error: OSError) -> str:
@@ -90,56 +73,56 @@ class KeyspaceLike(Restorable, Capturable, Protocol):
     """The part of a keyspace that is saved and loaded."""
 
 
-class Persistence:
-    """See the module's docstring. All methods are called on the loop's thread.
+class Hooks:
+    """What a persistence calls; set by server/wiring.
 
-    Hooks, set by the executor: `on_durable(seq)`; `on_synced()` (the journal was synced; called
-    after `on_durable` if both are due); `on_failed(sentence)` (called while `durable_seq` still
-    says which replies may be sent; it then rises to `last_seq`); `on_writable()` (refused writes
-    are accepted again); `on_queue()` (fewer frames may wait for the disk); `flush_tick()` (commit
-    the effects of this tick so far, called before a capture); `count_changes()`; `on_gap()` (the
-    data has changed without a frame); and, unless it is None, `on_commit(seq, payload)` for every
-    frame.
+    `on_durable(seq)`; `on_synced()` (the journal was synced; called after `on_durable` if both are
+    due); `on_failed(sentence)` (called while `durable_seq` still says which replies may be sent; it
+    then rises to `last_seq`); `on_writable()` (refused writes are accepted again); `on_queue()`
+    (fewer frames may wait for the disk); `flush_tick()` (commit the effects of this tick so far,
+    called before a capture); `count_changes()`; `on_gap()` (the data has changed without a frame);
+    and, unless it is None, `on_commit(seq, payload)` for every frame.
 
     `first_effect(seq)` returns an effect for the beginning of the next frame; it is called once,
-    and the effect has at most FIRST_EFFECT_MAX bytes. `base_seq` is the last frame in the base.
-    `frame_bytes` is the size of all frames so far: their payloads, and FRAME_BYTES for each.
+    and the effect has at most FIRST_EFFECT_MAX bytes.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        disk: Disk,
-        keyspace: KeyspaceLike,
-        apply_effects: Callable[[Any, bytes], int],
-        clock: Callable[[], int],
-        scheduler: Scheduler,
-        *,
-        block_type: BlockType[Any],
-        new_worker: Callable[[str, int], TaskWorker] = ThreadWorker,
-        steady_clock: Callable[[], int] | None = None,
-    ) -> None:
-        """`clock` returns milliseconds since the epoch, `steady_clock` milliseconds that never jump
-        (by default the same clock); `block_type` is the class Block."""
-        self._config = config
-        self._disk = disk
-        self._keyspace = keyspace
-        self._apply = apply_effects
-        self._clock = clock
-        self._steady_clock = steady_clock or clock
-        self._scheduler = scheduler
-        self._block_type = block_type
-        self._worker = new_worker("millstream-journal", 0)
+    def __init__(self) -> None:
         self.on_durable: Callable[[int], None] = lambda seq: None
         self.on_synced: Callable[[], None] = lambda: None
         self.on_failed: Callable[[str], None] = lambda sentence: None
         self.on_writable: Callable[[], None] = lambda: None
         self.on_queue: Callable[[], None] = lambda: None
         self.flush_tick: Callable[[], None] = lambda: None
-        self.count_changes: Callable[[], int] = lambda: self._changes_seen
+        self.count_changes: Callable[[], int] = lambda: 0
         self.on_commit: Callable[[int, bytes], None] | None = None
         self.on_gap: Callable[[], None] = lambda: None
         self.first_effect: Callable[[int], bytes] | None = None
+
+
+class Persistence(Hooks):
+    """See the module's docstring. All methods are called on the loop's thread.
+
+    `base_seq` is the last frame in the base.
+    `frame_bytes` is the size of all frames so far: their payloads, and FRAME_BYTES for each.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        machine: Machine,
+        keyspace: KeyspaceLike,
+        apply_effects: Callable[[Any, bytes], int],
+        block_type: BlockType[Any],
+    ) -> None:
+        """`block_type` is the class Block."""
+        super().__init__()
+        self.count_changes = lambda: self._changes_seen
+        self._config = config
+        self._disk = machine.disk
+        self._machine = machine
+        self._scheduler = machine.scheduler
+        self._worker = machine.new_worker("millstream-journal", 0)
         self.last_seq = 0
         self.durable_seq = 0
         self.frame_bytes = 0
@@ -147,31 +130,31 @@ class Persistence:
         self.attached = False
         self.closing = False
         self.sync_times = Histogram()
-        self.files = DataFiles(disk)
-        snapshot_worker = new_worker("millstream-snapshot", _SNAPSHOT_NICENESS)
-        self.snapshots = Snapshots(
-            config, self.files, keyspace, self, clock, scheduler, snapshot_worker, steady_clock
-        )
+        self.files = DataFiles(machine.disk)
+        snapshot_worker = machine.new_worker("millstream-snapshot", _SNAPSHOT_NICENESS)
+        self.snapshots = Snapshots(config, self.files, keyspace, self, machine, snapshot_worker)
         self._journal: Journal | None = None
         self._ending: list[Journal] = []  # ended by appendonly no, not completely synced yet
         self._stopped: Journal | None = None  # the journal that `close` waits for
-        self._journal_error: bytes | None = None
-        self._space_error: bytes | None = None
-        self._lost_error: bytes | None = None
-        self._misconf: bytes | None = None
-        self._unsaved: Unsaved | None = None
+        self.refusal = Refusal(self.snapshots.refuses_writes, self._tell_writable)
+        self.unsynced = UnsyncedFrames(self._all_journals, machine.clock)
+        self._watch = FileWatch(
+            self.files,
+            self.refusal,
+            machine.scheduler,
+            self._worker,
+            is_attached=lambda: self.attached,
+            is_replacing=lambda: self.snapshots.job is not None,
+        )
         self._older_bytes = 0
         self.base_bytes = 0
         self.base_seq = 0
         self._retry_s = _RETRY_FIRST_S
         self._retry_set = False
-        self._looking = False
         self._changes_seen = 0
-        self.loading = False
-        self.load_start_ms = 0  # wall clock
-        self.load_started_ms = 0
-        self.loaded_keys = 0
-        self.loader = self._new_loader()
+        self.data_loading = DataLoading(
+            machine, lambda: Loader(machine.disk, keyspace, apply_effects, block_type)
+        )
 
     # ------------------------------------------------------------------------------------ commit
 
@@ -226,7 +209,7 @@ class Persistence:
 
     def writable_error(self) -> bytes | None:
         """The MISCONF error while write commands are refused, else None."""
-        return self._misconf
+        return self.refusal.error
 
     @property
     def queued_bytes(self) -> int:
@@ -260,17 +243,12 @@ class Persistence:
         except OSError as error:
             raise CommandError(misconf(error).decode()) from error
 
-    def _set_misconf(self) -> None:
-        before = self._misconf
-        self._misconf = self._lost_error or self._journal_error or self._space_error
-        if self._misconf is None and self._config.stop_writes_on_bgsave_error:
-            failed = not self.snapshots.tallies["save"].ok
-            self._misconf = _BGSAVE_ERROR if failed and self.snapshots.save_points() else None
-        if before is not None and self._misconf is None:
-            self._scheduler.call_soon_threadsafe(self.on_writable)
+    def _tell_writable(self) -> None:
+        self._scheduler.call_soon_threadsafe(self.on_writable)
 
-    def journal_is_well(self) -> bool:
-        return not (self._journal_error or self._space_error or self._lost_error)
+    def _all_journals(self) -> list[Journal]:
+        now = self._journal or self._stopped
+        return [*self._ending, *([now] if now is not None else [])]
 
     # Callbacks of a journal, from any thread; they are posted to the loop.
 
@@ -324,9 +302,9 @@ class Persistence:
     def _on_space(self, journal: Journal, error: OSError | None) -> None:
         if journal is not self._journal:
             return
-        if error is None and self._space_error is not None:
+        if error is None and self.refusal.space is not None:
             log.warning("%s: space can be reserved again, writes are accepted", journal.name)
-        elif error is not None and self._space_error is None:
+        elif error is not None and self.refusal.space is None:
             wanted_bytes = self._config.journal_reserve_size
             log.error(
                 "%s: not even %d bytes of journal-reserve-size %d could be reserved ahead: %s;"
@@ -336,8 +314,8 @@ class Persistence:
                 wanted_bytes,
                 in_words(error),
             )
-        self._space_error = None if error is None else misconf(error)
-        self._set_misconf()
+        self.refusal.space = None if error is None else misconf(error)
+        self.refusal.update()
 
     # ---------------------------------------------------------------------------------- recovery
 
@@ -348,11 +326,11 @@ class Persistence:
         if journal is not self._journal:
             return
         log.error("%s; writes are refused until a new journal works", sentence)
-        self._journal_error = misconf(error)
-        self._space_error = None
-        self._set_misconf()
+        self.refusal.journal = misconf(error)
+        self.refusal.space = None
+        self.refusal.update()
         if self.attached:
-            self._note_unsaved(journal)
+            self.unsynced.note_failed(journal, self.last_seq)
             self.on_failed(sentence)
         self._drop_journal()
         self.snapshots.cancel()
@@ -422,7 +400,7 @@ class Persistence:
     def lacks_space(self) -> bool:
         """Whether a full disk causes writes to be refused, now or soon; from any thread."""
         journal = self._journal
-        return self._space_error is not None or (journal is not None and journal.is_short())
+        return self.refusal.space is not None or (journal is not None and journal.is_short())
 
     def begins_snapshot(self) -> bool:
         self.flush_tick()
@@ -455,26 +433,27 @@ class Persistence:
         self.sync_times.add(time.perf_counter_ns() - begun_ns)
 
     def snapshot_succeeded(self, size_bytes: int, seq: int) -> None:
-        if self._lost_error is not None:
+        if self.refusal.lost is not None:
             self.files.lock_again()
         self._older_bytes = 0
         self.base_bytes = size_bytes
         self.base_seq = seq
         if self._journal is not None and not self.attached:
             self.attached = True
-            self._journal_error = self._unsaved = None
+            self.refusal.journal = None
+            self.unsynced.forget_failed()
             self._retry_s = _RETRY_FIRST_S
             log.warning("the journal works: writes are recorded in %s", self._journal.name)
             self._journal.sync_soon()  # commands that wait for a sync may have waited for a journal
             self._scheduler.call_soon_threadsafe(self.on_synced)
-        self._set_misconf()
+        self.refusal.update()
 
     def end_writing(self, then: Callable[[], None]) -> None:
         """Write nothing more to the journal, all frames of which are on the disk: the files are
         about to be changed and loaded again. `then()` is called when it is closed."""
         journal, self._journal = self._journal, None
         self.attached = False
-        self.loading = True
+        self.data_loading.is_running = True
         if journal is not None:
             journal.abandon()
         self._worker.submit(lambda: post(self._scheduler, then))
@@ -482,10 +461,10 @@ class Persistence:
     def journal_was_lost(self, error: Exception) -> None:
         """The files could not be changed after `end_writing`: as if the journal had failed. The
         data in memory is written to a new base."""
-        self.loading = False
+        self.data_loading.is_running = False
         log.error("the journal cannot be continued: %s; writes are refused", in_words(error))
-        self._journal_error = misconf(error)
-        self._set_misconf()
+        self.refusal.journal = misconf(error)
+        self.refusal.update()
         self._retry_later()
 
     def take_over(self, opened: JournalFile | None, seq: int, older_bytes: int = 0) -> None:
@@ -497,35 +476,22 @@ class Persistence:
             journal.abandon()
         self.last_seq = self.durable_seq = seq
         self._older_bytes = older_bytes
-        self._journal_error = self._space_error = self._unsaved = None
+        self.refusal.journal = self.refusal.space = None
+        self.unsynced.forget_failed()
         self.attached = opened is not None
         if opened is not None:
             self._journal = self._new_journal(opened)
-        self._set_misconf()
+        self.refusal.update()
         self.on_queue()
-
-    def begin_reading(self) -> Loader:
-        """A loader for the current files, which fills the running keyspace."""
-        self.loading = True
-        self.load_start_ms = self._clock()
-        self.load_started_ms = self._steady_clock()
-        self.loader = self._new_loader()
-        return self.loader
-
-    def end_reading(self) -> None:
-        """The loader has read all frames."""
-        self.loading = False
-        self.base_bytes, self.base_seq = self.loader.base_bytes, self.loader.base_seq
-        self.frame_bytes = self.loader.frame_bytes
 
     def snapshot_failed(self, error: BaseException | None) -> None:
         if self.appendonly and not self.attached:
             # The new journal is useless without its base: begin again with another one.
-            if self._journal_error is None and error is not None:
-                self._journal_error = misconf(error)
+            if self.refusal.journal is None and error is not None:
+                self.refusal.journal = misconf(error)
             self._drop_journal()
             self._retry_later()
-        self._set_misconf()
+        self.refusal.update()
 
     # ------------------------------------------------------------------------- once a second, etc.
 
@@ -537,45 +503,13 @@ class Persistence:
         self._changes_seen = changes
         if self._journal is not None:
             self._journal.tick_second()
-        self._look_for_files()
+        self._watch.look()
         self.snapshots.start_if_due(changes, self.current_bytes(), self.base_bytes)
 
     def current_bytes(self) -> int:
         """Bytes of the base and of the journals after it."""
         journal = self._journal.size_bytes if self._journal is not None else 0
         return self.base_bytes + self._older_bytes + journal
-
-    def _look_for_files(self) -> None:
-        """Detect that the files were removed: no start would find the data written to them."""
-        if not self.attached:
-            self._on_files(self.files.manifest, None)
-        elif not self._looking:
-            self._looking = True
-            self._worker.submit(self._look_in_worker)
-
-    def _look_in_worker(self) -> None:
-        manifest = self.files.manifest
-        lost = self.files.first_lost(manifest_only=self.snapshots.job is not None)
-        post(self._scheduler, self._on_files, manifest, lost)
-
-    def _on_files(self, manifest: Manifest, lost: str | None) -> None:
-        self._looking = False
-        if lost is not None and lost != NAME and manifest is not self.files.manifest:
-            return  # the journal was replaced meanwhile
-        if not self.attached:
-            lost = None
-        if lost is not None and self._lost_error is None:
-            log.error(
-                "%s in the data directory %s is gone, or the directory is another one than at the"
-                " start: writes are refused, the next start would not find them; restore what is"
-                " missing, or make the directory and write all data again with BGREWRITEAOF",
-                lost,
-                self._disk.directory,
-            )
-        elif lost is None and self._lost_error is not None:
-            log.warning("the data directory is available again, writes are accepted")
-        self._lost_error = None if lost is None else misconf(gone())
-        self._set_misconf()
 
     def set_fsync(self, mode: str) -> None:
         """CONFIG SET appendfsync. It applies from the next frame on; the loop does not wait."""
@@ -606,8 +540,7 @@ class Persistence:
             )
             self.snapshots.scheduled = None
             self._end_journal()
-            self._journal_error = self._space_error = self._lost_error = None
-            self._set_misconf()
+            self.refusal.clear()
         elif self.snapshots.job is None:
             self.snapshots.start("rewrite")
         else:
@@ -636,21 +569,17 @@ class Persistence:
         self._older_bytes += journal.size_bytes
         synced = True
         try:
-            journal.close(self._tell_waiting)
+            journal.close(self.unsynced.tell_waiting)
         except OSError as error:
             synced = False
             if attached:
-                self._note_unsaved(journal)
+                self.unsynced.note_failed(journal, self.last_seq)
                 sentence = _unwritable(journal, error)
                 log.error("%s", sentence)
                 self.on_failed(sentence)
         self._raise_durable()
         self.on_queue()
         return attached and synced
-
-    def _note_unsaved(self, journal: Journal) -> None:
-        if self._unsaved is None and self.last_seq > journal.synced_seq:
-            self._unsaved = Unsaved(journal.synced_seq + 1, self.last_seq, self._clock())
 
     @property
     def lacks_base(self) -> bool:
@@ -659,7 +588,7 @@ class Persistence:
         return (
             self.appendonly
             and not self.loading
-            and (not self.attached or self._lost_error is not None)
+            and (not self.attached or self.refusal.lost is not None)
         )
 
     def write_base(self) -> None:
@@ -668,8 +597,8 @@ class Persistence:
         self.snapshots.finish()
         if self.lacks_base:
             self.snapshots.save()
-            self._lost_error = None
-            self._set_misconf()
+            self.refusal.lost = None
+            self.refusal.update()
 
     def close(self, *, tries_base: bool = True) -> bool:
         """Stop: cancel the running snapshot, sync the journal, unlock the directory.
@@ -683,14 +612,14 @@ class Persistence:
         keeps = self.appendonly and not self.loading
         saved = not (keeps and self.lacks_base) or (tries_base and self._write_last_base())
         self.closing = True
-        self.snapshots.close(self._tell_waiting)
+        self.snapshots.close(self.unsynced.tell_waiting)
         if not self._stop_journal() and keeps and saved:  # the journal has just failed
             saved = tries_base and self._write_last_base()
-            self.snapshots.close(self._tell_waiting)
+            self.snapshots.close(self.unsynced.tell_waiting)
             self._stop_journal()
         if keeps and not saved:
-            self._tell_unsaved()
-        self._worker.drain(self._tell_waiting)
+            self.unsynced.tell_unsaved()
+        self._worker.drain(self.unsynced.tell_waiting)
         ended = self._finish_ending()
         self._worker.stop()
         self._disk.unlock()
@@ -709,51 +638,6 @@ class Persistence:
                 self._on_ending_failed(journal, _unwritable(journal, journal.error))
         return not failed
 
-    def _tell_waiting(self, waited_s: float) -> None:
-        found = self.frames_not_synced()
-        if found is not None:
-            log.warning(
-                "stopping: waiting for the disk for %.0f seconds: journal frames %d to %d are not"
-                " synced (%d in all, %d bytes are not written); a second signal gives them up",
-                waited_s,
-                *found,
-                found[1] - found[0] + 1,
-                sum(journal.queued_bytes for journal in self._unsynced_journals()),
-            )
-        else:
-            log.warning(
-                "stopping: waiting for the disk for %.0f seconds; a second signal ends the server"
-                " at once",
-                waited_s,
-            )
-
-    def _unsynced_journals(self) -> list[Journal]:
-        now = self._journal or self._stopped
-        journals = [*self._ending, *([now] if now is not None else [])]
-        return [journal for journal in journals if journal.synced_seq < journal.last_seq]
-
-    def frames_not_synced(self) -> tuple[int, int] | None:
-        """The first and the last frame that are not known to be on the disk; from any thread."""
-        journals = self._unsynced_journals()
-        if not journals:
-            return None
-        return journals[0].synced_seq + 1, journals[-1].last_seq
-
-    def tell_given_up(self) -> None:
-        """Log what an immediate end loses; called after a second signal, on any thread."""
-        found = self.frames_not_synced()
-        if self._unsaved is not None:
-            self._tell_unsaved()
-        elif found is not None:
-            log.error(
-                "stopped by a second signal: journal frames %d to %d are not on the disk (%d in"
-                " all); under appendfsync always no client was answered for them",
-                *found,
-                found[1] - found[0] + 1,
-            )
-        else:
-            log.error("stopped by a second signal")
-
     def _write_last_base(self) -> bool:
         try:
             self.write_base()
@@ -762,21 +646,12 @@ class Persistence:
         self._worker.drain()
         return not self.lacks_base
 
-    def _tell_unsaved(self) -> None:
-        unsaved = self._unsaved
-        if unsaved is None:
-            log.error("stopping with data that is not on the disk: no complete base was written")
-            return
-        log.error(
-            "stopping with data that is not on the disk: journal frames %d to %d, since %s UTC (%d"
-            " in all); under appendfsync always no client was answered for them",
-            unsaved.first_seq,
-            unsaved.last_seq,
-            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(unsaved.since_ms / 1000)),
-            unsaved.last_seq - unsaved.first_seq + 1,
-        )
-
     # ------------------------------------------------------------------------------------- loading
+
+    @property
+    def loading(self) -> bool:
+        """Whether the data in memory is incomplete, because it is being loaded."""
+        return self.data_loading.is_running
 
     def load(self, progress: Progress | None = None) -> LoadReport:
         """Read the directory into the keyspace and begin to write. DataError when it cannot be
@@ -796,42 +671,18 @@ class Persistence:
         """`load` as an iterator: a server can serve clients between two steps. The first step locks
         the directory and reads the manifest. If the iterator is closed before its end, the files
         are not changed."""
-        self.loading = True
-        self.load_start_ms = self._clock()
-        started_ms = self.load_started_ms = self._steady_clock()
-        self._disk.lock()
-        try:
-            yield from self._load(report, progress)
-        except OSError as error:
-            raise unreadable(error) from error
-        report.seconds = (self._steady_clock() - started_ms) / 1000
-        report.bytes = self.loader.done_bytes
-        self.loaded_keys = report.keys
-        self.loading = False
-        for note in report.notes:
-            log.warning("%s", note)
+        return self.data_loading.start(self.files, report, progress, self._after_frames)
 
-    def _load(self, report: LoadReport, progress: Progress | None) -> Iterator[None]:
-        self.files.open(report)
-        yield
-        yield from self.files.remove_leftovers(report)
-        loader = self.loader = self._new_loader()
-        yield from loader.read(self.files.manifest, report, progress)
-        if self.files.manifest.base is not None:
+    def _after_frames(self, loader: Loader, report: LoadReport) -> None:
+        files = self.files
+        if files.manifest.base is not None:
             self.snapshots.last_save_s = loader.created_ms // 1000
             self.base_bytes = loader.base_bytes
             self.base_seq = loader.base_seq
         self.last_seq = self.durable_seq = loader.next_seq - 1
         self.frame_bytes = loader.frame_bytes
-        self._after_frames(loader.torn, report)
-
-    def _new_loader(self) -> Loader:
-        return Loader(self._disk, self._keyspace, self._apply, self._block_type)
-
-    def _after_frames(self, torn: TornEnd | None, report: LoadReport) -> None:
-        files = self.files
-        if torn is not None:
-            files.cut(torn, report, self.last_seq)
+        if loader.torn is not None:
+            files.cut(loader.torn, report, self.last_seq)
         if not self.appendonly:
             if files.manifest.journals:
                 report.notes.append(
@@ -843,6 +694,17 @@ class Persistence:
         self._older_bytes = files.sizes_of(files.manifest.journals[:-1])
         self._journal = self._new_journal(last)
         self.attached = True
+
+    def begin_reading(self) -> Loader:
+        """A loader for the current files, which fills the running keyspace."""
+        return self.data_loading.begin()
+
+    def end_reading(self) -> None:
+        """The loader has read all frames."""
+        loader = self.data_loading.loader
+        self.data_loading.is_running = False
+        self.base_bytes, self.base_seq = loader.base_bytes, loader.base_seq
+        self.frame_bytes = loader.frame_bytes
 
     def read_again(self, empty: Callable[[], None]) -> LoadReport:
         """Load the data on the disk into the running keyspace, which `empty()` clears first.
@@ -859,31 +721,11 @@ class Persistence:
         if self.appendonly and (not self.attached or journal is None or journal.error):
             raise CommandError("ERR the journal does not hold all data now; see INFO persistence")
         report = LoadReport()
-        loader = self._new_loader()
-        with without_collections():
-            empty()
-            try:
-                for _ in loader.read(self.files.manifest, report):
-                    pass
-            except OSError as error:
-                raise unreadable(error) from error
+        loader = self.data_loading.read_again(self.files.manifest, report, empty)
         if loader.torn is not None or (self.attached and loader.next_seq - 1 != self.last_seq):
             raise DataError(f"the journal ends at frame {loader.next_seq - 1} of {self.last_seq}")
         return report
 
     def info(self) -> dict[str, object]:
         """INFO persistence."""
-        return persistence_facts(self, self._steady_clock())
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Disable garbage collection while data is loaded: there is no garbage, and collections would
-    traverse the same new objects repeatedly."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+        return persistence_facts(self, self._machine.steady_clock())

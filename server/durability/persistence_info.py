@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millstream.server.durability.loading import Loader
+from millstream.server.durability.data_loading import DataLoading
+from millstream.server.durability.refusal import Refusal
 from millstream.server.durability.snapshots import Snapshots
 
 
@@ -12,18 +13,13 @@ class State(Protocol):
     """The attributes of a Persistence that INFO reads."""
 
     snapshots: Snapshots
-    loader: Loader
-    loading: bool
-    load_start_ms: int  # wall clock
-    load_started_ms: int  # steady clock
-    loaded_keys: int
+    data_loading: DataLoading
+    refusal: Refusal
     appendonly: bool
     base_bytes: int
 
     @property
     def queued_bytes(self) -> int: ...
-
-    def journal_is_well(self) -> bool: ...
 
     def current_bytes(self) -> int: ...
 
@@ -36,7 +32,7 @@ def persistence_facts(persistence: State, now_ms: int) -> dict[str, object]:
     kind = job.kind if job is not None else None
     running_s = (now_ms - job.started_ms) // 1000 if job is not None else -1
     fields: dict[str, object] = {
-        "loading": int(persistence.loading),
+        "loading": int(persistence.data_loading.is_running),
         "async_loading": 0,
         "current_cow_peak": 0,
         "current_cow_size": 0,
@@ -50,7 +46,7 @@ def persistence_facts(persistence: State, now_ms: int) -> dict[str, object]:
         "rdb_saves": save.count,
         "rdb_last_cow_size": 0,
         "rdb_last_load_keys_expired": 0,
-        "rdb_last_load_keys_loaded": persistence.loaded_keys,
+        "rdb_last_load_keys_loaded": persistence.data_loading.keys,
         "aof_enabled": int(persistence.appendonly),
         "aof_rewrite_in_progress": int(kind == "rewrite"),
         "aof_rewrite_scheduled": int(snapshots.scheduled == "rewrite"),
@@ -58,7 +54,7 @@ def persistence_facts(persistence: State, now_ms: int) -> dict[str, object]:
         "aof_current_rewrite_time_sec": running_s if kind == "rewrite" else -1,
         "aof_last_bgrewrite_status": _status(rewrite.ok),
         "aof_rewrites": rewrite.count,
-        "aof_last_write_status": _status(persistence.journal_is_well()),
+        "aof_last_write_status": _status(not persistence.refusal.is_by_journal),
         "aof_last_cow_size": 0,
         "module_fork_in_progress": 0,
         "module_fork_last_cow_size": 0,
@@ -70,17 +66,17 @@ def persistence_facts(persistence: State, now_ms: int) -> dict[str, object]:
         fields["aof_buffer_length"] = persistence.queued_bytes
         fields["aof_pending_bio_fsync"] = 0
         fields["aof_delayed_fsync"] = 0
-    if persistence.loading:
-        fields.update(_loading_facts(persistence, now_ms))
+    if persistence.data_loading.is_running:
+        fields.update(_loading_facts(persistence.data_loading, now_ms))
     return fields
 
 
-def _loading_facts(persistence: State, now_ms: int) -> dict[str, object]:
-    done, total = persistence.loader.done_bytes, persistence.loader.total_bytes
-    elapsed_s = (now_ms - persistence.load_started_ms) / 1000
+def _loading_facts(loading: DataLoading, now_ms: int) -> dict[str, object]:
+    done, total = loading.loader.done_bytes, loading.loader.total_bytes
+    elapsed_s = (now_ms - loading.started_ms) / 1000
     eta_s = int(elapsed_s * (total - done) / done) if done else 1
     return {
-        "loading_start_time": persistence.load_start_ms // 1000,
+        "loading_start_time": loading.start_ms // 1000,
         "loading_total_bytes": total,
         "loading_loaded_bytes": done,
         "loading_loaded_perc": f"{100 * done / total if total else 100:.2f}",

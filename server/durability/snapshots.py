@@ -19,15 +19,15 @@ only in step 4; until then commits promise nothing.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from millstream.errors import CommandError
-from millstream.server.config.kinds import SAVE_POINTS_DEFAULT
+from millstream.server.durability import save_points
 from millstream.server.durability.data_files import DataFiles, in_words, temporary
-from millstream.server.durability.workers import Scheduler, TaskWorker, post
+from millstream.server.durability.save_points import SavePoints
+from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.storage.files.disk import File
 from millstream.storage.files.journal_file import (
     JournalFile,
@@ -45,24 +45,11 @@ _SLICE_COST = 256  # Capture.step: half a millisecond if nothing of the streams 
 _QUEUED_SLICES_MAX = 32
 _QUEUE_FULL_WAIT_S = 0.002
 _FREED_BLOCKS = 512  # freed in one step, which takes a fraction of a millisecond
-# A failed automatic snapshot is retried after increasing delays, because each attempt leaves a
-# journal with the data written since. While writes are refused because of a failed save, no journal
-# grows, and the server should soon detect that saving works again.
-_AUTO_RETRY_MS = 5_000
-_AUTO_RETRY_MS_MAX = 3_600_000
-_REFUSING_RETRY_MS_MAX = 60_000
 
 
-class Config(Protocol):
-    """The directives used here; read each time, so that CONFIG SET works.
+class Config(save_points.Config, Protocol):
+    """The directives used here; read each time, so that CONFIG SET works."""
 
-    `save` is Redis' text ("3600 1 300 100"), "" for none, None for the default: Redis' points when
-    appendonly is off, none when it is on.
-    """
-
-    save: str | None
-    auto_aof_rewrite_percentage: int
-    auto_aof_rewrite_min_size: int
     journal_reserve_size: int
     rdbcompression: bool
     stop_writes_on_bgsave_error: bool
@@ -156,31 +143,24 @@ class Snapshots:
         files: DataFiles,
         keyspace: Capturable,
         keeper: JournalKeeper,
-        clock: Callable[[], int],
-        scheduler: Scheduler,
+        machine: Machine,
         worker: TaskWorker,
-        steady_clock: Callable[[], int] | None = None,
     ) -> None:
-        """`clock` is used for times of day, `steady_clock` for durations (by default the same
-        clock)."""
         self._config = config
         self._files = files
         self._keyspace = keyspace
         self._keeper = keeper
-        self._clock = clock
-        self._steady_clock = steady_clock or clock
-        self._scheduler = scheduler
+        self._clock = machine.clock
+        self._steady_clock = machine.steady_clock
+        self._scheduler = machine.scheduler
         self._worker = worker
         self.job: Job | None = None
         self.suspended = False  # while the data is being replaced, none is started
         self.scheduled: str | None = None
         self.tallies = {"save": Tally(), "rewrite": Tally()}
-        self.last_save_s = clock() // 1000
+        self.last_save_s = machine.clock() // 1000
         self.last_duration_s: float | None = None  # of the last snapshot or rewrite
-        self._saved_ms = self._steady_clock()
-        self.changes_at_save = 0
-        self._auto_after_ms = 0
-        self._auto_retry_ms = _AUTO_RETRY_MS
+        self.save_points = SavePoints(config, keeper, machine.steady_clock)
 
     # Requests
 
@@ -278,34 +258,18 @@ class Snapshots:
     # When an automatic snapshot is due
 
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:
-        """Called once a second. `changes` is the keyspace's change counter; the sizes are those of
-        all files and of the base."""
-        if self.job is not None or self.suspended or self._steady_clock() < self._auto_after_ms:
+        """Called once a second; the arguments are those of `SavePoints.due`."""
+        if self.job is not None or self.suspended:
             return
-        keeper = self._keeper
-        if keeper.attached and self._has_grown(current_bytes, base_bytes):
-            self.start("rewrite")
-        elif (keeper.attached or not keeper.appendonly) and self._save_point_reached(changes):
-            self.start("save")
+        kind = self.save_points.due(changes, current_bytes, base_bytes)
+        if kind is not None:
+            self.start(kind)
 
-    def _has_grown(self, current_bytes: int, base_bytes: int) -> bool:
-        percentage = self._config.auto_aof_rewrite_percentage
-        if not percentage or current_bytes < self._config.auto_aof_rewrite_min_size:
+    def refuses_writes(self) -> bool:
+        """Whether writes are refused because the last save failed."""
+        if not self._config.stop_writes_on_bgsave_error or self.tallies["save"].ok:
             return False
-        return current_bytes * 100 // max(base_bytes, 1) - 100 >= percentage
-
-    def save_points(self) -> list[tuple[int, int]]:
-        """(seconds, changes) of the directive `save`."""
-        text = self._config.save
-        if text is None:
-            text = "" if self._keeper.appendonly else SAVE_POINTS_DEFAULT
-        numbers = [int(word) for word in re.findall(r"\d+", text)]
-        return list(zip(numbers[::2], numbers[1::2], strict=False))
-
-    def _save_point_reached(self, changes: int) -> bool:
-        since_s = (self._steady_clock() - self._saved_ms) // 1000
-        new = changes - self.changes_at_save
-        return any(since_s >= seconds and new >= least for seconds, least in self.save_points())
+        return bool(self.save_points.points())
 
     # The steps
 
@@ -498,7 +462,6 @@ class Snapshots:
         assert job.file is not None
         for tally in self.tallies.values():
             tally.ok = True
-        self._auto_retry_ms = _AUTO_RETRY_MS
         log.info(
             "%s is written: %d bytes in %.2f seconds (keys: %d, entries: %d)",
             base_name(job.number),
@@ -508,8 +471,7 @@ class Snapshots:
             job.writer.entries,
         )
         self.last_save_s = self._clock() // 1000
-        self._saved_ms = self._steady_clock()
-        self.changes_at_save = job.changes
+        self.save_points.note_success(job.changes)
         self._keeper.snapshot_succeeded(job.file.size, job.seq)
 
     def _note_failure(self, job: Job) -> None:
@@ -517,10 +479,7 @@ class Snapshots:
         if error is not None:
             log.error("the snapshot could not be written: %s", in_words(error))
             refuses = job.kind == "save" and self._config.stop_writes_on_bgsave_error
-            most_ms = _REFUSING_RETRY_MS_MAX if refuses else _AUTO_RETRY_MS_MAX
-            retry_ms = min(self._auto_retry_ms, most_ms)
-            self._auto_after_ms = self._steady_clock() + retry_ms
-            self._auto_retry_ms = retry_ms * 2
+            self.save_points.note_failure(refuses=refuses)
             self.tallies[job.kind].ok = False
         self._worker.submit(lambda: self._discard(job))
         self._keeper.snapshot_failed(error)

@@ -15,7 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from millstream.storage.files.disk import Disk
 
 log = logging.getLogger("millstream.persistence")
 
@@ -108,3 +111,15 @@ def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> N
         scheduler.call_soon_threadsafe(callback, *args)
     except RuntimeError:  # the loop is closed, so there is no receiver
         log.debug("the event loop is closed")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What persistence uses of the machine. `clock` returns milliseconds since the epoch,
+    `steady_clock` milliseconds that never jump; `new_worker(name, niceness)` makes a worker."""
+
+    disk: Disk
+    clock: Callable[[], int]
+    steady_clock: Callable[[], int]
+    scheduler: Scheduler
+    new_worker: Callable[[str, int], TaskWorker] = ThreadWorker

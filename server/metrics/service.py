@@ -100,7 +100,7 @@ class Metrics:
         if server.stopping.is_set():
             return _status(unready, "stopping")
         if server.persistence.loading or server.executor.loading:
-            loader = server.persistence.loader
+            loader = server.persistence.data_loading.loader
             return _status(
                 unready, "loading", loaded_bytes=loader.done_bytes, total_bytes=loader.total_bytes
             )

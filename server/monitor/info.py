@@ -299,7 +299,7 @@ def memory_facts(server: Server) -> dict[str, object]:
 
 
 def _persistence(server: Server) -> Section:
-    changes = server.keyspace.dirty - server.persistence.snapshots.changes_at_save
+    changes = server.keyspace.dirty - server.persistence.snapshots.save_points.changes_at_save
     fields = dict(server.persistence.info())
     if server.persistence.appendonly:
         fields["journal_queue_stalls"] = server.executor.backpressure.count

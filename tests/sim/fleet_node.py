@@ -18,6 +18,7 @@ from tests.support.resp import Reply, encode_command, read_reply
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
 from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
 from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
 from millstream.server.replication.role import Replication
@@ -164,9 +165,12 @@ class FleetNode:
         self._client_number = 0
         self.keyspace = Keyspace()
         self.persistence = WatchedPersistence(
-            config, disk, self.keyspace, apply_effects, self.now_ms, self.loop,
-            block_type=Block, new_worker=self.new_worker, steady_clock=self.steady_ms,
-        )  # fmt: skip
+            config,
+            Machine(disk, self.now_ms, self.steady_ms, self.loop, self.new_worker),
+            self.keyspace,
+            apply_effects,
+            Block,
+        )
         self.executor = Executor(self)
         self.replication = Replication(self)
         connect(self.executor, self.persistence, self.keyspace, self.replication)

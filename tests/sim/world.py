@@ -40,6 +40,7 @@ from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
 from millstream.errors import CommandError
 from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.wait_queues import Waiter
@@ -349,9 +350,12 @@ class World:
             appendfsync=profile.fsync, auto_aof_rewrite_min_size=profile.rewrite_bytes
         )
         self.persistence = WatchedPersistence(
-            self.config, disk, self.keyspace, apply_effects, self.now_ms, self.loop,
-            block_type=Block, new_worker=self._new_worker, steady_clock=self.steady_ms,
-        )  # fmt: skip
+            self.config,
+            Machine(disk, self.now_ms, self.steady_ms, self.loop, self._new_worker),
+            self.keyspace,
+            apply_effects,
+            Block,
+        )
         self.persistence.world = self
         self.ticks = 0
         self.executor = WatchedExecutor(self)

@@ -17,7 +17,9 @@ from zlib import crc32
 from tests.support.fakedisk import FakeDisk
 
 from millstream.errors import BlockError
-from millstream.server.durability.persistence import LoadReport, Persistence
+from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
 
 BLOCK_ENTRIES = 4
 _HEAD = struct.Struct("<2sIIIQQQQ")
@@ -270,13 +272,10 @@ class World:
         self.workers: list[HandWorker] = []
         self.persistence = Persistence(
             self.config,
-            disk,
+            Machine(disk, self.loop.clock, self.loop.clock, self.loop, self._new_worker),
             self.keyspace,
             apply_effects,
-            self.loop.clock,
-            self.loop,
-            block_type=FakeBlock,
-            new_worker=self._new_worker,
+            FakeBlock,
         )
         self.persistence.flush_tick = self.tick
         self.persistence.on_durable = self._on_durable

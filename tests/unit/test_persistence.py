@@ -27,6 +27,7 @@ from tests.support.journals import journal_bytes
 from millstream.errors import CommandError, DataError
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.snapshots import Snapshots
+from millstream.server.durability.workers import Machine
 from millstream.storage.files import journal as journal_module
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.journal_file import create_journal
@@ -1169,14 +1170,15 @@ async def until_idle(persistence: Persistence) -> None:
 def real_persistence(
     directory: Path, mode: str, loop: asyncio.AbstractEventLoop, keyspace: FakeKeyspace
 ) -> Persistence:
+    def clock() -> int:
+        return 1_700_000_000_000
+
     return Persistence(
         FakeConfig(appendfsync=mode),
-        SystemDisk(directory),
+        Machine(SystemDisk(directory), clock, clock, loop),
         keyspace,
         apply_effects,
-        lambda: 1_700_000_000_000,
-        loop,
-        block_type=FakeBlock,
+        FakeBlock,
     )
 
 
