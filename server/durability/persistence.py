@@ -1,9 +1,8 @@
-"""Persistence: writes the effects of each tick to the journal, and decides when replies may be
-sent.
+"""Persistence: the journal and the snapshots of one server, from load to close.
 
-This module contains the hold (`commit`, `durable_seq`), the refusal of writes, and the recovery
+`commits` writes the journal and says when replies may be sent. This module contains the recovery
 from a failed journal: it is abandoned, and all data is written to a new base and journal.
-`snapshots` writes these, `data_files` manages the current files, `loading` reads them.
+`snapshots` writes these, `data_files` manages the current files, `data_loading` reads them.
 
 The event loop waits for the disk only in these cases: SAVE (also for SHUTDOWN and DEBUG RELOAD) and
 `finish` before it, loading, and `close`; when the directory is locked again after all files were
@@ -13,20 +12,17 @@ test can run every step by hand.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
-import time
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 from millstream.errors import CommandError, DataError
-from millstream.server.durability import snapshots
+from millstream.server.durability import commits, snapshots
+from millstream.server.durability.commits import Commits, unwritable
 from millstream.server.durability.data_files import DataFiles, in_words, misconf
 from millstream.server.durability.data_loading import DataLoading, without_collections
 from millstream.server.durability.file_watch import FileWatch
 from millstream.server.durability.loading import (
-    FRAME_BYTES,
     Loader,
     LoadReport,
     Progress,
@@ -37,74 +33,32 @@ from millstream.server.durability.refusal import Refusal
 from millstream.server.durability.snapshots import Capturable, Snapshots
 from millstream.server.durability.unsynced import UnsyncedFrames
 from millstream.server.durability.workers import Machine, post
-from millstream.server.monitor.histogram import Histogram
-from millstream.storage.files import journal as frames
-from millstream.storage.files.disk import File
-from millstream.storage.files.journal import UNBOUNDED, Journal
+from millstream.storage.files.journal import Journal
 from millstream.storage.files.journal_file import RESERVE_LEAST, JournalFile
 from millstream.storage.files.snapshot_format import BlockType
 
 log = logging.getLogger("millstream.persistence")
 
-FIRST_EFFECT_MAX = 128
 _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 60.0
 # If both share a processor, a command would otherwise wait for the writer's time slice, 3 ms.
 _SNAPSHOT_NICENESS = 10
-TOO_LARGE = (
-    "ERR the request or transaction would record more than %d bytes in the journal at once; send it"
-    " in parts"
-)
 
 
-def _unwritable(journal: Journal, error: OSError) -> str:
-    return f"{journal.name} cannot be written: {in_words(error)}"
-
-
-class Config(snapshots.Config, Protocol):
+class Config(snapshots.Config, commits.Config, Protocol):
     """The directives used here; read each time, so that CONFIG SET works."""
 
     appendonly: bool
-    appendfsync: str
-    stop_writes_on_bgsave_error: bool
 
 
 class KeyspaceLike(Restorable, Capturable, Protocol):
     """The part of a keyspace that is saved and loaded."""
 
 
-class Hooks:
-    """What a persistence calls; set by server/wiring.
-
-    `on_durable(seq)`; `on_synced()` (the journal was synced; called after `on_durable` if both are
-    due); `on_failed(sentence)` (called while `durable_seq` still says which replies may be sent; it
-    then rises to `last_seq`); `on_writable()` (refused writes are accepted again); `on_queue()`
-    (fewer frames may wait for the disk); `flush_tick()` (commit the effects of this tick so far,
-    called before a capture); `count_changes()`; `on_gap()` (the data has changed without a frame);
-    and, unless it is None, `on_commit(seq, payload)` for every frame.
-
-    `first_effect(seq)` returns an effect for the beginning of the next frame; it is called once,
-    and the effect has at most FIRST_EFFECT_MAX bytes.
-    """
-
-    def __init__(self) -> None:
-        self.on_durable: Callable[[int], None] = lambda seq: None
-        self.on_synced: Callable[[], None] = lambda: None
-        self.on_failed: Callable[[str], None] = lambda sentence: None
-        self.on_writable: Callable[[], None] = lambda: None
-        self.on_queue: Callable[[], None] = lambda: None
-        self.flush_tick: Callable[[], None] = lambda: None
-        self.count_changes: Callable[[], int] = lambda: 0
-        self.on_commit: Callable[[int, bytes], None] | None = None
-        self.on_gap: Callable[[], None] = lambda: None
-        self.first_effect: Callable[[int], bytes] | None = None
-
-
-class Persistence(Hooks):
+class Persistence(Commits):
     """See the module's docstring. All methods are called on the loop's thread.
 
     `base_seq` is the last frame in the base.
-    `frame_bytes` is the size of all frames so far: their payloads, and FRAME_BYTES for each.
     """
 
     def __init__(
@@ -116,26 +70,16 @@ class Persistence(Hooks):
         block_type: BlockType[Any],
     ) -> None:
         """`block_type` is the class Block."""
-        super().__init__()
+        super().__init__(config, machine)
         self.count_changes = lambda: self._changes_seen
-        self._config = config
+        self._config: Config = config
         self._disk = machine.disk
         self._machine = machine
-        self._scheduler = machine.scheduler
-        self._worker = machine.new_worker("millstream-journal", 0)
-        self.last_seq = 0
-        self.durable_seq = 0
-        self.frame_bytes = 0
         self.appendonly = config.appendonly
-        self.attached = False
         self.closing = False
-        self.sync_times = Histogram()
         self.files = DataFiles(machine.disk)
         snapshot_worker = machine.new_worker("millstream-snapshot", _SNAPSHOT_NICENESS)
         self.snapshots = Snapshots(config, self.files, keyspace, self, machine, snapshot_worker)
-        self._journal: Journal | None = None
-        self._ending: list[Journal] = []  # ended by appendonly no, not completely synced yet
-        self._stopped: Journal | None = None  # the journal that `close` waits for
         self.refusal = Refusal(self.snapshots.refuses_writes, self._tell_writable)
         self.unsynced = UnsyncedFrames(self._all_journals, machine.clock)
         self._watch = FileWatch(
@@ -146,7 +90,6 @@ class Persistence(Hooks):
             is_attached=lambda: self.attached,
             is_replacing=lambda: self.snapshots.job is not None,
         )
-        self._older_bytes = 0
         self.base_bytes = 0
         self.base_seq = 0
         self._retry_s = _RETRY_FIRST_S
@@ -156,148 +99,14 @@ class Persistence(Hooks):
             machine, lambda: Loader(machine.disk, keyspace, apply_effects, block_type)
         )
 
-    # ------------------------------------------------------------------------------------ commit
-
-    def commit(self, payload: bytes | None) -> int:
-        """Record one tick's effects; return their sequence number. `durable_seq` says when to send
-        replies.
-
-        None: the effects could not be encoded. The journal then fails, like after a write error,
-        because no frame may follow a missing one.
-        """
-        seq = self.last_seq = self.last_seq + 1
-        journal = self._journal
-        if payload is not None:
-            if self.first_effect is not None:
-                payload = self.first_effect(seq) + payload
-                self.first_effect = None
-            self.frame_bytes += FRAME_BYTES + len(payload)
-        if payload is None and journal is not None:
-            journal.fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
-        elif (
-            payload is None or journal is None or journal.append(seq, payload) or not self.attached
-        ) and not self._ending:
-            self.durable_seq = seq
-        if payload is None:
-            self.on_gap()
-        elif self.on_commit is not None:
-            self.on_commit(seq, payload)
-        return seq
-
-    @property
-    def on_disk_seq(self) -> int:
-        """The last sequence number that is on the disk; -1 while there is no current journal."""
-        journal = self._journal
-        if journal is None or not self.attached or journal.error is not None:
-            return -1
-        return journal.synced_seq
-
-    @property
-    def synced_seq(self) -> int:
-        """The last sequence number that is on the disk or, with `always`, will be on the disk
-        before replies are sent, including the current tick. -1 while there is no current
-        journal."""
-        on_disk = self.on_disk_seq
-        is_always = on_disk >= 0 and self._journal is not None and self._journal.mode == "always"
-        return self.last_seq + 1 if is_always else on_disk
-
-    def sync_soon(self) -> None:
-        """Sync the journal without waiting for the next regular sync; `on_synced` reports the
-        end."""
-        if self._journal is not None:
-            self._journal.sync_soon()
+    # -------------------------------------------------------------------------- refused writes
 
     def writable_error(self) -> bytes | None:
         """The MISCONF error while write commands are refused, else None."""
         return self.refusal.error
 
-    @property
-    def queued_bytes(self) -> int:
-        """Memory used by frames that wait to be written."""
-        queued_bytes = sum(journal.queued_bytes for journal in self._ending)
-        return queued_bytes + (self._journal.queued_bytes if self._journal is not None else 0)
-
-    def is_queue_full(self, limit_bytes: int) -> bool:
-        """Whether to add no frames to the journal for now; `on_queue` reports when to check again.
-        `on_queue` reports written but unsynced frames only after this method returned True."""
-        journal = self._journal
-        if journal is None:
-            return False
-        limit_bytes -= sum(other.queued_bytes for other in self._ending)
-        if not journal.is_full(limit_bytes):
-            return False
-        journal.tell_written = True
-        return journal.is_full(limit_bytes)  # checked again: the worker may have missed the flag
-
-    def make_room(self, payload_bytes: int) -> int:
-        """Ensure space in the journal for a tick's effects of this size; return the maximum size.
-        CommandError when no frame can be that large, and, with the text of `writable_error`, when
-        the disk is full."""
-        if self._journal is None:
-            return UNBOUNDED
-        first_bytes = 0 if self.first_effect is None else FIRST_EFFECT_MAX
-        if payload_bytes + first_bytes > frames.PAYLOAD_MAX:
-            raise CommandError(TOO_LARGE % frames.PAYLOAD_MAX)
-        try:
-            return self._journal.make_room(payload_bytes + first_bytes) - first_bytes
-        except OSError as error:
-            raise CommandError(misconf(error).decode()) from error
-
     def _tell_writable(self) -> None:
         self._scheduler.call_soon_threadsafe(self.on_writable)
-
-    def _all_journals(self) -> list[Journal]:
-        now = self._journal or self._stopped
-        return [*self._ending, *([now] if now is not None else [])]
-
-    # Callbacks of a journal, from any thread; they are posted to the loop.
-
-    def journal_synced(self, journal: Journal, seq: int) -> None:
-        post(self._scheduler, self._on_synced, journal, seq)
-
-    def journal_failed(self, journal: Journal, error: OSError) -> None:
-        post(self._scheduler, self._on_journal_failed, journal, error)
-
-    def journal_written(self, journal: Journal, seq: int) -> None:
-        post(self._scheduler, self._on_written, journal, seq)
-
-    def journal_space(self, journal: Journal, error: OSError | None) -> None:
-        post(self._scheduler, self._on_space, journal, error)
-
-    def _on_synced(self, journal: Journal, seq: int) -> None:
-        if journal is self._journal and self.attached and seq > self.durable_seq:
-            self.durable_seq = seq
-            self.on_durable(seq)
-        elif journal in self._ending:
-            self._on_ending_synced(journal, seq)
-        self.on_synced()
-        self.on_queue()
-
-    def _on_ending_synced(self, journal: Journal, seq: int) -> None:
-        """Release the replies that wait for a journal that appendonly no has ended."""
-        self.durable_seq = max(self.durable_seq, seq)
-        self.on_durable(seq)
-        if seq == journal.last_seq:
-            self._ending.remove(journal)
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """A journal that appendonly no has ended is complete: release the replies that waited only
-        for it."""
-        journal = self._journal
-        if journal is None or not self.attached:
-            self._raise_durable()
-        elif not self._ending:
-            reached = journal.synced_seq if journal.mode == "always" else journal.written_seq
-            self.durable_seq = max(self.durable_seq, reached)
-            self.on_durable(self.durable_seq)
-
-    def _on_written(self, journal: Journal, seq: int) -> None:
-        """Under everysec and no: the worker has written frames from before the change of modes."""
-        if journal is self._journal and self.attached and journal.mode != "always":
-            self.durable_seq = max(self.durable_seq, seq)
-            self.on_durable(self.durable_seq)
-        self.on_queue()
 
     def _on_space(self, journal: Journal, error: OSError | None) -> None:
         if journal is not self._journal:
@@ -320,7 +129,7 @@ class Persistence(Hooks):
     # ---------------------------------------------------------------------------------- recovery
 
     def _on_journal_failed(self, journal: Journal, error: OSError) -> None:
-        sentence = _unwritable(journal, error)
+        sentence = unwritable(journal, error)
         if journal in self._ending:
             self._on_ending_failed(journal, sentence)
         if journal is not self._journal:
@@ -335,31 +144,6 @@ class Persistence(Hooks):
         self._drop_journal()
         self.snapshots.cancel()
         self._retry_later()
-
-    def _on_ending_failed(self, journal: Journal, sentence: str) -> None:
-        self._ending.remove(journal)
-        log.error("%s", sentence)
-        self.on_failed(sentence)
-        self._catch_up()
-        self.on_queue()
-
-    def _drop_journal(self) -> None:
-        """Continue without a journal: no reply waits any more."""
-        if self._journal is not None:
-            if self.attached:
-                self._older_bytes += self._journal.size_bytes
-            self._journal.abandon()
-        self._journal = None
-        self.attached = False
-        self._raise_durable()
-        self.on_queue()
-
-    def _raise_durable(self) -> None:
-        """Release all replies, except those that wait for a journal that appendonly no has
-        ended."""
-        if self.durable_seq < self.last_seq and not self._ending:
-            self.durable_seq = self.last_seq
-            self.on_durable(self.last_seq)
 
     def _retry_later(self) -> None:
         if not self._retry_set and not self.closing:
@@ -405,32 +189,6 @@ class Persistence(Hooks):
     def begins_snapshot(self) -> bool:
         self.flush_tick()
         return self._journal is None or self._journal.error is None
-
-    def switch_journal(self, opened: JournalFile) -> None:
-        if self._journal is not None:
-            self._older_bytes += self._journal.size_bytes
-            self._journal.rotate(opened)
-        else:
-            self._journal = self._new_journal(opened)
-
-    def _new_journal(self, opened: JournalFile) -> Journal:
-        journal = Journal(
-            opened,
-            self.last_seq + 1,
-            self._config.appendfsync,
-            self._worker,
-            self,
-            self._config.journal_reserve_size,
-        )
-        journal.sync_file = self._sync_timed
-        journal.request_space()
-        return journal
-
-    def _sync_timed(self, file: File) -> None:
-        """Sync a journal, on the worker's thread."""
-        begun_ns = time.perf_counter_ns()
-        file.sync()
-        self.sync_times.add(time.perf_counter_ns() - begun_ns)
 
     def snapshot_succeeded(self, size_bytes: int, seq: int) -> None:
         if self.refusal.lost is not None:
@@ -511,20 +269,6 @@ class Persistence(Hooks):
         journal = self._journal.size_bytes if self._journal is not None else 0
         return self.base_bytes + self._older_bytes + journal
 
-    def set_fsync(self, mode: str) -> None:
-        """CONFIG SET appendfsync. It applies from the next frame on; the loop does not wait."""
-        journal = self._journal
-        if journal is None:
-            return
-        journal.set_mode(mode)
-        if self.attached and journal.error is None:
-            if mode != "always":
-                self.durable_seq = max(self.durable_seq, journal.written_seq)
-            else:  # earlier data is shown again when it is durable
-                self.durable_seq = min(self.durable_seq, journal.synced_seq)
-            self.on_durable(self.durable_seq)
-        self.on_queue()
-
     def set_appendonly(self, wanted: bool) -> None:
         """CONFIG SET appendonly. On: a journal becomes current when its base is written."""
         if wanted == self.appendonly or self.closing or self.loading:
@@ -546,18 +290,6 @@ class Persistence(Hooks):
         else:
             self.snapshots.scheduled = "rewrite"
 
-    def _end_journal(self) -> None:
-        """Continue without a journal. Replies that wait for this one are released when it is
-        synced."""
-        journal, self._journal = self._journal, None
-        attached, self.attached = self.attached, False
-        if journal is not None:
-            self._older_bytes += journal.size_bytes
-            if attached:
-                self._ending.append(journal)
-            journal.end()
-        self.on_queue()
-
     def _stop_journal(self) -> bool:
         """Write and sync all recorded effects; False when that fails or there is no current
         journal."""
@@ -574,7 +306,7 @@ class Persistence(Hooks):
             synced = False
             if attached:
                 self.unsynced.note_failed(journal, self.last_seq)
-                sentence = _unwritable(journal, error)
+                sentence = unwritable(journal, error)
                 log.error("%s", sentence)
                 self.on_failed(sentence)
         self._raise_durable()
@@ -624,19 +356,6 @@ class Persistence(Hooks):
         self._worker.stop()
         self._disk.unlock()
         return saved and ended
-
-    def _finish_ending(self) -> bool:
-        """Release the replies that wait for ended journals, because the loop will not run the
-        worker's callbacks any more. False if one of these journals is not completely on the
-        disk."""
-        failed = False
-        for journal in list(self._ending):
-            if journal.error is None:
-                self._on_ending_synced(journal, journal.last_seq)
-            else:
-                failed = True
-                self._on_ending_failed(journal, _unwritable(journal, journal.error))
-        return not failed
 
     def _write_last_base(self) -> bool:
         try:
