@@ -20,7 +20,7 @@ from millstream.glob import matcher
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.keyspace import Database
+    from millstream.storage.streams.database import Database
     from millstream.storage.streams.stream import Stream
 
 RELOAD_OPTIONS = "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."

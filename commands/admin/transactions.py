@@ -17,7 +17,7 @@ from millstream.storage.streams.watch import begin_watch, is_changed
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.keyspace import Database
+    from millstream.storage.streams.database import Database
 
 Watches = dict[tuple[int, bytes], tuple["Database", tuple[Any, ...]]]
 

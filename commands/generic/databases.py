@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.database import Database
     from millstream.storage.streams.key_walk import KeyIterator
-    from millstream.storage.streams.keyspace import Database, Keyspace
+    from millstream.storage.streams.keyspace import Keyspace
 
 SCAN_COUNT = 10  # keys looked at by a SCAN without COUNT
 SCAN_COUNT_MAX = 10_000  # and by one that asks for more: others have their turn between two calls

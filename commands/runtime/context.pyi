@@ -5,7 +5,8 @@ from millstream.commands.access.users import User
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.effects import Effects
 from millstream.commands.runtime.host import Outside
-from millstream.storage.streams.keyspace import Database, Keyspace
+from millstream.storage.streams.database import Database
+from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 class Session:

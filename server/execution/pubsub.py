@@ -167,8 +167,3 @@ class PubSub:
     def pattern_count(self) -> int:
         """Different patterns, however many clients listen to each."""
         return len(self._patterns)
-
-    @property
-    def client_count(self) -> int:
-        """Clients with a subscription."""
-        return len(self._clients)

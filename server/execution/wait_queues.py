@@ -16,8 +16,8 @@ from typing import Any
 
 from millstream.commands.runtime.replies import BlockedRead, Wait
 from millstream.server.execution.timers import Alarm
+from millstream.storage.streams.database import Database
 from millstream.storage.streams.group import Group
-from millstream.storage.streams.keyspace import Database
 from millstream.storage.streams.stream import Stream
 
 Attempt = Callable[["Waiter"], bool]

@@ -25,8 +25,9 @@ from millstream.storage.streams.stream import Stream
 if TYPE_CHECKING:
     from millstream.server.app import Server
     from millstream.server.metrics.server_series import Lines
+    from millstream.storage.streams.database import Database
     from millstream.storage.streams.group import Group
-    from millstream.storage.streams.keyspace import Database, Keyspace
+    from millstream.storage.streams.keyspace import Keyspace
 
 Place = tuple[int, bytes]
 

@@ -18,8 +18,9 @@ from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.storage.blocks.block import Block
+    from millstream.storage.streams.database import Database
     from millstream.storage.streams.key_slots import KeySlots
-    from millstream.storage.streams.keyspace import Database, Keyspace
+    from millstream.storage.streams.keyspace import Keyspace
 
 
 # A batch of small streams is full at this size, which is soon written.

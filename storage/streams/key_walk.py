@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from millstream.storage.streams.key_slots import SLOTS
 
 if TYPE_CHECKING:
-    from millstream.storage.streams.keyspace import Database, Keyspace
+    from millstream.storage.streams.database import Database
+    from millstream.storage.streams.keyspace import Keyspace
 
 
 class KeyIterator:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from millstream.storage.streams.keyspace import Database, Keyspace
+from millstream.storage.streams.database import Database
+from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 

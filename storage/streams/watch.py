@@ -6,7 +6,7 @@ change in place, which their counters show.
 
 from __future__ import annotations
 
-from millstream.storage.streams.keyspace import Database
+from millstream.storage.streams.database import Database
 from millstream.storage.streams.stream import Stream
 
 

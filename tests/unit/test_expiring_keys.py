@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.support.captures import each
 
 from millstream.storage.streams.capture import Captured
-from millstream.storage.streams.keyspace import Database, Keyspace
+from millstream.storage.streams.database import Database
+from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.swap import swap_databases
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])

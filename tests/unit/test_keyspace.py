@@ -11,7 +11,8 @@ import pytest
 from tests.support.captures import each, whole
 
 from millstream.storage.streams.capture import Capture
-from millstream.storage.streams.keyspace import Database, Keyspace
+from millstream.storage.streams.database import Database
+from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.swap import swap_databases
 

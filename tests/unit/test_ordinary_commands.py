@@ -266,7 +266,7 @@ def test_reset_goes_back_to_the_beginning(room: Room) -> None:
     assert (me.db_index, me.resp, me.name, me.no_evict) == (0, 2, b"", False)
     assert not me.authenticated
     assert (me.queue, me.channels, me.patterns, me.monitoring) == (None, {}, {}, False)
-    assert (me.reply_mode, room.process.pubsub.client_count) == ("on", 0)
+    assert (me.reply_mode, room.process.pubsub.listeners_of(b"news")) == ("on", 0)
     assert me.lib_name == b"lib"
 
 

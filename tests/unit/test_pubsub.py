@@ -64,7 +64,6 @@ def test_subscriptions_are_those_of_a_naive_model(actions: list[tuple[str, int, 
         assert list(listener.patterns) == globs
     assert set(pubsub.channels()) == {name for names in channels for name in names}
     assert pubsub.pattern_count == len({glob for globs in patterns for glob in globs})
-    assert pubsub.client_count == sum(map(bool, map(list.__add__, channels, patterns)))
     for channel in NAMES:
         times = [
             (channel in names) + sum(matches(glob, channel) for glob in globs)
@@ -97,7 +96,7 @@ def test_a_pattern_that_is_too_long_changes_nothing() -> None:
     pubsub, listener = made(), Listener()
     with pytest.raises(CommandError):
         pubsub.subscribe_pattern(listener, b"*" * 100_000)
-    assert (pubsub.pattern_count, pubsub.client_count, listener.patterns) == (0, 0, {})
+    assert (pubsub.pattern_count, listener.patterns) == (0, {})
 
 
 def test_keyspace_events_have_two_channels_each_with_its_switch() -> None:
