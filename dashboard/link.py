@@ -16,7 +16,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from millstream.remote import add_password, reason_of
+from millstream.remote import add_password, connect_reason_of, reason_of
 
 TIMEOUT_S = 10.0
 Word = bytes | str | int
@@ -46,6 +46,7 @@ class Link:
         settings = self._pool.connection_kwargs
         add_password(settings)
         self.name = str(settings.get("path") or f"{settings.get('host')}:{settings.get('port')}")
+        self._uses_tls = url.startswith("rediss:")
         self._connection: AbstractConnection | None = None
         self._lock = asyncio.Lock()
         self._db = 0
@@ -64,8 +65,14 @@ class Link:
             try:
                 return await self._send(requests, db)
             except (RedisError, OSError) as problem:
+                is_connected = self._connection is not None
                 await self._drop()
-                raise Unavailable(f"{self.name}: {reason_of(problem)}") from problem
+                reason = (
+                    reason_of(problem)
+                    if is_connected
+                    else connect_reason_of(problem, uses_tls=self._uses_tls)
+                )
+                raise Unavailable(f"{self.name}: {reason}") from problem
             except asyncio.CancelledError:  # replies may be left in the connection
                 await self._drop()
                 raise

@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from millstream.remote import add_password, reason_of
+from millstream.remote import add_password, connect_reason_of, reason_of
 
 DEFAULT_URL = "redis://127.0.0.1:6455"
 Word = bytes | str | int
@@ -64,7 +64,8 @@ class Server:
         try:
             self._connection.connect()
         except (redis.RedisError, OSError) as problem:
-            raise ToolError(f"{self.name}: {reason_of(problem)}") from problem
+            reason = connect_reason_of(problem, uses_tls=url.startswith("rediss:"))
+            raise ToolError(f"{self.name}: {reason}") from problem
 
     def close(self) -> None:
         self._connection.disconnect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from typing import Any
 
 Request = tuple[bytes | str | int, ...]
@@ -22,6 +23,25 @@ def reason_of(problem: BaseException) -> str:
     reason = origin if isinstance(origin, OSError) else problem
     text = getattr(reason, "strerror", None) or str(reason)
     return " ".join(str(text).split()).rstrip(".") or type(problem).__name__
+
+
+def connect_reason_of(problem: BaseException, *, uses_tls: bool) -> str:
+    """The same for a connection that was never made, with what to do about TLS. A server closes a
+    connection without a word when a client does not speak TLS, or lacks a certificate."""
+    reason = reason_of(problem)
+    origin = problem.__cause__ or problem.__context__
+    if isinstance(origin, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted: {origin.verify_message}; ?ssl_ca_certs=FILE in the "
+            "URL names the authority"
+        )
+    if isinstance(origin, ssl.SSLError) and origin.reason == "WRONG_VERSION_NUMBER":
+        return "this port does not speak TLS; a URL with redis:// connects without TLS"
+    if "closed by server" not in reason and not isinstance(origin, ConnectionResetError):
+        return reason
+    if uses_tls:
+        return f"{reason}; it may require ?ssl_certfile=FILE&ssl_keyfile=FILE in the URL"
+    return f"{reason}; a port with TLS needs a URL with rediss://"
 
 
 def oldest_requests(key: bytes, group: bytes, last_delivered_id: bytes) -> list[Request]:

@@ -93,13 +93,25 @@ def test_health_over_tls_a_unix_socket_and_with_a_password(
     server = new_server("data", {**authority.directives(), **given}).start()
     trusted = f"rediss://127.0.0.1:{port}?ssl_ca_certs={authority.file}"
     assert run("health", trusted).stdout == "PONG\n"
-    assert "certificate" in refused(run("health", f"rediss://127.0.0.1:{port}"))
+    assert "?ssl_ca_certs=FILE" in refused(run("health", f"rediss://127.0.0.1:{port}"))
+    assert "needs a URL with rediss://" in refused(run("health", f"redis://127.0.0.1:{port}"))
+    without = f"rediss://127.0.0.1:{server.port}"
+    assert "does not speak TLS" in refused(run("health", without))
     assert run("health", f"unix://{path}").stdout == "PONG\n"
     with server.client() as client:
         assert client.call("CONFIG", "SET", "requirepass", "secret") == Simple("OK")
     assert run("health", url_of(server)).stdout == "NOAUTH\n"
     assert run("health", url_of(server), REDISCLI_AUTH="secret").stdout == "PONG\n"
     assert "password" in refused(run("health", url_of(server), REDISCLI_AUTH="wrong"))
+
+
+def test_a_missing_certificate_of_the_client_is_named(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    authority, port = Authority(tmp_path), free_port()
+    new_server("data", {**authority.directives(), "tls-port": str(port)}).start()
+    url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={authority.file}"
+    assert "?ssl_certfile=FILE" in refused(run("health", url))
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://127.0.0.1:port", "redis://[::1"])
