@@ -3,6 +3,7 @@
 "use strict";
 
 const ROWS_MAX = 200;
+const HISTORY_S = 900; // what the chart shows
 
 function two(number) {
   return String(number).padStart(2, "0");
@@ -42,20 +43,28 @@ function drawRates() {
     grid: { stroke: colour("--line"), width: 1 },
     ticks: { stroke: colour("--line"), width: 1 },
   };
+  const times = column(0);
+  const end = times[times.length - 1];
   if (chart) chart.destroy();
   chart = new uPlot(
     {
       width: Math.max(place.clientWidth - 16, 240),
       height: 180,
       legend: { show: false },
-      scales: { y: { range: (u, low, high) => [0, Math.max(high * 1.1, 1)] } },
-      axes: [axis, { ...axis, size: 60 }],
+      scales: {
+        x: { range: () => [end - HISTORY_S, end] },
+        y: { range: (u, low, high) => [0, Math.max(high * 1.1, 1)] },
+      },
+      axes: [
+        { ...axis, values: (u, moments) => moments.map((one) => localText(new Date(one * 1000)).slice(11, 16)) },
+        { ...axis, size: 60 },
+      ],
       series: [
         {},
         { stroke: colour("--accent"), width: 2, fill: colour("--accent-soft"), points: { show: false } },
       ],
     },
-    [column(0), column(1)],
+    [times, column(1)],
     place,
   );
 }

@@ -154,6 +154,7 @@ def test_the_chart_is_also_a_table(board: Board, visit: Visits) -> None:
     page = visit().page
     page.goto(board.path("/stream", b"orders"))
     page.locator(".chart canvas").wait_for(timeout=20_000)
+    assert page.evaluate("chart.scales.x.max - chart.scales.x.min") == 900
     page.get_by_text("Rates as a table").click()
     assert page.locator("table.rates tbody tr").first.locator("td").nth(1).inner_text() == "0/s"
 
