@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.host import Client
@@ -15,7 +14,6 @@ from millstream.server.net.tls import common_name
 if TYPE_CHECKING:
     from millstream.server.app import Server
 
-KEEPALIVE_MAX_S = 32_767  # the maximum of Linux
 STOP_GRACE_S = 2.0
 LOOPBACK = ("127.", "::1", "::ffff:127.")
 
@@ -59,10 +57,7 @@ class ClientRegistry:
         self._log_in_by_certificate(client)
         self.clients[client.id] = client
         if self._server.config.tcp_keepalive:
-            with contextlib.suppress(OSError):
-                _keep_alive(
-                    client.transport.get_extra_info("socket"), self._server.config.tcp_keepalive
-                )
+            client.keep_alive(self._server.config.tcp_keepalive)
 
     def _refusal(self, client: Connection) -> bytes | None:
         if self._server.stopping.is_set():
@@ -78,8 +73,10 @@ class ClientRegistry:
 
     def _log_in_by_certificate(self, client: Connection) -> None:
         """tls-auth-clients-user: the client is the user that its certificate names."""
+        if self._server.config.tls_auth_clients_user == "off":
+            return
         tls = client.transport.get_extra_info("ssl_object")
-        if tls is not None and self._server.config.tls_auth_clients_user != "off":
+        if tls is not None:
             self._server.access.log_in_by_certificate(client, common_name(tls) or "")
 
     def closed(self, client: Connection) -> None:
@@ -154,13 +151,3 @@ def _listens(client: Client) -> bool:
 def is_loopback(address: str) -> bool:
     """Whether a client's address, with or without port, is of this machine."""
     return address.lstrip("[").startswith(LOOPBACK)
-
-
-def _keep_alive(connection: socket.socket, idle_s: int) -> None:
-    """Set TCP keepalive as Redis does: the first probe after `idle_s`, three more at intervals of a
-    third. The system limits the time; on a connection that has just closed the call fails."""
-    idle_s = min(idle_s, KEEPALIVE_MAX_S)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // 3))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

@@ -134,8 +134,15 @@ cdef class Context:
     cpdef Stream read_stream(self, bytes key):
         """The stream at a key for a command that reads it; None when there is none, WRONGTYPE when
         the key holds something else. A hit or a miss is counted, and a miss is reported."""
-        cdef Slice view = Slice(key, len(key))
-        return self.read_stream_at(&view)
+        cdef Stream stream
+        cdef Slice view
+        self.keyspace.hits += 1
+        stream = self.db.find(key)
+        if stream is None:
+            view = Slice(key, len(key))
+            self.keyspace.hits -= 1
+            self.count_miss(&view)
+        return stream
 
     cdef Stream read_for_update_at(self, Slice* key):
         """As `read_for_update`, for a key in a request."""

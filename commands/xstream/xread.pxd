@@ -22,9 +22,9 @@ cdef class StreamsRead(BlockedRead):
     # Positions of the streams that are read from their last entry on, whichever that is then.
     cdef list from_last
 
-    cdef int take_streams(self, Context ctx, Args args) except -1
+    cdef list take_streams(self, Context ctx, Args args)
     cdef tuple take_after(self, Args args, Stream stream)
-    cdef reply(self, Context ctx)
+    cdef reply(self, Context ctx, list streams)
     cdef limited(self, Context ctx, list ranges)
 
 

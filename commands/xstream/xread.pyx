@@ -133,8 +133,7 @@ def xread(Context ctx not None, Args args not None):
     read = StreamsRead.__new__(StreamsRead)
     read.db_index = ctx.db.index
     read.limits = limits
-    read.take_streams(ctx, args)
-    reply = read.reply(ctx)
+    reply = read.reply(ctx, read.take_streams(ctx, args))
     if reply is None and timeout_ms >= 0:
         return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
     return NULL_ARRAY if reply is None else reply
@@ -204,8 +203,10 @@ cdef class StreamsRead(BlockedRead):
 
     needs_stream = True
 
-    cdef int take_streams(self, Context ctx, Args args) except -1:
-        """The keys and ids; `$` and `+` are resolved now, `+` once more at each attempt."""
+    cdef list take_streams(self, Context ctx, Args args):
+        """The keys and ids; `$` and `+` are resolved now, `+` once more at each attempt. Returns the
+        streams."""
+        cdef list streams = []
         cdef Py_ssize_t count = (args.count - args.pos) // 2
         cdef Py_ssize_t first = args.pos
         cdef Py_ssize_t i
@@ -216,12 +217,13 @@ cdef class StreamsRead(BlockedRead):
         args.pos += count
         for i in range(count):
             stream = ctx.read_stream_at(&args.items[first + i])
+            streams.append(stream)
             self.keys.append((self.db_index, ctx.db.key_of(&args.items[first + i])))
             word = &args.items[args.pos]
             if word.size == 1 and word.ptr[0] == c'+':
                 self.from_last.append(i)
             self.after.append(self.take_after(args, stream))
-        return 0
+        return streams
 
     cdef tuple take_after(self, Args args, Stream stream):
         cdef Slice* word = &args.items[args.pos]
@@ -236,16 +238,25 @@ cdef class StreamsRead(BlockedRead):
         args.take_id(&found, False, 0)
         return found.ms, found.seq
 
-    cdef reply(self, Context ctx):
-        """What is there of each stream, None when there is nothing of any. That is one more look-up
-        of each, as in Redis."""
+    cdef reply(self, Context ctx, list streams):
+        """What is there of each of its streams, None when there is nothing of any. In Redis that is
+        one more look-up of each, and counts as such."""
         cdef Stream stream
         cdef EntryRange entries
         cdef uint64_t left = self.limits.all_entries
-        ranges = []
-        for (_, key), (ms, seq) in zip(self.keys, self.after):
-            stream = ctx.read_stream(key)
-            if stream is not None and stream.has_newer(ms, seq):
+        cdef uint64_t ms, seq
+        cdef Py_ssize_t i
+        cdef bytes key
+        cdef list ranges = []
+        for i in range(len(streams)):
+            stream = streams[i]
+            key = (<tuple>self.keys[i])[1]
+            if stream is None:
+                ctx.read_stream(key)
+                continue
+            ctx.count_hits(1)
+            ms, seq = <tuple>self.after[i]
+            if stream.has_newer(ms, seq):
                 entries = make_range(stream, False, min(self.limits.entries, left))
                 entries.start.ms = ms
                 entries.start.seq = seq
@@ -293,12 +304,14 @@ cdef class StreamsRead(BlockedRead):
         """WRONGTYPE when any of the keys holds something else now, as if XREAD were sent again. The
         look-ups count again, too."""
         cdef Stream stream
+        cdef list streams = []
         cdef Py_ssize_t i
         for i in range(len(self.keys)):
             stream = ctx.read_stream((<tuple>self.keys[i])[1])
-            if stream is not None and i in self.from_last:
+            streams.append(stream)
+            if self.from_last and stream is not None and i in self.from_last:
                 self.after[i] = before_last(stream)
-        return self.reply(ctx)
+        return self.reply(ctx, streams)
 
 
 cdef tuple before_last(Stream stream):

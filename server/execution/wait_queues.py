@@ -10,7 +10,7 @@ joins the tail when it blocks again; one that finds nothing keeps its place.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,11 +48,12 @@ class GroupQueue:
 
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()
-        self.kinds: Counter[object] = Counter()
+        self.kinds: dict[object, int] = {}
 
     def add(self, waiter: Waiter) -> None:
         self.waiters[waiter] = None
-        self.kinds[waiter.read.kind] += 1
+        kind = waiter.read.kind
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def remove(self, waiter: Waiter) -> None:
         if waiter in self.waiters:
@@ -66,8 +67,10 @@ class GroupQueue:
         """Try one after the other. What one read of a kind does not find, the others of that kind
         do not find either; a served one has left the queue."""
         empty_handed: set[object] = set()
-        while any(kind not in empty_handed for kind in self.kinds):
-            waiter = next(w for w in self.waiters if w.read.kind not in empty_handed)
+        while not self.kinds.keys() <= empty_handed:
+            for waiter in self.waiters:
+                if waiter.read.kind not in empty_handed:
+                    break
             if not attempt(waiter):
                 empty_handed.add(waiter.read.kind)
 
@@ -81,11 +84,9 @@ class KeyQueue:
         self.plain: dict[Waiter, None] = {}
         self.groups: dict[bytes, GroupQueue] = {}
 
-    def add(self, waiter: Waiter) -> None:
+    def join_group(self, waiter: Waiter) -> None:
         name = waiter.read.group
-        if name is None:
-            self.plain[waiter] = None
-            return
+        assert name is not None
         if name not in self.groups:
             self.groups[name] = GroupQueue()
         self.groups[name].add(waiter)
@@ -117,13 +118,18 @@ class Waiting:
     def add(self, client: Any, wait: Wait) -> Waiter:
         """File a blocked client under each key it waits on."""
         waiter = Waiter(client, wait)
-        for db_index, key in dict.fromkeys(waiter.read.keys):
+        is_plain, places = waiter.is_plain, waiter.places
+        keys = waiter.read.keys
+        for db_index, key in keys if len(keys) == 1 else dict.fromkeys(keys):
             waiting = self._databases[db_index].waiting
-            if key not in waiting:
-                waiting[key] = KeyQueue()
-            queue = waiting[key]
-            queue.add(waiter)
-            waiter.places.append((waiting, key, queue))
+            queue = waiting.get(key)
+            if queue is None:
+                queue = waiting[key] = KeyQueue()
+            if is_plain:
+                queue.plain[waiter] = None
+            else:
+                queue.join_group(waiter)
+            places.append((waiting, key, queue))
         self.count += 1
         self.timed_count += waiter.is_timed
         return waiter

@@ -21,6 +21,7 @@ from millstream.server.protocol.outbox cimport UNREAD_MAX, Client
 from millstream.storage.blocks.lazyfree import discard_items
 
 cdef enum:
+    KEEPALIVE_MAX_S = 32767  # the maximum of Linux
     # Pieces shorter than this are joined, up to this length, to be sent together.
     JOIN_BYTES = 65536
     # Maximum passed to the transport: more than it buffers before it reports a full socket.
@@ -30,7 +31,20 @@ cdef extern from "<sys/socket.h>":
     enum:
         MSG_DONTWAIT
         MSG_NOSIGNAL
+        SOL_SOCKET
+        SO_KEEPALIVE
     ssize_t send(int socket, const void* data, size_t size, int flags)
+    int setsockopt(int socket, int level, int option, const void* value, unsigned int size)
+
+cdef extern from "<netinet/in.h>":
+    enum:
+        IPPROTO_TCP
+
+cdef extern from "<netinet/tcp.h>":
+    enum:
+        TCP_KEEPIDLE
+        TCP_KEEPINTVL
+        TCP_KEEPCNT
 
 
 cdef str name_of(address):
@@ -40,6 +54,10 @@ cdef str name_of(address):
         return f"{address}:0"
     host, port = address[0], address[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+cdef int set_option(int file_number, int level, int option, int value) noexcept:
+    return setsockopt(file_number, level, option, &value, sizeof(int))
 
 
 cdef class Connection(Client):
@@ -64,6 +82,18 @@ cdef class Connection(Client):
             self.address = name_of(transport.get_extra_info("peername"))
         self.executor.attach(self)
         self.server.client_opened(self)
+
+    def keep_alive(self, int idle_s) -> None:
+        """Set TCP keepalive as Redis does: the first probe after `idle_s`, three more at intervals
+        of a third. On a connection that has just closed it fails, without effect. The transport's
+        methods would make an object and a system call more for each option."""
+        if self.is_unix or self.file_number < 0:
+            return
+        idle_s = min(idle_s, KEEPALIVE_MAX_S)
+        set_option(self.file_number, SOL_SOCKET, SO_KEEPALIVE, 1)
+        set_option(self.file_number, IPPROTO_TCP, TCP_KEEPIDLE, idle_s)
+        set_option(self.file_number, IPPROTO_TCP, TCP_KEEPINTVL, max(1, idle_s // 3))
+        set_option(self.file_number, IPPROTO_TCP, TCP_KEEPCNT, 3)
 
     def data_received(self, bytes data) -> None:
         if self.closed:
