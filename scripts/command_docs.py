@@ -5,17 +5,15 @@ and those of commands and decisions in the site's navigation.
                                       docs/metrics.md, and two lists in mkdocs.yml
     scripts/command_docs.py --check   exit code 1 if they are not current
 
-A command's page comes from its row in the registry and the docstring of its handler. Longer text is
+A command's page comes from its row in the registry. Longer text is
 written by hand into the page itself, between the two marks of DETAILS, and is kept. In
 docs/configuration.md and docs/metrics.md only the part between the two marks is generated.
 """
 
-import inspect
 import re
 import sys
 from pathlib import Path
 
-from millstream.commands.table.introspection import categories
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS, Command
 from millstream.commands.table.syntax import shown_syntax
@@ -51,11 +49,8 @@ def file_name(row: Command) -> str:
 
 
 def description(row: Command) -> str:
-    """The handler's docstring, unwrapped into paragraphs; empty if it has none."""
-    text = inspect.getdoc(row.handler) or ""
-    # A compiled handler's docstring may begin with its signature.
-    text = re.sub(r"\A\w+\(ctx[^\n]*\n+", "", text).strip()
-    paragraphs = (paragraph.split("\n") for paragraph in re.split(r"\n\s*\n", text))
+    """The description in the row, unwrapped into paragraphs."""
+    paragraphs = (lines.split("\n") for lines in re.split(r"\n\s*\n", row.description))
     kept = [
         "\n".join(lines) if any(line.startswith((" ", "-", "*", "|")) for line in lines)
         else " ".join(lines)
@@ -66,7 +61,7 @@ def description(row: Command) -> str:
 
 def facts(row: Command) -> list[str]:
     flags = ", ".join(f"`{flag}`" for flag in sorted(row.flags)) or "none"
-    names = ", ".join(f"`@{name}`" for name in categories(row))
+    names = ", ".join(f"`@{name}`" for name in sorted(row.categories))
     return [
         f"| since | {row.since} |",
         f"| complexity | {row.complexity} |",

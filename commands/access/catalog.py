@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from millstream.commands.table.introspection import categories
+import millstream.commands.table.introspection  # noqa: F401  COMMAND is the first row
 from millstream.commands.table.registry import COMMANDS, Command, registered_count
 
 # All categories of Redis, in its order. Some have no command here; rules may name them.
@@ -63,13 +63,13 @@ class Catalog:
         return self._entries
 
     def _add(self, row: Command) -> None:
-        entry = self._entry(row.name, categories(row))
+        entry = self._entry(row.name, row.categories)
         entry.is_container = bool(row.subcommands)
         for sub in row.subcommands.values():
-            self._child(entry, sub.name, categories(sub))
+            self._child(entry, sub.name, sub.categories)
         if row.writes_with is not None:
             name = f"{row.name}|{row.writes_with.decode().lower()}"
-            self._child(entry, name, {*categories(row), "write"} - {"read"})
+            self._child(entry, name, {*row.categories, "write"} - {"read"})
 
     def _entry(self, name: str, found: Iterable[str]) -> Entry:
         if name not in self._entries:

@@ -14,7 +14,6 @@ from millstream.encoding cimport Slice
 
 from millstream.commands.access.catalog import all_entries, find_entry
 from millstream.commands.access.verdict import CHANNELS, OPTIONS_START, use_of
-from millstream.commands.table.keyspecs import key_specs
 from millstream.glob import is_literal
 
 cdef enum:
@@ -34,28 +33,28 @@ cdef class Demand:
         self.name = command.name + suffix
         self.number = entry.number
         self.open_to_all = "no_auth" in command.flags
-        self.uses_channels = command.name in CHANNELS
+        self.uses_channels = bool(command.traits & CHANNELS.keys())
         self.find_places(command)
         if option is None and command.writes_with is not None:
             self.option = command.writes_with
             self.with_option = Demand(command, command.writes_with)
 
     def find_places(self, command):
-        specs = key_specs(command)
+        specs = command.key_specs
         self.use = 0
         for spec in specs:
             flags = spec.flags.split()
             # What depends on the options may be everything.
             self.use |= 3 if "variable_flags" in flags else use_of(flags)
         self.first, self.last, self.step = command.keys
-        if command.keyword is not None:
+        if not specs:
+            self.place = NO_KEYS
+        elif specs[0].keyword:
             # Options of XREADGROUP may stand before GROUP, where COMMAND's key spec begins.
-            self.first = 2 if command.keyword[1] == 2 else 1
+            self.first = 2 if specs[0].first == 2 else 1
             self.place = AFTER_STREAMS
-        elif command.find_keys is not None:
-            self.place = ELSEWHERE
         else:
-            self.place = IN_A_ROW if specs else NO_KEYS
+            self.place = ELSEWHERE if specs[0].counted else IN_A_ROW
 
     cdef Demand of(self, Args args):
         """The demand of this request: another one with the option that writes."""

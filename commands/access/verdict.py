@@ -18,13 +18,8 @@ from millstream.glob import matcher
 
 # The option of `writes_with` stands after the words that every request has.
 OPTIONS_START = 4
-# The channels of a command: from a word on, only the first or all, and whether they are patterns.
-CHANNELS: dict[str, tuple[slice, bool]] = {
-    "publish": (slice(1, 2), False),
-    "subscribe": (slice(1, None), False),
-    "psubscribe": (slice(1, None), True),
-}
-NO_CHANNELS: tuple[slice, bool] = (slice(0), False)
+# The words of a request that are channels, by the trait of its command.
+CHANNELS = {"channel": slice(1, 2), "channels": slice(1, None), "patterns": slice(1, None)}
 USE_OF_FLAG = {"access": READ, "insert": WRITE, "delete": WRITE, "update": WRITE}
 
 COMMAND, KEY, CHANNEL, AUTH = "command", "key", "channel", "auth"
@@ -87,7 +82,7 @@ def keys_of(row: Command, words: list[bytes]) -> list[tuple[bytes, int]]:
     """The keys of a request and their use; none when the words are wrong, because then the command
     is refused anyway."""
     try:
-        found = list(keys_with_flags(row, words))
+        found = list(keys_with_flags(row.key_specs, words))
     except (CommandError, IndexError, ValueError):
         return []
     return [(key, use_of(flags)) for key, flags in found]
@@ -123,11 +118,10 @@ def _lacking(selector: Selector, row: Command, words: list[bytes]) -> tuple[str,
     for at, (key, use) in enumerate(keys_of(row, words), start=1):
         if not allows_key(selector, key, use):
             return KEY, at, key
-    places, is_pattern = CHANNELS.get(row.name, NO_CHANNELS)
-    channels: list[bytes] = words[places]
-    for at, channel in enumerate(channels, start=1):
-        if not allows_channel(selector, channel, is_pattern=is_pattern):
-            return CHANNEL, at, channel
+    for trait in row.traits & CHANNELS.keys():
+        for at, channel in enumerate(words[CHANNELS[trait]], start=1):
+            if not allows_channel(selector, channel, is_pattern=trait == "patterns"):
+                return CHANNEL, at, channel
     return None
 
 

@@ -9,8 +9,8 @@ from millstream.commands.access.users import DEFAULT_USER, Selector, changed_use
 from millstream.commands.access.verdict import denial
 from millstream.commands.admin.clients import user_name
 from millstream.commands.runtime.replies import OK, OrderedSet
-from millstream.commands.table.containers import container, wrong_subcommand
-from millstream.commands.table.registry import COMMANDS, Command, command
+from millstream.commands.table.containers import Container, wrong_subcommand
+from millstream.commands.table.registry import COMMANDS, Command
 from millstream.errors import CommandError, shown, wrong_arity
 
 if TYPE_CHECKING:
@@ -22,30 +22,27 @@ GENPASS_BITS = 256
 LOG_COUNT = 10
 SHOWN_CATEGORY_BYTES = 128
 
-container(
+acl_command = Container(
     "ACL",
-    group="server",
+    "server",
+    "A container for Access List Control commands.",
     since="6.0.0",
-    summary="A container for Access List Control commands.",
+    tags="noscript loading stale",
 )
 
 
 # Users
 
 
-@command(
-    "ACL|SETUSER",
-    arity=-3,
-    flags="admin noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Creates and modifies an ACL user and its rules.",
-    syntax="username [rule [rule ...]]",
+@acl_command(
+    "SETUSER username [rule [rule ...]]",
+    "admin request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of rules",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def acl_setuser(ctx: Context, args: Args) -> object:
-    """OK. All rules are applied, in order, or with an error none. The user's connected clients are
+    """Creates and modifies an ACL user and its rules.
+
+    OK. All rules are applied, in order, or with an error none. The user's connected clients are
     bound by them at once: reads that wait for what is now forbidden end, and subscribers to it are
     disconnected.
     """
@@ -57,19 +54,15 @@ def acl_setuser(ctx: Context, args: Args) -> object:
     return OK
 
 
-@command(
-    "ACL|DELUSER",
-    arity=-3,
-    flags="admin noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Deletes ACL users, and terminates their connections.",
-    syntax="username [username ...]",
+@acl_command(
+    "DELUSER username [username ...]",
+    "admin request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of names and of connections",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def acl_deluser(ctx: Context, args: Args) -> object:
-    """The number of users deleted."""
+    """Deletes ACL users, and terminates their connections.
+
+    The number of users deleted."""
     names = args.rest()
     if DEFAULT_USER in names:
         raise CommandError("ERR The 'default' user cannot be removed")
@@ -84,18 +77,15 @@ def _selector_reply(selector: Selector) -> dict[bytes, object]:
     }
 
 
-@command(
-    "ACL|GETUSER",
-    arity=3,
-    flags="admin noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Lists the ACL rules of a user.",
-    syntax="username",
+@acl_command(
+    "GETUSER username",
+    "admin",
     complexity="O(N), N the number of passwords, commands and pattern rules that the user has",
 )
 def acl_getuser(ctx: Context, args: Args) -> object:
-    """A map of flags, passwords (as SHA-256), commands, keys, channels and selectors; null if there
+    """Lists the ACL rules of a user.
+
+    A map of flags, passwords (as SHA-256), commands, keys, channels and selectors; null if there
     is no such user.
     """
     user = ctx.server.access.users.get(args.take())
@@ -109,60 +99,34 @@ def acl_getuser(ctx: Context, args: Args) -> object:
     }
 
 
-@command(
-    "ACL|LIST",
-    arity=2,
-    flags="admin noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Dumps the effective rules in ACL file format.",
-    complexity="O(N), N the number of users",
-)
+@acl_command("LIST", "admin", complexity="O(N), N the number of users")
 def acl_list(ctx: Context, args: Args) -> object:
-    """A line for each user, in the order of the names."""
+    """Dumps the effective rules in ACL file format.
+
+    A line for each user, in the order of the names."""
     return [user.line() for user in ctx.server.access.users]
 
 
-@command(
-    "ACL|USERS",
-    arity=2,
-    flags="admin noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Lists all ACL users.",
-    complexity="O(N), N the number of users",
-)
+@acl_command("USERS", "admin", complexity="O(N), N the number of users")
 def acl_users(ctx: Context, args: Args) -> object:
+    """Lists all ACL users."""
     return [user.name for user in ctx.server.access.users]
 
 
-@command(
-    "ACL|WHOAMI",
-    arity=2,
-    flags="noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Returns the authenticated username of the current connection.",
-)
+@acl_command("WHOAMI")
 def acl_whoami(ctx: Context, args: Args) -> object:
+    """Returns the authenticated username of the current connection."""
     return user_name(ctx.session)
 
 
 # Commands and permissions
 
 
-@command(
-    "ACL|CAT",
-    arity=-2,
-    flags="noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Lists the ACL categories, or the commands inside a category.",
-    syntax="[category]",
-    complexity="O(1), the number of commands does not change",
-)
+@acl_command("CAT [category]", complexity="O(1), the number of commands does not change")
 def acl_cat(ctx: Context, args: Args) -> object:
-    """The categories of Redis, also those without a command here."""
+    """Lists the ACL categories, or the commands inside a category.
+
+    The categories of Redis, also those without a command here."""
     if not args.remaining:
         return [category.encode() for category in CATEGORIES]
     word = args.take()
@@ -186,17 +150,11 @@ def _find_command(words: list[bytes]) -> Command:
     return row
 
 
-@command(
-    "ACL|DRYRUN",
-    arity=-4,
-    flags="admin noscript loading stale",
-    group="server",
-    since="7.0.0",
-    summary="Simulates the execution of a command by a user, without executing the command.",
-    syntax="username command [arg [arg ...]]",
-)
+@acl_command("DRYRUN username command [arg [arg ...]]", "admin", since="7.0.0")
 def acl_dryrun(ctx: Context, args: Args) -> object:
-    """OK, or a text that says what the user lacks, with the name of the key or channel."""
+    """Simulates the execution of a command by a user, without executing the command.
+
+    OK, or a text that says what the user lacks, with the name of the key or channel."""
     name, *words = args.rest()
     user = ctx.server.access.users.get(name)
     if user is None:
@@ -205,17 +163,11 @@ def acl_dryrun(ctx: Context, args: Args) -> object:
     return OK if found is None else found.detailed().encode("utf-8", "surrogateescape")
 
 
-@command(
-    "ACL|GENPASS",
-    arity=-2,
-    flags="noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Generates a pseudorandom, secure password that can be used to identify ACL users.",
-    syntax="[bits]",
-)
+@acl_command("GENPASS [bits]")
 def acl_genpass(ctx: Context, args: Args) -> object:
-    """Hexadecimal digits with this number of random bits or up to 3 more (256)."""
+    """Generates a pseudorandom, secure password that can be used to identify ACL users.
+
+    Hexadecimal digits with this number of random bits or up to 3 more (256)."""
     bits = args.take_int() if args.remaining else GENPASS_BITS
     if args.remaining:
         raise wrong_subcommand("ACL", args[1])
@@ -229,18 +181,11 @@ def acl_genpass(ctx: Context, args: Args) -> object:
     return text[:digits].encode()
 
 
-@command(
-    "ACL|LOG",
-    arity=-2,
-    flags="admin noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Lists recent security events generated due to ACL rules.",
-    syntax="[operation: count | RESET]",
-    complexity="O(N), N the number of entries",
-)
+@acl_command("LOG [operation: count | RESET]", "admin", complexity="O(N), N the number of entries")
 def acl_log(ctx: Context, args: Args) -> object:
-    """The newest refusals (10), newest first, as maps; RESET forgets them and returns OK."""
+    """Lists recent security events generated due to ACL rules.
+
+    The newest refusals (10), newest first, as maps; RESET forgets them and returns OK."""
     if args.remaining > 1:
         raise wrong_subcommand("ACL", args[1])
     log = ctx.server.access.log
@@ -254,34 +199,25 @@ def acl_log(ctx: Context, args: Args) -> object:
 # The file
 
 
-@command(
-    "ACL|LOAD",
-    arity=2,
-    flags="admin noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Reloads the rules from the configured ACL file.",
-    complexity="O(N), N the number of users",
-)
+@acl_command("LOAD", "admin", complexity="O(N), N the number of users")
 def acl_load(ctx: Context, args: Args) -> object:
-    """OK. Clients of users that were removed or changed are disconnected. If a line of the file is
+    """Reloads the rules from the configured ACL file.
+
+    OK. Clients of users that were removed or changed are disconnected. If a line of the file is
     wrong, an error names it and nothing changes.
     """
     ctx.server.user_store.load()
     return OK
 
 
-@command(
-    "ACL|SAVE",
-    arity=2,
-    flags="admin noscript loading stale",
-    group="server",
-    since="6.0.0",
-    summary="Saves the effective ACL rules in the configured ACL file.",
+@acl_command(
+    "SAVE",
+    "admin request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of users",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def acl_save(ctx: Context, args: Args) -> object:
-    """OK: the file is replaced as a whole and synced."""
+    """Saves the effective ACL rules in the configured ACL file.
+
+    OK: the file is replaced as a whole and synced."""
     ctx.server.user_store.save()
     return OK

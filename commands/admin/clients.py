@@ -15,8 +15,8 @@ from millstream.commands.admin.connection import checked_name, is_plain
 from millstream.commands.admin.transactions import has_changed_watches
 from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import NO_REPLY, OK, Verbatim
-from millstream.commands.table.containers import container, wrong_subcommand
-from millstream.commands.table.registry import command
+from millstream.commands.table.containers import Container, wrong_subcommand
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, shown
 
 if TYPE_CHECKING:
@@ -24,74 +24,54 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.context import Context, Session
     from millstream.commands.runtime.host import Client
 
+command = CommandGroup("server")
+
 NO_SUCH_CLIENT = "ERR No such client"
 CLIENT_BYTES = 2400  # an idle connection, measured with 10,000 of them
 BAD_CLIENT_ID = "ERR client-id should be greater than 0"
 MONITOR_IN_TRANSACTION = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 
-container(
+client_command = Container(
     "CLIENT",
-    group="connection",
+    "connection",
+    "A container for client connection commands.",
     since="2.4.0",
-    summary="A container for client connection commands.",
+    tags="noscript loading stale",
 )
 
 
-@command(
-    "CLIENT|ID",
-    arity=2,
-    flags="noscript loading stale",
-    group="connection",
-    since="5.0.0",
-    summary="Returns the unique client ID of the connection.",
-    traits="dataless",
-)
+@client_command("ID", "dataless", since="5.0.0")
 def client_id(ctx: Context, args: Args) -> object:
+    """Returns the unique client ID of the connection."""
     return ctx.session.id
 
 
-@command(
-    "CLIENT|SETNAME",
-    arity=3,
-    flags="noscript loading stale",
-    group="connection",
+@client_command(
+    "SETNAME connection-name",
+    "dataless request_policy:all_nodes response_policy:all_succeeded",
     since="2.6.9",
-    summary="Sets the connection name.",
-    syntax="connection-name",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
-    traits="dataless",
 )
 def client_setname(ctx: Context, args: Args) -> object:
-    """An empty name removes the name."""
+    """Sets the connection name.
+
+    An empty name removes the name."""
     ctx.session.name = checked_name(args.take())
     return OK
 
 
-@command(
-    "CLIENT|GETNAME",
-    arity=2,
-    flags="noscript loading stale",
-    group="connection",
-    since="2.6.9",
-    summary="Returns the name of the connection.",
-    traits="dataless",
-)
+@client_command("GETNAME", "dataless", since="2.6.9")
 def client_getname(ctx: Context, args: Args) -> object:
+    """Returns the name of the connection."""
     return ctx.session.name or None
 
 
-@command(
-    "CLIENT|SETINFO",
-    arity=4,
-    flags="noscript loading stale",
-    group="connection",
+@client_command(
+    "SETINFO <attr: LIB-NAME libname | LIB-VER libver>",
+    "dataless request_policy:all_nodes response_policy:all_succeeded",
     since="7.2.0",
-    summary="Sets information specific to the client or connection.",
-    syntax="<attr: LIB-NAME libname | LIB-VER libver>",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
-    traits="dataless",
 )
 def client_setinfo(ctx: Context, args: Args) -> object:
+    """Sets information specific to the client or connection."""
     attribute, value = args.take(), args.take()
     known = attribute.lower()
     if known not in (b"lib-name", b"lib-ver"):
@@ -115,34 +95,20 @@ def _take_switch(args: Args) -> bool:
     raise CommandError(SYNTAX)
 
 
-@command(
-    "CLIENT|NO-EVICT",
-    arity=3,
-    flags="admin noscript loading stale",
-    group="connection",
-    since="7.0.0",
-    summary="Sets the client eviction mode of the connection.",
-    syntax="<enabled: ON | OFF>",
-    traits="dataless",
-)
+@client_command("NO-EVICT <enabled: ON | OFF>", "admin dataless", since="7.0.0")
 def client_no_evict(ctx: Context, args: Args) -> object:
-    """The setting is stored and shown by CLIENT LIST, but clients are never evicted."""
+    """Sets the client eviction mode of the connection.
+
+    The setting is stored and shown by CLIENT LIST, but clients are never evicted."""
     ctx.session.no_evict = _take_switch(args)
     return OK
 
 
-@command(
-    "CLIENT|NO-TOUCH",
-    arity=3,
-    flags="noscript loading stale",
-    group="connection",
-    since="7.2.0",
-    summary="Controls whether commands sent by the client affect the LRU/LFU of accessed keys.",
-    syntax="<enabled: ON | OFF>",
-    traits="dataless",
-)
+@client_command("NO-TOUCH <enabled: ON | OFF>", "dataless", since="7.2.0")
 def client_no_touch(ctx: Context, args: Args) -> object:
-    """While it is on, this client's commands do not update the keys' access times (OBJECT
+    """Controls whether commands sent by the client affect the LRU/LFU of accessed keys.
+
+    While it is on, this client's commands do not update the keys' access times (OBJECT
     IDLETIME). TOUCH still does.
     """
     ctx.session.no_touch = _take_switch(args)
@@ -247,17 +213,9 @@ def _client_text(ctx: Context, args: Args, clients: Iterable[Client]) -> Verbati
     return Verbatim("".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape"))
 
 
-@command(
-    "CLIENT|INFO",
-    arity=2,
-    flags="noscript loading stale",
-    group="connection",
-    since="6.2.0",
-    summary="Returns information about the connection.",
-    tips="nondeterministic_output",
-    traits="dataless",
-)
+@client_command("INFO", "dataless nondeterministic_output", since="6.2.0")
 def client_info(ctx: Context, args: Args) -> object:
+    """Returns information about the connection."""
     return _client_text(ctx, args, [ctx.server.clients[ctx.session.id]])
 
 
@@ -298,21 +256,15 @@ def _all_clients(ctx: Context) -> list[Client]:
     return [*ctx.server.clients.values(), *ctx.server.replication.primary_clients()]
 
 
-@command(
-    "CLIENT|LIST",
-    arity=-2,
-    flags="admin noscript loading stale",
-    group="connection",
-    since="2.4.0",
-    summary="Lists open connections.",
-    syntax="[TYPE <client-type: NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id "
-    "...]]",
+@client_command(
+    "LIST [TYPE <client-type: NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
+    "admin dataless nondeterministic_output",
     complexity="O(N), N the number of connections",
-    tips="nondeterministic_output",
-    traits="dataless",
 )
 def client_list(ctx: Context, args: Args) -> object:
-    """Text: a line of `name=value` pairs for each connection, oldest first."""
+    """Lists open connections.
+
+    Text: a line of `name=value` pairs for each connection, oldest first."""
     chosen = _all_clients(ctx)
     clients = {client.id: client for client in chosen}
     if args.remaining >= 2 and args.option(b"TYPE"):
@@ -381,21 +333,17 @@ def _kill(ctx: Context, chosen: list[Client]) -> None:
             ctx.server.kill_client(client)
 
 
-@command(
-    "CLIENT|KILL",
-    arity=-3,
-    flags="admin noscript loading stale",
-    group="connection",
-    since="2.4.0",
-    summary="Terminates open connections.",
-    syntax="<filter: ip:port | <new-format: ID client-id | TYPE <client-type: NORMAL | MASTER | "
-    "REPLICA | PUBSUB> | USER username | ADDR ip:port | LADDR ip:port | SKIPME <skipme: YES | NO> "
-    "| MAXAGE maxage> ...>",
+@client_command(
+    "KILL <filter: ip:port | <new-format: ID client-id | TYPE <client-type: NORMAL | MASTER | "
+    "REPLICA | PUBSUB> | USER username | ADDR ip:port | LADDR ip:port | SKIPME <skipme: YES | "
+    "NO> | MAXAGE maxage> ...>",
+    "admin dataless",
     complexity="O(N), N the number of connections",
-    traits="dataless",
 )
 def client_kill(ctx: Context, args: Args) -> object:
-    """With only an address: OK, or an error if there is no such client. With options: the number of
+    """Terminates open connections.
+
+    With only an address: OK, or an error if there is no such client. With options: the number of
     clients killed, which are those that match all options. SKIPME YES (the default) spares the
     caller.
     """
@@ -425,18 +373,11 @@ def client_kill(ctx: Context, args: Args) -> object:
 # Replies, blocked clients, pauses
 
 
-@command(
-    "CLIENT|REPLY",
-    arity=3,
-    flags="noscript loading stale",
-    group="connection",
-    since="3.2.0",
-    summary="Instructs the server whether to reply to commands.",
-    syntax="<action: ON | OFF | SKIP>",
-    traits="dataless",
-)
+@client_command("REPLY <action: ON | OFF | SKIP>", "dataless", since="3.2.0")
 def client_reply(ctx: Context, args: Args) -> object:
-    """OFF stops all replies, including its own. SKIP drops its own reply and the next one. ON,
+    """Instructs the server whether to reply to commands.
+
+    OFF stops all replies, including its own. SKIP drops its own reply and the next one. ON,
     which answers OK, turns replies on again. Messages of channels are always sent.
     """
     session = ctx.session
@@ -453,17 +394,11 @@ def client_reply(ctx: Context, args: Args) -> object:
     return NO_REPLY
 
 
-@command(
-    "CLIENT|UNBLOCK",
-    arity=-3,
-    flags="admin noscript loading stale",
-    group="connection",
-    since="5.0.0",
-    summary="Unblocks a client blocked by a blocking command from a different connection.",
-    syntax="client-id [unblock-type: TIMEOUT | ERROR]",
-)
+@client_command("UNBLOCK client-id [unblock-type: TIMEOUT | ERROR]", "admin", since="5.0.0")
 def client_unblock(ctx: Context, args: Args) -> object:
-    """Ends another client's wait as its time-out would (TIMEOUT, the default) or with the error
+    """Unblocks a client blocked by a blocking command from a different connection.
+
+    Ends another client's wait as its time-out would (TIMEOUT, the default) or with the error
     `UNBLOCKED`. Returns 1, or 0 if there is no such client or it does not wait for data.
     """
     if args.remaining > 2:
@@ -478,18 +413,11 @@ def client_unblock(ctx: Context, args: Args) -> object:
     return int(client is not None and ctx.server.unblock_client(client, error))
 
 
-@command(
-    "CLIENT|PAUSE",
-    arity=-3,
-    flags="admin noscript loading stale",
-    group="connection",
-    since="3.0.0",
-    summary="Suspends commands processing.",
-    syntax="timeout [mode: WRITE | ALL]",
-    traits="dataless",
-)
+@client_command("PAUSE timeout [mode: WRITE | ALL]", "admin dataless", since="3.0.0")
 def client_pause(ctx: Context, args: Args) -> object:
-    """Postpones commands for `timeout` milliseconds: the commands of all clients (ALL, the
+    """Suspends commands processing.
+
+    Postpones commands for `timeout` milliseconds: the commands of all clients (ALL, the
     default), or writes, PUBLISH and transactions that contain them (WRITE). Keys do not expire in
     that time. Of two pauses, the longer time and the stricter mode apply.
     """
@@ -503,47 +431,31 @@ def client_pause(ctx: Context, args: Args) -> object:
     return OK
 
 
-@command(
-    "CLIENT|UNPAUSE",
-    arity=2,
-    flags="admin noscript loading stale",
-    group="connection",
-    since="6.2.0",
-    summary="Resumes processing commands from paused clients.",
-    complexity="O(N), N the number of paused clients",
-    traits="dataless",
+@client_command(
+    "UNPAUSE", "admin dataless", since="6.2.0", complexity="O(N), N the number of paused clients"
 )
 def client_unpause(ctx: Context, args: Args) -> object:
+    """Resumes processing commands from paused clients."""
     ctx.server.unpause_clients()
     return OK
 
 
-@command(
-    "CLIENT|GETREDIR",
-    arity=2,
-    flags="noscript loading stale",
-    group="connection",
-    since="6.0.0",
-    summary="Returns the client ID to which tracking notifications are redirected.",
-    traits="dataless",
-)
+@client_command("GETREDIR", "dataless", since="6.0.0")
 def client_getredir(ctx: Context, args: Args) -> object:
-    """Always -1: there is no tracking."""
+    """Returns the client ID to which tracking notifications are redirected.
+
+    Always -1: there is no tracking."""
     return -1
 
 
 # MONITOR
 
 
-@command(
-    "MONITOR",
-    arity=1,
-    flags="admin noscript loading stale",
-    group="server",
-    summary="Listens for all requests received by the server in real-time.",
-)
+@command("MONITOR", "admin noscript loading stale")
 def monitor(ctx: Context, args: Args) -> object:
-    """Sends every command that runs from now on as a status line: time, database, address and the
+    """Listens for all requests received by the server in real-time.
+
+    Sends every command that runs from now on as a status line: time, database, address and the
     words. RESET and QUIT end it. Commands with the flag `admin` are not shown, and passwords appear
     as `(redacted)`.
     """

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from millstream.commands.access.users import DEFAULT_USER
 from millstream.commands.generic.keys import take_database
 from millstream.commands.runtime.replies import OK, Simple
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, shown, wrong_arity
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+
+command = CommandGroup("connection")
+cluster_command = CommandGroup("cluster", "@connection", since="3.0.0")
 
 REDIS_VERSION = "8.10.0"  # whose stream commands these are: clients enable features by it
 SERVER_NAME = "millstream"
@@ -43,17 +46,13 @@ PONG = Simple(b"PONG")
 
 
 @command(
-    "PING",
-    arity=-1,
-    flags="fast",
-    group="connection",
-    summary="Returns the server's liveliness response.",
-    syntax="[message]",
-    tips="request_policy:all_shards response_policy:all_succeeded",
-    traits="hot subscribed dataless",
+    "PING [message]",
+    "fast hot subscribed dataless request_policy:all_shards response_policy:all_succeeded",
 )
 def ping(ctx: Context, args: Args) -> object:
-    """PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an array of
+    """Returns the server's liveliness response.
+
+    PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an array of
     `pong` and the message ("" if there is none), to distinguish the reply from messages of
     channels.
     """
@@ -66,45 +65,28 @@ def ping(ctx: Context, args: Args) -> object:
     return args.take() if words > 1 else PONG
 
 
-@command(
-    "ECHO",
-    arity=2,
-    flags="fast loading stale",
-    group="connection",
-    summary="Returns the given string.",
-    syntax="message",
-    traits="dataless",
-)
+@command("ECHO message", "fast loading stale dataless")
 def echo(ctx: Context, args: Args) -> object:
+    """Returns the given string."""
     return args.take()
 
 
-@command(
-    "QUIT",
-    since="1.0.0",
-    arity=-1,
-    flags="noscript loading stale fast no_auth allow_busy",
-    group="connection",
-    summary="Closes the connection.",
-    traits="unqueued subscribed",
-)
+@command("QUIT", "noscript loading stale fast no_auth allow_busy unqueued subscribed", arity=-1)
 def quit_(ctx: Context, args: Args) -> object:
-    """OK; the server closes the connection after sending it."""
+    """Closes the connection.
+
+    OK; the server closes the connection after sending it."""
     ctx.session.close_after_reply = True
     return OK
 
 
 @command(
-    "RESET",
-    since="6.2.0",
-    arity=1,
-    flags="noscript loading stale fast no_auth allow_busy",
-    group="connection",
-    summary="Resets the connection.",
-    traits="unqueued subscribed",
+    "RESET", "noscript loading stale fast no_auth allow_busy unqueued subscribed", since="6.2.0"
 )
 def reset(ctx: Context, args: Args) -> object:
-    """Returns the connection to its initial state: no transaction, no watched keys, no
+    """Resets the connection.
+
+    Returns the connection to its initial state: no transaction, no watched keys, no
     subscriptions, no MONITOR, replies on, RESP2, database 0, no name, and the user `default`, not
     authenticated if that user needs a password. The name of the client library is kept.
     """
@@ -132,17 +114,11 @@ def _authenticate(ctx: Context, name: bytes, password: bytes, word: bytes) -> No
     access.log_in(ctx.session, user)
 
 
-@command(
-    "AUTH",
-    arity=-2,
-    flags="noscript loading stale fast no_auth allow_busy",
-    group="connection",
-    summary="Authenticates the connection.",
-    syntax="[username] password",
-    traits="dataless",
-)
+@command("AUTH [username] password", "noscript loading stale fast no_auth allow_busy dataless")
 def auth(ctx: Context, args: Args) -> object:
-    """OK. Without a name the user is `default`, whose password the directive `requirepass` sets."""
+    """Authenticates the connection.
+
+    OK. Without a name the user is `default`, whose password the directive `requirepass` sets."""
     words = args.rest()
     if len(words) > 2:
         raise CommandError(SYNTAX)
@@ -161,17 +137,14 @@ def _take_protocol(args: Args) -> int:
 
 
 @command(
-    "HELLO",
+    "HELLO [arguments: protover [{auth: AUTH username password}] [SETNAME clientname]]",
+    "noscript loading stale fast no_auth allow_busy dataless",
     since="6.0.0",
-    arity=-1,
-    flags="noscript loading stale fast no_auth allow_busy",
-    group="connection",
-    summary="Handshakes with the server.",
-    syntax="[arguments: protover [{auth: AUTH username password}] [SETNAME clientname]]",
-    traits="dataless",
 )
 def hello(ctx: Context, args: Args) -> object:
-    """A map of the server's properties. `protover` 2 or 3 selects the protocol of this reply and of
+    """Handshakes with the server.
+
+    A map of the server's properties. `protover` 2 or 3 selects the protocol of this reply and of
     all later ones.
     """
     session = ctx.session
@@ -204,16 +177,9 @@ def hello(ctx: Context, args: Args) -> object:
     }
 
 
-@command(
-    "SELECT",
-    arity=2,
-    flags="fast loading stale",
-    group="connection",
-    summary="Changes the selected database.",
-    syntax="index",
-    traits="dataless",
-)
+@command("SELECT index", "fast loading stale dataless")
 def select(ctx: Context, args: Args) -> object:
+    """Changes the selected database."""
     ctx.session.db_index = take_database(ctx, args).index
     return OK
 
@@ -235,30 +201,28 @@ def checked_name(name: bytes) -> bytes:
 # Commands of a cluster's clients
 
 
-def _refuse_cluster(ctx: Context, args: Args) -> object:
-    """Always an error: this server is not a cluster node."""
+@cluster_command("ASKING", "fast")
+def asking(ctx: Context, args: Args) -> object:
+    """Signals that a cluster client is following an -ASK redirect.
+
+    Always an error: this server is not a cluster node.
+    """
     raise CommandError(NO_CLUSTER)
 
 
-for _name, _flags, _summary in (
-    ("ASKING", "fast", "Signals that a cluster client is following an -ASK redirect."),
-    (
-        "READONLY",
-        "loading stale fast",
-        "Enables read-only queries for a connection to a cluster replica node.",
-    ),
-    (
-        "READWRITE",
-        "loading stale fast",
-        "Enables read-write queries for a connection to a cluster replica node.",
-    ),
-):
-    command(
-        _name,
-        arity=1,
-        flags=_flags,
-        group="cluster",
-        since="3.0.0",
-        summary=_summary,
-        categories=("connection",),
-    )(_refuse_cluster)
+@cluster_command("READONLY", "loading stale fast")
+def readonly(ctx: Context, args: Args) -> object:
+    """Enables read-only queries for a connection to a cluster replica node.
+
+    Always an error: this server is not a cluster node.
+    """
+    raise CommandError(NO_CLUSTER)
+
+
+@cluster_command("READWRITE", "loading stale fast")
+def readwrite(ctx: Context, args: Args) -> object:
+    """Enables read-write queries for a connection to a cluster replica node.
+
+    Always an error: this server is not a cluster node.
+    """
+    raise CommandError(NO_CLUSTER)

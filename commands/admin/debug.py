@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from millstream.commands.generic.strings import put_string
 from millstream.commands.runtime.replies import OK, Raw, Several, Simple, Verbatim
 from millstream.commands.table.containers import wrong_subcommand
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import LOADING, NO_SUCH_KEY, CommandError, shown
 from millstream.glob import matcher
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.context import Context
     from millstream.storage.streams.database import Database
     from millstream.storage.streams.stream import Stream
+
+command = CommandGroup("server")
 
 RELOAD_OPTIONS = "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."
 NOFLUSH_ALONE = "ERR DEBUG RELOAD NOFLUSH needs MERGE here: keys that are there would be lost"
@@ -241,16 +243,14 @@ def _help() -> list[Simple]:
 
 
 @command(
-    "DEBUG",
-    arity=-2,
-    flags="admin noscript loading stale",
-    group="server",
-    summary="A container for debugging commands.",
-    syntax="subcommand [argument ...]",
+    "DEBUG subcommand [argument ...]",
+    "admin noscript loading stale protected",
     complexity="O(1), but for those that go over all keys",
 )
 def debug(ctx: Context, args: Args) -> object:
-    """For tests. DEBUG HELP lists the subcommands; the directive `enable-debug-command` says which
+    """A container for debugging commands.
+
+    For tests. DEBUG HELP lists the subcommands; the directive `enable-debug-command` says which
     clients may use it.
     """
     word, *words = args.rest()

@@ -11,28 +11,26 @@ from typing import TYPE_CHECKING
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION
 from millstream.commands.runtime.replies import OK, NumberTexts, Verbatim
-from millstream.commands.table.containers import container
-from millstream.commands.table.registry import command
+from millstream.commands.table.containers import Container
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
 
+command = CommandGroup("server")
+
 
 @command(
-    "INFO",
-    arity=-1,
-    flags="loading stale",
-    group="server",
-    summary="Returns information and statistics about the server.",
-    syntax="[section [section ...]]",
-    categories=("dangerous",),
-    tips="nondeterministic_output request_policy:all_shards response_policy:special",
-    traits="dataless",
+    "INFO [section [section ...]]",
+    "loading stale dataless nondeterministic_output request_policy:all_shards "
+    "response_policy:special @dangerous",
 )
 def info(ctx: Context, args: Args) -> object:
-    """Text: `# Section` lines, each followed by `name:value` lines with Redis' names. Sections:
+    """Returns information and statistics about the server.
+
+    Text: `# Section` lines, each followed by `name:value` lines with Redis' names. Sections:
     server, clients, memory, persistence, stats, replication, cpu, modules, commandstats,
     errorstats, latencystats, cluster, keyspace. Without a section, or with `default`, the reply has
     all sections except commandstats and latencystats; with `all` or `everything`, all of them.
@@ -41,18 +39,11 @@ def info(ctx: Context, args: Args) -> object:
     return Verbatim(ctx.server.info(sections).encode("utf-8", "surrogateescape"))
 
 
-@command(
-    "TIME",
-    arity=1,
-    flags="loading stale fast",
-    group="server",
-    since="2.6.0",
-    summary="Returns the server time.",
-    tips="nondeterministic_output",
-    traits="hot dataless",
-)
+@command("TIME", "loading stale fast hot dataless nondeterministic_output", since="2.6.0")
 def time(ctx: Context, args: Args) -> object:
-    """[seconds since 1970, microseconds of that second] at this moment. Other commands use the
+    """Returns the server time.
+
+    [seconds since 1970, microseconds of that second] at this moment. Other commands use the
     millisecond in which their batch began.
     """
     seconds, rest_us = divmod(ctx.server.now_us(), 1_000_000)
@@ -61,47 +52,35 @@ def time(ctx: Context, args: Args) -> object:
 
 # CONFIG
 
-container(
+config_command = Container(
     "CONFIG",
-    group="server",
+    "server",
+    "A container for server configuration commands.",
     since="2.0.0",
-    summary="A container for server configuration commands.",
+    tags="admin noscript loading stale dataless",
 )
 
 
-@command(
-    "CONFIG|GET",
-    arity=-3,
-    flags="admin noscript loading stale",
-    group="server",
-    since="2.0.0",
-    summary="Returns the effective values of configuration parameters.",
-    syntax="parameter [parameter ...]",
-    complexity="O(N), N the number of directives",
-    traits="dataless",
-)
+@config_command("GET parameter [parameter ...]", complexity="O(N), N the number of directives")
 def config_get(ctx: Context, args: Args) -> object:
-    """A map from directive to value, for the directives that match one of the glob patterns."""
+    """Returns the effective values of configuration parameters.
+
+    A map from directive to value, for the directives that match one of the glob patterns."""
     found = ctx.server.config_get(args.rest())
     return {
         name.encode(): value.encode("utf-8", "surrogateescape") for name, value in found.items()
     }
 
 
-@command(
-    "CONFIG|SET",
-    arity=-4,
-    flags="admin noscript loading stale",
-    group="server",
-    since="2.0.0",
-    summary="Sets configuration parameters in-flight.",
-    syntax="parameter value [parameter value ...]",
+@config_command(
+    "SET parameter value [parameter value ...]",
+    "request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of pairs",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
-    traits="dataless",
 )
 def config_set(ctx: Context, args: Args) -> object:
-    """OK, or an error; after an error none of the pairs has been set."""
+    """Sets configuration parameters in-flight.
+
+    OK, or an error; after an error none of the pairs has been set."""
     words = args.rest()
     if len(words) % 2:
         raise CommandError(SYNTAX)
@@ -109,34 +88,23 @@ def config_set(ctx: Context, args: Args) -> object:
     return OK
 
 
-@command(
-    "CONFIG|RESETSTAT",
-    arity=2,
-    flags="admin noscript loading stale",
-    group="server",
-    since="2.0.0",
-    summary="Resets the server's statistics.",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
-    traits="dataless",
-)
+@config_command("RESETSTAT", "request_policy:all_nodes response_policy:all_succeeded")
 def config_resetstat(ctx: Context, args: Args) -> object:
+    """Resets the server's statistics."""
     ctx.server.reset_stats()
     return OK
 
 
-@command(
-    "CONFIG|REWRITE",
-    arity=2,
-    flags="admin noscript loading stale",
-    group="server",
+@config_command(
+    "REWRITE",
+    "request_policy:all_nodes response_policy:all_succeeded",
     since="2.8.0",
-    summary="Persists the effective configuration to file.",
     complexity="O(N), N the number of directives",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
-    traits="dataless",
 )
 def config_rewrite(ctx: Context, args: Args) -> object:
-    """OK when the configuration file has the values that the server runs with. Comments and the
+    """Persists the effective configuration to file.
+
+    OK when the configuration file has the values that the server runs with. Comments and the
     order of lines are kept. Values that differ from the default and are not in the file are added
     at its end. The file is replaced in one step.
     """
@@ -157,17 +125,11 @@ DRAWING = """\
 """
 
 
-@command(
-    "LOLWUT",
-    arity=-1,
-    flags="readonly fast",
-    group="server",
-    since="5.0.0",
-    summary="Displays computer art and the server's version.",
-    syntax="[VERSION version [argument [argument ...]]]",
-)
+@command("LOLWUT [VERSION version [argument [argument ...]]]", "readonly fast", since="5.0.0")
 def lolwut(ctx: Context, args: Args) -> object:
-    """Text: a drawing of a water wheel in a stream. There is only one drawing; VERSION and the
+    """Displays computer art and the server's version.
+
+    Text: a drawing of a water wheel in a stream. There is only one drawing; VERSION and the
     words after it must be numbers.
     """
     if args.remaining >= 2 and args.option(b"VERSION"):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.replies import OK, Verbatim
-from millstream.commands.table.containers import container
-from millstream.commands.table.registry import command
+from millstream.commands.table.containers import Container
 from millstream.errors import SYNTAX, CommandError
 
 if TYPE_CHECKING:
@@ -20,24 +19,16 @@ if TYPE_CHECKING:
 KEY_OVERHEAD_BYTES = 120  # a key's place in the table and the headers of its two byte strings
 LITTLE_BYTES = 5 * 1024**2  # below this there is nothing to diagnose
 
-container(
-    "MEMORY", group="server", since="4.0.0", summary="A container for memory diagnostics commands."
+memory_command = Container(
+    "MEMORY", "server", "A container for memory diagnostics commands.", since="4.0.0"
 )
 
 
-@command(
-    "MEMORY|USAGE",
-    arity=-3,
-    flags="readonly",
-    keys=(2, 2, 1),
-    group="server",
-    since="4.0.0",
-    summary="Estimates the memory usage of a key.",
-    syntax="key [SAMPLES count]",
-    key_use="RO",
-)
+@memory_command("USAGE key [SAMPLES count]", "readonly", keys="RO")
 def memory_usage(ctx: Context, args: Args) -> object:
-    """The bytes that the key and its value take, or null if the key does not exist. A stream knows
+    """Estimates the memory usage of a key.
+
+    The bytes that the key and its value take, or null if the key does not exist. A stream knows
     its size, so there is no sampling; SAMPLES is checked and accepted.
     """
     key = args.take()
@@ -51,16 +42,13 @@ def memory_usage(ctx: Context, args: Args) -> object:
     return KEY_OVERHEAD_BYTES + len(key) + size
 
 
-@command(
-    "MEMORY|STATS",
-    arity=2,
-    group="server",
-    since="4.0.0",
-    summary="Returns details about memory usage.",
-    tips="nondeterministic_output request_policy:all_shards response_policy:special",
+@memory_command(
+    "STATS", "nondeterministic_output request_policy:all_shards response_policy:special"
 )
 def memory_stats(ctx: Context, args: Args) -> object:
-    """A map with Redis' names. `total.allocated` is the memory in use: what the process holds minus
+    """Returns details about memory usage.
+
+    A map with Redis' names. `total.allocated` is the memory in use: what the process holds minus
     what the C library has free. `dataset.bytes` is that value minus the memory in use at start and
     the memory of clients. `fragmentation` is the memory that the process holds divided by the
     memory in use.
@@ -68,16 +56,13 @@ def memory_stats(ctx: Context, args: Args) -> object:
     return {name.encode(): value for name, value in ctx.server.memory_facts().items()}
 
 
-@command(
-    "MEMORY|DOCTOR",
-    arity=2,
-    group="server",
-    since="4.0.0",
-    summary="Outputs a memory problems report.",
-    tips="nondeterministic_output request_policy:all_shards response_policy:special",
+@memory_command(
+    "DOCTOR", "nondeterministic_output request_policy:all_shards response_policy:special"
 )
 def memory_doctor(ctx: Context, args: Args) -> object:
-    """A report as text."""
+    """Outputs a memory problems report.
+
+    A report as text."""
     facts = ctx.server.memory_facts()
     used, peak = int(str(facts["total.allocated"])), int(str(facts["peak.allocated"]))
     clients, free = int(str(facts["clients.normal"])), int(str(facts["fragmentation.bytes"]))
@@ -103,28 +88,20 @@ def memory_doctor(ctx: Context, args: Args) -> object:
     return Verbatim(text.encode())
 
 
-@command(
-    "MEMORY|PURGE",
-    arity=2,
-    group="server",
-    since="4.0.0",
-    summary="Asks the allocator to release memory.",
-    tips="request_policy:all_shards response_policy:all_succeeded",
-)
+@memory_command("PURGE", "request_policy:all_shards response_policy:all_succeeded")
 def memory_purge(ctx: Context, args: Args) -> object:
-    """OK, after the C library has returned the memory that it can return."""
+    """Asks the allocator to release memory.
+
+    OK, after the C library has returned the memory that it can return."""
     ctx.server.give_back_memory()
     return OK
 
 
-@command(
-    "MEMORY|MALLOC-STATS",
-    arity=2,
-    group="server",
-    since="4.0.0",
-    summary="Returns the allocator statistics.",
-    tips="nondeterministic_output request_policy:all_shards response_policy:special",
+@memory_command(
+    "MALLOC-STATS", "nondeterministic_output request_policy:all_shards response_policy:special"
 )
 def memory_malloc_stats(ctx: Context, args: Args) -> object:
-    """Text: the allocator is the C library's, which has no statistics."""
+    """Returns the allocator statistics.
+
+    Text: the allocator is the C library's, which has no statistics."""
     return Verbatim(b"Stats not supported for the current allocator")

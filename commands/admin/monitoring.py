@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.replies import OK, Verbatim
-from millstream.commands.table.containers import container, wrong_subcommand
-from millstream.commands.table.registry import command
+from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.errors import CommandError, shown
 
 if TYPE_CHECKING:
@@ -23,22 +22,24 @@ BAD_COUNT = "ERR count should be greater than or equal to -1"
 
 # SLOWLOG
 
-container("SLOWLOG", group="server", since="2.2.12", summary="A container for slow log commands.")
-
-
-@command(
-    "SLOWLOG|GET",
-    arity=-2,
-    flags="admin loading stale",
-    group="server",
+slowlog_command = Container(
+    "SLOWLOG",
+    "server",
+    "A container for slow log commands.",
     since="2.2.12",
-    summary="Returns the slow log's entries.",
-    syntax="[count]",
+    tags="admin loading stale",
+)
+
+
+@slowlog_command(
+    "GET [count]",
+    "request_policy:all_nodes nondeterministic_output",
     complexity="O(N), N the number of entries returned",
-    tips="request_policy:all_nodes nondeterministic_output",
 )
 def slowlog_get(ctx: Context, args: Args) -> object:
-    """The newest `count` entries (10; -1 for all), newest first, each as [number, Unix time in
+    """Returns the slow log's entries.
+
+    The newest `count` entries (10; -1 for all), newest first, each as [number, Unix time in
     seconds, microseconds, words, client's address, client's name]. A request is cut after 32 words,
     and a word after 128 bytes. Passwords are not shown.
     """
@@ -52,87 +53,61 @@ def slowlog_get(ctx: Context, args: Args) -> object:
     return [list(entry) for entry in ctx.server.slowlog.entries(count)]
 
 
-@command(
-    "SLOWLOG|LEN",
-    arity=2,
-    flags="admin loading stale",
-    group="server",
-    since="2.2.12",
-    summary="Returns the number of entries in the slow log.",
-    tips="request_policy:all_nodes response_policy:agg_sum nondeterministic_output",
-)
+@slowlog_command("LEN", "request_policy:all_nodes response_policy:agg_sum nondeterministic_output")
 def slowlog_len(ctx: Context, args: Args) -> object:
+    """Returns the number of entries in the slow log."""
     return len(ctx.server.slowlog)
 
 
-@command(
-    "SLOWLOG|RESET",
-    arity=2,
-    flags="admin loading stale",
-    group="server",
-    since="2.2.12",
-    summary="Clears all entries from the slow log.",
+@slowlog_command(
+    "RESET",
+    "request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of entries",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def slowlog_reset(ctx: Context, args: Args) -> object:
+    """Clears all entries from the slow log."""
     ctx.server.slowlog.clear()
     return OK
 
 
 # LATENCY
 
-container(
+latency_command = Container(
     "LATENCY",
-    group="server",
+    "server",
+    "A container for latency diagnostics commands.",
     since="2.8.13",
-    summary="A container for latency diagnostics commands.",
+    tags="admin noscript loading stale",
 )
 
 
-@command(
-    "LATENCY|LATEST",
-    arity=2,
-    flags="admin noscript loading stale",
-    group="server",
-    since="2.8.13",
-    summary="Returns the latest latency samples for all events.",
-    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
+@latency_command(
+    "LATEST", "nondeterministic_output request_policy:all_nodes response_policy:special"
 )
 def latency_latest(ctx: Context, args: Args) -> object:
-    """For each event: [name, Unix time in seconds and milliseconds of the last spike, greatest
+    """Returns the latest latency samples for all events.
+
+    For each event: [name, Unix time in seconds and milliseconds of the last spike, greatest
     milliseconds ever]. Events: `command`, and `fast-command` for commands with the flag fast.
     """
     return [[event.encode(), *figures] for event, *figures in ctx.server.latency.latest()]
 
 
-@command(
-    "LATENCY|HISTORY",
-    arity=3,
-    flags="admin noscript loading stale",
-    group="server",
-    since="2.8.13",
-    summary="Returns timestamp-latency samples for an event.",
-    syntax="event",
-    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
+@latency_command(
+    "HISTORY event", "nondeterministic_output request_policy:all_nodes response_policy:special"
 )
 def latency_history(ctx: Context, args: Args) -> object:
-    """[Unix time in seconds, milliseconds], oldest first, at most 160."""
+    """Returns timestamp-latency samples for an event.
+
+    [Unix time in seconds, milliseconds], oldest first, at most 160."""
     return ctx.server.latency.history(shown(args.take()))
 
 
-@command(
-    "LATENCY|RESET",
-    arity=-2,
-    flags="admin noscript loading stale",
-    group="server",
-    since="2.8.13",
-    summary="Resets the latency data for one or more events.",
-    syntax="[event [event ...]]",
-    tips="request_policy:all_nodes response_policy:agg_sum",
-)
+@latency_command("RESET [event [event ...]]", "request_policy:all_nodes response_policy:agg_sum")
 def latency_reset(ctx: Context, args: Args) -> object:
-    """The number of events that had samples."""
+    """Resets the latency data for one or more events.
+
+    The number of events that had samples."""
     return ctx.server.latency.reset([shown(word) for word in args.rest()])
 
 
@@ -141,18 +116,13 @@ GRAPH_COLUMNS = 80
 GRAPH_ROWS = 4
 
 
-@command(
-    "LATENCY|GRAPH",
-    arity=3,
-    flags="admin noscript loading stale",
-    group="server",
-    since="2.8.13",
-    summary="Returns a latency graph for an event.",
-    syntax="event",
-    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
+@latency_command(
+    "GRAPH event", "nondeterministic_output request_policy:all_nodes response_policy:special"
 )
 def latency_graph(ctx: Context, args: Args) -> object:
-    """A graph as text: one column per second, the newest at the right, with the age below each
+    """Returns a latency graph for an event.
+
+    A graph as text: one column per second, the newest at the right, with the age below each
     column.
     """
     event = shown(args.take())
@@ -204,17 +174,13 @@ ADVICE = {
 }
 
 
-@command(
-    "LATENCY|DOCTOR",
-    arity=2,
-    flags="admin noscript loading stale",
-    group="server",
-    since="2.8.13",
-    summary="Returns a human-readable latency analysis report.",
-    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
+@latency_command(
+    "DOCTOR", "nondeterministic_output request_policy:all_nodes response_policy:special"
 )
 def latency_doctor(ctx: Context, args: Args) -> object:
-    """A report on the samples, as text."""
+    """Returns a human-readable latency analysis report.
+
+    A report on the samples, as text."""
     monitor = ctx.server.latency
     if not monitor.threshold_ms and not monitor.latest():
         return Verbatim(MONITORING_OFF.encode())
@@ -230,19 +196,16 @@ def latency_doctor(ctx: Context, args: Args) -> object:
     return Verbatim(text.encode())
 
 
-@command(
-    "LATENCY|HISTOGRAM",
-    arity=-2,
-    flags="admin noscript loading stale",
-    group="server",
+@latency_command(
+    "HISTOGRAM [command [command ...]]",
+    "nondeterministic_output request_policy:all_nodes response_policy:special",
     since="7.0.0",
-    summary="Returns the cumulative distribution of latencies of a subset or all commands.",
-    syntax="[command [command ...]]",
     complexity="O(N), N the number of commands",
-    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
 )
 def latency_histogram(ctx: Context, args: Args) -> object:
-    """A map from command (a subcommand as `container|sub`) to its `calls` and `histogram_usec`: the
+    """Returns the cumulative distribution of latencies of a subset or all commands.
+
+    A map from command (a subcommand as `container|sub`) to its `calls` and `histogram_usec`: the
     number of calls that took at most that many microseconds, at powers of two. Commands that were
     not called are left out. Equal commands of one pipeline share their time.
     """

@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.replies import NO_REPLY, Push, Several
-from millstream.commands.table.containers import container, wrong_subcommand
-from millstream.commands.table.registry import command
+from millstream.commands.table.containers import Container, wrong_subcommand
+from millstream.commands.table.registry import CommandGroup
 from millstream.glob import matcher
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context, Session
+
+command = CommandGroup("pubsub", since="2.0.0")
 
 
 def subscription_count(session: Session) -> int:
@@ -54,36 +56,28 @@ def _unsubscribe(
 
 
 @command(
-    "SUBSCRIBE",
-    arity=-2,
-    flags="pubsub noscript loading stale denyoom",
-    group="pubsub",
-    since="2.0.0",
-    summary="Listens for messages published to channels.",
-    syntax="channel [channel ...]",
+    "SUBSCRIBE channel [channel ...]",
+    "pubsub noscript loading stale denyoom subscribed dataless channels",
     complexity="O(N), N the number of channels",
-    traits="subscribed dataless",
 )
 def subscribe(ctx: Context, args: Args) -> object:
-    """For each channel a push of `subscribe`, the channel's name and the client's number of
+    """Listens for messages published to channels.
+
+    For each channel a push of `subscribe`, the channel's name and the client's number of
     subscriptions. Each message then arrives as a push of `message`, the channel and the message.
     """
     return _answer(ctx, _each(ctx, b"subscribe", args.rest(), ctx.server.pubsub.subscribe))
 
 
 @command(
-    "PSUBSCRIBE",
-    arity=-2,
-    flags="pubsub noscript loading stale denyoom",
-    group="pubsub",
-    since="2.0.0",
-    summary="Listens for messages published to channels that match one or more patterns.",
-    syntax="pattern [pattern ...]",
+    "PSUBSCRIBE pattern [pattern ...]",
+    "pubsub noscript loading stale denyoom subscribed dataless patterns",
     complexity="O(N), N the number of patterns",
-    traits="subscribed dataless",
 )
 def psubscribe(ctx: Context, args: Args) -> object:
-    """As SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and the
+    """Listens for messages published to channels that match one or more patterns.
+
+    As SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and the
     message.
     """
     patterns = args.rest()
@@ -94,18 +88,14 @@ def psubscribe(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "UNSUBSCRIBE",
-    arity=-1,
-    flags="pubsub noscript loading stale",
-    group="pubsub",
-    since="2.0.0",
-    summary="Stops listening to messages posted to channels.",
-    syntax="[channel [channel ...]]",
+    "UNSUBSCRIBE [channel [channel ...]]",
+    "pubsub noscript loading stale subscribed dataless",
     complexity="O(N), N the number of channels",
-    traits="subscribed dataless",
 )
 def unsubscribe(ctx: Context, args: Args) -> object:
-    """Without channels it ends all subscriptions to channels; subscriptions to patterns stay. There
+    """Stops listening to messages posted to channels.
+
+    Without channels it ends all subscriptions to channels; subscriptions to patterns stay. There
     is always a reply, also for a channel that was not subscribed.
     """
     names, held = args.rest(), ctx.session.channels
@@ -113,18 +103,14 @@ def unsubscribe(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "PUNSUBSCRIBE",
-    arity=-1,
-    flags="pubsub noscript loading stale",
-    group="pubsub",
-    since="2.0.0",
-    summary="Stops listening to messages published to channels that match one or more patterns.",
-    syntax="[pattern [pattern ...]]",
+    "PUNSUBSCRIBE [pattern [pattern ...]]",
+    "pubsub noscript loading stale subscribed dataless",
     complexity="O(N), N the number of patterns",
-    traits="subscribed dataless",
 )
 def punsubscribe(ctx: Context, args: Args) -> object:
-    """As UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
+    """Stops listening to messages published to channels that match one or more patterns.
+
+    As UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
     matches.
     """
     names, held = args.rest(), ctx.session.patterns
@@ -133,18 +119,14 @@ def punsubscribe(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "PUBLISH",
-    arity=3,
-    flags="pubsub loading stale fast",
-    group="pubsub",
-    since="2.0.0",
-    summary="Posts a message to a channel.",
-    syntax="channel message",
+    "PUBLISH channel message",
+    "pubsub loading stale fast dataless tells channel",
     complexity="O(N+M), N the listeners of the channel, M the number of patterns",
-    traits="dataless",
 )
 def publish(ctx: Context, args: Args) -> object:
-    """The number of clients that it was sent to, without those of replicas. If the publisher is
+    """Posts a message to a channel.
+
+    The number of clients that it was sent to, without those of replicas. If the publisher is
     itself subscribed, it gets the message after this reply. Subscribers at replicas get messages of
     up to 256 KB, unless the replica is slow.
     """
@@ -155,21 +137,20 @@ def publish(ctx: Context, args: Args) -> object:
 
 # PUBSUB
 
-container("PUBSUB", group="pubsub", since="2.8.0", summary="A container for Pub/Sub commands.")
-
-
-@command(
-    "PUBSUB|CHANNELS",
-    arity=-2,
-    flags="pubsub loading stale",
-    group="pubsub",
+pubsub_command = Container(
+    "PUBSUB",
+    "pubsub",
+    "A container for Pub/Sub commands.",
     since="2.8.0",
-    summary="Returns the active channels.",
-    syntax="[pattern]",
-    complexity="O(N), N the number of active channels",
+    tags="pubsub loading stale",
 )
+
+
+@pubsub_command("CHANNELS [pattern]", complexity="O(N), N the number of active channels")
 def pubsub_channels(ctx: Context, args: Args) -> object:
-    """The channels that match the pattern and have at least one subscriber by name."""
+    """Returns the active channels.
+
+    The channels that match the pattern and have at least one subscriber by name."""
     if args.remaining > 1:
         raise wrong_subcommand("PUBSUB", args[1])
     channels = ctx.server.pubsub.channels()
@@ -179,59 +160,34 @@ def pubsub_channels(ctx: Context, args: Args) -> object:
     return channels
 
 
-@command(
-    "PUBSUB|NUMSUB",
-    arity=-2,
-    flags="pubsub loading stale",
-    group="pubsub",
-    since="2.8.0",
-    summary="Returns a count of subscribers to channels.",
-    syntax="[channel [channel ...]]",
-    complexity="O(N), N the number of channels",
-)
+@pubsub_command("NUMSUB [channel [channel ...]]", complexity="O(N), N the number of channels")
 def pubsub_numsub(ctx: Context, args: Args) -> object:
-    """Each channel followed by the number of its subscribers by name."""
+    """Returns a count of subscribers to channels.
+
+    Each channel followed by the number of its subscribers by name."""
     count = ctx.server.pubsub.listeners_of
     return [item for channel in args.rest() for item in (channel, count(channel))]
 
 
-@command(
-    "PUBSUB|NUMPAT",
-    arity=2,
-    flags="pubsub loading stale",
-    group="pubsub",
-    since="2.8.0",
-    summary="Returns a count of unique pattern subscriptions.",
-)
+@pubsub_command("NUMPAT")
 def pubsub_numpat(ctx: Context, args: Args) -> object:
+    """Returns a count of unique pattern subscriptions."""
     return ctx.server.pubsub.pattern_count
 
 
-@command(
-    "PUBSUB|SHARDCHANNELS",
-    arity=-2,
-    flags="pubsub loading stale",
-    group="pubsub",
-    since="7.0.0",
-    summary="Returns the active shard channels.",
-    syntax="[pattern]",
-)
+@pubsub_command("SHARDCHANNELS [pattern]", since="7.0.0")
 def pubsub_shardchannels(ctx: Context, args: Args) -> object:
-    """Always empty: only a cluster has shard channels."""
+    """Returns the active shard channels.
+
+    Always empty: only a cluster has shard channels."""
     if args.remaining > 1:
         raise wrong_subcommand("PUBSUB", args[1])
     return []
 
 
-@command(
-    "PUBSUB|SHARDNUMSUB",
-    arity=-2,
-    flags="pubsub loading stale",
-    group="pubsub",
-    since="7.0.0",
-    summary="Returns the count of subscribers of shard channels.",
-    syntax="[shardchannel [shardchannel ...]]",
-)
+@pubsub_command("SHARDNUMSUB [shardchannel [shardchannel ...]]", since="7.0.0")
 def pubsub_shardnumsub(ctx: Context, args: Args) -> object:
-    """Each channel followed by 0: only a cluster has shard channels."""
+    """Returns the count of subscribers of shard channels.
+
+    Each channel followed by 0: only a cluster has shard channels."""
     return [item for channel in args.rest() for item in (channel, 0)]

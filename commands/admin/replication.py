@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.commands.runtime.host import Outside
+
+command = CommandGroup("server")
+generic_command = CommandGroup("generic", "@connection")
 
 INVALID_PORT = "ERR Invalid master port"
 AOF_OFF = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
@@ -29,17 +32,14 @@ ON_REPLICA = (
 
 
 @command(
-    "REPLICAOF",
-    arity=3,
-    flags="admin noscript stale no_async_loading",
-    group="server",
+    "REPLICAOF <args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE>>>",
+    "admin noscript stale no_async_loading dataless",
     since="5.0.0",
-    summary="Configures a server as replica of another, or promotes it to a master.",
-    syntax="<args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE>>>",
-    traits="dataless",
 )
 def replicaof(ctx: Context, args: Args) -> object:
-    """OK. The server becomes a replica of the primary at this host and port: its data is brought to
+    """Configures a server as replica of another, or promotes it to a master.
+
+    OK. The server becomes a replica of the primary at this host and port: its data is brought to
     the state of the primary's, and writes are refused. NO ONE makes it a primary again, with the
     data that it has. The given address again lets a full sync replace more data by less.
     """
@@ -54,32 +54,21 @@ def replicaof(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "SLAVEOF",
-    arity=3,
-    flags="admin noscript stale no_async_loading",
-    group="server",
-    since="1.0.0",
-    summary="Sets a Redis server as a replica of another, or promotes it to being a master.",
-    syntax="<args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE>>>",
-    traits="dataless",
+    "SLAVEOF <args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE>>>",
+    "admin noscript stale no_async_loading dataless",
 )
 def slaveof(ctx: Context, args: Args) -> object:
-    """The older name of [REPLICAOF](replicaof.md)."""
+    """Sets a Redis server as a replica of another, or promotes it to being a master.
+
+    The older name of [REPLICAOF](replicaof.md)."""
     return replicaof(ctx, args)
 
 
-@command(
-    "ROLE",
-    arity=1,
-    flags="noscript loading stale fast",
-    group="server",
-    since="2.8.12",
-    summary="Returns the replication role.",
-    categories=("admin", "dangerous"),
-    traits="dataless",
-)
+@command("ROLE", "noscript loading stale fast dataless @admin @dangerous", since="2.8.12")
 def role(ctx: Context, args: Args) -> object:
-    """On a primary [master, offset, replicas], with [address, port, offset] of each replica. On a
+    """Returns the replication role.
+
+    On a primary [master, offset, replicas], with [address, port, offset] of each replica. On a
     replica [slave, address, port, state, offset] of its primary; the state is connect, connecting,
     sync or connected. Offsets count the bytes of all journal frames so far.
     """
@@ -87,17 +76,14 @@ def role(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "FAILOVER",
-    arity=-1,
-    flags="admin noscript stale",
-    group="server",
+    "FAILOVER [{target: TO host port:integer [FORCE]}] [ABORT] [TIMEOUT milliseconds]",
+    "admin noscript stale dataless",
     since="6.2.0",
-    summary="Starts a coordinated failover from a server to one of its replicas.",
-    syntax="[{target: TO host port:integer [FORCE]}] [ABORT] [TIMEOUT milliseconds]",
-    traits="dataless",
 )
 def failover(ctx: Context, args: Args) -> object:
-    """OK, and then this primary and a replica change their roles: writes are put off until the
+    """Starts a coordinated failover from a server to one of its replicas.
+
+    OK, and then this primary and a replica change their roles: writes are put off until the
     replica has everything, the replica becomes the primary, and this server follows it.
     `master_failover_state` in INFO shows the progress. Without TO, the first replica that has
     everything is taken. After TIMEOUT the failover is given up; with FORCE, the replica becomes the
@@ -146,17 +132,11 @@ def _option_number(word: bytes | None) -> int:
 # The requests of a link
 
 
-@command(
-    "REPLCONF",
-    arity=-1,
-    flags="admin noscript loading stale allow_busy",
-    group="server",
-    since="3.0.0",
-    summary="An internal command for configuring the replication stream.",
-    traits="dataless",
-)
+@command("REPLCONF", "admin noscript loading stale allow_busy dataless", since="3.0.0", arity=-1)
 def replconf(ctx: Context, args: Args) -> object:
-    """Sent by replicas: their address and what they have (listening-port, ip-address, capa,
+    """An internal command for configuring the replication stream.
+
+    Sent by replicas: their address and what they have (listening-port, ip-address, capa,
     version, databases, histories), and later what they have applied (ACK), have on their disks
     (FACK), and the size of all frames applied (OFFSET).
     """
@@ -181,17 +161,15 @@ def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:
 
 
 @command(
-    "PSYNC",
-    arity=-3,
-    flags="admin noscript no_async_loading no_multi",
-    group="server",
+    "PSYNC replicationid offset",
+    "admin noscript no_async_loading no_multi dataless",
     since="2.8.0",
-    summary="An internal command used in replication.",
-    syntax="replicationid offset",
-    traits="dataless",
+    arity=-3,
 )
 def psync(ctx: Context, args: Args) -> object:
-    """Sent by replicas: the history and the number of the frame that they need next. The frames
+    """An internal command used in replication.
+
+    Sent by replicas: the history and the number of the frame that they need next. The frames
     follow, after a base if they are not enough. With FAILOVER, this replica becomes the primary
     first: its own primary asks for that.
     """
@@ -205,15 +183,11 @@ def psync(ctx: Context, args: Args) -> object:
     return NO_REPLY
 
 
-@command(
-    "SYNC",
-    arity=1,
-    flags="admin noscript no_async_loading no_multi",
-    group="server",
-    summary="An internal command used in replication.",
-)
+@command("SYNC", "admin noscript no_async_loading no_multi")
 def sync(ctx: Context, args: Args) -> object:
-    """Always an error: a snapshot here is no RDB file, and what follows it are effects."""
+    """An internal command used in replication.
+
+    Always an error: a snapshot here is no RDB file, and what follows it are effects."""
     raise CommandError(
         "ERR only a millstream server can be a replica of this server: effects are not commands of"
         " Redis"
@@ -267,21 +241,16 @@ class ReplicasWait(PositionWait):
         return ctx.server.replication.applied_on(self.seq)
 
 
-@command(
-    "WAIT",
-    arity=3,
-    flags="blocking",
-    group="generic",
+@generic_command(
+    "WAIT numreplicas timeout",
+    "blocking dataless request_policy:all_shards response_policy:agg_min",
     since="3.0.0",
-    summary="Blocks until the asynchronous replication of all preceding write commands sent by the "
-    "connection is completed.",
-    syntax="numreplicas timeout",
-    categories=("connection",),
-    tips="request_policy:all_shards response_policy:agg_min",
-    traits="dataless",
 )
 def wait(ctx: Context, args: Args) -> object:
-    """The number of replicas that have applied everything that this connection has changed. The
+    """Blocks until the asynchronous replication of all preceding write commands sent by the
+    connection is completed.
+
+    The number of replicas that have applied everything that this connection has changed. The
     reply comes when `numreplicas` of them have, or after `timeout` (milliseconds; 0: never). In a
     transaction it comes at once.
     """
@@ -318,21 +287,16 @@ class SyncWait(PositionWait):
         return [int(is_local), server.replication.synced_on(self.seq)]
 
 
-@command(
-    "WAITAOF",
-    arity=4,
-    flags="blocking",
-    group="generic",
+@generic_command(
+    "WAITAOF numlocal numreplicas timeout",
+    "blocking dataless request_policy:all_shards response_policy:agg_min",
     since="7.2.0",
-    summary="Blocks until all of the preceding write commands sent by the connection are written "
-    "to the append-only file of the master and/or replicas.",
-    syntax="numlocal numreplicas timeout",
-    categories=("connection",),
-    tips="request_policy:all_shards response_policy:agg_min",
-    traits="dataless",
 )
 def waitaof(ctx: Context, args: Args) -> object:
-    """[local, replicas]: 1 if everything that this connection has changed is on the disk of this
+    """Blocks until all of the preceding write commands sent by the connection are written
+    to the append-only file of the master and/or replicas.
+
+    [local, replicas]: 1 if everything that this connection has changed is on the disk of this
     server, and on how many replicas' disks it is, whatever appendfsync says. The reply comes when
     both reach `numlocal` (0 or 1) and `numreplicas`, or after `timeout` (milliseconds; 0: never).
     In a transaction it comes at once. With numlocal 1, `CONFIG SET appendonly no` ends the wait

@@ -9,40 +9,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
 
+command = CommandGroup("server")
+
 SHUTDOWN_FAILED = "ERR Errors trying to SHUTDOWN. Check logs."
 
 
 @command(
     "SAVE",
-    arity=1,
-    flags="admin noscript no_async_loading no_multi",
-    group="server",
-    summary="Synchronously saves the database(s) to disk.",
+    "admin noscript no_async_loading no_multi",
     complexity="O(N), N the number of keys in all databases",
 )
 def save(ctx: Context, args: Args) -> object:
-    """OK when the snapshot is on disk. No other client is served in that time: prefer BGSAVE."""
+    """Synchronously saves the database(s) to disk.
+
+    OK when the snapshot is on disk. No other client is served in that time: prefer BGSAVE."""
     ctx.server.save()
     return OK
 
 
-@command(
-    "BGSAVE",
-    arity=-1,
-    flags="admin noscript no_async_loading",
-    group="server",
-    summary="Asynchronously saves the database(s) to disk.",
-    syntax="[SCHEDULE]",
-)
+@command("BGSAVE [SCHEDULE]", "admin noscript no_async_loading")
 def bgsave(ctx: Context, args: Args) -> object:
-    """Starts a snapshot in the background, without a fork; LASTSAVE and INFO persistence show when
+    """Asynchronously saves the database(s) to disk.
+
+    Starts a snapshot in the background, without a fork; LASTSAVE and INFO persistence show when
     it is done. With SCHEDULE, if the journal is being rewritten, the snapshot is taken after that
     instead of failing with an error.
     """
@@ -51,45 +47,31 @@ def bgsave(ctx: Context, args: Args) -> object:
     return Simple(ctx.server.bgsave(schedule).encode())
 
 
-@command(
-    "BGREWRITEAOF",
-    arity=1,
-    flags="admin noscript no_async_loading",
-    group="server",
-    summary="Asynchronously rewrites the append-only file to disk.",
-)
+@command("BGREWRITEAOF", "admin noscript no_async_loading")
 def bgrewriteaof(ctx: Context, args: Args) -> object:
-    """Replaces a long journal by a new base and an empty journal. During a BGSAVE, the rewrite
+    """Asynchronously rewrites the append-only file to disk.
+
+    Replaces a long journal by a new base and an empty journal. During a BGSAVE, the rewrite
     starts after it.
     """
     return Simple(ctx.server.rewrite().encode())
 
 
-@command(
-    "LASTSAVE",
-    arity=1,
-    flags="loading stale fast",
-    group="server",
-    summary="Returns the Unix timestamp of the last successful save to disk.",
-    categories=("admin", "dangerous"),
-    tips="nondeterministic_output",
-)
+@command("LASTSAVE", "loading stale fast nondeterministic_output @admin @dangerous")
 def lastsave(ctx: Context, args: Args) -> object:
+    """Returns the Unix timestamp of the last successful save to disk."""
     return ctx.server.last_save_s
 
 
 @command(
-    "SHUTDOWN",
-    arity=-1,
-    flags="admin noscript loading stale no_multi allow_busy",
-    group="server",
-    summary="Synchronously saves the database(s) to disk and shuts down the server.",
-    syntax="[save-selector: NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
+    "SHUTDOWN [save-selector: NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
+    "admin noscript loading stale no_multi allow_busy unblocked",
     complexity="O(N) when saving, N the number of keys in all databases",
-    traits="unblocked",
 )
 def shutdown(ctx: Context, args: Args) -> object:
-    """Closes the connection and stops the server. First, writes are put off and up to
+    """Synchronously saves the database(s) to disk and shuts down the server.
+
+    Closes the connection and stops the server. First, writes are put off and up to
     `shutdown-timeout` seconds pass until all replicas have everything; not with NOW. The journal
     always gets a last fsync; SAVE also writes a snapshot. If the journal has failed, all data is
     first written to a new base, unless NOSAVE is given; if that fails the server keeps running.

@@ -19,13 +19,15 @@ from millstream.commands.generic.keys import delete_keys, look_at, look_up
 from millstream.commands.generic.strings import as_string
 from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.replies import OK
-from millstream.commands.table.containers import container, wrong_subcommand
-from millstream.commands.table.registry import command
+from millstream.commands.table.containers import Container, wrong_subcommand
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+
+command = CommandGroup("scripting", since="2.6.0")
 
 NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
 NOT_RUNNING = "NOTBUSY No scripts in execution right now."
@@ -150,28 +152,15 @@ def _run(ctx: Context, digest: bytes, keys: int, words: list[bytes]) -> int:
     return script.run(ctx, words[0], arguments[: script.arguments])
 
 
-def find_keys(words: list[bytes]) -> list[int]:
-    """Positions of the keys after their number; ValueError when there are fewer than that."""
-    keys = int(words[2])
-    if not 0 <= keys <= len(words) - 3:
-        raise ValueError("there are fewer keys")
-    return list(range(3, 3 + keys))
-
-
 @command(
-    "EVAL",
-    arity=-3,
-    flags="noscript stale skip_monitor no_mandatory_keys movablekeys",
-    group="scripting",
-    since="2.6.0",
-    summary="Executes a server-side Lua script.",
-    syntax="script numkeys [key [key ...]] [arg [arg ...]]",
+    "EVAL script numkeys [key [key ...]] [arg [arg ...]]",
+    "noscript stale skip_monitor tells",
     complexity="O(1), as every script known here",
-    find_keys=find_keys,
-    key_count=(2, 1),
 )
 def eval_(ctx: Context, args: Args) -> object:
-    """The result of the script. There is no Lua: the server knows only the scripts of redis-py's
+    """Executes a server-side Lua script.
+
+    The result of the script. There is no Lua: the server knows only the scripts of redis-py's
     `Lock` (release, extend, reacquire), by the SHA1 of their text. Any other script is an error.
     """
     text = args.take()
@@ -180,19 +169,14 @@ def eval_(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "EVALSHA",
-    arity=-3,
-    flags="noscript stale skip_monitor no_mandatory_keys movablekeys",
-    group="scripting",
-    since="2.6.0",
-    summary="Executes a server-side Lua script by SHA1 digest.",
-    syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]",
+    "EVALSHA sha1 numkeys [key [key ...]] [arg [arg ...]]",
+    "noscript stale skip_monitor tells",
     complexity="O(1), as every script known here",
-    find_keys=find_keys,
-    key_count=(2, 1),
 )
 def evalsha(ctx: Context, args: Args) -> object:
-    """As EVAL, for a script that was loaded by SCRIPT LOAD or EVAL. If it was not loaded the error
+    """Executes a server-side Lua script by SHA1 digest.
+
+    As EVAL, for a script that was loaded by SCRIPT LOAD or EVAL. If it was not loaded the error
     is `NOSCRIPT`, and clients then load the script.
     """
     digest = args.take().lower()
@@ -213,97 +197,78 @@ def _takes_mode(args: Args) -> bool:
     return not args.remaining and (chosen or args.count == 2)
 
 
-container(
+script_command = Container(
     "SCRIPT",
-    group="scripting",
+    "scripting",
+    "A container for Lua scripts management commands.",
     since="2.6.0",
-    summary="A container for Lua scripts management commands.",
+    tags="noscript",
 )
 
 
-@command(
-    "SCRIPT|LOAD",
-    arity=3,
-    flags="noscript stale",
-    group="scripting",
-    since="2.6.0",
-    summary="Loads a server-side Lua script to the script cache.",
-    syntax="script",
+@script_command(
+    "LOAD script",
+    "stale request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the length of the script",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def script_load(ctx: Context, args: Args) -> object:
-    """The SHA1 of the text, for EVALSHA. If the script is not one of the known scripts (see EVAL),
+    """Loads a server-side Lua script to the script cache.
+
+    The SHA1 of the text, for EVALSHA. If the script is not one of the known scripts (see EVAL),
     an error that names them.
     """
     return _load(ctx, args.take())
 
 
-@command(
-    "SCRIPT|EXISTS",
-    arity=-3,
-    flags="noscript",
-    group="scripting",
-    since="2.6.0",
-    summary="Determines whether server-side Lua scripts exist in the script cache.",
-    syntax="sha1 [sha1 ...]",
+@script_command(
+    "EXISTS sha1 [sha1 ...]",
+    "request_policy:all_shards response_policy:agg_logical_and",
     complexity="O(N), N the number of digests",
-    tips="request_policy:all_shards response_policy:agg_logical_and",
 )
 def script_exists(ctx: Context, args: Args) -> object:
-    """For each digest 1 if its script is loaded, otherwise 0."""
+    """Determines whether server-side Lua scripts exist in the script cache.
+
+    For each digest 1 if its script is loaded, otherwise 0."""
     return [int(digest.lower() in ctx.scripts) for digest in args.rest()]
 
 
-@command(
-    "SCRIPT|FLUSH",
-    arity=-2,
-    flags="noscript",
-    group="scripting",
-    since="2.6.0",
-    summary="Removes all server-side Lua scripts from the script cache.",
-    syntax="[flush-type: ASYNC | SYNC]",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
+@script_command(
+    "FLUSH [flush-type: ASYNC | SYNC]", "request_policy:all_nodes response_policy:all_succeeded"
 )
 def script_flush(ctx: Context, args: Args) -> object:
-    """OK; scripts must be loaded again."""
+    """Removes all server-side Lua scripts from the script cache.
+
+    OK; scripts must be loaded again."""
     if not _takes_mode(args):
         raise CommandError("ERR SCRIPT FLUSH only support SYNC|ASYNC option")
     ctx.scripts.clear()
     return OK
 
 
-@command(
-    "SCRIPT|KILL",
-    arity=2,
-    flags="noscript allow_busy",
-    group="scripting",
-    since="2.6.0",
-    summary="Terminates a server-side Lua script during execution.",
-    tips="request_policy:all_shards response_policy:one_succeeded",
-)
+@script_command("KILL", "allow_busy request_policy:all_shards response_policy:one_succeeded")
 def script_kill(ctx: Context, args: Args) -> object:
-    """Always the error `NOTBUSY`: no script is still running when another command arrives."""
+    """Terminates a server-side Lua script during execution.
+
+    Always the error `NOTBUSY`: no script is still running when another command arrives."""
     raise CommandError(NOT_RUNNING)
 
 
-container(
-    "FUNCTION", group="scripting", since="7.0.0", summary="A container for function commands."
+function_command = Container(
+    "FUNCTION",
+    "scripting",
+    "A container for function commands.",
+    since="7.0.0",
+    tags="write noscript",
 )
 
 
-@command(
-    "FUNCTION|FLUSH",
-    arity=-2,
-    flags="write noscript",
-    group="scripting",
-    since="7.0.0",
-    summary="Deletes all libraries and functions.",
-    syntax="[flush-type: ASYNC | SYNC]",
-    tips="request_policy:all_shards response_policy:all_succeeded",
+@function_command(
+    "FLUSH [flush-type: ASYNC | SYNC]", "request_policy:all_shards response_policy:all_succeeded"
 )
 def function_flush(ctx: Context, args: Args) -> object:
-    """OK: there are no functions, and none can be loaded."""
+    """Deletes all libraries and functions.
+
+    OK: there are no functions, and none can be loaded."""
     if args.remaining > 1:
         raise wrong_subcommand("FUNCTION", args[1])
     if not _takes_mode(args):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.commands.runtime.replies import NULL_ARRAY, OK, Run
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import CommandError
 from millstream.storage.streams.watch import begin_watch, is_changed
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.storage.streams.database import Database
+
+command = CommandGroup("transactions")
 
 Watches = dict[tuple[int, bytes], tuple["Database", tuple[Any, ...]]]
 
@@ -30,17 +32,11 @@ def has_changed_watches(watches: Watches) -> bool:
     return any(is_changed(db, key, state) for (_, key), (db, state) in watches.items())
 
 
-@command(
-    "MULTI",
-    arity=1,
-    flags="noscript loading stale fast allow_busy",
-    group="transactions",
-    since="1.2.0",
-    summary="Starts a transaction.",
-    traits="unqueued",
-)
+@command("MULTI", "noscript loading stale fast allow_busy unqueued", since="1.2.0")
 def multi(ctx: Context, args: Args) -> object:
-    """OK; the following commands are answered with QUEUED, and EXEC runs them."""
+    """Starts a transaction.
+
+    OK; the following commands are answered with QUEUED, and EXEC runs them."""
     if ctx.session.queue is not None:
         raise CommandError("ERR MULTI calls can not be nested")
     ctx.session.queue = []
@@ -49,16 +45,14 @@ def multi(ctx: Context, args: Args) -> object:
 
 @command(
     "EXEC",
-    arity=1,
-    flags="noscript loading stale skip_slowlog",
-    group="transactions",
-    since="1.2.0",
-    summary="Executes all commands in a transaction.",
+    "noscript loading stale skip_slowlog unqueued",
     complexity="O(N), N the queued requests, and what each of them takes",
-    traits="unqueued",
+    since="1.2.0",
 )
 def exec_(ctx: Context, args: Args) -> object:
-    """An array of the replies. If a watched key was changed the reply is null, and if a request was
+    """Executes all commands in a transaction.
+
+    An array of the replies. If a watched key was changed the reply is null, and if a request was
     refused while it was queued it is an error; in both cases nothing is done. If a request fails
     when it runs, its reply is the error, and the other requests still run.
     """
@@ -75,16 +69,14 @@ def exec_(ctx: Context, args: Args) -> object:
 
 @command(
     "DISCARD",
-    arity=1,
-    flags="noscript loading stale fast allow_busy",
-    group="transactions",
+    "noscript loading stale fast allow_busy unqueued",
     since="2.0.0",
-    summary="Discards a transaction.",
     complexity="O(N), when N is the number of queued commands",
-    traits="unqueued",
 )
 def discard(ctx: Context, args: Args) -> object:
-    """OK; the watched keys are also forgotten."""
+    """Discards a transaction.
+
+    OK; the watched keys are also forgotten."""
     if ctx.session.queue is None:
         raise CommandError("ERR DISCARD without MULTI")
     ctx.session.leave_transaction()
@@ -92,20 +84,16 @@ def discard(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "WATCH",
-    arity=-2,
-    flags="noscript loading stale fast allow_busy",
-    keys=(1, -1, 1),
-    group="transactions",
+    "WATCH key [key ...]",
+    "noscript loading stale fast allow_busy unqueued",
     since="2.2.0",
-    summary="Monitors changes to keys to determine the execution of a transaction.",
-    syntax="key [key ...]",
     complexity="O(1) for every key",
-    key_use="RO",
-    traits="unqueued",
+    keys="RO",
 )
 def watch(ctx: Context, args: Args) -> object:
-    """OK; the next EXEC does nothing if any client changes one of the keys before it. A client
+    """Monitors changes to keys to determine the execution of a transaction.
+
+    OK; the next EXEC does nothing if any client changes one of the keys before it. A client
     watches at most 100,000 keys. One more is an error, and the keys before it stay watched.
     """
     session = ctx.session
@@ -120,14 +108,8 @@ def watch(ctx: Context, args: Args) -> object:
     return OK
 
 
-@command(
-    "UNWATCH",
-    arity=1,
-    flags="noscript loading stale fast allow_busy",
-    group="transactions",
-    since="2.2.0",
-    summary="Forgets about watched keys of a transaction.",
-)
+@command("UNWATCH", "noscript loading stale fast allow_busy", since="2.2.0")
 def unwatch(ctx: Context, args: Args) -> object:
+    """Forgets about watched keys of a transaction."""
     ctx.session.forget_watches()
     return OK

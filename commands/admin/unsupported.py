@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.admin.connection import NO_CLUSTER
-from millstream.commands.table.containers import container
-from millstream.commands.table.registry import command, refuse
+from millstream.commands.table.containers import Container
+from millstream.commands.table.registry import CommandGroup, refuse
 from millstream.errors import CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+
+command = CommandGroup("cluster")
 
 
 # The arity of each subcommand of CLUSTER. A request with a word that is not here, or with the wrong
@@ -55,16 +57,11 @@ CLUSTER_ARITIES = {
 }
 
 
-@command(
-    "CLUSTER",
-    arity=-2,
-    group="cluster",
-    since="3.0.0",
-    summary="A container for Redis Cluster commands.",
-    syntax="subcommand [argument ...]",
-)
+@command("CLUSTER subcommand [argument ...]", since="3.0.0")
 def cluster(ctx: Context, args: Args) -> object:
-    """Always an error: this server is not part of a cluster."""
+    """A container for Redis Cluster commands.
+
+    Always an error: this server is not part of a cluster."""
     raise CommandError(NO_CLUSTER)
 
 
@@ -72,18 +69,14 @@ for name, arity in CLUSTER_ARITIES.items():
     refuse("CLUSTER", name, arity, cluster)
 
 
-container("MODULE", group="server", since="4.0.0", summary="A container for module commands.")
-
-
-@command(
-    "MODULE|LIST",
-    arity=2,
-    flags="admin noscript",
-    group="server",
-    since="4.0.0",
-    summary="Returns all loaded modules.",
-    tips="nondeterministic_output_order",
+module_command = Container(
+    "MODULE", "server", "A container for module commands.", since="4.0.0", tags="admin noscript"
 )
+
+
+@module_command("LIST", "nondeterministic_output_order")
 def module_list(ctx: Context, args: Args) -> object:
-    """An empty array: there are no modules."""
+    """Returns all loaded modules.
+
+    An empty array: there are no modules."""
     return []

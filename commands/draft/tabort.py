@@ -32,17 +32,14 @@ def _take_ids(args: Args) -> EntryIds:
 
 
 @command(
-    "TABORT",
-    arity=-3,
-    flags="write",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Gives up reservations of a writer; returns how many.",
-    syntax="key writer [ids: id [id ...] | except: EXCEPT id [id ...]]",
+    "TABORT key writer [ids: id [id ...] | except: EXCEPT id [id ...]]",
+    "write",
     complexity="O(n), n the number of reservations",
 )
 def tabort(ctx: Context, args: Args) -> int:
-    """Without IDs, all reservations of the writer are given up; with EXCEPT, all but these. IDs
+    """Gives up reservations of a writer; returns how many.
+
+    Without IDs, all reservations of the writer are given up; with EXCEPT, all but these. IDs
     that are not reserved by the writer are ignored.
     """
     key, writer = args.take(), take_writer(args)
@@ -65,17 +62,14 @@ def tabort(ctx: Context, args: Args) -> int:
 
 
 @command(
-    "TRENEW",
-    arity=-4,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Restarts the leases of a writer's reservations; returns how many.",
-    syntax="key writer milliseconds [id [id ...]]",
+    "TRENEW key writer milliseconds [id [id ...]]",
+    "write fast",
     complexity="O(n), n the number of reservations",
 )
 def trenew(ctx: Context, args: Args) -> int:
-    """Each lease begins now and has this length. Without IDs, all leases of the writer are
+    """Restarts the leases of a writer's reservations; returns how many.
+
+    Each lease begins now and has this length. Without IDs, all leases of the writer are
     restarted. IDs that are not reserved by the writer are ignored.
     """
     key, writer = args.take(), take_writer(args)

@@ -52,11 +52,11 @@ LONG_NAME = f"ERR a producer's name may have at most {NAME_BYTES_MAX} bytes"
 
 
 @command(
-    "TAPPENDONCE", arity=-6, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
-    summary="Appends an entry unless it was appended before; returns its ID, or nil.",
-    syntax="key <ID id | PRODUCER name seq> field value [field value ...]", complexity="O(1)",
+    "TAPPENDONCE key <ID id | PRODUCER name seq> field value [field value ...]",
+    "write denyoom fast",
 )
 def tappendonce(Context ctx not None, Args args not None):
+    """Appends an entry unless it was appended before; returns its ID, or nil."""
     args.pos = 2
     if args.next_is(b"ID"):
         return append_above(ctx, args)
@@ -153,26 +153,15 @@ cdef int make_room(Context ctx, Slice* key, producers, bytes name) except -1:
 
 # ---------------------------------------------------------------- TAPPENDMANY
 
-def many_key_positions(list words not None) -> list[int]:
-    """Indexes of the keys in TAPPENDMANY's words; ValueError when there are none."""
-    count = int(words[1])
-    if not 1 <= count <= len(words) - 2:
-        raise ValueError("no list of keys")
-    return list(range(2, 2 + count))
-
-
 @command(
-    "TAPPENDMANY", arity=-9, flags="write denyoom movablekeys", group="stream",
-    find_keys=many_key_positions,
-    summary="Appends entries to one or more streams, except those appended before; returns the "
-            "number appended.",
-    syntax="numkeys key [key ...] <ID | PRODUCER name> <numentries <id-or-seq numfields field "
-           "value [field value ...]> [...]> [...]",
-    complexity="O(n), n the number of entries",
-    key_use="RW update",
-    key_count=(1, 1),
+    "TAPPENDMANY numkeys key [key ...] <ID | PRODUCER name> <numentries <id-or-seq numfields "
+    "field value [field value ...]> [...]> [...]", "write denyoom",
+    complexity="O(n), n the number of entries", keys="RW update",
 )
 def tappendmany(Context ctx not None, Args args not None):
+    """Appends entries to one or more streams, except those appended before; returns the number
+    appended.
+    """
     cdef Sending sending
     cdef Py_ssize_t entries_start
     cdef Py_ssize_t i

@@ -29,16 +29,12 @@ NOT_POSITIVE = "ERR value is out of range, must be positive"
 
 
 @command(
-    "TBLOCKS",
-    arity=-4,
-    flags="readonly",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Returns the blocks that hold the entries between two IDs, page by page.",
-    syntax="key start end [COUNT blocks] [BYTES bytes]",
+    "TBLOCKS key start end [COUNT blocks] [BYTES bytes]",
+    "readonly",
     complexity="O(log n) to find the start and O(m) for the m bytes answered",
 )
 def tblocks(ctx: Context, args: Args) -> LongReply | None:
+    """Returns the blocks that hold the entries between two IDs, page by page."""
     key = args.take()
     start, end = take_start_id(args, True), take_end_id(args, True)
     most, size_bytes = PAGE_BLOCKS_MAX, PAGE_BYTES

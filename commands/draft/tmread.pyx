@@ -37,32 +37,15 @@ UNBALANCED = ("ERR Unbalanced 'tmread' list of streams: for each stream key an I
               "specified.")
 
 
-def followed_key_positions(list words not None) -> list[int]:
-    """Indexes of the keys in TMREAD's words; ValueError when there are none."""
-    at = 2
-    while at < len(words):
-        word = words[at].upper()
-        if word == b"STREAMS":
-            keys = (len(words) - at - 1) // 2
-            if keys == 0 or len(words) - at - 1 != 2 * keys:
-                break
-            return list(range(at + 1, at + 1 + keys))
-        if word not in (b"BLOCK", b"CLOCK"):
-            break
-        at += 2 if word == b"BLOCK" else 1
-    raise ValueError("no balanced list of keys and ids")
-
-
 @command(
-    "TMREAD", arity=-5, flags="readonly blocking movablekeys", group="stream",
-    find_keys=followed_key_positions,
-    summary="Reads entries after an ID from each stream, and tells how far each stream is settled.",
-    syntax="count [BLOCK milliseconds] [CLOCK] {streams: STREAMS key [key ...] id [id ...]}",
+    "TMREAD count [BLOCK milliseconds] [CLOCK] {streams: STREAMS key [key ...] id [id ...]}",
+    "readonly blocking",
     complexity="O(log n) to find each start and O(m) for the m entries answered",
-    keyword=("STREAMS", 2),
 )
 def tmread(Context ctx not None, Args args not None):
-    """For each stream, in the order of the request: its key, prev, next, the entries, whether it has
+    """Reads entries after an ID from each stream, and tells how far each stream is settled.
+
+    For each stream, in the order of the request: its key, prev, next, the entries, whether it has
     ended, and its incarnation. No entry that the reader has not received has, or will get, an ID in
     (prev, next]; to continue, pass next as the ID.
     """

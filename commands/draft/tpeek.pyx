@@ -39,13 +39,13 @@ INVALID_TOKEN = "ERR invalid token"
 
 
 @command(
-    "TPEEK", arity=-4, flags="readonly blocking", keys=(1, 1, 1), group="stream",
-    summary="Reads entries as soon as their own writers have settled everything before them.",
-    syntax="key token count [BLOCK milliseconds]",
+    "TPEEK key token count [BLOCK milliseconds]", "readonly blocking",
     complexity="O(log n) to find the start and O(m) for the m entries answered and held",
 )
 def tpeek(Context ctx not None, Args args not None):
-    """The token for the next call, and the entries. The first token is an ID (entries above it), or an
+    """Reads entries as soon as their own writers have settled everything before them.
+
+    The token for the next call, and the entries. The first token is an ID (entries above it), or an
     empty string or `$` (entries that can be returned from now on).
     """
     cdef PeekRead read = PeekRead.__new__(PeekRead)

@@ -64,16 +64,12 @@ def policy_reply(policy: RetentionPolicy | None) -> dict[bytes, int | bytes] | N
 
 
 @command(
-    "TPOLICY",
-    arity=-2,
-    flags="write",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Sets or returns the retention policy by which the server trims a stream.",
-    syntax="key [MAXLEN n] [MAXAGE ms] [MAXBYTES n] [EXACT|APPROX]",
+    "TPOLICY key [MAXLEN n] [MAXAGE ms] [MAXBYTES n] [EXACT|APPROX]",
+    "write",
     complexity="O(n) of evicted blocks",
 )
 def tpolicy(ctx: Context, args: Args) -> object:
+    """Sets or returns the retention policy by which the server trims a stream."""
     key = args.take()
     options_at = args.pos
     _take_policy(args, RetentionPolicy())  # malformed options are refused before a missing key

@@ -24,17 +24,14 @@ EntryId = tuple[int, int]
 
 
 @command(
-    "TPOSITION",
-    arity=-2,
-    flags="readonly blocking",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Returns the position of a stream or of a writer; can wait for it.",
-    syntax="key [mode: writers: WRITERS | options: [WRITER name] [WAIT id milliseconds]]",
+    "TPOSITION key [mode: writers: WRITERS | options: [WRITER name] [WAIT id milliseconds]]",
+    "readonly blocking",
     complexity="O(1); with WRITERS O(n), n the number of writers",
 )
 def tposition(ctx: Context, args: Args) -> object:
-    """The last ID handed out before the oldest reservation, of the stream or of one writer:
+    """Returns the position of a stream or of a writer; can wait for it.
+
+    The last ID handed out before the oldest reservation, of the stream or of one writer:
     everything up to it is settled. With WAIT, the reply comes as soon as the position is at least
     this ID, and is null after the time-out (0: never). With WRITERS: of each writer its name, its
     position, the greatest ID that it has settled below its oldest reservation, the number of its

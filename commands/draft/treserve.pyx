@@ -64,13 +64,13 @@ cdef bint take_number(Args args, int64_t most, int64_t* number) except -1:
 # ---------------------------------------------------------------- TRESERVE
 
 @command(
-    "TRESERVE", arity=-3, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
-    summary="Reserves IDs for entries that a writer completes later.",
-    syntax="key writer [COUNT n] [LEASE ms]", complexity="O(n), n the number of IDs",
-    traits="hot",
+    "TRESERVE key writer [COUNT n] [LEASE ms]", "write denyoom fast hot",
+    complexity="O(n), n the number of IDs",
 )
 def treserve(Context ctx not None, Args args not None):
-    """The reserved ID; with COUNT an array of consecutive IDs. The stream is created if it doesn't
+    """Reserves IDs for entries that a writer completes later.
+
+    The reserved ID; with COUNT an array of consecutive IDs. The stream is created if it doesn't
     exist. Readers get no entry above an ID that is reserved.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])
@@ -207,14 +207,13 @@ def apply_reserve(Keyspace keyspace, int db, list words):
 # ---------------------------------------------------------------- TCOMPLETE
 
 @command(
-    "TCOMPLETE", arity=-6, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
-    summary="Completes a reserved entry; returns the stream's position.",
-    syntax="key writer id field value [field value ...]",
+    "TCOMPLETE key writer id field value [field value ...]", "write denyoom fast hot",
     complexity="O(1), and O(n) of the entries that become visible",
-    traits="hot",
 )
 def tcomplete(Context ctx not None, Args args not None):
-    """The position afterwards: entries up to it are visible. If the reply of a completion is lost,
+    """Completes a reserved entry; returns the stream's position.
+
+    The position afterwards: entries up to it are visible. If the reply of a completion is lost,
     send it again: FACTDONE says that the entry is there.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])

@@ -38,17 +38,14 @@ def _take_names(args: Args) -> list[bytes]:
 
 
 @command(
-    "TSEAL",
-    arity=-2,
-    flags="write",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Seals a stream: it takes no more entries, and continues in its children.",
-    syntax="key [ELSEWHERE] [children: CHILDREN name [name ...]]",
+    "TSEAL key [ELSEWHERE] [children: CHILDREN name [name ...]]",
+    "write",
     complexity="O(n), n the number of children",
 )
 def tseal(ctx: Context, args: Args) -> Id:
-    """The final ID: the last one handed out. Open reservations may still be settled. Each child is
+    """Seals a stream: it takes no more entries, and continues in its children.
+
+    The final ID: the last one handed out. Open reservations may still be settled. Each child is
     created with this stream as its parent and the final ID as its last ID; with ELSEWHERE the
     children are on other servers, and only their names are kept.
     """
@@ -126,17 +123,11 @@ def _add_parents(ctx: Context, key: bytes, stream: Stream, parents: list[bytes])
 # ---------------------------------------------------------------- TCREATE
 
 
-@command(
-    "TCREATE",
-    arity=-2,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Creates an empty stream.",
-    syntax="key [FLOOR id] [parents: PARENTS name [name ...]]",
-)
+@command("TCREATE key [FLOOR id] [parents: PARENTS name [name ...]]", "write denyoom fast")
 def tcreate(ctx: Context, args: Args) -> Simple:
-    """FLOOR is the stream's last ID: all entries come after it. PARENTS names the streams that this
+    """Creates an empty stream.
+
+    FLOOR is the stream's last ID: all entries come after it. PARENTS names the streams that this
     one continues; they may be on other servers.
     """
     key = args.take()

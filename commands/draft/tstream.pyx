@@ -38,14 +38,10 @@ from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, wro
 # ---------------------------------------------------------------- append and evict
 
 @command(
-    "TAPPEND", arity=-4, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
-    summary="Appends an entry to a stream and returns its ID. "
-            "Creates the stream if it doesn't exist.",
-    syntax="key field value [field value ...]", complexity="O(1)",
-    tips="nondeterministic_output",
-    traits="hot",
+    "TAPPEND key field value [field value ...]", "write denyoom fast hot nondeterministic_output"
 )
 def tappend(Context ctx not None, Args args not None):
+    """Appends an entry to a stream and returns its ID. Creates the stream if it doesn't exist."""
     cdef Stream stream
     cdef EntryId entry_id
     if args.count & 1:
@@ -67,12 +63,11 @@ cdef boundary_by_age(Context ctx, Stream stream, uint64_t age_ms):
 
 
 @command(
-    "TAPPEV", arity=-4, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
-    summary="Appends an entry and evicts old ones, or only evicts.",
-    syntax="key COUNT|TIME n [field value ...]", complexity="O(1) and O(n) of evicted blocks",
-    tips="nondeterministic_output",
+    "TAPPEV key COUNT|TIME n [field value ...]", "write denyoom fast nondeterministic_output",
+    complexity="O(1) and O(n) of evicted blocks",
 )
 def tappev(Context ctx not None, Args args not None):
+    """Appends an entry and evicts old ones, or only evicts."""
     cdef Stream stream
     cdef EntryId entry_id
     cdef Slice* unit = &args.items[2]
@@ -110,12 +105,11 @@ def tappev(Context ctx not None, Args args not None):
 # ---------------------------------------------------------------- ranges
 
 @command(
-    "TRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream",
-    summary="Returns the entries between two IDs, both included.",
-    syntax="key start end [COUNT n]",
+    "TRANGE key start end [COUNT n]", "readonly",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
 )
 def trange(Context ctx not None, Args args not None):
+    """Returns the entries between two IDs, both included."""
     cdef EntryRange reply = make_range(None, True, MAX)
     cdef Stream stream
     args.pos = 2
@@ -139,12 +133,12 @@ cdef uint64_t take_unsigned(Args args) except? 0xffffffffffffffff:
 
 
 @command(
-    "TREAD", arity=-4, flags="readonly blocking", writes_with=b"GROUP", keys=(1, 1, 1), group="stream",
-    summary="Reads entries after an ID, or the next entries of a group; can wait for new entries.",
-    syntax="key last-id count [BLOCK ms] [GROUP name ttl-ms] [RETRY retry-ms expire-ms] [WITHINFO]",
+    "TREAD key last-id count [BLOCK ms] [GROUP name ttl-ms] [RETRY retry-ms expire-ms] [WITHINFO]",
+    "readonly blocking writes_with:GROUP",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
 )
 def tread(Context ctx not None, Args args not None):
+    """Reads entries after an ID, or the next entries of a group; can wait for new entries."""
     cdef Slice* last_id = &args.items[2]
     cdef EntryId after
     cdef bint from_end = last_id.size == 0 or (last_id.size == 1 and last_id.ptr[0] == c'$')
@@ -462,24 +456,17 @@ cdef class LongDelivery(Encodable):
         return self.entries.rest_after(NULL, self.entries.limit)
 
 
-@command(
-    "TACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream",
-    summary="Acknowledges entries of a group, so that they are no longer pending.",
-    syntax="key group id [id ...]", complexity="O(log n) for each id",
-    traits="hot",
-)
+@command("TACK key group id [id ...]", "write fast hot", complexity="O(log n) for each id")
 def tack(Context ctx not None, Args args not None):
+    """Acknowledges entries of a group, so that they are no longer pending."""
     return acknowledge(ctx, args, True)
 
 
 # ---------------------------------------------------------------- TSEEK
 
-@command(
-    "TSEEK", arity=4, flags="readonly fast", keys=(1, 1, 1), group="stream",
-    summary="Finds the n-th entry after an ID.", syntax="key after-id n",
-    complexity="O(log n), n the number of entries",
-)
+@command("TSEEK key after-id n", "readonly fast", complexity="O(log n), n the number of entries")
 def tseek(Context ctx not None, Args args not None):
+    """Finds the n-th entry after an ID."""
     cdef Stream stream
     cdef EntryId start
     cdef EntryId found

@@ -16,13 +16,15 @@ from millstream.commands.generic.long_double import LongDouble
 from millstream.commands.generic.strings import Expiry, as_string, change
 from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.replies import Raw
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 from millstream.storage.streams.database import Sum
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+
+command = CommandGroup("string")
 
 OVERFLOW = "ERR increment or decrement would overflow"
 NOT_FLOAT = "ERR value is not a valid float"
@@ -43,77 +45,45 @@ def _add(ctx: Context, key: bytes, amount: int) -> int:
     return number
 
 
-@command(
-    "INCR",
-    arity=2,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Increments the integer value of a key by one. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key",
-    key_use="RW access update",
-    traits="hot",
-)
+@command("INCR key", "write denyoom fast hot", keys="RW access update")
 def incr(ctx: Context, args: Args) -> object:
-    """The new value, a signed 64-bit integer. The expiry is kept."""
+    """Increments the integer value of a key by one. Uses 0 as initial value if the key
+    doesn't exist.
+
+    The new value, a signed 64-bit integer. The expiry is kept."""
     key = args.take()
     total = ctx.add_to_integer(key, 1)
     return _add(ctx, key, 1) if total is None else total
 
 
-@command(
-    "DECR",
-    arity=2,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Decrements the integer value of a key by one. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key",
-    key_use="RW access update",
-    traits="hot",
-)
+@command("DECR key", "write denyoom fast hot", keys="RW access update")
 def decr(ctx: Context, args: Args) -> object:
-    """The new value, a signed 64-bit integer. The expiry is kept."""
+    """Decrements the integer value of a key by one. Uses 0 as initial value if the key
+    doesn't exist.
+
+    The new value, a signed 64-bit integer. The expiry is kept."""
     key = args.take()
     total = ctx.add_to_integer(key, -1)
     return _add(ctx, key, -1) if total is None else total
 
 
-@command(
-    "INCRBY",
-    arity=3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Increments the integer value of a key by a number. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key increment",
-    key_use="RW access update",
-    traits="hot",
-)
+@command("INCRBY key increment", "write denyoom fast hot", keys="RW access update")
 def incrby(ctx: Context, args: Args) -> object:
-    """The new value, a signed 64-bit integer. The expiry is kept."""
+    """Increments the integer value of a key by a number. Uses 0 as initial value if the key
+    doesn't exist.
+
+    The new value, a signed 64-bit integer. The expiry is kept."""
     key, amount = args.take(), args.take_int()
     total = ctx.add_to_integer(key, amount)
     return _add(ctx, key, amount) if total is None else total
 
 
-@command(
-    "DECRBY",
-    arity=3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Decrements a number from the integer value of a key. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key decrement",
-    key_use="RW access update",
-    traits="hot",
-)
+@command("DECRBY key decrement", "write denyoom fast hot", keys="RW access update")
 def decrby(ctx: Context, args: Args) -> object:
-    """The new value, a signed 64-bit integer. The expiry is kept."""
+    """Decrements a number from the integer value of a key. Uses 0 as initial value if the
+    key doesn't exist.
+
+    The new value, a signed 64-bit integer. The expiry is kept."""
     key = args.take()
     amount = args.take_int()
     if amount == INT64_MIN:
@@ -134,19 +104,13 @@ def _float_at(ctx: Context, key: bytes) -> LongDouble:
 
 
 @command(
-    "INCRBYFLOAT",
-    arity=3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    since="2.6.0",
-    summary="Increment the floating point value of a key by a number. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key increment:double",
-    key_use="RW access update",
+    "INCRBYFLOAT key increment:double", "write denyoom fast", since="2.6.0", keys="RW access update"
 )
 def incrbyfloat(ctx: Context, args: Args) -> object:
-    """The new value, as text with up to 17 decimals. The expiry is kept."""
+    """Increment the floating point value of a key by a number. Uses 0 as initial value if
+    the key doesn't exist.
+
+    The new value, as text with up to 17 decimals. The expiry is kept."""
     key = args.take()
     number = _float_at(ctx, key)
     amount = long_double.parse(args.take())
@@ -291,21 +255,18 @@ def _float_pair(ctx: Context, value: LongDouble, applied: LongDouble) -> list[ob
 
 
 @command(
-    "INCREX",
-    arity=-2,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
+    "INCREX key [increment: BYFLOAT float | BYINT integer] [SATURATE] [LBOUND lowerbound] "
+    "[UBOUND upperbound] [expiration: EX seconds | PX milliseconds | EXAT unix-time-seconds | "
+    "PXAT unix-time-milliseconds | PERSIST] [ENX]",
+    "write denyoom fast",
     since="8.8.0",
-    summary="Increments the numeric value of a key by a number and sets its expiration time. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key [increment: BYFLOAT float | BYINT integer] [SATURATE] [LBOUND lowerbound] [UBOUND "
-    "upperbound] [expiration: EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT "
-    "unix-time-milliseconds | PERSIST] [ENX]",
-    key_use="RW access update",
+    keys="RW access update",
 )
 def increx(ctx: Context, args: Args) -> object:
-    """The new value and the number that was added to it; the number is 1 without BYINT and BYFLOAT.
+    """Increments the numeric value of a key by a number and sets its expiration time. Uses
+    0 as initial value if the key doesn't exist.
+
+    The new value and the number that was added to it; the number is 1 without BYINT and BYFLOAT.
     If the sum is outside LBOUND and UBOUND, or outside the type's range, the value and the expiry
     do not change, and the reply says that 0 was added. With SATURATE the value is set to the bound.
     ENX sets the expiry only if the key has none.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from millstream.commands.generic.keys import DB_OUT_OF_RANGE, INT32_MAX, INT32_MIN, alive, type_name
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK, PAUSE, ArrayHead, LongReply, Several
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError
 from millstream.glob import is_literal, matcher
 from millstream.storage.streams.swap import swap_databases
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from millstream.storage.streams.key_walk import KeyIterator
     from millstream.storage.streams.keyspace import Keyspace
 
+command = CommandGroup("server", "@keyspace")
+generic_command = CommandGroup("generic", "@keyspace")
+
 SCAN_COUNT = 10  # keys looked at by a SCAN without COUNT
 SCAN_COUNT_MAX = 10_000  # and by one that asks for more: others have their turn between two calls
 CURSOR_START, CURSOR_END = b"0", 2**64
@@ -38,19 +41,15 @@ ANY_KEY = b"*"
 # ---------------------------------------------------------------- finding
 
 
-@command(
-    "KEYS",
-    arity=2,
-    flags="readonly",
-    group="generic",
-    summary="Returns all key names that match a pattern.",
-    syntax="pattern",
+@generic_command(
+    "KEYS pattern",
+    "readonly request_policy:all_shards nondeterministic_output_order @dangerous",
     complexity="O(N), N the number of keys in the database",
-    categories=("keyspace", "dangerous"),
-    tips="request_policy:all_shards nondeterministic_output_order",
 )
 def keys(ctx: Context, args: Args) -> object:
-    r"""`*` matches any text, `?` any byte, `[a-z]` and `[^x]` sets of bytes, and `\` the next byte
+    r"""Returns all key names that match a pattern.
+
+    `*` matches any text, `?` any byte, `[a-z]` and `[^x]` sets of bytes, and `\` the next byte
     literally. A pattern with any of these may have at most 1,024 bytes. Other clients are served
     while a large database is searched; the reply has the keys as they were when the command ran.
     """
@@ -87,20 +86,16 @@ def _take_cursor(args: Args) -> int:
     return int(word)
 
 
-@command(
-    "SCAN",
-    arity=-2,
-    flags="readonly",
-    group="generic",
+@generic_command(
+    "SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    "readonly nondeterministic_output request_policy:special response_policy:special",
     since="2.8.0",
-    summary="Iterates over the key names in the database.",
-    syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
     complexity="O(1) for every call, O(N) for a complete iteration",
-    categories=("keyspace",),
-    tips="nondeterministic_output request_policy:special response_policy:special",
 )
 def scan(ctx: Context, args: Args) -> object:
-    """[next cursor, keys]. Cursor 0 starts an iteration, and a next cursor of 0 ends it. A key that
+    """Iterates over the key names in the database.
+
+    [next cursor, keys]. Cursor 0 starts an iteration, and a next cursor of 0 ends it. A key that
     exists during the whole iteration is returned at least once. COUNT is the number of keys that a
     call examines, at most 10,000, not the number that it returns. A TYPE that no key can have
     matches nothing.
@@ -133,17 +128,14 @@ def scan(ctx: Context, args: Args) -> object:
     return [b"%d" % following if following else CURSOR_START, found]
 
 
-@command(
+@generic_command(
     "RANDOMKEY",
-    arity=1,
-    flags="readonly",
-    group="generic",
-    summary="Returns a random key name from the database.",
-    categories=("keyspace",),
-    tips="request_policy:all_shards response_policy:special nondeterministic_output",
+    "readonly request_policy:all_shards response_policy:special nondeterministic_output",
 )
 def randomkey(ctx: Context, args: Args) -> object:
-    """Null if the database is empty."""
+    """Returns a random key name from the database.
+
+    Null if the database is empty."""
     while (key := ctx.db.key_at(ctx.server.random_number())) is not None:
         # One whose time has come is deleted by the look, unless nothing may be changed now.
         if ctx.db.get(key) is not None or not ctx.keyspace.may_delete:
@@ -151,17 +143,11 @@ def randomkey(ctx: Context, args: Args) -> object:
     return None
 
 
-@command(
-    "DBSIZE",
-    arity=1,
-    flags="readonly fast",
-    group="server",
-    summary="Returns the number of keys in the database.",
-    categories=("keyspace",),
-    tips="request_policy:all_shards response_policy:agg_sum",
-)
+@command("DBSIZE", "readonly fast request_policy:all_shards response_policy:agg_sum")
 def dbsize(ctx: Context, args: Args) -> object:
-    """Expired keys count until they are deleted."""
+    """Returns the number of keys in the database.
+
+    Expired keys count until they are deleted."""
     return len(ctx.db)
 
 
@@ -188,36 +174,28 @@ def _flush(args: Args, databases: list[Database]) -> int:
 
 
 @command(
-    "FLUSHDB",
-    arity=-1,
-    flags="write",
-    group="server",
-    summary="Removes all keys from the current database.",
-    syntax="[flush-type: ASYNC | SYNC]",
+    "FLUSHDB [flush-type: ASYNC | SYNC]",
+    "write request_policy:all_shards response_policy:all_succeeded @dangerous",
     complexity="O(N), N the number of keys in the database",
-    categories=("keyspace", "dangerous"),
-    tips="request_policy:all_shards response_policy:all_succeeded",
 )
 def flushdb(ctx: Context, args: Args) -> object:
-    """OK. ASYNC and SYNC are the same here."""
+    """Removes all keys from the current database.
+
+    OK. ASYNC and SYNC are the same here."""
     removed = _flush(args, [ctx.db])
     ctx.changed_databases(b"FLUSHDB", count=removed, db_index=ctx.db.index)
     return OK
 
 
 @command(
-    "FLUSHALL",
-    arity=-1,
-    flags="write",
-    group="server",
-    summary="Removes all keys from all databases.",
-    syntax="[flush-type: ASYNC | SYNC]",
+    "FLUSHALL [flush-type: ASYNC | SYNC]",
+    "write request_policy:all_shards response_policy:all_succeeded @dangerous",
     complexity="O(N), N the number of keys in all databases",
-    categories=("keyspace", "dangerous"),
-    tips="request_policy:all_shards response_policy:all_succeeded",
 )
 def flushall(ctx: Context, args: Args) -> object:
-    """OK. ASYNC and SYNC are the same here. If save points are set, an empty snapshot replaces the
+    """Removes all keys from all databases.
+
+    OK. ASYNC and SYNC are the same here. If save points are set, an empty snapshot replaces the
     last one at once, unless a snapshot is being written.
     """
     removed = _flush(args, ctx.keyspace.databases)
@@ -247,18 +225,15 @@ def _take_index(args: Args, which: str) -> int:
 
 
 @command(
-    "SWAPDB",
-    arity=3,
-    flags="write fast",
-    group="server",
+    "SWAPDB index1 index2",
+    "write fast @dangerous",
     since="4.0.0",
-    summary="Swaps two databases.",
-    syntax="index1 index2",
     complexity="O(N), N the number of keys in the two databases",
-    categories=("keyspace", "dangerous"),
 )
 def swapdb(ctx: Context, args: Args) -> object:
-    """OK. Clients stay in the database that they selected and find the other database's keys there.
+    """Swaps two databases.
+
+    OK. Clients stay in the database that they selected and find the other database's keys there.
     Readers blocked on a key of that database are served from the other's keys.
     """
     first, second = _take_index(args, "first"), _take_index(args, "second")

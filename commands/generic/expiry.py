@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.generic.keys import INT64_MAX, INT64_MIN, delete_keys, find
 from millstream.commands.runtime.effects import effect
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import CommandError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.storage.streams.keyspace import Keyspace
+
+command = CommandGroup("generic", "@keyspace")
 
 CONDITIONS = (b"NX", b"XX", b"GT", b"LT")
 NO_CONDITIONS: frozenset[bytes] = frozenset()
@@ -120,26 +120,11 @@ def _expire(ctx: Context, args: Args, name: str, *, base_ms: int, unit_ms: int) 
     return 1
 
 
-def _setter(
-    name: str, since: str, summary: str, syntax: str
-) -> Callable[[Callable[[Context, Args], object]], Callable[[Context, Args], object]]:
-    return command(
-        name,
-        arity=-3,
-        flags="write fast",
-        keys=(1, 1, 1),
-        group="generic",
-        since=since,
-        summary=summary,
-        syntax=f"key {syntax} [condition: NX | XX | GT | LT]",
-        categories=("keyspace",),
-        traits="hot",
-    )
-
-
-@_setter("EXPIRE", "1.0.0", "Sets the expiration time of a key in seconds.", "seconds")
+@command("EXPIRE key seconds [condition: NX | XX | GT | LT]", "write fast hot")
 def expire(ctx: Context, args: Args) -> object:
-    """1, or 0 if the key does not exist or a condition is not met. NX: the key has no expiry. XX:
+    """Sets the expiration time of a key in seconds.
+
+    1, or 0 if the key does not exist or a condition is not met. NX: the key has no expiry. XX:
     it has one. GT and LT: the new time is later, or earlier, than the current one (a key without
     expiry counts as never expiring). A time of 0 or less deletes the key at once.
     """
@@ -148,53 +133,47 @@ def expire(ctx: Context, args: Args) -> object:
     return _expire(ctx, args, "expire", base_ms=ctx.now_ms, unit_ms=1000)
 
 
-@_setter("PEXPIRE", "2.6.0", "Sets the expiration time of a key in milliseconds.", "milliseconds")
+@command("PEXPIRE key milliseconds [condition: NX | XX | GT | LT]", "write fast hot", since="2.6.0")
 def pexpire(ctx: Context, args: Args) -> object:
-    """As EXPIRE, in milliseconds."""
+    """Sets the expiration time of a key in milliseconds.
+
+    As EXPIRE, in milliseconds."""
     if ctx.put_off_expiry(args, ctx.now_ms, 1):
         return 1
     return _expire(ctx, args, "pexpire", base_ms=ctx.now_ms, unit_ms=1)
 
 
-@_setter(
-    "EXPIREAT",
-    "1.2.0",
-    "Sets the expiration time of a key to a Unix timestamp.",
-    "unix-time-seconds",
+@command(
+    "EXPIREAT key unix-time-seconds [condition: NX | XX | GT | LT]", "write fast hot", since="1.2.0"
 )
 def expireat(ctx: Context, args: Args) -> object:
-    """As EXPIRE, with an absolute time in seconds since 1970."""
+    """Sets the expiration time of a key to a Unix timestamp.
+
+    As EXPIRE, with an absolute time in seconds since 1970."""
     if ctx.put_off_expiry(args, 0, 1000):
         return 1
     return _expire(ctx, args, "expireat", base_ms=0, unit_ms=1000)
 
 
-@_setter(
-    "PEXPIREAT",
-    "2.6.0",
-    "Sets the expiration time of a key to a Unix milliseconds timestamp.",
-    "unix-time-milliseconds",
+@command(
+    "PEXPIREAT key unix-time-milliseconds [condition: NX | XX | GT | LT]",
+    "write fast hot",
+    since="2.6.0",
 )
 def pexpireat(ctx: Context, args: Args) -> object:
-    """As EXPIRE, with an absolute time in milliseconds since 1970."""
+    """Sets the expiration time of a key to a Unix milliseconds timestamp.
+
+    As EXPIRE, with an absolute time in milliseconds since 1970."""
     if ctx.put_off_expiry(args, 0, 1):
         return 1
     return _expire(ctx, args, "pexpireat", base_ms=0, unit_ms=1)
 
 
-@command(
-    "PERSIST",
-    arity=2,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="generic",
-    since="2.2.0",
-    summary="Removes the expiration time of a key.",
-    syntax="key",
-    categories=("keyspace",),
-)
+@command("PERSIST key", "write fast", since="2.2.0")
 def persist(ctx: Context, args: Args) -> object:
-    """1, or 0 if the key does not exist or has no expiry."""
+    """Removes the expiration time of a key.
+
+    1, or 0 if the key does not exist or has no expiry."""
     key = args.take()
     return int(find(ctx, key) is not None and let_stay(ctx, key))
 
@@ -212,58 +191,34 @@ def _time_left(ctx: Context, args: Args) -> int:
     return max(0, at_ms - ctx.now_ms) if at_ms >= 0 else at_ms
 
 
-def _teller(
-    name: str, since: str, summary: str, tips: str = ""
-) -> Callable[[Callable[[Context, Args], object]], Callable[[Context, Args], object]]:
-    return command(
-        name,
-        arity=2,
-        flags="readonly fast",
-        keys=(1, 1, 1),
-        group="generic",
-        since=since,
-        summary=summary,
-        syntax="key",
-        categories=("keyspace",),
-        tips=tips,
-        traits="hot",
-    )
-
-
-@_teller(
-    "TTL",
-    "1.0.0",
-    "Returns the expiration time in seconds of a key.",
-    tips="nondeterministic_output",
-)
+@command("TTL key", "readonly fast hot nondeterministic_output")
 def ttl(ctx: Context, args: Args) -> object:
-    """The seconds left, -1 if the key has no expiry, -2 if it does not exist."""
+    """Returns the expiration time in seconds of a key.
+
+    The seconds left, -1 if the key has no expiry, -2 if it does not exist."""
     at_ms = ctx.take_expiry_ms(args)
     return _seconds(max(0, at_ms - ctx.now_ms)) if at_ms >= 0 else at_ms
 
 
-@_teller(
-    "PTTL",
-    "2.6.0",
-    "Returns the expiration time in milliseconds of a key.",
-    tips="nondeterministic_output",
-)
+@command("PTTL key", "readonly fast hot nondeterministic_output", since="2.6.0")
 def pttl(ctx: Context, args: Args) -> object:
-    """The milliseconds left, -1 if the key has no expiry, -2 if it does not exist."""
+    """Returns the expiration time in milliseconds of a key.
+
+    The milliseconds left, -1 if the key has no expiry, -2 if it does not exist."""
     return _time_left(ctx, args)
 
 
-@_teller("EXPIRETIME", "7.0.0", "Returns the expiration time of a key as a Unix timestamp.")
+@command("EXPIRETIME key", "readonly fast hot", since="7.0.0")
 def expiretime(ctx: Context, args: Args) -> object:
-    """Seconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
+    """Returns the expiration time of a key as a Unix timestamp.
+
+    Seconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
     return _seconds(ctx.take_expiry_ms(args))
 
 
-@_teller(
-    "PEXPIRETIME",
-    "7.0.0",
-    "Returns the expiration time of a key as a Unix milliseconds timestamp.",
-)
+@command("PEXPIRETIME key", "readonly fast hot", since="7.0.0")
 def pexpiretime(ctx: Context, args: Args) -> object:
-    """Milliseconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
+    """Returns the expiration time of a key as a Unix milliseconds timestamp.
+
+    Milliseconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
     return ctx.take_expiry_ms(args)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK, Simple
-from millstream.commands.table.containers import container
-from millstream.commands.table.registry import command
+from millstream.commands.table.containers import Container
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
 from millstream.storage.streams.database import Appended, Sum
 from millstream.storage.streams.stream import Stream
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.context import Context
     from millstream.storage.streams.database import Database
     from millstream.storage.streams.keyspace import Keyspace
+
+command = CommandGroup("generic", "@keyspace")
 
 Value = bytes | Stream
 
@@ -122,21 +124,15 @@ def apply_del(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 
 
 @command(
-    "DEL",
-    arity=-2,
-    flags="write",
-    keys=(1, -1, 1),
-    group="generic",
-    summary="Deletes one or more keys.",
-    syntax="key [key ...]",
+    "DEL key [key ...]",
+    "write hot request_policy:multi_shard response_policy:agg_sum",
     complexity="O(N), N the number of keys",
-    categories=("keyspace",),
-    key_use="RM delete",
-    tips="request_policy:multi_shard response_policy:agg_sum",
-    traits="hot",
+    keys="RM delete",
 )
 def del_(ctx: Context, args: Args) -> object:
-    """The number of keys that existed. The groups and pending entries of a stream are deleted with
+    """Deletes one or more keys.
+
+    The number of keys that existed. The groups and pending entries of a stream are deleted with
     it.
     """
     keys = ctx.take_present(args)
@@ -144,22 +140,16 @@ def del_(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "UNLINK",
-    arity=-2,
-    flags="write fast",
-    keys=(1, -1, 1),
-    group="generic",
+    "UNLINK key [key ...]",
+    "write fast hot request_policy:multi_shard response_policy:agg_sum",
     since="4.0.0",
-    summary="Deletes one or more keys.",
-    syntax="key [key ...]",
     complexity="O(N), N the number of keys",
-    categories=("keyspace",),
-    key_use="RM delete",
-    tips="request_policy:multi_shard response_policy:agg_sum",
-    traits="hot",
+    keys="RM delete",
 )
 def unlink(ctx: Context, args: Args) -> object:
-    """The same as DEL, which also frees large values lazily: the memory of a large stream is freed
+    """Deletes one or more keys.
+
+    The same as DEL, which also frees large values lazily: the memory of a large stream is freed
     in small steps.
     """
     keys = ctx.take_present(args)
@@ -167,41 +157,30 @@ def unlink(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "EXISTS",
-    arity=-2,
-    flags="readonly fast",
-    keys=(1, -1, 1),
-    group="generic",
-    summary="Determines whether one or more keys exist.",
-    syntax="key [key ...]",
+    "EXISTS key [key ...]",
+    "readonly fast hot request_policy:multi_shard response_policy:agg_sum",
     complexity="O(N), N the number of keys",
-    categories=("keyspace",),
-    key_use="RO",
-    tips="request_policy:multi_shard response_policy:agg_sum",
-    traits="hot",
+    keys="RO",
 )
 def exists(ctx: Context, args: Args) -> object:
-    """The number of keys that exist; a key that is given twice counts twice."""
+    """Determines whether one or more keys exist.
+
+    The number of keys that exist; a key that is given twice counts twice."""
     return ctx.count_existing(args)
 
 
 @command(
-    "TOUCH",
-    arity=-2,
-    flags="readonly fast",
-    keys=(1, -1, 1),
-    group="generic",
+    "TOUCH key [key ...]",
+    "readonly fast request_policy:multi_shard response_policy:agg_sum",
     since="3.2.1",
-    summary="Returns the number of existing keys out of those specified after updating the time "
-    "they were last accessed.",
-    syntax="key [key ...]",
     complexity="O(N), N the number of keys",
-    categories=("keyspace",),
-    key_use="RO",
-    tips="request_policy:multi_shard response_policy:agg_sum",
+    keys="RO",
 )
 def touch(ctx: Context, args: Args) -> object:
-    """The number of keys that exist. It updates access times even for a client with CLIENT NO-TOUCH
+    """Returns the number of existing keys out of those specified after updating the time
+    they were last accessed.
+
+    The number of keys that exist. It updates access times even for a client with CLIENT NO-TOUCH
     on.
     """
     count = 0
@@ -212,20 +191,11 @@ def touch(ctx: Context, args: Args) -> object:
     return count
 
 
-@command(
-    "TYPE",
-    arity=2,
-    flags="readonly fast",
-    keys=(1, 1, 1),
-    group="generic",
-    summary="Determines the type of value stored at a key.",
-    syntax="key",
-    categories=("keyspace",),
-    key_use="RO",
-    traits="hot",
-)
+@command("TYPE key", "readonly fast hot", keys="RO")
 def type_(ctx: Context, args: Args) -> object:
-    """`string`, `stream`, or `none` if the key does not exist."""
+    """Determines the type of value stored at a key.
+
+    `string`, `stream`, or `none` if the key does not exist."""
     return type_name(ctx.take_value(args))
 
 
@@ -269,19 +239,11 @@ def _rename(ctx: Context, args: Args, *, only_new: bool) -> bool:
     return True
 
 
-@command(
-    "RENAME",
-    arity=3,
-    flags="write",
-    keys=(1, 2, 1),
-    group="generic",
-    summary="Renames a key and overwrites the destination.",
-    syntax="key newkey",
-    categories=("keyspace",),
-    key_use="RW access delete, OW update",
-)
+@command("RENAME key newkey", "write", keys="RW access delete, OW update")
 def rename(ctx: Context, args: Args) -> object:
-    """OK. The expiry moves with the key. A stream stays the same stream, with its groups, pending
+    """Renames a key and overwrites the destination.
+
+    OK. The expiry moves with the key. A stream stays the same stream, with its groups, pending
     entries and incarnation. Readers blocked on the new key are served; an XREADGROUP blocked on the
     old key ends with an error.
     """
@@ -289,35 +251,19 @@ def rename(ctx: Context, args: Args) -> object:
     return OK
 
 
-@command(
-    "RENAMENX",
-    arity=3,
-    flags="write fast",
-    keys=(1, 2, 1),
-    group="generic",
-    summary="Renames a key only when the target key name doesn't exist.",
-    syntax="key newkey",
-    categories=("keyspace",),
-    key_use="RW access delete, OW insert",
-)
+@command("RENAMENX key newkey", "write fast", keys="RW access delete, OW insert")
 def renamenx(ctx: Context, args: Args) -> object:
-    """1, or 0 if the new key exists."""
+    """Renames a key only when the target key name doesn't exist.
+
+    1, or 0 if the new key exists."""
     return int(_rename(ctx, args, only_new=True))
 
 
-@command(
-    "MOVE",
-    arity=3,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="generic",
-    summary="Moves a key to another database.",
-    syntax="key db",
-    categories=("keyspace",),
-    key_use="RW access update",
-)
+@command("MOVE key db", "write fast", keys="RW access update")
 def move(ctx: Context, args: Args) -> object:
-    """1, or 0 if the key does not exist here or already exists there. The expiry moves with the
+    """Moves a key to another database.
+
+    1, or 0 if the key does not exist here or already exists there. The expiry moves with the
     key.
     """
     key = args.take()
@@ -369,20 +315,16 @@ def _take_copy_options(ctx: Context, args: Args) -> tuple[Database, bool]:
 
 
 @command(
-    "COPY",
-    arity=-3,
-    flags="write denyoom",
-    keys=(1, 2, 1),
-    group="generic",
+    "COPY source destination [DB destination-db] [REPLACE]",
+    "write denyoom",
     since="6.2.0",
-    summary="Copies the value of a key to a new key.",
-    syntax="source destination [DB destination-db] [REPLACE]",
     complexity="O(1) for strings; for a stream O(N), N its blocks, groups and pending entries",
-    categories=("keyspace",),
-    key_use="RO access, OW update",
+    keys="RO access, OW update",
 )
 def copy(ctx: Context, args: Args) -> object:
-    """1, or 0 if the source does not exist, or if the destination exists and REPLACE is not given.
+    """Copies the value of a key to a new key.
+
+    1, or 0 if the source does not exist, or if the destination exists and REPLACE is not given.
     The copy has the same expiry. The copy of a stream has all entries, groups, consumers and
     pending entries; it shares the memory of the entries, and has an `incarnation` of its own in
     TINFO.
@@ -412,11 +354,12 @@ def copy(ctx: Context, args: Args) -> object:
 
 # ---------------------------------------------------------------- OBJECT
 
-container(
+object_command = Container(
     "OBJECT",
-    group="generic",
+    "generic",
+    "A container for object introspection commands.",
     since="2.2.3",
-    summary="A container for object introspection commands.",
+    tags="@keyspace",
 )
 
 OBJECT_HELP = """\
@@ -437,16 +380,9 @@ HELP
     Prints this help."""
 
 
-@command(
-    "OBJECT|HELP",
-    arity=2,
-    flags="loading stale",
-    group="generic",
-    since="6.2.0",
-    summary="Returns helpful text about the different subcommands.",
-    categories=("keyspace",),
-)
+@object_command("HELP", "loading stale", since="6.2.0")
 def object_help(ctx: Context, args: Args) -> object:
+    """Returns helpful text about the different subcommands."""
     return [Simple(line.encode()) for line in OBJECT_HELP.splitlines()]
 
 
@@ -469,21 +405,11 @@ def encoding_name(key: bytes, value: Value) -> bytes:
     return b"embstr" if len(key) + len(value) <= EMBEDDED_MAX_BYTES else b"raw"
 
 
-@command(
-    "OBJECT|ENCODING",
-    arity=3,
-    flags="readonly",
-    keys=(2, 2, 1),
-    group="generic",
-    since="2.2.3",
-    summary="Returns the internal encoding of a Redis object.",
-    syntax="key",
-    categories=("keyspace",),
-    key_use="RO",
-    tips="nondeterministic_output",
-)
+@object_command("ENCODING key", "readonly nondeterministic_output", keys="RO")
 def object_encoding(ctx: Context, args: Args) -> object:
-    """`stream`; for a string `int`, `embstr` (up to 41 bytes with its key) or `raw`, as in Redis.
+    """Returns the internal encoding of a Redis object.
+
+    `stream`; for a string `int`, `embstr` (up to 41 bytes with its key) or `raw`, as in Redis.
     Null if the key does not exist.
     """
     key = args.take()
@@ -491,58 +417,28 @@ def object_encoding(ctx: Context, args: Args) -> object:
     return None if value is None else encoding_name(key, value)
 
 
-@command(
-    "OBJECT|FREQ",
-    arity=3,
-    flags="readonly",
-    keys=(2, 2, 1),
-    group="generic",
-    since="4.0.0",
-    summary="Returns the logarithmic access frequency counter of a Redis object.",
-    syntax="key",
-    categories=("keyspace",),
-    key_use="RO",
-    tips="nondeterministic_output",
-)
+@object_command("FREQ key", "readonly nondeterministic_output", since="4.0.0", keys="RO")
 def object_freq(ctx: Context, args: Args) -> object:
-    """Always an error for a key that exists: keys are not evicted, so there are no frequencies."""
+    """Returns the logarithmic access frequency counter of a Redis object.
+
+    Always an error for a key that exists: keys are not evicted, so there are no frequencies."""
     if _object_at(ctx, args.take()) is None:
         return None
     raise CommandError(NO_FREQUENCIES)
 
 
-@command(
-    "OBJECT|IDLETIME",
-    arity=3,
-    flags="readonly",
-    keys=(2, 2, 1),
-    group="generic",
-    since="2.2.3",
-    summary="Returns the time since the last access to a Redis object.",
-    syntax="key",
-    categories=("keyspace",),
-    key_use="RO",
-    tips="nondeterministic_output",
-)
+@object_command("IDLETIME key", "readonly nondeterministic_output", keys="RO")
 def object_idletime(ctx: Context, args: Args) -> object:
-    """Seconds since the key was last read or written; null if it does not exist."""
+    """Returns the time since the last access to a Redis object.
+
+    Seconds since the key was last read or written; null if it does not exist."""
     key = args.take()
     return None if _object_at(ctx, key) is None else ctx.db.idle_s(key)
 
 
-@command(
-    "OBJECT|REFCOUNT",
-    arity=3,
-    flags="readonly",
-    keys=(2, 2, 1),
-    group="generic",
-    since="2.2.3",
-    summary="Returns the reference count of a value of a key.",
-    syntax="key",
-    categories=("keyspace",),
-    key_use="RO",
-    tips="nondeterministic_output",
-)
+@object_command("REFCOUNT key", "readonly nondeterministic_output", keys="RO")
 def object_refcount(ctx: Context, args: Args) -> object:
-    """1, because keys do not share values; null if the key does not exist."""
+    """Returns the reference count of a value of a key.
+
+    1, because keys do not share values; null if the key does not exist."""
     return None if _object_at(ctx, args.take()) is None else 1

@@ -19,7 +19,7 @@ from millstream.commands.generic.keys import INT64_MAX, delete_keys, look_up, te
 from millstream.commands.runtime.arguments import OwnedArgs
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.replies import OK, Again, Sliced
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, PayloadError
 from millstream.storage.dump import rdb
 from millstream.storage.dump.primitives import COMPRESSED_MAX_BYTES, ahead_ms, string_head
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.storage.streams.keyspace import Keyspace
+
+command = CommandGroup("generic", "@keyspace")
 
 BUSY_KEY = "BUSYKEY Target key name already exists."
 INVALID_TTL = "ERR Invalid TTL value, must be >= 0"
@@ -134,20 +136,15 @@ class SlicedStringDump(Sliced):
 
 
 @command(
-    "DUMP",
-    arity=2,
-    flags="readonly",
-    keys=(1, 1, 1),
-    group="generic",
+    "DUMP key",
+    "readonly nondeterministic_output",
     since="2.6.0",
-    summary="Returns a serialized representation of the value stored at a key.",
-    syntax="key",
     complexity="O(N), N the bytes of the value",
-    categories=("keyspace",),
-    tips="nondeterministic_output",
 )
 def dump(ctx: Context, args: Args) -> object:
-    """The value in Redis' own format, without the key and its expiry; null if the key does not
+    """Returns a serialized representation of the value stored at a key.
+
+    The value in Redis' own format, without the key and its expiry; null if the key does not
     exist. RESTORE creates a key from it, here or in Redis.
     """
     value = look_up(ctx, args.take())
@@ -314,20 +311,16 @@ def _set_window(ctx: Context, key: bytes, stream: Stream) -> None:
 
 
 @command(
-    "RESTORE",
-    arity=-4,
-    flags="write denyoom",
-    keys=(1, 1, 1),
-    group="generic",
+    "RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
+    "write denyoom @dangerous",
     since="2.6.0",
-    summary="Creates a key from the serialized representation of a value.",
-    syntax="key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
     complexity="O(N), N the bytes of the value",
-    categories=("keyspace", "dangerous"),
-    key_use="OW update",
+    keys="OW update",
 )
 def restore(ctx: Context, args: Args) -> object:
-    """OK. `ttl` is in milliseconds, 0 for none; with ABSTTL it is a Unix time. An existing key is
+    """Creates a key from the serialized representation of a value.
+
+    OK. `ttl` is in milliseconds, 0 for none; with ABSTTL it is a Unix time. An existing key is
     an error unless REPLACE is given. Readers blocked on the key are served.
     """
     key = args.take()

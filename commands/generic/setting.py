@@ -6,6 +6,7 @@ while it is (or is not) still the same, compared directly or by its digest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,16 @@ from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import delete_keys, find, look_up
 from millstream.commands.generic.strings import Expiry, as_string, digest, replace, store
 from millstream.commands.runtime.replies import OK
-from millstream.commands.table.registry import command
+from millstream.commands.table.keyspecs import KeyUse
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, wrong_arity
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+
+command = CommandGroup("string")
+COMPARING_WORDS = frozenset({b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
 
 INT32_MAX = 2**31 - 1
 WRONG_NUMKEYS = "ERR invalid numkeys value"
@@ -99,22 +104,25 @@ def _take_set_options(args: Args) -> SetOptions:
     return options
 
 
+def _use_in_set(words: Sequence[bytes]) -> str:
+    options = {word.upper() for word in words[3:]}
+    if b"GET" in options:
+        return "RW access update"
+    return "RW update" if options & COMPARING_WORDS else "OW update"
+
+
 @command(
-    "SET",
-    arity=-3,
-    flags="write denyoom",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Sets the string value of a key, ignoring its type. "
-    "The key is created if it doesn't exist.",
-    syntax="key value [condition: NX | XX | IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest "
+    "SET key value [condition: NX | XX | IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest "
     "| IFDNE ifdne-digest] [GET] [expiration: EX seconds | PX milliseconds | EXAT "
     "unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
-    key_use="RW access update variable_flags",
-    traits="hot",
+    "write denyoom hot",
+    keys=KeyUse("RW access update", _use_in_set),
 )
 def set_(ctx: Context, args: Args) -> object:
-    """OK, or null if a condition prevented the change: NX (the key must not exist), XX (it must
+    """Sets the string value of a key, ignoring its type. The key is created if it doesn't
+    exist.
+
+    OK, or null if a condition prevented the change: NX (the key must not exist), XX (it must
     exist), IFEQ and IFNE (its value must, must not be this), IFDEQ and IFDNE (the same with its
     DIGEST). If the key does not exist, IFNE and IFDNE set it, IFEQ and IFDEQ do not. With GET: the
     previous value, or null. The key's expiry is removed unless KEEPTTL is given.
@@ -142,18 +150,11 @@ def set_(ctx: Context, args: Args) -> object:
     return old if options.wants_old else OK
 
 
-@command(
-    "SETNX",
-    arity=3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Sets the string value of a key only when the key doesn't exist.",
-    syntax="key value",
-    key_use="OW insert",
-)
+@command("SETNX key value", "write denyoom fast", keys="OW insert")
 def setnx(ctx: Context, args: Args) -> object:
-    """1, or 0 if the key exists."""
+    """Sets the string value of a key only when the key doesn't exist.
+
+    1, or 0 if the key exists."""
     key, value = args.take(), args.take()
     if find(ctx, key) is not None:
         return 0
@@ -169,55 +170,35 @@ def _set_with_expiry(ctx: Context, args: Args, name: str, unit: bytes) -> object
     return OK
 
 
-@command(
-    "SETEX",
-    arity=4,
-    flags="write denyoom",
-    keys=(1, 1, 1),
-    group="string",
-    since="2.0.0",
-    summary="Sets the string value and expiration time of a key. "
-    "Creates the key if it doesn't exist.",
-    syntax="key seconds value",
-    key_use="OW update",
-)
+@command("SETEX key seconds value", "write denyoom", since="2.0.0", keys="OW update")
 def setex(ctx: Context, args: Args) -> object:
-    """OK: as SET with EX."""
+    """Sets the string value and expiration time of a key. Creates the key if it doesn't
+    exist.
+
+    OK: as SET with EX."""
     return _set_with_expiry(ctx, args, "setex", b"EX")
 
 
-@command(
-    "PSETEX",
-    arity=4,
-    flags="write denyoom",
-    keys=(1, 1, 1),
-    group="string",
-    since="2.6.0",
-    summary="Sets both string value and expiration time in milliseconds of a key. "
-    "The key is created if it doesn't exist.",
-    syntax="key milliseconds value",
-    key_use="OW update",
-)
+@command("PSETEX key milliseconds value", "write denyoom", since="2.6.0", keys="OW update")
 def psetex(ctx: Context, args: Args) -> object:
-    """OK: as SET with PX."""
+    """Sets both string value and expiration time in milliseconds of a key. The key is
+    created if it doesn't exist.
+
+    OK: as SET with PX."""
     return _set_with_expiry(ctx, args, "psetex", b"PX")
 
 
 @command(
-    "MSET",
-    arity=-3,
-    flags="write denyoom",
-    keys=(1, -1, 2),
-    group="string",
+    "MSET key value [key value ...]",
+    "write denyoom request_policy:multi_shard response_policy:all_succeeded",
     since="1.0.1",
-    summary="Atomically creates or modifies the string values of one or more keys.",
-    syntax="key value [key value ...]",
     complexity="O(N), N the number of keys",
-    key_use="OW update",
-    tips="request_policy:multi_shard response_policy:all_succeeded",
+    keys="OW update",
 )
 def mset(ctx: Context, args: Args) -> object:
-    """OK. If a key is given twice, the last value is used."""
+    """Atomically creates or modifies the string values of one or more keys.
+
+    OK. If a key is given twice, the last value is used."""
     if args.remaining % 2:
         raise wrong_arity("mset")
     while args.remaining:
@@ -225,18 +206,11 @@ def mset(ctx: Context, args: Args) -> object:
     return OK
 
 
-@command(
-    "GETSET",
-    arity=3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Returns the previous string value of a key after setting it to a new value.",
-    syntax="key value",
-    key_use="RW access update",
-)
+@command("GETSET key value", "write denyoom fast", keys="RW access update")
 def getset(ctx: Context, args: Args) -> object:
-    """The previous value, or null: the same as SET with GET."""
+    """Returns the previous string value of a key after setting it to a new value.
+
+    The previous value, or null: the same as SET with GET."""
     key, value = args.take(), args.take()
     old = as_string(look_up(ctx, key))
     store(ctx, key, value)
@@ -244,20 +218,17 @@ def getset(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "MSETNX",
-    arity=-3,
-    flags="write denyoom",
-    keys=(1, -1, 2),
-    group="string",
+    "MSETNX key value [key value ...]",
+    "write denyoom",
     since="1.0.1",
-    summary="Atomically modifies the string values of one or more keys only when all keys don't "
-    "exist.",
-    syntax="key value [key value ...]",
     complexity="O(N), N the number of keys",
-    key_use="OW insert",
+    keys="OW insert",
 )
 def msetnx(ctx: Context, args: Args) -> object:
-    """1, or 0 if one of the keys exists; then nothing is set."""
+    """Atomically modifies the string values of one or more keys only when all keys don't
+    exist.
+
+    1, or 0 if one of the keys exists; then nothing is set."""
     words = args.rest()
     if len(words) % 2:
         raise wrong_arity("msetnx")
@@ -268,33 +239,20 @@ def msetnx(ctx: Context, args: Args) -> object:
     return 1
 
 
-def find_msetex_keys(words: list[bytes]) -> list[int]:
-    """Indexes of the keys in a request: every second word after their number."""
-    count = int(words[1])
-    if count <= 0 or 2 * count + 2 > len(words):
-        raise ValueError(count)
-    return list(range(2, 2 * count + 2, 2))
-
-
 @command(
-    "MSETEX",
-    arity=-4,
-    flags="write denyoom movablekeys",
-    group="string",
-    since="8.4.0",
-    summary="Atomically sets multiple string keys with a shared expiration in a single operation. "
-    "Supports flexible argument parsing where condition and expiration flags can appear in any "
-    "order.",
-    syntax="numkeys key value [key value ...] [condition: NX | XX] [expiration: EX seconds | PX "
+    "MSETEX numkeys key value [key value ...] [condition: NX | XX] [expiration: EX seconds | PX "
     "milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+    "write denyoom request_policy:multi_shard response_policy:all_succeeded",
+    since="8.4.0",
     complexity="O(N), N the number of keys",
-    find_keys=find_msetex_keys,
-    key_use="OW update",
-    key_count=(1, 2),
-    tips="request_policy:multi_shard response_policy:all_succeeded",
+    keys="OW update",
 )
 def msetex(ctx: Context, args: Args) -> object:
-    """1, or 0 if one of the keys exists (NX) or does not exist (XX); then nothing is set."""
+    """Atomically sets multiple string keys with a shared expiration in a single operation.
+    Supports flexible argument parsing where condition and expiration flags can appear in
+    any order.
+
+    1, or 0 if one of the keys exists (NX) or does not exist (XX); then nothing is set."""
     count = args.take_int_or(WRONG_NUMKEYS)
     if not 0 < count <= INT32_MAX:
         raise CommandError(WRONG_NUMKEYS)
@@ -319,21 +277,22 @@ def msetex(ctx: Context, args: Args) -> object:
 # ---------------------------------------------------------------- deleting on a condition
 
 
+def _use_in_delex(words: Sequence[bytes]) -> str:
+    return "RW delete" if len(words) > 2 else "RM delete"
+
+
 @command(
-    "DELEX",
-    arity=-2,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="string",
-    since="8.4.0",
-    summary="Conditionally removes the specified key based on value or digest comparison.",
-    syntax="key [condition: IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE "
+    "DELEX key [condition: IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE "
     "ifdne-digest]",
+    "write fast",
+    since="8.4.0",
     complexity="O(1) for IFEQ and IFNE, O(N) for IFDEQ and IFDNE, N the length of the value",
-    key_use="RW delete variable_flags",
+    keys=KeyUse("RW delete", _use_in_delex),
 )
 def delex(ctx: Context, args: Args) -> object:
-    """1, or 0 if the key does not exist or the condition is not met. Without a condition it is DEL
+    """Conditionally removes the specified key based on value or digest comparison.
+
+    1, or 0 if the key does not exist or the condition is not met. Without a condition it is DEL
     of one key of any type; with a condition the key must hold a string.
     """
     key, condition = args.take(), args.rest()

@@ -24,13 +24,15 @@ from millstream.commands.generic.keys import (
 )
 from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.effects import effect
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.storage.streams.keyspace import Keyspace
+
+command = CommandGroup("string")
 
 LIMIT_MIN_BYTES = 1024**2  # the least that proto-max-bulk-len can be
 TOO_LONG = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
@@ -165,51 +167,32 @@ class Expiry:
 # ---------------------------------------------------------------- reading
 
 
-@command(
-    "GET",
-    arity=2,
-    flags="readonly fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Returns the string value of a key.",
-    syntax="key",
-    traits="hot",
-)
+@command("GET key", "readonly fast hot")
 def get(ctx: Context, args: Args) -> object:
-    """The value, or null if the key does not exist."""
+    """Returns the string value of a key.
+
+    The value, or null if the key does not exist."""
     return as_string(look_up(ctx, args.take()))
 
 
 @command(
-    "MGET",
-    arity=-2,
-    flags="readonly fast",
-    keys=(1, -1, 1),
-    group="string",
-    summary="Atomically returns the string values of one or more keys.",
-    syntax="key [key ...]",
+    "MGET key [key ...]",
+    "readonly fast request_policy:multi_shard",
     complexity="O(N), N the number of keys",
-    tips="request_policy:multi_shard",
 )
 def mget(ctx: Context, args: Args) -> object:
-    """The values in order, null for a key that does not exist or does not hold a string."""
+    """Atomically returns the string values of one or more keys.
+
+    The values in order, null for a key that does not exist or does not hold a string."""
     values = [look_up(ctx, key) for key in args.rest()]
     return [as_string(value) if isinstance(value, bytes) else None for value in values]
 
 
-@command(
-    "STRLEN",
-    arity=2,
-    flags="readonly fast",
-    keys=(1, 1, 1),
-    group="string",
-    since="2.2.0",
-    summary="Returns the length of a string value.",
-    syntax="key",
-    key_use="RO",
-)
+@command("STRLEN key", "readonly fast", since="2.2.0", keys="RO")
 def strlen(ctx: Context, args: Args) -> object:
-    """The length in bytes, 0 if the key does not exist."""
+    """Returns the length of a string value.
+
+    The length in bytes, 0 if the key does not exist."""
     key = args.take()
     size_bytes = ctx.db.string_bytes(key)
     if size_bytes is None:
@@ -235,51 +218,37 @@ def _range(ctx: Context, args: Args) -> bytes:
 
 
 @command(
-    "GETRANGE",
-    arity=4,
-    flags="readonly",
-    keys=(1, 1, 1),
-    group="string",
+    "GETRANGE key start:integer end:integer",
+    "readonly",
     since="2.4.0",
-    summary="Returns a substring of the string stored at a key.",
-    syntax="key start:integer end:integer",
     complexity="O(N), N the length of the returned string",
 )
 def getrange(ctx: Context, args: Args) -> object:
-    """The bytes from start to end, both included and counted from 0. Negative numbers count from
+    """Returns a substring of the string stored at a key.
+
+    The bytes from start to end, both included and counted from 0. Negative numbers count from
     the end; -1 is the last byte. Empty if the range is empty or the key does not exist.
     """
     return _range(ctx, args)
 
 
 @command(
-    "SUBSTR",
-    arity=4,
-    flags="readonly",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Returns a substring from a string value.",
-    syntax="key start:integer end:integer",
+    "SUBSTR key start:integer end:integer",
+    "readonly",
     complexity="O(N), N the length of the returned string",
 )
 def substr(ctx: Context, args: Args) -> object:
-    """The same as GETRANGE; the name is from before Redis 2.0."""
+    """Returns a substring from a string value.
+
+    The same as GETRANGE; the name is from before Redis 2.0."""
     return _range(ctx, args)
 
 
-@command(
-    "DIGEST",
-    arity=2,
-    flags="readonly fast",
-    keys=(1, 1, 1),
-    group="string",
-    since="8.4.0",
-    summary="Returns the XXH3 hash of a string value.",
-    syntax="key",
-    complexity="O(N), N the length of the value",
-)
+@command("DIGEST key", "readonly fast", since="8.4.0", complexity="O(N), N the length of the value")
 def digest_(ctx: Context, args: Args) -> object:
-    """16 hexadecimal digits, or null if the key does not exist. IFDEQ and IFDNE of SET and DELEX
+    """Returns the XXH3 hash of a string value.
+
+    16 hexadecimal digits, or null if the key does not exist. IFDEQ and IFDNE of SET and DELEX
     compare with this value.
     """
     value = as_string(look_up(ctx, args.take()))
@@ -291,19 +260,11 @@ def digest(value: bytes) -> bytes:
     return xxh3_64_hexdigest(value).encode()
 
 
-@command(
-    "GETDEL",
-    arity=2,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="string",
-    since="6.2.0",
-    summary="Returns the string value of a key after deleting the key.",
-    syntax="key",
-    key_use="RW access delete",
-)
+@command("GETDEL key", "write fast", since="6.2.0", keys="RW access delete")
 def getdel(ctx: Context, args: Args) -> object:
-    """The previous value, or null."""
+    """Returns the string value of a key after deleting the key.
+
+    The previous value, or null."""
     key = args.take()
     value = as_string(look_up(ctx, key))
     if value is not None:
@@ -323,19 +284,16 @@ def _take_getex_options(args: Args) -> Expiry:
 
 
 @command(
-    "GETEX",
-    arity=-2,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="string",
-    since="6.2.0",
-    summary="Returns the string value of a key after setting its expiration time.",
-    syntax="key [expiration: EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT "
+    "GETEX key [expiration: EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT "
     "unix-time-milliseconds | PERSIST]",
-    key_use="RW access update",
+    "write fast",
+    since="6.2.0",
+    keys="RW access update",
 )
 def getex(ctx: Context, args: Args) -> object:
-    """The value, or null. Without an option it changes nothing. PERSIST removes the expiry, and a
+    """Returns the string value of a key after setting its expiration time.
+
+    The value, or null. Without an option it changes nothing. PERSIST removes the expiry, and a
     time in the past deletes the key.
     """
     key = args.take()
@@ -372,19 +330,16 @@ def _check_length(ctx: Context, size_bytes: int) -> None:
 
 
 @command(
-    "APPEND",
-    arity=3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
+    "APPEND key value",
+    "write denyoom fast",
     since="2.0.0",
-    summary="Appends a string to the value of a key. Creates the key if it doesn't exist.",
-    syntax="key value",
     complexity="O(N), N the length of what is appended; O(the value's length) after a read of it",
-    key_use="RW insert",
+    keys="RW insert",
 )
 def append(ctx: Context, args: Args) -> object:
-    """The new length of the value."""
+    """Appends a string to the value of a key. Creates the key if it doesn't exist.
+
+    The new length of the value."""
     key, more = args.take(), args.take()
     size_bytes = ctx.db.string_bytes(key)
     if size_bytes is None:
@@ -399,20 +354,17 @@ def append(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "SETRANGE",
-    arity=4,
-    flags="write denyoom",
-    keys=(1, 1, 1),
-    group="string",
+    "SETRANGE key offset value",
+    "write denyoom",
     since="2.2.0",
-    summary="Overwrites a part of a string value with another by an offset. "
-    "Creates the key if it doesn't exist.",
-    syntax="key offset value",
     complexity="O(N), N the length of the value afterwards",
-    key_use="RW update",
+    keys="RW update",
 )
 def setrange(ctx: Context, args: Args) -> object:
-    """The new length of the value. If the value ends before the offset, it is padded with zero
+    """Overwrites a part of a string value with another by an offset. Creates the key if it
+    doesn't exist.
+
+    The new length of the value. If the value ends before the offset, it is padded with zero
     bytes. An empty value changes nothing.
     """
     key, offset, part = args.take(), args.take_int(), args.take()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.replies import Simple
-from millstream.commands.table.registry import COMMANDS, Handler, command
+from millstream.commands.table.registry import COMMANDS, SUBCOMMANDS, CommandGroup, Handler
 from millstream.commands.table.syntax import shown_syntax
 from millstream.errors import CommandError, shown, wrong_arity
 
@@ -35,55 +35,42 @@ def wrong_subcommand(container: str, word: bytes) -> CommandError:
     )
 
 
-def container(
-    name: str,
-    *,
-    group: str,
-    summary: str,
-    since: str = "1.0.0",
-    categories: tuple[str, ...] = (),
-    bare: Handler | None = None,
-    tips: str = "",
-    traits: str = "",
-) -> None:
-    """Register the container NAME and its HELP; subcommands are registered after it.
+class Container(CommandGroup):
+    """Registers a container with its HELP, then its subcommands, which share `tags` and `since`.
 
-    `bare` answers NAME alone; without it that is a wrong number of arguments.
+    `bare` answers NAME alone, with `bare_tags`; without it that is a wrong number of arguments.
     """
 
-    def answer(ctx: Context, args: Args) -> object:
-        if args.remaining:
-            raise unknown_subcommand(name, args.take())
-        if bare is None:
-            raise wrong_arity(name.lower())
-        return bare(ctx, args)
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        summary: str,
+        *,
+        since: str = "1.0.0",
+        tags: str = "",
+        bare: Handler | None = None,
+        bare_tags: str = "",
+    ) -> None:
+        super().__init__(group, since=since)
 
-    def answer_help(ctx: Context, args: Args) -> list[Simple]:
-        return help_lines(name)
+        def answer(ctx: Context, args: Args) -> object:
+            if args.remaining:
+                raise unknown_subcommand(name, args.take())
+            if bare is None:
+                raise wrong_arity(name.lower())
+            return bare(ctx, args)
 
-    answer.__doc__ = bare.__doc__ if bare else None
-    command(
-        name,
-        arity=-1 if bare else -2,
-        flags="loading stale" if bare else "",
-        group=group,
-        since=since,
-        summary=summary,
-        syntax="" if bare else "subcommand [argument ...]",
-        categories=categories,
-        tips=tips,
-        traits=traits,
-    )(answer)
-    command(
-        f"{name}|HELP",
-        arity=2,
-        flags="loading stale",
-        group=group,
-        since=since,
-        summary="Prints this help.",
-        categories=categories,
-        traits="dataless",
-    )(answer_help)
+        def answer_help(ctx: Context, args: Args) -> list[Simple]:
+            """Prints this help."""
+            return help_lines(name)
+
+        answer.__doc__ = summary
+        self(name if bare else f"{name} {SUBCOMMANDS}", bare_tags, arity=-1 if bare else -2)(answer)
+        self.prefix = f"{name}|"
+        self.tags = " ".join(tag for tag in tags.split() if tag.startswith("@"))
+        self("HELP", "loading stale dataless")(answer_help)
+        self.tags = tags
 
 
 def help_lines(name: str) -> list[Simple]:

@@ -11,9 +11,9 @@ from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 from millstream.commands.runtime.replies import OrderedSet, Simple
-from millstream.commands.table.containers import container
-from millstream.commands.table.keyspecs import KeySpec, key_specs, keys_with_flags
-from millstream.commands.table.registry import COMMANDS, Command, command
+from millstream.commands.table.containers import Container
+from millstream.commands.table.keyspecs import KeySpec, keys_with_flags
+from millstream.commands.table.registry import COMMANDS, Command
 from millstream.commands.table.syntax import Argument, parse_syntax
 from millstream.errors import SYNTAX, CommandError
 from millstream.glob import matcher
@@ -21,24 +21,6 @@ from millstream.glob import matcher
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-
-GROUP_CATEGORIES = {"stream", "string", "connection", "transactions", "scripting"}
-
-
-def categories(row: Command) -> list[str]:
-    """ACL categories of a command, from its flags, its group and what its row adds."""
-    flags = row.flags
-    found = set(row.categories)
-    found |= flags & {"write", "pubsub", "fast", "blocking"}
-    if "readonly" in flags:
-        found.add("read")
-    if "admin" in flags:
-        found |= {"admin", "dangerous"}
-    if "fast" not in flags:
-        found.add("slow")
-    if row.group in GROUP_CATEGORIES and not (row.subcommands and row.arity == -2):
-        found.add("transaction" if row.group == "transactions" else row.group)
-    return sorted(found)
 
 
 def _described(spec: KeySpec) -> dict[bytes, object]:
@@ -66,9 +48,9 @@ def details(row: Command) -> list[object]:
         row.arity,
         {Simple(flag.encode()) for flag in row.flags},
         *row.keys,
-        {Simple(b"@" + name.encode()) for name in categories(row)},
-        OrderedSet(tip.encode() for tip in row.tips.split()),
-        OrderedSet(_described(spec) for spec in key_specs(row)),
+        {Simple(b"@" + name.encode()) for name in row.categories},
+        OrderedSet(tip.encode() for tip in row.tips),
+        OrderedSet(map(_described, row.key_specs)),
         # Redis calls nothing a set, but some an array.
         [details(sub) for sub in row.subcommands.values()] or OrderedSet(),
     ]
@@ -85,7 +67,7 @@ def _with_key_specs(arguments: list[dict[bytes, Any]], numbers: Iterator[int]) -
 def _arguments(row: Command) -> list[dict[bytes, Any]]:
     """The arguments of a command as COMMAND DOCS answers them."""
     described = [_argument_docs(argument) for argument in parse_syntax(row.syntax)]
-    _with_key_specs(described, count() if len(key_specs(row)) > 1 else repeat(0))
+    _with_key_specs(described, count() if len(row.key_specs) > 1 else repeat(0))
     return described
 
 
@@ -135,68 +117,48 @@ def _all_details(ctx: Context, args: Args) -> list[object]:
     return [details(row) for row in COMMANDS.values()]
 
 
-container(
+subcommand = Container(
     "COMMAND",
-    group="server",
+    "server",
+    "Returns detailed information about all commands.",
     since="2.8.13",
-    summary="Returns detailed information about all commands.",
-    categories=("connection",),
+    tags="loading stale @connection",
     bare=_all_details,
-    tips="nondeterministic_output_order",
-    traits="dataless",
+    bare_tags="loading stale dataless nondeterministic_output_order @connection",
 )
 
 
-@command(
-    "COMMAND|COUNT",
-    arity=2,
-    flags="loading stale",
-    group="server",
-    since="2.8.13",
-    summary="Returns a count of commands.",
-    categories=("connection",),
-    traits="dataless",
-)
+@subcommand("COUNT", "dataless")
 def command_count(ctx: Context, args: Args) -> object:
+    """Returns a count of commands."""
     return len(COMMANDS)
 
 
-@command(
-    "COMMAND|INFO",
-    arity=-2,
-    flags="loading stale",
-    group="server",
-    since="2.8.13",
-    summary="Returns information about one, multiple or all commands.",
-    syntax="[command-name [command-name ...]]",
+@subcommand(
+    "INFO [command-name [command-name ...]]",
+    "dataless nondeterministic_output_order",
     complexity="O(N), N the number of commands looked up",
-    categories=("connection",),
-    tips="nondeterministic_output_order",
-    traits="dataless",
 )
 def command_info(ctx: Context, args: Args) -> object:
-    """For each name its row as a list of ten, or null for an unknown command."""
+    """Returns information about one, multiple or all commands.
+
+    For each name its row as a list of ten, or null for an unknown command."""
     if not args.remaining:
         return [details(row) for row in COMMANDS.values()]
     rows = [find(name) for name in args.rest()]
     return [None if row is None else details(row) for row in rows]
 
 
-@command(
-    "COMMAND|DOCS",
-    arity=-2,
-    flags="loading stale",
-    group="server",
+@subcommand(
+    "DOCS [command-name [command-name ...]]",
+    "dataless nondeterministic_output_order",
     since="7.0.0",
-    summary="Returns documentary information about one, multiple or all commands.",
-    syntax="[command-name [command-name ...]]",
     complexity="O(N), N the number of commands looked up",
-    categories=("connection",),
-    tips="nondeterministic_output_order",
-    traits="dataless",
 )
 def command_docs(ctx: Context, args: Args) -> object:
-    """A map from name to documentation; unknown names are left out."""
+    """Returns documentary information about one, multiple or all commands.
+
+    A map from name to documentation; unknown names are left out."""
     if not args.remaining:
         return {row.name.encode(): docs(row) for row in COMMANDS.values()}
     rows = {row.name: row for row in map(find, args.rest()) if row is not None}
@@ -217,27 +179,22 @@ def _matching_names(args: Args) -> list[bytes]:
     if kind == b"ACLCAT":
         wanted = value.decode("ascii", "replace").lower()
         rows = ((name, find(name.encode())) for name in names)
-        return [name.encode() for name, row in rows if row and wanted in categories(row)]
+        return [name.encode() for name, row in rows if row and wanted in row.categories]
     if kind == b"MODULE":
         return []
     raise CommandError(SYNTAX)
 
 
-@command(
-    "COMMAND|LIST",
-    arity=-2,
-    flags="loading stale",
-    group="server",
+@subcommand(
+    "LIST [FILTERBY <filterby: MODULE module-name | ACLCAT category | PATTERN pattern>]",
+    "dataless nondeterministic_output_order",
     since="7.0.0",
-    summary="Returns a list of command names.",
-    syntax="[FILTERBY <filterby: MODULE module-name | ACLCAT category | PATTERN pattern>]",
     complexity="O(N), N the number of commands",
-    categories=("connection",),
-    tips="nondeterministic_output_order",
-    traits="dataless",
 )
 def command_list(ctx: Context, args: Args) -> object:
-    """Names in lower case; subcommands are `container|sub`."""
+    """Returns a list of command names.
+
+    Names in lower case; subcommands are `container|sub`."""
     return _matching_names(args)
 
 
@@ -248,44 +205,31 @@ def _keys_of(words: list[bytes]) -> list[tuple[bytes, list[str]]]:
         row = row.subcommands.get(words[1].lower())
     if row is None:
         raise CommandError("ERR Invalid command specified")
-    if not row.keys[0] and row.find_keys is None:
+    if not row.key_specs:
         raise CommandError("ERR The command has no key arguments")
     if len(words) != row.arity if row.arity > 0 else len(words) < -row.arity:
         raise CommandError("ERR Invalid number of arguments specified for command")
     try:
-        return list(keys_with_flags(row, words))
+        return list(keys_with_flags(row.key_specs, words))
     except (CommandError, IndexError, ValueError):
         raise CommandError("ERR Invalid arguments specified for command") from None
 
 
-@command(
-    "COMMAND|GETKEYS",
-    arity=-3,
-    flags="loading stale",
-    group="server",
-    since="2.8.13",
-    summary="Extracts the key names from an arbitrary command.",
-    syntax="command [arg [arg ...]]",
-    complexity="O(N), N the number of arguments",
-    categories=("connection",),
-)
+@subcommand("GETKEYS command [arg [arg ...]]", complexity="O(N), N the number of arguments")
 def command_getkeys(ctx: Context, args: Args) -> object:
+    """Extracts the key names from an arbitrary command."""
     return [key for key, _ in _keys_of(args.rest())]
 
 
-@command(
-    "COMMAND|GETKEYSANDFLAGS",
-    arity=-3,
-    flags="loading stale",
-    group="server",
+@subcommand(
+    "GETKEYSANDFLAGS command [arg [arg ...]]",
     since="7.0.0",
-    summary="Extracts the key names and access flags for an arbitrary command.",
-    syntax="command [arg [arg ...]]",
     complexity="O(N), N the number of arguments",
-    categories=("connection",),
 )
 def command_getkeysandflags(ctx: Context, args: Args) -> object:
-    """[key, flags] for each key of the request. The flags are those of COMMAND INFO's key specs,
+    """Extracts the key names and access flags for an arbitrary command.
+
+    [key, flags] for each key of the request. The flags are those of COMMAND INFO's key specs,
     evaluated for this request.
     """
     keys = _keys_of(args.rest())

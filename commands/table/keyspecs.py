@@ -1,22 +1,34 @@
-"""What COMMAND says of how a command uses its keys.
+"""Where a command's keys are, and what COMMAND says of how the command uses them.
 
 Cluster-aware clients and proxies read these words of Redis: RO, RW, OW (overwrites), RM (removes);
-access, update, insert, delete. Most follow from the row's flags; `key_use` in the row has the
-others.
+access, update, insert, delete. The places follow from the syntax line. Most uses follow from the
+flags; the row has the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
-from millstream.commands.table.registry import Command
+from millstream.commands.table.syntax import Argument, SyntaxLineError, least_words
+
+WRITES, READS, COUNTED = "RW update", "RO access", "RW access update"
+Words = Sequence[bytes]
+
+
+class KeyUse(NamedTuple):
+    """A use that depends on the words of the request, which `of` takes; `flags` has all uses."""
+
+    flags: str
+    of: Callable[[Words], str]
 
 
 class KeySpec(NamedTuple):
     """Keys that are used in one way: from `first` to `last` (relative to first; negative: from the
-    end) by `step`; or after the word `keyword`, the first half of the words; or the number of keys
-    that the word at `first` gives (`counted`), after it."""
+    end) by `step`; or after the word `keyword`, searched from `first` on, the first half of the
+    words; or the number of keys that the word at `first` gives (`counted`), after it, which may be
+    0 if the keys are `optional`. `of` gives the use in a request where that varies."""
 
     flags: str
     first: int
@@ -24,66 +36,75 @@ class KeySpec(NamedTuple):
     step: int
     keyword: str = ""
     counted: bool = False
+    optional: bool = False
+    of: Callable[[Words], str] | None = None
 
 
-WRITES, READS, COUNTED = "RW update", "RO access", "RW access update"
+def find_key_specs(
+    arguments: Sequence[Argument], at: int, use: str | KeyUse, *, writes: bool
+) -> tuple[KeySpec, ...]:
+    """The key specs of a command whose first argument is the word `at`. `use` has the use of each
+    key, with commas between; the flags decide if it is empty."""
+    of = use.of if isinstance(use, KeyUse) else None
+    use = f"{use.flags} variable_flags" if isinstance(use, KeyUse) else use
+    for index, argument in enumerate(arguments):
+        if argument.token == "STREAMS":
+            return (KeySpec(use or READS, at, -1, 1, "STREAMS"),)
+        if argument.name == "numkeys":
+            counted = arguments[index + 1]
+            spec = KeySpec(use or COUNTED, at, 0, len(counted.parts) or 1)
+            return (spec._replace(counted=True, optional=counted.optional),)
+        if index == 0 and "key" in (argument.kind, *(part.kind for part in argument.parts[:1])):
+            use = use or (WRITES if writes else READS)
+            if argument.multiple:
+                return (KeySpec(use, at, -1, len(argument.parts) or 1, of=of),)
+            keys = takewhile(lambda one: one.kind == "key", arguments)
+            uses = use.split(", ")
+            if len(uses) == 1:
+                return (KeySpec(use, at, sum(1 for _ in keys) - 1, 1, of=of),)
+            return tuple(KeySpec(one, at + n, 0, 1) for n, one in enumerate(uses))
+        if _has_key(argument):
+            raise SyntaxLineError(f"no key spec for {argument.name}")
+        at += least_words(argument)
+    return ()
 
 
-def _set_flags(words: list[bytes]) -> str:
-    options = {word.upper() for word in words[3:]}
-    if b"GET" in options:
-        return "RW access update"
-    return "RW update" if options & COMPARING_SET_WORDS else "OW update"
+def _has_key(argument: Argument) -> bool:
+    return argument.kind == "key" or any(map(_has_key, argument.parts))
 
 
-def _delex_flags(words: list[bytes]) -> str:
-    return "RW delete" if len(words) > 2 else "RM delete"
+def fixed_places(specs: Sequence[KeySpec]) -> tuple[int, int, int]:
+    """First, last and step of keys that stand at the same places in every request; else zeros."""
+    if not specs or specs[0].keyword or specs[0].counted:
+        return 0, 0, 0
+    first, last = specs[0], specs[-1]
+    return first.first, last.last + last.first * (last.last >= 0), first.step
 
 
-COMPARING_SET_WORDS = frozenset({b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
-# Commands that use their key in one way or another by their options.
-VARIABLE_FLAGS = {"set": _set_flags, "delex": _delex_flags}
-
-
-def key_specs(row: Command) -> list[KeySpec]:
-    """How a command uses its keys; nothing for one without any."""
-    if row.keyword is not None:
-        word, start = row.keyword
-        return [KeySpec(row.key_use or READS, start, -1, 1, word)]
-    if row.key_count is not None:
-        position, step = row.key_count
-        return [KeySpec(row.key_use or COUNTED, position, 0, step, "", True)]
-    first, last, step = row.keys
-    if not first:
+def key_positions(specs: Sequence[KeySpec], words: Words) -> list[int]:
+    """Indexes of the keys in a request (name first), as clients find them with the key specs:
+    options and ids after a keyword are not looked at. ValueError or IndexError without keys."""
+    if not specs:
         return []
-    use, _, second = row.key_use.partition(", ")
-    if second:
-        return [KeySpec(use, first, 0, 1), KeySpec(second, first + 1, 0, 1)]
-    use = use or (WRITES if "write" in row.flags else READS)
-    return [KeySpec(use, first, last - first if last >= 0 else last, step)]
-
-
-def keyword_positions(spec: KeySpec, words: list[bytes]) -> list[int]:
-    """Where keys stand after a keyword, as clients find them with the key spec: options and ids are
-    not looked at. ValueError without the word or without keys."""
-    names = [word.upper() for word in words[:-1]]
-    at = names.index(spec.keyword.encode(), spec.first) + 1
-    count = (len(words) - at) // 2
-    if not count:
-        raise ValueError(f"{spec.keyword} without keys")
-    return list(range(at, at + count))
-
-
-def keys_with_flags(row: Command, words: list[bytes]) -> Iterator[tuple[bytes, list[str]]]:
-    """Each key of a request and the words that say how it is used there."""
-    specs = key_specs(row)
-    if row.keyword is not None:
-        positions = keyword_positions(specs[0], words)
+    spec = specs[0]
+    if spec.keyword:
+        names = [word.upper() for word in words[:-1]]
+        first = names.index(spec.keyword.encode(), spec.first) + 1
+        count, least = (len(words) - first) // 2, 1
+    elif spec.counted:
+        first, count, least = spec.first + 1, int(words[spec.first]), not spec.optional
     else:
-        positions = row.key_positions(words)
-    for number, position in enumerate(positions):
+        first, last, step = fixed_places(specs)
+        return list(range(first, (last if last >= 0 else len(words) + last) + 1, step))
+    if not least <= count <= (len(words) - first) // spec.step:
+        raise ValueError(f"{count} keys")
+    return list(range(first, first + count * spec.step, spec.step))
+
+
+def keys_with_flags(
+    specs: Sequence[KeySpec], words: list[bytes]
+) -> Iterator[tuple[bytes, list[str]]]:
+    """Each key of a request and the words that say how it is used there."""
+    for number, position in enumerate(key_positions(specs, words)):
         spec = specs[min(number, len(specs) - 1)]
-        flags = spec.flags.split()
-        if "variable_flags" in flags:
-            flags = VARIABLE_FLAGS[row.name](words).split()
-        yield words[position], flags
+        yield words[position], (spec.of(words) if spec.of else spec.flags).split()

@@ -1,20 +1,26 @@
 """The command table: one row a command, and everything that is known of it.
 
-The row drives dispatch, arity checks, COMMAND and its DOCS, the pages in docs/commands and the
+The row drives dispatch, arity checks, COMMAND and its DOCS, ACL, the pages in docs/commands and the
 tests. `@command` registers the function and returns it unwrapped: a Python wrapper around a
 compiled handler doubles the cost of the call.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from millstream.commands.table.keyspecs import KeySpec, KeyUse, find_key_specs, fixed_places
+from millstream.commands.table.syntax import arity_of, parse_syntax
 
 Handler = Callable[[Any, Any], Any]
+H = TypeVar("H", bound=Handler)
 
+# Those of COMMAND. "loading": allowed while the data is being loaded; "no_auth": before AUTH.
 FLAGS = frozenset(
-    {
+    [
         "write",
         "readonly",
         "denyoom",
@@ -22,18 +28,18 @@ FLAGS = frozenset(
         "pubsub",
         "noscript",
         "blocking",
-        "loading",  # allowed while the data is being loaded
+        "loading",
         "stale",
         "skip_monitor",
         "skip_slowlog",
         "fast",
-        "no_auth",  # allowed before AUTH
+        "no_auth",
         "no_mandatory_keys",
         "movablekeys",
         "no_multi",
         "no_async_loading",
         "allow_busy",
-    }
+    ]
 )
 
 # What the server itself does with a command; COMMAND does not report these.
@@ -53,51 +59,54 @@ TRAITS = frozenset(
         "dataless",
         # It runs while the journal's queue is full, because it ends that.
         "unblocked",
+        # Refused, before MULTI queues it, unless a directive allows it.
+        "protected",
+        # Not a write command, but a pause of writes puts it off: it may change or tell something.
+        "tells",
+        # The channels that ACL rules must allow: the first argument, all arguments, or all as
+        # patterns.
+        "channel",
+        "channels",
+        "patterns",
     }
 )
+# Groups whose commands are an ACL category.
+GROUP_CATEGORIES = {
+    **{group: group for group in ("stream", "string", "connection", "scripting")},
+    "transactions": "transaction",
+}
+TIPS = ("nondeterministic_output", "request_policy:", "response_policy:")
+WRITES_WITH = "writes_with:"
+SUBCOMMANDS = "subcommand [argument ...]"  # the syntax line of a container
 
 
 @dataclass(slots=True)
 class Command:
     """One row. `name` is lower case, a subcommand's is ``container|sub``; arity as in Redis:
     the exact number of words, negative for at least that many. `keys` is (first, last, step) with
-    0 for none; `find_keys` lists the key positions of commands whose keys move.
-    `writes_with` is the option with which a command that else only reads may change data.
-    `key_use` says how the keys are used where the flags do not, with a comma before the use of the
-    second key. Keys follow the word `keyword`, searched from a position on, or their number, which
-    stands at a position (`key_count`, with their step). `tips` are COMMAND's, for clients.
-    `unlisted` subcommands are known to dispatch and to nothing else: they answer an error."""
+    0 for none and for keys that move. `key_specs` say how the keys are used and where they are.
+    `writes_with` is the option with which a command that else only reads may change data. `tips`
+    are COMMAND's, for clients; `categories` ACL's. `unlisted` subcommands are known to dispatch and
+    to nothing else: they answer an error."""
 
     name: str
     handler: Handler
     arity: int
-    flags: frozenset[str]
-    keys: tuple[int, int, int]
-    group: str
-    since: str
-    summary: str
-    syntax: str
-    complexity: str
-    categories: tuple[str, ...] = ()
-    find_keys: Callable[[list[bytes]], list[int]] | None = None
+    flags: frozenset[str] = frozenset()
+    group: str = ""
+    since: str = ""
+    summary: str = ""
+    description: str = ""
+    syntax: str = ""
+    complexity: str = ""
+    keys: tuple[int, int, int] = (0, 0, 0)
+    key_specs: tuple[KeySpec, ...] = ()
+    categories: frozenset[str] = frozenset()
     writes_with: bytes | None = None
-    key_use: str = ""
-    keyword: tuple[str, int] | None = None
-    key_count: tuple[int, int] | None = None
-    tips: str = ""
+    tips: tuple[str, ...] = ()
     traits: frozenset[str] = frozenset()
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     unlisted: dict[bytes, Command] = field(default_factory=dict)
-
-    def key_positions(self, words: list[bytes]) -> list[int]:
-        """Indexes of the key arguments in a request of these words (name first)."""
-        if self.find_keys is not None:
-            return self.find_keys(words)
-        first, last, step = self.keys
-        if first == 0:
-            return []
-        end = last if last >= 0 else len(words) + last
-        return list(range(first, end + 1, step))
 
 
 COMMANDS: dict[bytes, Command] = {}
@@ -109,63 +118,103 @@ def registered_count() -> int:
     return _registered
 
 
-def command(
-    name: str,
-    *,
-    arity: int,
-    flags: str = "",
-    keys: tuple[int, int, int] = (0, 0, 0),
-    group: str,
-    since: str = "1.0.0",
-    summary: str,
-    syntax: str = "",
-    complexity: str = "O(1)",
-    categories: tuple[str, ...] = (),
-    find_keys: Callable[[list[bytes]], list[int]] | None = None,
-    writes_with: bytes | None = None,
-    key_use: str = "",
-    keyword: tuple[str, int] | None = None,
-    key_count: tuple[int, int] | None = None,
-    tips: str = "",
-    traits: str = "",
-) -> Callable[[Handler], Handler]:
-    """Register a handler under NAME or ``CONTAINER|SUB`` and return it as it is.
+class CommandGroup:
+    """Registers the commands of one group of COMMAND DOCS. They share these tags."""
 
-    A container's own row (``CLIENT``) is registered before its subcommands; its handler answers
-    a bare or unknown subcommand.
-    """
-    words, own = frozenset(flags.split()), frozenset(traits.split())
-    unknown = words - FLAGS | own - TRAITS
+    prefix = ""
+
+    def __init__(self, group: str, tags: str = "", since: str = "1.0.0") -> None:
+        self.group = group
+        self.tags = tags
+        self.since = since
+
+    def __call__(
+        self,
+        usage: str,
+        tags: str = "",
+        *,
+        since: str = "",
+        complexity: str = "O(1)",
+        keys: str | KeyUse = "",
+        arity: int = 0,
+    ) -> Callable[[H], H]:
+        """Register the handler below under the name that its usage begins with.
+
+        The rest of the usage is the syntax line, from which arity and places of keys follow; an
+        `arity` is given for what the line does not show. `tags` are flags, traits, tips for
+        clients, ACL categories (``@keyspace``) and ``writes_with:OPTION``. `keys` says how keys are
+        used where the flags do not. The first paragraph of the handler's docstring is the summary,
+        the rest is the description.
+        """
+        name, _, syntax = usage.partition(" ")
+
+        def register(handler: H) -> H:
+            summary, _, description = (inspect.getdoc(handler) or "").partition("\n\n")
+            row = Command(
+                name=f"{self.prefix}{name}".lower(),
+                handler=handler,
+                arity=arity,
+                group=self.group,
+                since=since or self.since,
+                summary=summary.replace("\n", " "),
+                description=description.strip(),
+                syntax=syntax,
+                complexity=complexity,
+            )
+            _derive(row, f"{self.tags} {tags}".split(), keys)
+            _add(row)
+            return handler
+
+        return register
+
+
+def _derive(row: Command, tags: list[str], keys: str | KeyUse) -> None:
+    """Fill in what follows from the row's syntax and tags."""
+    arguments = parse_syntax(row.syntax)
+    words = row.name.count("|") + 1
+    row.arity = row.arity or arity_of(arguments, words)
+    row.key_specs = find_key_specs(arguments, words, keys, writes="write" in tags)
+    row.keys = fixed_places(row.key_specs)
+    if row.key_specs and not row.keys[0]:
+        tags += ["movablekeys"] + ["no_mandatory_keys"] * row.key_specs[0].optional
+    row.flags, row.traits = FLAGS.intersection(tags), TRAITS.intersection(tags)
+    row.tips = tuple(tag for tag in tags if tag.startswith(TIPS))
+    options = [tag for tag in tags if tag.startswith(WRITES_WITH)]
+    row.writes_with = options[0].removeprefix(WRITES_WITH).encode() if options else None
+    named = {tag for tag in tags if tag.startswith("@")}
+    unknown = set(tags) - FLAGS - TRAITS - named - {*row.tips, *options}
     if unknown:
-        raise ValueError(f"command {name}: unknown flags or traits {sorted(unknown)}")
+        raise ValueError(f"command {row.name}: unknown tags {sorted(unknown)}")
+    row.categories = _categories(row) | {name[1:] for name in named}
 
-    def register(handler: Handler) -> Handler:
-        global _registered
-        row = Command(
-            name.lower(), handler, arity, words, keys, group, since, summary, syntax, complexity,
-            categories, find_keys, writes_with, key_use, keyword, key_count, tips, own,
-        )  # fmt: skip
-        container, _, sub = row.name.encode().partition(b"|")
-        table = COMMANDS[container].subcommands if sub else COMMANDS
-        table[sub or container] = row
-        _registered += 1
-        return handler
 
-    return register
+def _categories(row: Command) -> frozenset[str]:
+    """The ACL categories that follow from the flags and the group."""
+    found = set(row.flags & {"write", "pubsub", "fast", "blocking"})
+    if "readonly" in row.flags:
+        found.add("read")
+    if "admin" in row.flags:
+        found |= {"admin", "dangerous"}
+    if "fast" not in row.flags:
+        found.add("slow")
+    if row.syntax != SUBCOMMANDS and row.group in GROUP_CATEGORIES:
+        found.add(GROUP_CATEGORIES[row.group])
+    return frozenset(found)
+
+
+def _add(row: Command) -> None:
+    global _registered
+    container, _, sub = row.name.encode().partition(b"|")
+    table = COMMANDS[container].subcommands if sub else COMMANDS
+    table[sub or container] = row
+    _registered += 1
 
 
 def refuse(container: str, sub: str, arity: int, handler: Handler) -> None:
     """Register a subcommand that Redis has and this server only answers with an error."""
     row = COMMANDS[container.lower().encode()]
-    row.unlisted[sub.encode()] = Command(
-        f"{row.name}|{sub}",
-        handler,
-        arity,
-        frozenset(),
-        (0, 0, 0),
-        row.group,
-        row.since,
-        "",
-        "",
-        "",
-    )
+    name = f"{row.name}|{sub}"
+    row.unlisted[sub.encode()] = Command(name, handler, arity, group=row.group, since=row.since)
+
+
+command = CommandGroup("stream")

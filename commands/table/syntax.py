@@ -14,6 +14,7 @@ and help show the line without labels, types and braces (`shown_syntax`).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 _WORD = r"[^\s\[\]<>{}|]+"
@@ -65,6 +66,31 @@ def parse_syntax(syntax: str) -> list[Argument]:
     if at != len(tokens):
         raise SyntaxLineError(syntax)
     return alternatives[0] if len(alternatives) == 1 else [_one_of(alternatives)]
+
+
+def least_words(argument: Argument) -> int:
+    """How many words a request needs for this argument."""
+    if argument.optional:
+        return 0
+    fixed = 1 if argument.token and argument.kind != "pure-token" else 0
+    if argument.kind == "oneof":
+        return fixed + min(map(least_words, argument.parts))
+    if argument.kind == "block":
+        return fixed + sum(map(least_words, argument.parts))
+    return fixed + 1
+
+
+def arity_of(arguments: Sequence[Argument], name_words: int) -> int:
+    """Redis' arity of a command whose name has `name_words` words: the exact number of words, or
+    negative for at least that many."""
+    least = name_words + sum(map(least_words, arguments))
+    return -least if any(map(_varies, arguments)) else least
+
+
+def _varies(argument: Argument) -> bool:
+    sizes = {least_words(part) for part in argument.parts}
+    unequal = argument.kind == "oneof" and len(sizes) > 1
+    return argument.optional or argument.multiple or unequal or any(map(_varies, argument.parts))
 
 
 def shown_syntax(syntax: str) -> str:

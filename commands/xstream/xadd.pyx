@@ -29,9 +29,11 @@ from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.references import drop_references_between, trim_acked
 from millstream.commands.runtime.replies import NULL_ARRAY
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.commands.xstream.xidmp import name_of, repeated_id, take_message
 from millstream.errors import EXHAUSTED, INVALID_ID, SYNTAX, CommandError, wrong_arity
+
+command = CommandGroup("stream", since="5.0.0")
 
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
@@ -101,17 +103,16 @@ cdef inline bint is_star(Slice* word) noexcept:
 
 
 @command(
-    "XADD", arity=-5, flags="write denyoom fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Appends an entry to a stream. Creates the stream if it doesn't exist.",
-    syntax="key [NOMKSTREAM] [condition: KEEPREF | DELREF | ACKED] [idmp: IDMPAUTO producer-id | "
+    "XADD key [NOMKSTREAM] [condition: KEEPREF | DELREF | ACKED] [idmp: IDMPAUTO producer-id | "
     "IDMP producer-id idempotent-id] [trim: <strategy: MAXLEN | MINID> [operator: = | ~] "
     "threshold [LIMIT count]] <id-selector: * | id> field value [field value ...]",
+    "write denyoom fast hot nondeterministic_output",
     complexity="O(1), and O(n) of evicted blocks with trimming",
-    tips="nondeterministic_output",
-    traits="hot",
 )
 def xadd(Context ctx not None, Args args not None):
-    """The entry's ID; nil with NOMKSTREAM if the stream does not exist. IDMP and IDMPAUTO identify
+    """Appends an entry to a stream. Creates the stream if it doesn't exist.
+
+    The entry's ID; nil with NOMKSTREAM if the stream does not exist. IDMP and IDMPAUTO identify
     the message: if the producer has sent it before, the reply is its first ID, and it is not added
     again. Trimming can also remove entries from every group's pending entries (DELREF), or keep
     entries that a group has not yet read or acknowledged (ACKED).
@@ -335,16 +336,14 @@ cdef boundary_of(Context ctx, Stream stream, Trim* trim):
 
 
 @command(
-    "XTRIM", arity=-4, flags="write", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Evicts old entries and returns the number evicted.",
-    syntax="key {trim: <strategy: MAXLEN | MINID> [operator: = | ~] threshold [LIMIT count]} "
-    "[condition: KEEPREF | DELREF | ACKED]",
-    complexity="O(n) of evicted blocks",
-    key_use="RW delete",
-    tips="nondeterministic_output",
+    "XTRIM key {trim: <strategy: MAXLEN | MINID> [operator: = | ~] threshold [LIMIT count]} "
+    "[condition: KEEPREF | DELREF | ACKED]", "write nondeterministic_output",
+    complexity="O(n) of evicted blocks", keys="RW delete",
 )
 def xtrim(Context ctx not None, Args args not None):
-    """Evicts the oldest entries until at most `threshold` entries are left (MAXLEN) or no ID is
+    """Evicts old entries and returns the number evicted.
+
+    Evicts the oldest entries until at most `threshold` entries are left (MAXLEN) or no ID is
     below `threshold` (MINID); with `~` it evicts only whole nodes. DELREF also removes the entries
     from every group's pending entries. ACKED keeps entries that a group has not yet read or
     acknowledged.
@@ -367,12 +366,9 @@ def xtrim(Context ctx not None, Args args not None):
 
 # ---------------------------------------------------------------- reading
 
-@command(
-    "XLEN", arity=2, flags="readonly fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Returns the number of entries of a stream.", syntax="key",
-    key_use="RO",
-)
+@command("XLEN key", "readonly fast", keys="RO")
 def xlen(Context ctx not None, Args args not None):
+    """Returns the number of entries of a stream."""
     cdef Stream stream = ctx.read_stream_at(&args.items[1])
     return 0 if stream is None else stream.length
 
@@ -400,19 +396,18 @@ cdef take_range(Context ctx, Args args, bint reverse):
 
 
 @command(
-    "XRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Returns the entries between two IDs.", syntax="key start end [COUNT count]",
+    "XRANGE key start end [COUNT count]", "readonly",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
 )
 def xrange(Context ctx not None, Args args not None):
+    """Returns the entries between two IDs."""
     return take_range(ctx, args, False)
 
 
 @command(
-    "XREVRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Returns the entries between two IDs, newest first.",
-    syntax="key end start [COUNT count]",
+    "XREVRANGE key end start [COUNT count]", "readonly",
     complexity="O(log n) to find the end and O(m) for the m entries answered",
 )
 def xrevrange(Context ctx not None, Args args not None):
+    """Returns the entries between two IDs, newest first."""
     return take_range(ctx, args, True)

@@ -41,18 +41,14 @@ NO_SUCH_ENTRY, DELETED, REFERENCED = -1, 1, 2
 
 
 @command(
-    "XDEL",
-    arity=-3,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="stream",
+    "XDEL key id [id ...]",
+    "write fast",
     since="5.0.0",
-    summary="Deletes entries by ID and returns the number deleted.",
-    syntax="key id [id ...]",
     complexity="O(log n) for each id, and a copy of its block",
-    key_use="RW delete",
+    keys="RW delete",
 )
 def xdel(ctx: Context, args: Args) -> int:
+    """Deletes entries by ID and returns the number deleted."""
     key = args.take()
     stream = ctx.write_stream(key)
     if stream is None:
@@ -90,19 +86,16 @@ def _take_options(args: Args) -> tuple[bytes, int, int]:
 
 
 @command(
-    "XDELEX",
-    arity=-5,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="stream",
-    since="8.2.0",
-    summary="Deletes entries by ID, with a choice of what happens to references to them.",
-    syntax="key [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
+    "XDELEX key [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
+    "write fast",
     complexity="O(log n) for each id, and a copy of its block",
-    key_use="RW delete",
+    keys="RW delete",
+    since="8.2.0",
 )
 def xdelex(ctx: Context, args: Args) -> list[int]:
-    """An array with one number per ID: 1 (deleted), -1 (no such entry) or, with ACKED, 2 (a group
+    """Deletes entries by ID, with a choice of what happens to references to them.
+
+    An array with one number per ID: 1 (deleted), -1 (no such entry) or, with ACKED, 2 (a group
     has not yet read or acknowledged this ID, whether or not its entry exists). KEEPREF, the
     default, leaves pending entries pending. DELREF removes the IDs from every group's pending
     entries, whether or not their entries still exist.
@@ -139,19 +132,16 @@ def _delete_each(
 
 
 @command(
-    "XACKDEL",
-    arity=-6,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="stream",
-    since="8.2.0",
-    summary="Acknowledges entries for a group and deletes them, if the option allows it.",
-    syntax="key group [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
+    "XACKDEL key group [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
+    "write fast",
     complexity="O(log n) for each id, and a copy of its block",
-    key_use="RW update delete",
+    keys="RW update delete",
+    since="8.2.0",
 )
 def xackdel(ctx: Context, args: Args) -> list[int]:
-    """An array with one number per ID: 1 (acknowledged, and the entry is deleted or was gone
+    """Acknowledges entries for a group and deletes them, if the option allows it.
+
+    An array with one number per ID: 1 (acknowledged, and the entry is deleted or was gone
     already), -1 (not pending in this group) or, with ACKED, 2 (acknowledged, but another group has
     not yet read or acknowledged this ID, so an existing entry stays). The options are those of
     XDELEX.

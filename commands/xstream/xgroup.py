@@ -16,8 +16,7 @@ from millstream.commands.engine.group_lifecycle import (
     used,
 )
 from millstream.commands.runtime.replies import OK, Simple
-from millstream.commands.table.containers import container, wrong_subcommand
-from millstream.commands.table.registry import command
+from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.errors import INVALID_ID, CommandError, shown
 from millstream.ids import Id, parse
 
@@ -36,8 +35,8 @@ BUSY_GROUP = "BUSYGROUP Consumer Group name already exists"
 ID_MAX = 2**64 - 1
 
 
-container(
-    "XGROUP", group="stream", since="5.0.0", summary="A container for consumer groups commands."
+xgroup_command = Container(
+    "XGROUP", "stream", "A container for consumer groups commands.", since="5.0.0", tags="write"
 )
 
 
@@ -83,18 +82,13 @@ def _group_start(word: bytes, stream: Stream | None) -> tuple[int, int]:
         raise CommandError(INVALID_ID) from None
 
 
-@command(
-    "XGROUP|CREATE",
-    arity=-5,
-    flags="write denyoom",
-    keys=(2, 2, 1),
-    group="stream",
-    since="5.0.0",
-    summary="Creates a consumer group.",
-    syntax="key group <id-selector: id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
-    key_use="RW insert",
+@xgroup_command(
+    "CREATE key group <id-selector: id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
+    "denyoom",
+    keys="RW insert",
 )
 def xgroup_create(ctx: Context, args: Args) -> Simple:
+    """Creates a consumer group."""
     key, name, start = args.take(), args.take(), args.take()
     make, entries_read = False, -1
     while args.remaining:
@@ -118,17 +112,9 @@ def xgroup_create(ctx: Context, args: Args) -> Simple:
     return OK
 
 
-@command(
-    "XGROUP|SETID",
-    arity=-5,
-    flags="write",
-    keys=(2, 2, 1),
-    group="stream",
-    since="5.0.0",
-    summary="Sets the last-delivered ID of a consumer group.",
-    syntax="key group <id-selector: id | $> [ENTRIESREAD entries-read]",
-)
+@xgroup_command("SETID key group <id-selector: id | $> [ENTRIESREAD entries-read]")
 def xgroup_setid(ctx: Context, args: Args) -> Simple:
+    """Sets the last-delivered ID of a consumer group."""
     key, name, word = args.take(), args.take(), args.take()
     entries_read = -1
     while args.remaining:
@@ -148,19 +134,11 @@ def xgroup_setid(ctx: Context, args: Args) -> Simple:
     return OK
 
 
-@command(
-    "XGROUP|DESTROY",
-    arity=4,
-    flags="write",
-    keys=(2, 2, 1),
-    group="stream",
-    since="5.0.0",
-    summary="Destroys a consumer group.",
-    syntax="key group",
-    complexity="O(n), n the number of its pending entries",
-    key_use="RW delete",
+@xgroup_command(
+    "DESTROY key group", complexity="O(n), n the number of its pending entries", keys="RW delete"
 )
 def xgroup_destroy(ctx: Context, args: Args) -> int:
+    """Destroys a consumer group."""
     key, name = args.take(), args.take()
     stream = _existing_stream(ctx, key)
     if live_group(ctx, key, stream, name) is None:
@@ -169,18 +147,9 @@ def xgroup_destroy(ctx: Context, args: Args) -> int:
     return 1
 
 
-@command(
-    "XGROUP|CREATECONSUMER",
-    arity=5,
-    flags="write denyoom",
-    keys=(2, 2, 1),
-    group="stream",
-    since="6.2.0",
-    summary="Creates a consumer in a consumer group.",
-    syntax="key group consumer",
-    key_use="RW insert",
-)
+@xgroup_command("CREATECONSUMER key group consumer", "denyoom", since="6.2.0", keys="RW insert")
 def xgroup_createconsumer(ctx: Context, args: Args) -> int:
+    """Creates a consumer in a consumer group."""
     key, name, consumer = args.take(), args.take(), args.take()
     _, group = _existing_group(ctx, key, name)
     checked_consumer_name(consumer)
@@ -191,19 +160,13 @@ def xgroup_createconsumer(ctx: Context, args: Args) -> int:
     return int(is_new)
 
 
-@command(
-    "XGROUP|DELCONSUMER",
-    arity=5,
-    flags="write",
-    keys=(2, 2, 1),
-    group="stream",
-    since="5.0.0",
-    summary="Deletes a consumer from a consumer group.",
-    syntax="key group consumer",
+@xgroup_command(
+    "DELCONSUMER key group consumer",
     complexity="O(n), n the number of the group's pending entries",
-    key_use="RW delete",
+    keys="RW delete",
 )
 def xgroup_delconsumer(ctx: Context, args: Args) -> int:
+    """Deletes a consumer from a consumer group."""
     key, name, consumer = args.take(), args.take(), args.take()
     _, group = _existing_group(ctx, key, name)
     dropped = 0

@@ -93,18 +93,11 @@ def repeated_id(ctx: Context, key: bytes, stream: Stream, producer: bytes, iid: 
 # ---------------------------------------------------------------- XCFGSET, XIDMPRECORD
 
 
-@command(
-    "XCFGSET",
-    arity=-2,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="stream",
-    since="8.6.0",
-    summary="Sets how many messages of each producer a stream remembers, and for how long.",
-    syntax="key [IDMP-DURATION seconds] [IDMP-MAXSIZE entries]",
-)
+@command("XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE entries]", "write fast", since="8.6.0")
 def xcfgset(ctx: Context, args: Args) -> Simple:
-    """New values clear the messages that the stream remembers. Above 10,000 producers, the stream
+    """Sets how many messages of each producer a stream remembers, and for how long.
+
+    New values clear the messages that the stream remembers. Above 10,000 producers, the stream
     forgets the producer that has been silent longest.
     """
     key = args.take()
@@ -144,17 +137,9 @@ def _is_given(args: Args, word: bytes, before: int | None) -> bool:
     return True
 
 
-@command(
-    "XIDMPRECORD",
-    arity=5,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="stream",
-    since="8.6.2",
-    summary="Records that an existing entry came from a producer's message.",
-    syntax="key pid iid stream-id",
-)
+@command("XIDMPRECORD key pid iid stream-id", "write denyoom fast", since="8.6.2")
 def xidmprecord(ctx: Context, args: Args) -> Simple:
+    """Records that an existing entry came from a producer's message."""
     key, producer, iid = args.take(), args.take(), args.take()
     entry_id = args.take_entry_id()
     if not producer:

@@ -21,7 +21,7 @@ from millstream.commands.engine.listings import (
 from millstream.commands.engine.ranges import first_entries
 from millstream.commands.engine.settling import live_held
 from millstream.commands.runtime.replies import MapHead, Raw, Several
-from millstream.commands.table.containers import container
+from millstream.commands.table.containers import Container
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.ids import Id
@@ -44,26 +44,20 @@ FULL_COUNT = 10
 # Listpacks for which the nodes of Redis' radix tree are counted; there are more only in proportion.
 COUNTED_NODES = 16
 
-container(
+xinfo_command = Container(
     "XINFO",
-    group="stream",
+    "stream",
+    "A container for stream introspection commands.",
     since="5.0.0",
-    summary="A container for stream introspection commands.",
+    tags="readonly",
 )
 
 
-@command(
-    "XINFO|STREAM",
-    arity=-3,
-    flags="readonly",
-    keys=(2, 2, 1),
-    group="stream",
-    summary="Returns information about a stream.",
-    since="5.0.0",
-    syntax="key [full-block: FULL [COUNT count]]",
-)
+@xinfo_command("STREAM key [full-block: FULL [COUNT count]]")
 def xinfo_stream(ctx: Context, args: Args) -> Fields | Several:
-    """A map: length, IDs, counters, and the first and the last entry. With FULL, also the first
+    """Returns information about a stream.
+
+    A map: length, IDs, counters, and the first and the last entry. With FULL, also the first
     entries and all details of the groups.
     """
     key = args.take()
@@ -145,37 +139,22 @@ NO_IDEMPOTENCE: Fields = {
 }
 
 
-@command(
-    "XINFO|GROUPS",
-    arity=3,
-    flags="readonly",
-    keys=(2, 2, 1),
-    group="stream",
-    since="5.0.0",
-    summary="Returns the consumer groups of a stream.",
-    syntax="key",
-    complexity="O(n), n the number of groups",
-)
+@xinfo_command("GROUPS key", complexity="O(n), n the number of groups")
 def xinfo_groups(ctx: Context, args: Args) -> Encodable:
-    """A map for each group, in the order of their names."""
+    """Returns the consumer groups of a stream.
+
+    A map for each group, in the order of their names."""
     key = args.take()
     return groups_reply(ctx, key, _stream(ctx, key))
 
 
-@command(
-    "XINFO|CONSUMERS",
-    arity=4,
-    flags="readonly",
-    keys=(2, 2, 1),
-    group="stream",
-    since="5.0.0",
-    summary="Returns the consumers of a consumer group.",
-    syntax="key group",
-    complexity="O(n), n the number of consumers",
-    tips="nondeterministic_output",
+@xinfo_command(
+    "CONSUMERS key group", "nondeterministic_output", complexity="O(n), n the number of consumers"
 )
 def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
-    """A map for each consumer, in the order of their names. In milliseconds, `idle` is the time
+    """Returns the consumers of a consumer group.
+
+    A map for each consumer, in the order of their names. In milliseconds, `idle` is the time
     since the consumer's last request, and `inactive` the time since it last received an entry (-1:
     never).
     """
@@ -188,16 +167,9 @@ def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
     return consumers_reply(ctx, group)
 
 
-@command(
-    "TINFO",
-    arity=2,
-    flags="readonly",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Returns details of a stream as a whole.",
-    syntax="key",
-)
+@command("TINFO key", "readonly")
 def tinfo(ctx: Context, args: Args) -> Fields | None:
+    """Returns details of a stream as a whole."""
     key = args.take()
     stream = ctx.read_for_update(key)
     if stream is None:

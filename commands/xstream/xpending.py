@@ -77,18 +77,13 @@ def _no_group(key: bytes, name: bytes) -> CommandError:
 
 
 @command(
-    "XPENDING",
-    arity=-3,
-    flags="readonly",
-    keys=(1, 1, 1),
-    group="stream",
-    since="5.0.0",
-    summary="Returns a summary or a list of a group's pending entries.",
-    syntax="key group [filters: [IDLE min-idle-time:integer] start end count [consumer]]",
+    "XPENDING key group [filters: [IDLE min-idle-time:integer] start end count [consumer]]",
+    "readonly nondeterministic_output",
     complexity="O(log n) to find the start and O(m) for the m pending entries looked at",
-    tips="nondeterministic_output",
+    since="5.0.0",
 )
 def xpending(ctx: Context, args: Args) -> object:
+    """Returns a summary or a list of a group's pending entries."""
     if args.count == 3:
         key, _, group = _asked(ctx, args)
         used(ctx, key, group)
@@ -155,19 +150,14 @@ class _ClaimOptions:
 
 
 @command(
-    "XCLAIM",
-    arity=-6,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="stream",
-    since="5.0.0",
-    summary="Transfers pending entries with a given idle time to a consumer, by ID.",
-    syntax="key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] "
+    "XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] "
     "[RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
+    "write fast nondeterministic_output",
     complexity="O(log n) for each id, n the number of the group's pending entries",
-    tips="nondeterministic_output",
+    since="5.0.0",
 )
 def xclaim(ctx: Context, args: Args) -> list[Raw] | list[Id]:
+    """Transfers pending entries with a given idle time to a consumer, by ID."""
     key, stream, group = _asked(ctx, args)
     name = args.take()
     min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XCLAIM")
@@ -259,19 +249,14 @@ def _move_offset(ctx: Context, key: bytes, group: Group, last_id: EntryId) -> No
 
 
 @command(
-    "XAUTOCLAIM",
-    arity=-6,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="stream",
+    "XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]",
+    "write fast nondeterministic_output",
     since="6.2.0",
-    summary="Transfers pending entries with a given idle time to a consumer, in ID order.",
-    syntax="key group consumer min-idle-time start [COUNT count] [JUSTID]",
     complexity="O(1) if COUNT is small",
-    key_use="RW delete",
-    tips="nondeterministic_output",
+    keys="RW delete",
 )
 def xautoclaim(ctx: Context, args: Args) -> Several | list[object]:
+    """Transfers pending entries with a given idle time to a consumer, in ID order."""
     refusal = stream = None
     key, group_name, name = args.take(), args.take(), args.take()
     try:
@@ -340,18 +325,14 @@ def _take_scan_options(args: Args) -> tuple[int, bool]:
 
 
 @command(
-    "XNACK",
-    arity=-7,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="stream",
-    since="8.8.0",
-    summary="Returns pending entries to the group without an owner; any consumer can claim them.",
-    syntax="key group <mode: SILENT | FAIL | FATAL> {ids: IDS numids id [id ...]} [RETRYCOUNT "
+    "XNACK key group <mode: SILENT | FAIL | FATAL> {ids: IDS numids id [id ...]} [RETRYCOUNT "
     "count] [FORCE]",
+    "write fast",
+    since="8.8.0",
     complexity="O(log n) for each id, n the number of the group's pending entries",
 )
 def xnack(ctx: Context, args: Args) -> int:
+    """Returns pending entries to the group without an owner; any consumer can claim them."""
     key, stream, group = _asked(ctx, args)
     count = _take_mode(args)
     force = False

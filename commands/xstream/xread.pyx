@@ -69,36 +69,15 @@ cdef int check_limits(ReadLimits* limits) except -1:
     return 0
 
 
-def stream_key_positions(list words not None) -> list[int]:
-    """Indexes of the keys in XREAD's and XREADGROUP's words; ValueError when there are none."""
-    skipped = {b"BLOCK": 1, b"COUNT": 1, b"CLAIM": 1, b"GROUP": 2, b"NOACK": 0, b"MAXCOUNT": 1,
-               b"MAXSIZE": 1}
-    at = 1
-    while at < len(words):
-        word = words[at].upper()
-        if word == b"STREAMS":
-            keys = (len(words) - at - 1) // 2
-            if keys == 0 or len(words) - at - 1 != 2 * keys:
-                break
-            return list(range(at + 1, at + 1 + keys))
-        if word not in skipped:
-            break
-        at += 1 + skipped[word]
-    raise ValueError("no balanced list of keys and ids")
-
-
 # ---------------------------------------------------------------- XREAD
 
 @command(
-    "XREAD", arity=-4, flags="readonly blocking movablekeys", group="stream", since="5.0.0",
-    find_keys=stream_key_positions,
-    summary="Reads entries after an ID from each stream; can wait for new entries.",
-    syntax="[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] {streams: "
-    "STREAMS key [key ...] id [id ...]}",
+    "XREAD [COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] {streams: "
+    "STREAMS key [key ...] id [id ...]}", "readonly blocking", since="5.0.0",
     complexity="O(log n) to find each start and O(m) for the m entries answered",
-    keyword=("STREAMS", 1),
 )
 def xread(Context ctx not None, Args args not None):
+    """Reads entries after an ID from each stream; can wait for new entries."""
     cdef StreamsRead read
     cdef ReadLimits limits
     cdef Py_ssize_t words

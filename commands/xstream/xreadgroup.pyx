@@ -36,10 +36,11 @@ from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.entries_by_id import entries_by_id
-from millstream.commands.table.registry import command
+from millstream.commands.table.registry import CommandGroup
 from millstream.commands.runtime.replies import NULL_ARRAY, Wait
-from millstream.commands.xstream.xread import stream_key_positions
 from millstream.errors import INVALID_ID, SYNTAX, CommandError, shown
+
+command = CommandGroup("stream", since="5.0.0")
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -55,18 +56,15 @@ MEANINGLESS = (
 
 
 @command(
-    "XREADGROUP", arity=-7, flags="write blocking movablekeys", group="stream", since="5.0.0",
-    summary="Reads new entries of a group for one of its consumers, or that consumer's pending "
-            "entries; can wait for new entries.",
-    syntax="{group-block: GROUP group consumer} [COUNT count] [MAXCOUNT maxcount] [MAXSIZE "
-    "maxsize] [BLOCK milliseconds] [CLAIM min-idle-time:integer] [NOACK] {streams: STREAMS key [key "
-    "...] id [id ...]}",
-    complexity="O(log n) to find the start and O(m) for the m entries answered",
-    find_keys=stream_key_positions,
-    key_use="RO access",
-    keyword=("STREAMS", 4),
+    "XREADGROUP {group-block: GROUP group consumer} [COUNT count] [MAXCOUNT maxcount] [MAXSIZE "
+    "maxsize] [BLOCK milliseconds] [CLAIM min-idle-time:integer] [NOACK] {streams: STREAMS key "
+    "[key ...] id [id ...]}", "write blocking",
+    complexity="O(log n) to find the start and O(m) for the m entries answered", keys="RO access",
 )
 def xreadgroup(Context ctx not None, Args args not None):
+    """Reads new entries of a group for one of its consumers, or that consumer's pending
+    entries; can wait for new entries.
+    """
     cdef ConsumerRead read = ConsumerRead.__new__(ConsumerRead)
     cdef Py_ssize_t streams
     cdef int64_t timeout_ms = 0
@@ -509,10 +507,8 @@ cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1
 # ---------------------------------------------------------------- XACK
 
 @command(
-    "XACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Acknowledges entries of a group, so that they are no longer pending.",
-    syntax="key group id [id ...]", complexity="O(log n) for each id",
-    traits="hot",
+    "XACK key group id [id ...]", "write fast hot", complexity="O(log n) for each id"
 )
 def xack(Context ctx not None, Args args not None):
+    """Acknowledges entries of a group, so that they are no longer pending."""
     return acknowledge(ctx, args, False)

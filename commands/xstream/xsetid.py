@@ -29,17 +29,14 @@ TOO_FEW = "ERR The entries_added specified in XSETID is smaller than the target 
 
 
 @command(
-    "XSETID",
-    arity=-3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="stream",
+    "XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+    "write denyoom fast",
     since="5.0.0",
-    summary="Sets a stream's last ID and counters.",
-    syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
 )
 def xsetid(ctx: Context, args: Args) -> Simple:
-    """For tools that copy streams between servers. A stream that has handed out reservations, or
+    """Sets a stream's last ID and counters.
+
+    For tools that copy streams between servers. A stream that has handed out reservations, or
     continues another one, takes no lower ID than its last: an ID that was given up is not used
     twice, and all entries come after those of the parents."""
     key = args.take()

@@ -15,9 +15,6 @@ from millstream.server.execution.lookup import Row
 from millstream.server.execution.timers import Alarm
 from millstream.server.protocol.outbox import Client
 
-# May change or tell something, and are no write commands.
-MAY_REPLICATE = ("publish", "spublish", "eval", "evalsha")
-
 
 class Pause:
     """One pause: of the stricter kind and until the later time of those that were asked for.
@@ -45,4 +42,4 @@ class Pause:
 
 def _changes(row: Row, args: Args) -> bool:
     """Whether a request may change data or tell others something."""
-    return row.name in MAY_REPLICATE or row.will_write(args)
+    return row.tells or row.will_write(args)

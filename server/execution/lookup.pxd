@@ -20,6 +20,7 @@ cdef class Row:
     cdef Py_ssize_t size
     cdef Py_ssize_t arity
     cdef readonly bint writes
+    cdef readonly bint tells
     cdef bint open_to_all
     cdef bint while_loading
     cdef bint while_stale

@@ -12,6 +12,7 @@ class CallStat:
 class Row:
     name: str
     writes: bool
+    tells: bool
     def will_write(self, args: Args) -> bool: ...
 
 class Table:

@@ -25,9 +25,6 @@ cdef enum:
     # More kinds of errors than anybody reads; a client cannot fill the memory with new ones.
     CODES_MAX = 128
 
-# Refused, before MULTI queues them, unless a directive allows them.
-PROTECTED = frozenset({"debug"})
-
 
 cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
     """Up to eight bytes as one number, letters in lower case."""
@@ -79,6 +76,7 @@ cdef class Row:
         self.back = word_at(<const char*>self.upper + self.size - 8, 8) if self.size > 8 else 0
         self.arity = command.arity
         self.writes = "write" in command.flags
+        self.tells = "tells" in command.traits
         self.open_to_all = "no_auth" in command.flags
         self.while_loading = "loading" in command.flags
         self.while_stale = "stale" in command.flags
@@ -98,7 +96,7 @@ cdef class Row:
         self.shown_to_monitors = "admin" not in command.flags
         self.logged_when_slow = "skip_slowlog" not in command.flags
         self.shows_data = "dataless" not in command.traits
-        self.protected = command.name in PROTECTED
+        self.protected = "protected" in command.traits
         self.waits_when_full = self.shows_data and "unblocked" not in command.traits
 
     def will_write(self, Args args not None) -> bool:

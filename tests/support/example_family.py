@@ -12,34 +12,24 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.context import Context
 
 
-@command(
-    "XLAST",
-    arity=2,
-    flags="readonly fast",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Returns the ID of the last entry of a stream.",
-    syntax="key",
-)
+@command("XLAST key", "readonly fast")
 def xlast(ctx: Context, args: Args) -> Id | None:
-    """Null for a key that does not exist and for a stream without entries."""
+    """Returns the ID of the last entry of a stream.
+
+    Null for a key that does not exist and for a stream without entries.
+    """
     stream = ctx.read_stream(args.take())
     if stream is None or stream.newest_id is None:
         return None
     return Id(*stream.newest_id)
 
 
-@command(
-    "XDROPLAST",
-    arity=2,
-    flags="write fast",
-    keys=(1, 1, 1),
-    group="stream",
-    summary="Deletes the last entry of a stream.",
-    syntax="key",
-)
+@command("XDROPLAST key", "write fast")
 def xdroplast(ctx: Context, args: Args) -> int:
-    """1, or 0 when there was no entry."""
+    """Deletes the last entry of a stream.
+
+    1, or 0 when there was no entry.
+    """
     key = args.take()
     stream = ctx.write_stream(key)
     if stream is None or stream.newest_id is None:

@@ -12,7 +12,8 @@ import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply, Simple
 
-from millstream.commands.xstream.xread import stream_key_positions
+from millstream.commands.table.keyspecs import key_positions
+from millstream.commands.table.registry import COMMANDS
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.testing import check_stream
 
@@ -322,11 +323,11 @@ def test_xreadgroup_refuses_and_delivers_nothing(
 
 def test_keys_of_xreadgroup_are_found() -> None:
     line = "XREADGROUP group g streams COUNT 1 BLOCK 0 noack STREAMS a b 0 >"
-    positions = stream_key_positions([word.encode() for word in line.split()])
-    assert positions == [10, 11]
-    for wrong in ("XREADGROUP GROUP g c STREAMS a b >", "XREADGROUP GROUP g c", "XREAD WHAT 1"):
-        with pytest.raises(ValueError, match="balanced"):
-            stream_key_positions([word.encode() for word in wrong.split()])
+    specs = COMMANDS[b"xreadgroup"].key_specs
+    assert key_positions(specs, line.encode().split()) == [10, 11]
+    for wrong in ("XREADGROUP GROUP g c STREAMS a", "XREADGROUP GROUP g c"):
+        with pytest.raises(ValueError, match=r"STREAMS|keys"):
+            key_positions(specs, wrong.encode().split())
 
 
 # XREADGROUP BLOCK

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.commands.table.keyspecs import KeySpec, find_key_specs, key_positions
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS, FLAGS, Command, command
-from millstream.commands.table.syntax import Argument, SyntaxLineError, parse_syntax, shown_syntax
+from millstream.commands.table.syntax import SyntaxLineError, arity_of, parse_syntax, shown_syntax
 
 load_table()
 ROWS = [
@@ -25,33 +26,21 @@ def test_a_row_is_complete(row: Command) -> None:
     parse_syntax(row.syntax)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_arity_fits_the_syntax_line(row: Command) -> None:
-    if row.subcommands:
-        return
-    arguments = parse_syntax(row.syntax)
-    least = len(row.name.split("|")) + sum(least_words(argument) for argument in arguments)
-    open_ended = any(argument.optional or varies(argument) for argument in arguments)
-    if row.arity > 0:
-        assert least == row.arity
-    else:
-        assert least <= -row.arity or not open_ended
-
-
-def least_words(argument: Argument) -> int:
-    """How many words a request needs for this argument."""
-    if argument.optional:
-        return 0
-    fixed = 1 if argument.token and argument.kind != "pure-token" else 0
-    if argument.kind == "oneof":
-        return fixed + min(least_words(part) for part in argument.parts)
-    if argument.kind == "block":
-        return fixed + sum(least_words(part) for part in argument.parts)
-    return fixed + 1
-
-
-def varies(argument: Argument) -> bool:
-    return argument.optional or argument.multiple or any(map(varies, argument.parts))
+@pytest.mark.parametrize(
+    ("usage", "arity"),
+    [
+        ("X", 1),
+        ("X|Y key", 3),
+        ("X key [key ...]", -2),
+        ("X key [COUNT count]", -2),
+        ("X <ID id | NOW>", -2),
+        ("X <ID id | AT time>", 3),
+        ("X key {ids: IDS numids id [id ...]}", -5),
+    ],
+)
+def test_the_arity_follows_from_the_syntax_line(usage: str, arity: int) -> None:
+    name, _, syntax = usage.partition(" ")
+    assert arity_of(parse_syntax(syntax), len(name.split("|"))) == arity
 
 
 def test_names_are_lower_case_and_found_under_their_name() -> None:
@@ -73,26 +62,57 @@ def test_loading_the_table_twice_changes_nothing() -> None:
     assert before == COMMANDS
 
 
+STREAMS = "[COUNT count] {streams: STREAMS key [key ...] id [id ...]}"
+
+
 @pytest.mark.parametrize(
-    ("keys", "words", "positions"),
+    ("usage", "words", "positions"),
     [
-        ((0, 0, 0), [b"x"], []),
-        ((1, 1, 1), [b"x", b"k", b"v"], [1]),
-        ((1, -1, 1), [b"x", b"a", b"b"], [1, 2]),
-        ((1, -1, 2), [b"x", b"a", b"1", b"b", b"2"], [1, 3]),
-        ((2, 2, 1), [b"x", b"y", b"k"], [2]),
+        ("X", "x", []),
+        ("X n", "x 1", []),
+        ("X key n", "x k 1", [1]),
+        ("X key newkey", "x a b", [1, 2]),
+        ("X key [key ...]", "x a b", [1, 2]),
+        ("X key value [key value ...]", "x a 1 b 2", [1, 3]),
+        ("X|Y key", "x y k", [2]),
+        ("X numkeys key [key ...]", "x 2 a b c", [2, 3]),
+        ("X n numkeys key value [key value ...]", "x 0 2 a 1 b 2 NX", [3, 5]),
+        ("X numkeys [key [key ...]]", "x 0", []),
+        (f"X {STREAMS}", "x count 1 streams a b 0 0", [4, 5]),
+        (f"X {STREAMS}", "x STREAMS a 0", [2]),
     ],
 )
-def test_key_positions(
-    keys: tuple[int, int, int], words: list[bytes], positions: list[int]
+def test_the_places_of_keys_follow_from_the_syntax_line(
+    usage: str, words: str, positions: list[int]
 ) -> None:
-    row = Command("x", print, -1, frozenset(), keys, "g", "1", "s.", "", "O(1)")
-    assert row.key_positions(words) == positions
+    assert key_positions(specs_of(usage), words.encode().split()) == positions
 
 
-def test_an_unknown_flag_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown flags"):
-        command("NOSUCH", arity=1, flags="quick", group="server", summary="x.")
+@pytest.mark.parametrize(
+    ("usage", "words"),
+    [
+        ("X numkeys key [key ...]", "x 0 a"),
+        ("X numkeys key [key ...]", "x 3 a b"),
+        ("X numkeys key [key ...]", "x many a b"),
+        ("X numkeys key value [key value ...]", "x 2 a 1 b"),
+        ("X numkeys [key [key ...]]", "x -1 a"),
+        (f"X {STREAMS}", "x COUNT 1"),
+        (f"X {STREAMS}", "x STREAMS a"),
+    ],
+)
+def test_a_request_without_the_keys_that_it_announces(usage: str, words: str) -> None:
+    with pytest.raises(ValueError, match=r"keys|invalid literal|STREAMS"):
+        key_positions(specs_of(usage), words.encode().split())
+
+
+def specs_of(usage: str) -> tuple[KeySpec, ...]:
+    name, _, syntax = usage.partition(" ")
+    return find_key_specs(parse_syntax(syntax), len(name.split("|")), "", writes=False)
+
+
+def test_an_unknown_tag_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown tags"):
+        command("NOSUCH", "quick")(print)
 
 
 # Syntax lines
