@@ -1,18 +1,15 @@
 """CLIENT: a client's own marks, the list of all clients, and what one may do to another.
 
-CLIENT LIST prints Redis' fields in Redis' order, because tools split its lines by position as well
-as by name. Clients are never evicted and there is no tracking of keys for caches on the client's
-side.
+Clients are never evicted and there is no tracking of keys for caches on the client's side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from millstream.commands.access.users import DEFAULT_USER
+from millstream.commands.admin.client_line import TYPES, Filter, client_line, user_name
 from millstream.commands.admin.connection import checked_name, is_plain
-from millstream.commands.admin.transactions import has_changed_watches
 from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import NO_REPLY, OK, Verbatim
 from millstream.commands.table.containers import Container, wrong_subcommand
@@ -21,13 +18,12 @@ from millstream.errors import SYNTAX, CommandError, shown
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context, Session
+    from millstream.commands.runtime.context import Context
     from millstream.commands.runtime.host import Client
 
 command = CommandGroup("server")
 
 NO_SUCH_CLIENT = "ERR No such client"
-CLIENT_BYTES = 2400  # an idle connection, measured with 10,000 of them
 BAD_CLIENT_ID = "ERR client-id should be greater than 0"
 MONITOR_IN_TRANSACTION = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 
@@ -118,92 +114,6 @@ def client_no_touch(ctx: Context, args: Args) -> object:
 # CLIENT LIST
 
 
-def _flags(client: Client) -> str:
-    """Redis' letters in Redis' order; N when there is none."""
-    letters = (
-        (client.monitoring, "O"),
-        (client.feed is not None, "S"),
-        (_is_primary(client), "M"),
-        (is_subscribed(client), "P"),
-        (client.queue is not None, "x"),
-        (client.blocked, "b"),
-        (has_changed_watches(client.watches), "d"),
-        (client.close_after_reply, "c"),
-        (client.no_evict, "e"),
-        (client.no_touch, "T"),
-    )
-    return "".join(letter for held, letter in letters if held) or "N"
-
-
-def is_subscribed(client: Client) -> bool:
-    return bool(client.channels or client.patterns)
-
-
-def _request_bytes(words: list[bytes]) -> int:
-    """How long a request of these words is on the wire."""
-    bulks = sum(len(b"$%d\r\n" % len(word)) + len(word) + 2 for word in words)
-    return len(b"*%d\r\n" % len(words)) + bulks
-
-
-def user_name(client: Client | Session) -> bytes:
-    return DEFAULT_USER if client.user is None else client.user.name
-
-
-def memory_of(client: Client, input_bytes: int, output_bytes: int) -> int:
-    """Bytes that a connection takes: its objects, what it has sent and what waits for it, which are
-    `query_buffer_bytes` and `output_bytes`."""
-    free_bytes, queued_bytes = client.query_buffer_free_bytes, client.queued_bytes
-    return CLIENT_BYTES + input_bytes + free_bytes + output_bytes + queued_bytes
-
-
-def client_line(client: Client, now_ms: int, running: list[bytes] | None = None) -> str:
-    """One line of CLIENT LIST, without its line end; `running` are the words of the client's
-    command under way. What is sent is not copied into a buffer of the client's own first, so the
-    fields of such a buffer (rbs, rbp, obl) are 0."""
-    words = running or []
-    argument_bytes = sum(map(len, words))
-    query = client.query_buffer_bytes + (_request_bytes(words) if words else 0)
-    output = client.output_bytes
-    fields = (
-        ("id", client.id),
-        ("addr", client.address),
-        ("laddr", client.local_address),
-        ("fd", client.file_number),
-        ("name", client.name.decode("ascii", "replace")),
-        ("age", max(0, now_ms - client.created_ms) // 1000),
-        ("idle", max(0, now_ms - client.last_active_ms) // 1000),
-        ("flags", _flags(client)),
-        ("db", client.db_index),
-        ("sub", len(client.channels)),
-        ("psub", len(client.patterns)),
-        ("ssub", 0),
-        ("multi", -1 if client.queue is None else len(client.queue)),
-        ("watch", len(client.watches)),
-        ("qbuf", query),
-        ("qbuf-free", client.query_buffer_free_bytes),
-        ("argv-mem", argument_bytes),
-        ("multi-mem", client.queued_bytes),
-        ("rbs", 0),
-        ("rbp", 0),
-        ("obl", 0),
-        ("oll", 1 if output else 0),
-        ("omem", output),
-        ("tot-mem", memory_of(client, client.query_buffer_bytes, output) + argument_bytes),
-        ("events", "rw" if output else "r"),
-        ("cmd", client.last_command or "NULL"),
-        ("user", user_name(client).decode("utf-8", "surrogateescape")),
-        ("redir", -1),
-        ("resp", client.resp),
-        ("lib-name", client.lib_name.decode("ascii", "replace")),
-        ("lib-ver", client.lib_version.decode("ascii", "replace")),
-        ("io-thread", 0),
-        ("tot-net-in", client.total_bytes_in),
-        ("tot-net-out", client.total_bytes_out),
-        ("tot-cmds", client.total_commands),
-    )
-    return " ".join(f"{name}={value}" for name, value in fields)
-
-
 def _client_text(ctx: Context, args: Args, clients: Iterable[Client]) -> Verbatim:
     own, words = ctx.session.id, args.all()
     lines = (
@@ -217,30 +127,6 @@ def _client_text(ctx: Context, args: Args, clients: Iterable[Client]) -> Verbati
 def client_info(ctx: Context, args: Args) -> object:
     """Returns information about the connection."""
     return _client_text(ctx, args, [ctx.server.clients[ctx.session.id]])
-
-
-Filter = Callable[["Client"], bool]
-
-
-def _is_normal(client: Client) -> bool:
-    return not (is_subscribed(client) or _is_primary(client)) and client.feed is None
-
-
-def _is_primary(client: Client) -> bool:
-    return bool(getattr(client, "is_primary", False))
-
-
-def _is_replica(client: Client) -> bool:
-    return client.feed is not None
-
-
-TYPES: dict[bytes, Filter] = {
-    b"normal": _is_normal,
-    b"pubsub": is_subscribed,
-    b"master": _is_primary,
-    b"replica": _is_replica,
-    b"slave": _is_replica,
-}
 
 
 def _take_type(args: Args) -> Filter:

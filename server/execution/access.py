@@ -15,7 +15,7 @@ from millstream.commands.access.denials import DenialLog
 from millstream.commands.access.permission import Permission
 from millstream.commands.access.users import User, Users
 from millstream.commands.access.verdict import AUTH, Denial, denial, denial_of_wait, may_hear
-from millstream.commands.admin.clients import client_line
+from millstream.commands.admin.client_line import client_line
 from millstream.commands.table.introspection import find
 from millstream.commands.table.registry import Command
 from millstream.errors import CommandError

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from millstream import __version__
-from millstream.commands.admin.clients import memory_of
+from millstream.commands.admin.client_line import memory_of
 from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
 from millstream.server.monitor import allocator
 
@@ -310,9 +310,12 @@ def _persistence(server: Server) -> Section:
 
 
 def _stats(server: Server) -> Section:
-    executor = server.executor
+    return {**_traffic(server), **_data_stats(server), **_request_stats(server)}
+
+
+def _traffic(server: Server) -> Section:
     commands, bytes_in, bytes_out, repl_in, repl_out = server.rates.per_second()
-    denied = server.access.log.counts
+    executor = server.executor
     return {
         "total_connections_received": server.registry.connections_received,
         "total_commands_processed": executor.commands_processed,
@@ -330,9 +333,14 @@ def _stats(server: Server) -> Section:
         "sync_partial_ok": server.replication.resync.partial_syncs,
         "sync_partial_err": server.replication.resync.refused_partial_syncs,
         "sync_rewinds": server.replication.rewinds,
+    }
+
+
+def _data_stats(server: Server) -> Section:
+    return {
         "expired_subkeys": 0,
         "expired_keys": server.keyspace.expired_count,
-        "expired_keys_active": executor.expired_in_time,
+        "expired_keys_active": server.executor.expired_in_time,
         "expired_subkeys_active": 0,
         "reservations_pending": sum(db.reservations for db in server.keyspace.databases),
         "reservations_expired": server.keyspace.reservations_expired,
@@ -360,6 +368,13 @@ def _stats(server: Server) -> Section:
         "active_defrag_key_misses": 0,
         "total_active_defrag_time": 0,
         "current_active_defrag_time": 0,
+    }
+
+
+def _request_stats(server: Server) -> Section:
+    executor = server.executor
+    denied = server.access.log.counts
+    return {
         "tracking_total_keys": 0,
         "tracking_total_items": 0,
         "tracking_total_prefixes": 0,

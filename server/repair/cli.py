@@ -23,7 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.errors import DataError
-from millstream.server.repair.checking import Checker, FileReport, Report, Verdict, counted
+from millstream.server.repair.check_report import FileReport, Report, Verdict, counted
+from millstream.server.repair.checking import Checker
 from millstream.server.repair.cli_hint import advised
 from millstream.server.repair.inspecting import Contents, Ordering, Row, inspect_directory
 from millstream.server.repair.repairing import repair

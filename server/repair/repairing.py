@@ -20,16 +20,15 @@ from typing import Any
 from millstream.commands.runtime.effects import EffectError, apply_effects, split_effects
 from millstream.errors import DataError
 from millstream.server.durability.loading import LoadReport
-from millstream.server.repair.checking import (
+from millstream.server.repair.check_report import (
     APPENDING,
     Report,
     Verdict,
     counted,
-    load_strictly,
     named,
-    new_keyspace,
     words_for_gap,
 )
+from millstream.server.repair.checking import load_strictly, new_keyspace
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.damaged_base import open_base
 from millstream.storage.files.disk import Disk, File

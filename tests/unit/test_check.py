@@ -36,7 +36,8 @@ from tests.support.small_data import (
 
 from millstream.errors import DamageError, DataError
 from millstream.server.repair import checking
-from millstream.server.repair.checking import Checker, FileReport, Report, Verdict, counted
+from millstream.server.repair.check_report import FileReport, Report, Verdict, counted
+from millstream.server.repair.checking import Checker
 from millstream.server.repair.repairing import repair
 from millstream.storage.blocks.block import Block
 from millstream.storage.files import recovery as salvage

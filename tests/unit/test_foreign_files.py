@@ -19,7 +19,8 @@ from tests.support.small_data import (
 
 from millstream.errors import ForeignError
 from millstream.server.repair import checking
-from millstream.server.repair.checking import Checker, Report, Verdict
+from millstream.server.repair.check_report import Report, Verdict
+from millstream.server.repair.checking import Checker
 from millstream.server.repair.repairing import repair
 from millstream.storage.files.manifest import NAME, load_manifest, store_manifest
 from millstream.storage.streams.keyspace import Keyspace

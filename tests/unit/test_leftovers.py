@@ -25,7 +25,8 @@ from millstream.errors import DamageError, ForeignError
 from millstream.server.durability.data_files import DataFiles
 from millstream.server.durability.loading import LoadReport
 from millstream.server.repair import checking
-from millstream.server.repair.checking import Checker, Report, Verdict
+from millstream.server.repair.check_report import Report, Verdict
+from millstream.server.repair.checking import Checker
 from millstream.server.repair.repairing import repair
 from millstream.storage.files.manifest import (
     NAME,

@@ -26,7 +26,8 @@ from tests.support.small_data import (
 from millstream.errors import DamageError
 from millstream.server.durability.data_files import DataFiles
 from millstream.server.durability.loading import LoadReport
-from millstream.server.repair.checking import Checker, Verdict
+from millstream.server.repair.check_report import Verdict
+from millstream.server.repair.checking import Checker
 from millstream.server.repair.inspecting import inspect_directory
 from millstream.server.repair.repairing import repair
 from millstream.storage.files.journal_file import create_journal

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream.commands.admin.clients import client_line
+from millstream.commands.admin.client_line import client_line
 from millstream.commands.runtime.arguments import OwnedArgs
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.effects import Effects, apply_effects
