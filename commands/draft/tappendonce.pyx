@@ -16,15 +16,15 @@ are recorded as plain appends; the last one records the producer's number. All a
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.engine.appending cimport (
-    append_entry, append_numbered, check_above_promise, check_append, count_appended,
-    keep_policy_after_append, new_id, stream_to_append)
+    NewEntry, append_entry, append_numbered, check_above_promise, check_append, count_appended,
+    keep_policy_after_append, new_id, put_entry, stream_to_append)
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_u64
 from millstream.storage.blocks.open_block cimport payload_of
-from millstream.storage.streams.held cimport add_entry, handed_out
+from millstream.storage.streams.held cimport handed_out
 from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
@@ -75,49 +75,51 @@ cdef int check_fields(Args args, Py_ssize_t start) except -1:
 cdef append_above(Context ctx, Args args):
     """ID id field value ...: append with this id if it is above the stream's last."""
     cdef Stream stream
-    cdef EntryId entry_id
+    cdef NewEntry entry
     cdef EntryId last
     check_fields(args, 4)
-    args.take_id(&entry_id, True, 0)
-    if entry_id.ms == 0 and entry_id.seq == 0:
+    args.take_id(&entry.id, True, 0)
+    entry.items = &args.items[4]
+    entry.count = args.count - 4
+    if entry.id.ms == 0 and entry.id.seq == 0:
         raise CommandError(ID_ZERO)
     stream = ctx.write_stream_at(&args.items[1])
     if stream is not None:
         last = handed_out(stream)
-        if not id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
+        if not id_less(last.ms, last.seq, entry.id.ms, entry.id.seq):
             return None
-        check_above_promise(ctx, stream, entry_id, "TAPPENDONCE", True)
-    stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
-    return append_entry(ctx, &args.items[1], stream, entry_id, &args.items[4], args.count - 4,
-                        True)
+        check_above_promise(ctx, stream, entry.id, "TAPPENDONCE", True)
+    stream = stream_to_append(ctx, &args.items[1], entry.items, entry.count)
+    return append_entry(
+        ctx, &args.items[1], stream, entry.id, entry.items, entry.count, True)
 
 
 cdef append_from(Context ctx, Args args):
     """PRODUCER name seq field value ...: append if the producer's seq is above its last."""
     cdef Stream stream
-    cdef EntryId entry_id
+    cdef NewEntry entry
     cdef Slice* word
-    cdef Slice* items = &args.items[5]
-    cdef Py_ssize_t count = args.count - 5
     cdef uint64_t seq
     cdef bytes name
     check_fields(args, 5)
+    entry.items = &args.items[5]
+    entry.count = args.count - 5
     word = take_name(args, "TAPPENDONCE")
     seq = take_seq(args)
     stream = ctx.write_stream_at(&args.items[1])
     if stream is None:
-        stream = stream_to_append(ctx, &args.items[1], items, count)
+        stream = stream_to_append(ctx, &args.items[1], entry.items, entry.count)
     if stream.producers is None:
         stream.producers = Producers()
     name = word.ptr[:word.size]
     if stream.producers.has_sent(name, seq):
         return None
-    payload_of(items, count)
+    payload_of(entry.items, entry.count)
     if stream.restrictions:
         check_append(ctx, stream)
-    new_id(ctx, stream, &entry_id)
+    new_id(ctx, stream, &entry.id)
     make_room(ctx, &args.items[1], stream.producers, name)
-    return append_numbered(ctx, &args.items[1], stream, entry_id, items, count, name, seq)
+    return append_numbered(ctx, &args.items[1], stream, &entry, name, seq)
 
 
 cdef Slice* take_name(Args args, str command_name) except NULL:
@@ -193,13 +195,6 @@ cdef struct Sending:
     int64_t effects_most  # bytes that the effects may take
 
 
-cdef struct Sent:
-    # An entry as it was sent: its own id, or ms 0 and the producer's number as seq.
-    EntryId id
-    Slice* items
-    Py_ssize_t count
-
-
 cdef Py_ssize_t take_key_count(Args args) except -1:
     cdef Slice* word = args.take_slice()
     cdef int64_t count
@@ -221,7 +216,7 @@ cdef int64_t take_entry_count(Args args) except -1:
     return count
 
 
-cdef inline bint take_sent(Args args, bint numbered, Sent* sent) noexcept:
+cdef inline bint take_sent(Args args, bint numbered, NewEntry* sent) noexcept:
     """The next entry, which may be malformed: then False, and `fault_of` says why."""
     cdef int64_t fields
     cdef Slice* word = &args.items[args.pos]
@@ -291,7 +286,7 @@ cdef object check_group(Context ctx, Args args, Slice* key, Sending* sending):
     cdef int64_t i
     cdef EntryId before = EntryId(0, 0)
     cdef Py_ssize_t start = args.pos
-    cdef Sent sent
+    cdef NewEntry sent
     if count > MANY_MAX - sending.entries:
         raise CommandError(f"ERR one TAPPENDMANY may have at most {MANY_MAX} entries")
     for i in range(count):
@@ -321,7 +316,7 @@ cdef int check_restrictions(Context ctx, Args args, Sending* sending, Stream str
     cdef EntryId last = handed_out(stream)
     cdef Py_ssize_t end = args.pos
     cdef bint numbered = sending.name != NULL
-    cdef Sent sent
+    cdef NewEntry sent
     cdef bint is_new = False
     args.pos = start
     for _ in range(count):
@@ -367,12 +362,12 @@ cdef int64_t append_all_above(Context ctx, Args args, Slice* key) except -1:
     cdef int64_t count = take_entry_count(args)
     cdef int64_t appended = 0
     cdef EntryId last = handed_out(stream)
-    cdef Sent sent
+    cdef NewEntry sent
     for _ in range(count):
         take_sent(args, False, &sent)
         if not id_less(last.ms, last.seq, sent.id.ms, sent.id.seq):
             continue
-        put_entry(ctx, stream, sent.id, &sent)
+        put_counted(ctx, stream, &sent)
         appended += 1
         ctx.effects.append(
             ctx.db.index, ctx.db.key_of(key), sent.id.ms, sent.id.seq, sent.items, sent.count)
@@ -386,7 +381,7 @@ cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name,
     cdef Stream stream = ctx.open_stream(ctx.db.key_of(key))
     cdef int64_t count = take_entry_count(args)
     cdef int64_t sent_before = 0
-    cdef Sent sent
+    cdef NewEntry sent
     cdef bytes producer
     if stream.producers is None:
         stream.producers = Producers()
@@ -403,45 +398,44 @@ cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name,
     return after_appends(ctx, key, stream, count - sent_before)
 
 
-cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* sent, int64_t count,
+cdef inline int put_counted(Context ctx, Stream stream, const NewEntry* entry) except -1:
+    put_entry(ctx, stream, entry)
+    return ctx.count_change(None, None, 1)
+
+
+cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, NewEntry* sent, int64_t count,
                      bytes producer, last_seq) except -1:
     """Append an entry and those after it, `count` in all, the last one numbered `last_seq`. Each
     effect is recorded when the entry after it is there, so that the last one, wherever it stops,
     can tell the producer's number."""
-    cdef Sent recorded = sent[0]
-    cdef EntryId entry_id
-    cdef EntryId recorded_id = EntryId(0, 0)
+    cdef NewEntry entry
+    cdef NewEntry recorded
+    cdef uint64_t number = 0
     cdef bytes key_bytes = ctx.db.key_of(key)
     cdef int64_t done = 0
     before = stream.producers.put(producer, last_seq)
     try:
         while True:
-            new_id(ctx, stream, &entry_id)
-            put_entry(ctx, stream, entry_id, sent)
+            entry = sent[0]
+            new_id(ctx, stream, &entry.id)
+            put_counted(ctx, stream, &entry)
             if done:
-                ctx.effects.append(ctx.db.index, key_bytes, recorded_id.ms, recorded_id.seq,
+                ctx.effects.append(ctx.db.index, key_bytes, recorded.id.ms, recorded.id.seq,
                                    recorded.items, recorded.count)
-            recorded = sent[0]
-            recorded_id = entry_id
+            recorded = entry
+            number = sent.id.seq
             done += 1
             if done == count:
                 break
             take_sent(args, True, sent)
     except BaseException:
-        stream.producers.put_back(producer, recorded.id.seq if done else before)
+        stream.producers.put_back(producer, number if done else before)
         raise
     finally:
         if done:
-            ctx.effects.append_once(
-                ctx.db.index, key_bytes, recorded_id.ms, recorded_id.seq, producer,
-                recorded.id.seq, recorded.items, recorded.count)
+            ctx.effects.append_once(ctx.db.index, key_bytes, recorded.id, producer, number,
+                                    recorded.items, recorded.count)
     return 0
-
-
-cdef inline int put_entry(Context ctx, Stream stream, EntryId entry_id, Sent* sent) except -1:
-    add_entry(stream, entry_id, sent.items, sent.count, ctx.keyspace.node_entries,
-              ctx.keyspace.node_bytes)
-    return ctx.count_change(None, None, 1)
 
 
 cdef int64_t after_appends(Context ctx, Slice* key, Stream stream, int64_t appended) except -1:

@@ -179,14 +179,16 @@ def tread(Context ctx not None, Args args not None):
     if from_end and stream is not None:
         after.ms = stream.last_ms
         after.seq = stream.last_seq
-    return read_plain(ctx, &args.items[1], stream, after, limit, with_info, block, deadline_ms)
+    return read_plain(ctx, &args.items[1], stream, after, limit, with_info,
+                      deadline_ms if block else None)
 
 
 cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t limit,
-                bint with_info, bint block, deadline_ms):
+                bint with_info, deadline_ms):
+    """Entries after an ID. deadline_ms: until when to wait for one, 0 for ever, None not to wait."""
     cdef PlainRead read
     cdef EntryRange reply
-    if block and (stream is None or not stream.has_newer(after.ms, after.seq)):
+    if deadline_ms is not None and (stream is None or not stream.has_newer(after.ms, after.seq)):
         read = PlainRead.__new__(PlainRead)
         read.key = key.ptr[:key.size]
         read.db_index = ctx.db.index

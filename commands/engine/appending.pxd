@@ -4,6 +4,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
 from millstream.ids cimport Id
+from millstream.storage.streams.held cimport add_entry
 from millstream.storage.streams.retention cimport TrimPoint
 from millstream.storage.streams.stream cimport Stream
 
@@ -11,19 +12,33 @@ cdef enum:
     # Blocks that a policy evicts in one go; what is left goes on in the turns that follow.
     BLOCKS_AT_ONCE = 1000
 
+
+# An entry that a producer numbers or names: its ID, and its names and values.
+cdef struct NewEntry:
+    EntryId id
+    Slice* items
+    Py_ssize_t count
+
+
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted)
-cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                        Py_ssize_t count, bytes producer, uint64_t seq)
-cdef Id append_message(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                       Py_ssize_t count, bytes producer, bytes iid)
+cdef Id append_numbered(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
+                        bytes producer, uint64_t seq)
+cdef Id append_message(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
+                       bytes producer, bytes iid)
 cpdef window_of(Stream stream)
 cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) except -1
 cdef int check_append(Context ctx, Stream stream) except -1
 cdef int restricted_id(Context ctx, Stream stream, EntryId* out) except -1
 cdef int check_above_promise(Context ctx, Stream stream, EntryId entry_id, str name,
                              bint dotted) except -1
+
+
+cdef inline int put_entry(Context ctx, Stream stream, const NewEntry* entry) except -1:
+    """Put an entry into a stream, and do nothing else."""
+    return add_entry(stream, entry.id, entry.items, entry.count, ctx.keyspace.node_entries,
+                     ctx.keyspace.node_bytes)
 
 
 cdef inline int new_id(Context ctx, Stream stream, EntryId* out) except -1:

@@ -84,45 +84,44 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
     return after_append(ctx, key, stream, entry_id, dotted)
 
 
-cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                        Py_ssize_t count, bytes producer, uint64_t seq):
+cdef Id append_numbered(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
+                        bytes producer, uint64_t seq):
     """As append_entry, for the entry that a producer numbers `seq`. If that fails there is neither
     the entry nor the number."""
     cdef bytes name = ctx.db.key_of(key)
     before = stream.producers.put(producer, seq)
     try:
-        add_entry(stream, entry_id, items, count, ctx.keyspace.node_entries,
-                  ctx.keyspace.node_bytes)
+        put_entry(ctx, stream, entry)
     except BaseException:
         stream.producers.put_back(producer, before)
         raise
     if ctx.effects.enabled:
-        ctx.effects.append_once(ctx.db.index, name, entry_id.ms, entry_id.seq, producer, seq,
-                                items, count)
-    return after_append(ctx, key, stream, entry_id, True)
+        ctx.effects.append_once(
+            ctx.db.index, name, entry.id, producer, seq, entry.items, entry.count)
+    return after_append(ctx, key, stream, entry.id, True)
 
 
-cdef Id append_message(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                       Py_ssize_t count, bytes producer, bytes iid):
+cdef Id append_message(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
+                       bytes producer, bytes iid):
     """As append_entry, for the entry that a producer's message `iid` becomes (XADD IDMP). If that
     fails the message is not known either."""
     cdef bytes name = ctx.db.key_of(key)
-    cdef uint64_t at_ms = min(entry_id.ms, ctx.now_ms)
+    cdef uint64_t at_ms = min(entry.id.ms, ctx.now_ms)
     cdef tuple effect = (b"IDMP", name, producer, iid,
-                         bytes(make_id(entry_id.ms, entry_id.seq, False)), at_ms)
+                         bytes(make_id(entry.id.ms, entry.id.seq, False)), at_ms)
     cdef Id appended
     window = window_of(stream)
-    window.put(producer, iid, (entry_id.ms, entry_id.seq), at_ms)
+    window.put(producer, iid, (entry.id.ms, entry.id.seq), at_ms)
     try:
-        add_entry(stream, entry_id, items, count, ctx.keyspace.node_entries,
-                  ctx.keyspace.node_bytes)
+        put_entry(ctx, stream, entry)
     except BaseException:
         window.put_back(producer, iid)
         raise
     ctx.effects.open_group()
     if ctx.effects.enabled:
-        ctx.effects.append(ctx.db.index, name, entry_id.ms, entry_id.seq, items, count)
-    appended = after_append(ctx, key, stream, entry_id, False)
+        ctx.effects.append(
+            ctx.db.index, name, entry.id.ms, entry.id.seq, entry.items, entry.count)
+    appended = after_append(ctx, key, stream, entry.id, False)
     ctx.change(effect, None, 0)
     ctx.effects.close_group()
     window.trim(producer, at_ms)

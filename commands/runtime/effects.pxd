@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Output, Slice
+from millstream.entry_id cimport EntryId
 from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
@@ -29,7 +30,7 @@ cdef class Effects:
     cdef void close_group(self) noexcept
     cdef int append(self, int db, bytes key, uint64_t ms, uint64_t seq, Slice* items,
                     Py_ssize_t count) except -1
-    cdef int append_once(self, int db, bytes key, uint64_t ms, uint64_t seq, bytes producer,
+    cdef int append_once(self, int db, bytes key, EntryId entry_id, bytes producer,
                          uint64_t number, Slice* items, Py_ssize_t count) except -1
     cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1
     cdef int put_effect(self, int db, tuple words) except -1

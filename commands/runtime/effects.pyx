@@ -139,14 +139,14 @@ cdef class Effects:
             self.out.put_bulk(items[i].ptr, items[i].size)
         return self.finish()
 
-    cdef int append_once(self, int db, bytes key, uint64_t ms, uint64_t seq, bytes producer,
+    cdef int append_once(self, int db, bytes key, EntryId entry_id, bytes producer,
                          uint64_t number, Slice* items, Py_ssize_t count) except -1:
         cdef Py_ssize_t i
         if not self.enabled:
             return 0
         self.begin(db, b"$10\r\nAPPENDONCE\r\n", 17, 5 + count)
         self.out.put_bulk(key, len(key))
-        self.out.put_id(ms, seq, False)
+        self.out.put_id(entry_id.ms, entry_id.seq, False)
         self.out.put_bulk(producer, len(producer))
         self.put_number(number)
         for i in range(count):

@@ -14,7 +14,7 @@ TREAD that has not seen them gets a nil for the gap. As in Redis, trimming does 
 from libc.stdint cimport UINT32_MAX, UINT64_MAX as MAX, uint64_t
 
 from millstream.commands.engine.appending cimport (
-    append_entry, append_message, check_above_promise, check_append, evict_to, new_id,
+    NewEntry, append_entry, append_message, check_above_promise, check_append, evict_to, new_id,
     stream_to_append,
 )
 from millstream.commands.runtime.arguments cimport Args
@@ -137,27 +137,27 @@ cdef append_auto(Context ctx, Args args):
 
 cdef add_with_options(Context ctx, Args args):
     cdef Trim trim
-    cdef EntryId entry_id
+    cdef NewEntry entry
     cdef Stream stream
     cdef bint auto
     cdef bint any_seq = False
     cdef bint make
     cdef tuple message
-    make, message = take_options(args, &trim)
-    cdef Slice* items = &args.items[args.pos + 1]
-    cdef Py_ssize_t count = args.count - args.pos - 1
     cdef bytes producer = None
     cdef bytes iid = None
+    make, message = take_options(args, &trim)
+    entry.items = &args.items[args.pos + 1]
+    entry.count = args.count - args.pos - 1
     auto = is_star(&args.items[args.pos])
     if not auto:
         # A malformed id is reported before options that contradict each other, as in Redis.
-        any_seq = read_id(&args.items[args.pos], &entry_id)
+        any_seq = read_id(&args.items[args.pos], &entry.id)
         if message is not None:
             raise CommandError(ONCE_WITH_ID)
     check_trim(&trim)
-    if count < 2 or count & 1:
+    if entry.count < 2 or entry.count & 1:
         raise wrong_arity("xadd")
-    if not auto and not any_seq and entry_id.ms == 0 and entry_id.seq == 0:
+    if not auto and not any_seq and entry.id.ms == 0 and entry.id.seq == 0:
         raise CommandError(ID_ZERO)
     stream = ctx.write_stream_at(&args.items[1])
     if stream is None and not make:
@@ -165,7 +165,8 @@ cdef add_with_options(Context ctx, Args args):
     if message is not None:
         producer, iid = message
         if iid is None:
-            iid = name_of([items[i].ptr[:items[i].size] for i in range(count)])
+            iid = name_of([
+                entry.items[i].ptr[:entry.items[i].size] for i in range(entry.count)])
         if stream is not None:
             first = repeated_id(ctx, args[1], stream, producer, iid)
             if first is not None:
@@ -173,15 +174,15 @@ cdef add_with_options(Context ctx, Args args):
     if not auto:
         if stream is not None and stream.restrictions:
             check_append(ctx, stream)  # no other ID would be accepted either
-        complete_id(ctx, stream, &entry_id, any_seq)
-    stream = stream_to_append(ctx, &args.items[1], items, count)
+        complete_id(ctx, stream, &entry.id, any_seq)
+    stream = stream_to_append(ctx, &args.items[1], entry.items, entry.count)
     if auto:
-        new_id(ctx, stream, &entry_id)
+        new_id(ctx, stream, &entry.id)
     if producer is None:
-        reply = append_entry(ctx, &args.items[1], stream, entry_id, items, count, False)
+        reply = append_entry(
+            ctx, &args.items[1], stream, entry.id, entry.items, entry.count, False)
     else:
-        reply = append_message(
-            ctx, &args.items[1], stream, entry_id, items, count, producer, iid)
+        reply = append_message(ctx, &args.items[1], stream, &entry, producer, iid)
     if trim.by_length or trim.by_id:
         trim_after_append(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
     return reply

@@ -1,17 +1,8 @@
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Iterator
 
 from millstream.storage.blocks.block import Block
 
 def sealed_bytes() -> int: ...
-
-class Blocks(Sequence[Block]):
-    def __len__(self) -> int: ...
-    @overload
-    def __getitem__(self, index: int) -> Block: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Block]: ...
-    def free_step(self, most: int) -> bool: ...
 
 class SkipList:
     live: int

@@ -8,19 +8,21 @@ same walk finds the n-th entry and the number of entries below an ID. Blocks are
 dropped at the ends. The heights come from a private generator with a fixed seed: the same history
 gives the same list.
 
-A point-in-time view of a list (`share`) holds the slots of its pages, of which there are few.
-Shared slots are copied before they change. Only new blocks after the last one are added to shared
-slots, at positions that older views never read.
-
 A page exists until its last block is removed, even if it has few blocks.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memmove
 
 from millstream.storage.blocks.block cimport Block
+from millstream.storage.blocks.pages cimport (
+    HEIGHT_MAX, PAGE_BLOCKS, Blocks, Level, Page, Place, Slot, Slots, block_at, cut_slot,
+    free_page, link, lower_after, new_page, new_slots, no_place, own_slots, place_before, rank_in,
+    renew_slots,
+)
+
+from millstream.storage.blocks.pages import NO_MEMORY
 
 cdef extern from *:
     """
@@ -31,81 +33,18 @@ cdef extern from *:
 
 cdef enum:
     LINE_BYTES = 64
+    GALLOP_MAX = 8
     # The initial capacity of a page; it doubles when the page is full.
     PAGE_BLOCKS_FIRST = 4
-    GALLOP_MAX = 8
 
 # Bytes of the blocks of all lists.
 cdef uint64_t all_data_bytes = 0
-
-NO_MEMORY = "no memory for a block's place in its stream"
 
 
 def sealed_bytes() -> int:
     """Bytes that the sealed blocks of all streams take, one that is in two streams twice. What a
     snapshot or a reply still holds of blocks that streams have released does not count."""
     return all_data_bytes
-
-
-# ---------------------------------------------------------------- slots
-
-cdef Slots* new_slots(uint32_t capacity) except NULL:
-    cdef Slots* slots = <Slots*>malloc(sizeof(Slots) + (capacity - 1) * sizeof(Slot))
-    if slots == NULL:
-        raise MemoryError(NO_MEMORY)
-    slots.holders = 1
-    slots.first = slots.count = 0
-    slots.capacity = capacity
-    slots.likely_size = 0
-    return slots
-
-
-cdef void release(Slots* slots) noexcept:
-    """Release one reference."""
-    cdef uint32_t i
-    slots.holders -= 1
-    if slots.holders:
-        return
-    for i in range(slots.first, slots.count):
-        Py_DECREF(<object>slots.items[i].head.owner)
-    free(slots)
-
-
-cdef int renew_slots(Page* page, uint32_t capacity) except -1:
-    """Copy the page's slots to new ones with space for `capacity` blocks; positions do not
-    change."""
-    cdef Slots* old = page.slots
-    cdef Slots* made = new_slots(capacity)
-    cdef uint32_t i
-    made.first = old.first
-    made.count = old.count
-    made.likely_size = old.likely_size
-    memcpy(made.items, old.items, old.count * sizeof(Slot))
-    for i in range(made.first, made.count):
-        Py_INCREF(<object>made.items[i].head.owner)
-    page.slots = made
-    release(old)
-    return 0
-
-
-cdef inline int own_slots(Page* page) except -1:
-    """Copy the page's slots if they are shared. Call this before changing them."""
-    if page.slots.holders > 1:
-        renew_slots(page, page.slots.capacity)
-    return 0
-
-
-cdef inline void cut_slot(Slots* slots, uint32_t at) noexcept:
-    """Remove a block's slot and close the gap."""
-    slots.count -= 1
-    memmove(&slots.items[at], &slots.items[at + 1], (slots.count - at) * sizeof(Slot))
-
-
-cdef inline void lower_after(Slots* slots, uint32_t at, uint64_t gone) noexcept:
-    """Subtract `gone` entries from the ranks of the blocks after this one."""
-    cdef uint32_t i
-    for i in range(at + 1, slots.count):
-        slots.items[i].before -= gone
 
 
 cdef inline bint is_above(const Slot* slot, uint64_t ms, uint64_t seq) noexcept:
@@ -166,36 +105,6 @@ cdef inline void fetch(Place place, uint64_t ms) noexcept:
         # Decoding begins at a checkpoint, which is usually some cache lines before the entry.
         for line in range(-5, 5):
             fetch_line(likely + LINE_BYTES * line)
-
-
-# ---------------------------------------------------------------- pages
-
-cdef Page* new_page(uint32_t height) except NULL:
-    cdef Page* page = <Page*>malloc(sizeof(Page) + (height - 1) * sizeof(Level))
-    cdef uint32_t i
-    if page == NULL:
-        raise MemoryError(NO_MEMORY)
-    page.ms = page.seq = 0
-    page.slots = NULL
-    page.previous = NULL
-    page.live = 0
-    page.height = height
-    for i in range(height):
-        page.levels[i].next = NULL
-        page.levels[i].next_ms = 0
-        page.levels[i].span = 0
-    return page
-
-
-cdef void free_page(Page* page) noexcept:
-    if page.slots != NULL:
-        release(page.slots)
-    free(page)
-
-
-cdef inline void link(Level* level, Page* page) noexcept:
-    level.next = page
-    level.next_ms = 0 if page == NULL else page.ms
 
 
 cdef class SkipList:
@@ -565,65 +474,3 @@ cdef class SkipList:
     def free_step(self, uint64_t most) -> bool:
         """`free_blocks`."""
         return self.free_blocks(most)
-
-
-cdef class Blocks:
-    """A point-in-time view of a list: a sequence of blocks that is read in slices. One thread may
-    read it while another changes the list; both must hold the interpreter's lock.
-    """
-
-    def __dealloc__(self):
-        cdef Py_ssize_t i
-        for i in range(self.pages):
-            release(self.slots[i])
-        free(self.slots)
-        free(self.firsts)
-        free(self.counts)
-
-    def free_step(self, Py_ssize_t most) -> bool:
-        """Release about `most` blocks from the end, in whole pages; False when none is left.
-        Releasing very many blocks at once would hold the interpreter's lock for long."""
-        cdef Py_ssize_t held
-        self.tail = None
-        self.page = self.before = 0
-        while self.pages and most > 0:
-            self.pages -= 1
-            held = self.counts[self.pages] - self.firsts[self.pages]
-            self.size -= held
-            most -= held
-            release(self.slots[self.pages])
-        return self.pages > 0
-
-    def __len__(self) -> int:
-        return self.size + (self.tail is not None)
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step != 1:
-                raise ValueError("blocks are read in order")
-            return self.take(start, max(start, stop))
-        if not -len(self) <= index < len(self):
-            raise IndexError("there is no such block")
-        index %= len(self)
-        return self.take(index, index + 1)[0]
-
-    cdef list take(self, Py_ssize_t start, Py_ssize_t stop):
-        """Blocks start to stop: 0 <= start <= stop <= len. Fastest near the previous slice."""
-        cdef list found = []
-        cdef Py_ssize_t within = min(stop, self.size)
-        cdef uint32_t i
-        while start < self.before:
-            self.page -= 1
-            self.before -= self.counts[self.page] - self.firsts[self.page]
-        while start < within:
-            i = self.firsts[self.page] + <uint32_t>(start - self.before)
-            if i < self.counts[self.page]:
-                found.append(<object>self.slots[self.page].items[i].head.owner)
-                start += 1
-            else:
-                self.before += self.counts[self.page] - self.firsts[self.page]
-                self.page += 1
-        if start < stop:
-            found.append(self.tail)
-        return found

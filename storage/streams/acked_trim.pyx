@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport View, cursor_next
 from millstream.storage.streams.group cimport Group, Pending, PendingAt
-from millstream.storage.blocks.skiplist cimport same_place
+from millstream.storage.blocks.pages cimport same_place
 from millstream.storage.streams.nodes cimport nodes_of
 from millstream.storage.streams.stream cimport Stream, Walk
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.storage.blocks.skiplist import Blocks
+from millstream.storage.blocks.pages import Blocks
 from millstream.storage.streams.key_slots import SLOTS
 from millstream.storage.streams.ordering import ordering_meta
 from millstream.storage.streams.small_streams import SmallStreams

@@ -5,7 +5,8 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.encode cimport Selection
 from millstream.storage.blocks.layout cimport Cursor, Entry, View
 from millstream.storage.blocks.open_block cimport OpenBlock
-from millstream.storage.blocks.skiplist cimport Place, SkipList, no_place
+from millstream.storage.blocks.pages cimport Place, no_place
+from millstream.storage.blocks.skiplist cimport SkipList
 
 
 # A position among the entries; valid while nothing changes the log.

@@ -14,7 +14,7 @@ from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.layout cimport (
     Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
 )
-from millstream.storage.blocks.skiplist cimport Place, block_at, place_after, view_block
+from millstream.storage.blocks.pages cimport Place, block_at, place_after, view_block
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream
 
 from millstream.storage.blocks.lazyfree import free_parts

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from millstream.encoding cimport Output
 from millstream.storage.blocks.block cimport Block
 from millstream.storage.blocks.layout cimport BLOCK_HEADER_BYTES, Head
-from millstream.storage.blocks.skiplist cimport block_at
+from millstream.storage.blocks.pages cimport block_at
 from millstream.storage.streams.group cimport Consumer, Details, Group, Pending, Pendings
 from millstream.storage.streams.key_slots cimport SLOT_COUNT, Key, KeySlots
 from millstream.storage.streams.small_rows cimport (

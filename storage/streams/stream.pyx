@@ -14,7 +14,7 @@ cimport cython
 
 from millstream.entry_id cimport id_less
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.blocks.skiplist cimport Place, no_place, view_block
+from millstream.storage.blocks.pages cimport Place, no_place, view_block
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.streams.nodes cimport boundary_by_nodes, node_count, radix_tree_nodes

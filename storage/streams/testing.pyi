@@ -1,6 +1,7 @@
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.open_block import OpenBlock
-from millstream.storage.blocks.skiplist import Blocks, SkipList
+from millstream.storage.blocks.pages import Blocks
+from millstream.storage.blocks.skiplist import SkipList
 from millstream.storage.streams.group import Consumer, Group
 from millstream.storage.streams.held import Held
 from millstream.storage.streams.stream import Stream

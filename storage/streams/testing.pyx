@@ -12,9 +12,8 @@ from millstream.storage.blocks.encode cimport Selection
 from millstream.storage.blocks.layout cimport Head, View, bulk_size, view_of
 from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
 from millstream.storage.streams.group cimport NO_POLICY, UNOWNED, Group, Pending, PendingAt
-from millstream.storage.blocks.skiplist cimport (
-    PAGE_BLOCKS, Blocks, Page, Place, SkipList, block_at, rank_in,
-)
+from millstream.storage.blocks.pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
+from millstream.storage.blocks.skiplist cimport SkipList
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
 from millstream.storage.streams.held cimport Held
 from millstream.storage.streams.segments cimport Run, Slot, Writer, list_of_words, size_of
