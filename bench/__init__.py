@@ -7,6 +7,7 @@ Run it with `python -m bench` (or `make bench`). README.md says how it measures 
 | rows | what is measured: one small function a row, and its goal |
 | stand | the pair of servers, the alternating rounds, the kinds of measurement rows are made of |
 | server | one server process: start, CPU time, memory, stop |
+| access_rows | what the rules of a user cost |
 | tls_rows | rows over TLS |
 | wire | a small RESP client and the bulk loader |
 | load | redis-benchmark: call it, read its answer |

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench import (
+    access_rows,
     client_rows,
     metrics_rows,
     replica_rows,
@@ -106,6 +107,12 @@ def append_restricted(harness: Harness) -> Lanes:
     user = ("--user", "default", "on", "nopass", "+@all", f"~{KEY}*")
     directives = (*JOURNAL_OFF, *user)
     return harness.appends(SENSOR_ENTRY, 100, 5_000_000, 500_000, directives=directives)
+
+
+@row("append-patterns-p100", APPEND, "append, ten patterns, -P 100",
+     Goal(cost_max=1.15), unit="times")  # fmt: skip
+def append_patterns(harness: Harness) -> Lanes:
+    return access_rows.ten_patterns(harness, full=2_500_000, quick=500_000)
 
 
 @row("append-tls-p1", APPEND, "append over TLS, -P 1", Goal(ratio=0.95))

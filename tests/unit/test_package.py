@@ -107,6 +107,17 @@ def test_wheels_are_built_for_every_python_that_is_named() -> None:
     built = [name.removesuffix("-*") for name in PYPROJECT["tool"]["cibuildwheel"]["build"]]
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(PYPROJECT["project"]["classifiers"]))
     assert built == [f"cp{version.replace('.', '')}" for version in named]
+    assert {"cp311", "cp312", "cp313", "cp314"} <= set(built)
+
+
+def test_wheels_are_built_for_every_machine_by_the_workflow() -> None:
+    linux = PYPROJECT["tool"]["cibuildwheel"]["linux"]
+    assert linux["archs"] == ["x86_64", "aarch64"]
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert re.findall(r"machine: (\w+), runner", workflow) == linux["archs"]
+    for machine in linux["archs"]:
+        assert linux[f"manylinux-{machine}-image"] == "manylinux_2_28"
+        assert linux[f"musllinux-{machine}-image"] == "musllinux_1_2"
 
 
 # The readme
