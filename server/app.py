@@ -41,10 +41,11 @@ from millstream.server.execution.user_store import UserStore
 from millstream.server.metrics.service import Metrics
 from millstream.server.monitor import log
 from millstream.server.monitor.eviction import Eviction
-from millstream.server.monitor.info import InfoText, Rates, memory_facts
+from millstream.server.monitor.info import InfoText, Rates
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
+from millstream.server.monitor.memory_info import memory_facts
 from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection
 from millstream.server.net.listeners import Listeners

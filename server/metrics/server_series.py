@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Any
 from millstream import __version__
 from millstream.server.metrics.names import INFO_ROWS
 from millstream.server.metrics.text import histogram_lines, label, labels, number
+from millstream.server.monitor.client_totals import ClientTotals
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
-from millstream.server.monitor.info import (
-    SECTIONS,
-    ClientTotals,
-    Section,
-    clients_section,
-    memory_section,
-)
+from millstream.server.monitor.info import SECTIONS, Section, clients_section
+from millstream.server.monitor.memory_info import memory_section
 
 if TYPE_CHECKING:
     from millstream.server.app import Server

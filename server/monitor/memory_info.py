@@ -1,0 +1,138 @@
+"""INFO memory and MEMORY STATS, with Redis' names. server/monitor/memory defines used_memory."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from millstream.server.monitor import allocator
+from millstream.server.monitor.client_totals import ClientTotals, client_totals
+
+if TYPE_CHECKING:
+    from millstream.server.app import Server
+
+_MEMORY_TOTAL = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
+
+
+def human(size_bytes: int) -> str:
+    """Redis' short form of a size: ``512B``, ``1.50K``, ``23.54G``."""
+    if size_bytes < 1024:
+        return f"{size_bytes}B"
+    value = float(size_bytes)
+    for unit in "KMGTP":
+        value /= 1024
+        if value < 1024 or unit == "P":
+            break
+    return f"{value:.2f}{unit}"
+
+
+def _overhead_bytes(server: Server, totals: ClientTotals) -> int:
+    """The memory used for purposes other than data."""
+    clients = totals.memory_bytes + totals.replica_bytes
+    return server.startup_bytes + clients + server.replication.backlog_bytes
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
+
+
+def _data_share(server: Server, used: int, data: int) -> float:
+    """The data's percentage of the memory added since the start, as in Redis."""
+    return min(1.0, data / max(1, used - server.startup_bytes))
+
+
+def memory_section(server: Server, totals: ClientTotals) -> dict[str, object]:
+    used, rss = server.memory.measure(), server.memory.held()
+    peak = max(rss, allocator.peak_rss_bytes())
+    overhead = min(_overhead_bytes(server, totals), used)
+    data = used - overhead
+    return {
+        "used_memory": used,
+        "used_memory_human": human(used),
+        "used_memory_rss": rss,
+        "used_memory_rss_human": human(rss),
+        "used_memory_peak": peak,
+        "used_memory_peak_human": human(peak),
+        "used_memory_peak_perc": f"{100 * used / peak:.2f}%",
+        "used_memory_overhead": overhead,
+        "used_memory_startup": server.startup_bytes,
+        "used_memory_dataset": data,
+        "used_memory_dataset_perc": f"{100 * _data_share(server, used, data):.2f}%",
+        "allocator_allocated": used,
+        "allocator_active": rss,
+        "allocator_resident": rss,
+        "allocator_muzzy": 0,
+        "total_system_memory": _MEMORY_TOTAL,
+        "total_system_memory_human": human(_MEMORY_TOTAL),
+        "used_memory_lua": 0,
+        "used_memory_vm_eval": 0,
+        "used_memory_lua_human": human(0),
+        "used_memory_scripts_eval": 0,
+        "number_of_cached_scripts": len(server.executor.context.scripts),
+        "number_of_functions": 0,
+        "number_of_libraries": 0,
+        "used_memory_vm_functions": 0,
+        "used_memory_vm_total": 0,
+        "used_memory_vm_total_human": human(0),
+        "used_memory_functions": 0,
+        "used_memory_scripts": 0,
+        "used_memory_scripts_human": human(0),
+        "maxmemory": server.config.maxmemory,
+        "maxmemory_human": human(server.config.maxmemory),
+        "maxmemory_policy": server.config.shown("maxmemory-policy"),
+        "allocator_frag_ratio": f"{_ratio(rss, used):.2f}",
+        "allocator_frag_bytes": rss - used,
+        "allocator_rss_ratio": "1.00",
+        "allocator_rss_bytes": 0,
+        "rss_overhead_ratio": "1.00",
+        "rss_overhead_bytes": 0,
+        "mem_fragmentation_ratio": f"{_ratio(rss, used):.2f}",
+        "mem_fragmentation_bytes": rss - used,
+        "mem_not_counted_for_evict": 0,
+        "mem_replication_backlog": server.replication.backlog_bytes,
+        "mem_total_replication_buffers": server.replication.backlog_bytes,
+        "mem_replica_full_sync_buffer": 0,
+        "mem_clients_slaves": totals.replica_bytes,
+        "mem_clients_normal": totals.memory_bytes,
+        "mem_cluster_links": 0,
+        "mem_aof_buffer": server.persistence.queued_bytes,
+        "mem_allocator": "libc",
+        "mem_overhead_db_hashtable_rehashing": 0,
+        "active_defrag_running": 0,
+        "lazyfree_pending_objects": 0,
+        "lazyfreed_objects": 0,
+    }
+
+
+def memory_facts(server: Server) -> dict[str, object]:
+    """The figures of MEMORY STATS, under its names."""
+    used, rss = server.memory.measure(), server.memory.held()
+    peak = max(rss, allocator.peak_rss_bytes())
+    totals = client_totals(server)
+    overhead = min(_overhead_bytes(server, totals), used)
+    data = used - overhead
+    keys = sum(map(len, server.keyspace.databases))
+    return {
+        "peak.allocated": peak,
+        "total.allocated": used,
+        "startup.allocated": server.startup_bytes,
+        "replication.backlog": server.replication.backlog_bytes,
+        "clients.slaves": totals.replica_bytes,
+        "clients.normal": totals.memory_bytes,
+        "cluster.links": 0,
+        "lua.caches": 0,
+        "functions.caches": 0,
+        "overhead.total": overhead,
+        "keys.count": keys,
+        "keys.bytes-per-key": data // keys if keys else 0,
+        "dataset.bytes": data,
+        "dataset.percentage": 100 * _data_share(server, used, data),
+        "peak.percentage": 100 * used / peak,
+        "allocator.allocated": used,
+        "allocator.active": rss,
+        "allocator.resident": rss,
+        "allocator-fragmentation.ratio": _ratio(rss, used),
+        "allocator-fragmentation.bytes": rss - used,
+        "fragmentation": _ratio(rss, used),
+        "fragmentation.bytes": rss - used,
+    }
