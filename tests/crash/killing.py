@@ -11,13 +11,26 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.support.client import ConnectionClosed, RawClient
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-End = Callable[[Server], int]
+
+class Target(Protocol):
+    """What is killed: a server, or a primary that its replica replaces."""
+
+    def client(self) -> RawClient: ...
+    def kill(self) -> int: ...
+    def start(self) -> object: ...
+
+
+End = Callable[[Any], int]
+
+
+def kill(target: Target) -> int:
+    return target.kill()
 
 
 class TalkingClient:
@@ -51,7 +64,7 @@ class TalkingClient:
 
 
 def play_and_kill(
-    server: Server,
+    server: Target,
     clients: Sequence[TalkingClient],
     answers: Callable[[], int],
     enough: int,

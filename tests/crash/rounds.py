@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.crash.killing import End, TalkingClient, play_and_kill, run
+from tests.crash.killing import End, TalkingClient, Target, kill, play_and_kill, run
 from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.history import (
     Found,
@@ -28,7 +28,6 @@ from tests.support.history import (
     parse_id,
 )
 from tests.support.resp import Error, Reply, Simple
-from tests.support.server import Server
 
 ANSWERS_MAX = 2500
 STREAMS = [b"s0", b"s1", b"s2"]
@@ -239,8 +238,10 @@ class Saver(Client):
             self.call(b"PING")
 
 
-CREW = [Producer, Producer, Trimmer, Worker, Worker, Worker, Consumer, Consumer, Pairer, Renamer,
-        Saver, Sender, Sender]  # fmt: skip
+CREW: list[type[Client]] = [
+    Producer, Producer, Trimmer, Worker, Worker, Worker, Consumer, Consumer, Pairer, Renamer,
+    Saver, Sender, Sender
+]  # fmt: skip
 
 
 def what_is_left(client: RawClient) -> Found:
@@ -273,7 +274,9 @@ def _stream(client: RawClient, key: bytes) -> FoundStream:
 class Rounds:
     """One directory, killed again and again."""
 
-    def __init__(self, server: Server, seed: int, end: End = Server.kill):
+    crew: Sequence[type[Client]] = CREW
+
+    def __init__(self, server: Target, seed: int, end: End = kill):
         self.server = server
         self.record = Record()
         self._end = end
@@ -298,7 +301,7 @@ class Rounds:
         return [
             kind(f"{kind.__name__}{place}", self.server.client(), self.record,
                  f"{self._seed}/{self._round}/{place}")
-            for place, kind in enumerate(CREW)
+            for place, kind in enumerate(self.crew)
         ]  # fmt: skip
 
     def _check(self) -> str:

@@ -12,9 +12,8 @@ import random
 import sys
 from collections.abc import Callable
 
-from tests.crash.killing import End, TalkingClient, play_and_kill, run
+from tests.crash.killing import End, TalkingClient, Target, kill, play_and_kill, run
 from tests.support.client import RawClient
-from tests.support.server import Server
 from tests.support.writers import (
     Appender,
     Asking,
@@ -22,6 +21,7 @@ from tests.support.writers import (
     Player,
     Reading,
     Record,
+    Request,
     Writer,
     all_readers,
     check,
@@ -31,7 +31,7 @@ from tests.support.writers import (
 ANSWERS_MAX = 2000
 WRITERS = 20
 DIRECTIVES = {"auto-aof-rewrite-min-size": "100kb", "enable-debug-command": "yes"}
-KEEPING = (b"BGSAVE",), (b"BGREWRITEAOF",), (b"DEBUG", b"RELOAD")
+KEEPING: tuple[Request, ...] = (b"BGSAVE",), (b"BGREWRITEAOF",), (b"DEBUG", b"RELOAD")
 
 
 def converse(connection: RawClient, asking: Asking, count: Callable[[], None]) -> None:
@@ -61,11 +61,14 @@ class Conversation(TalkingClient):
 class WriterRounds:
     """One directory, killed again and again."""
 
-    def __init__(self, server: Server, seed: int, end: End = Server.kill):
+    def __init__(
+        self, server: Target, seed: int, end: End = kill, keeping: tuple[Request, ...] = KEEPING
+    ):
         self.server = server
         self.record = Record(WRITERS)
         self.readers = all_readers()
         self._end = end
+        self._keeping = keeping
         self._seed = seed
         self._round = 0
         self._chance = random.Random(seed)
@@ -92,7 +95,7 @@ class WriterRounds:
             *(Writer(self.record, f"{name}/{one.name!r}", one) for one in self.record.writers),
             *(Appender(self.record, f"{name}/a{place}") for place in range(2)),
             *(Reading(self.record, name, reader) for reader in self.readers),
-            Keeper(self.record, name, KEEPING),
+            Keeper(self.record, name, self._keeping),
         ]
 
     def _converse(self, asking: Asking) -> None:
