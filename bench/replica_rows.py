@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from bench.datasets import KEY, SENSOR_ENTRY
 from bench.figures import BenchError, Lanes, Reading
-from bench.harness import Harness, Side
+from bench.harness import Harness, Pair, Side
 from bench.load import Load
 from bench.persistence_rows import LOOK_S, journal_of, rewriting, spent_ns
 from bench.server import Server
@@ -83,12 +83,17 @@ def appends(
     return harness.in_turns(once, request, pair)
 
 
-def full_syncs(harness: Harness, entries: int) -> Lanes:
-    """CPU time of the primary for a full sync, with that of a child, per entry."""
-    pair = harness.loaded_pair(entries, journal_of("everysec"))
+def rewrite_all(pair: Pair) -> None:
+    """The data of both servers is in their newest bases."""
     for side in pair.values():
         for _ in rewriting(side):
             time.sleep(LOOK_S)
+
+
+def full_syncs(harness: Harness, entries: int) -> Lanes:
+    """CPU time of the primary for a full sync, with that of a child, per entry."""
+    pair = harness.loaded_pair(entries, journal_of("everysec"))
+    rewrite_all(pair)
 
     def once(side: Side) -> Reading:
         side.server.settle()

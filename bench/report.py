@@ -85,6 +85,10 @@ def cost_text(cost: float, unit: str) -> str:
         return f"{cost:.1f} B"
     if unit == "us":
         return f"{cost:,.0f} us"
+    if unit == "us/entry":
+        return f"{cost:.2f} us"
+    if unit == "MB":
+        return f"{cost:.1f} MB"
     if unit == "% more":
         return f"{cost:.1f} %"
     if unit == "times":

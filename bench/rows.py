@@ -18,6 +18,7 @@ from bench import (
     metrics_rows,
     replica_rows,
     small_rows,
+    sync_rows,
     tls_rows,
     wake_rows,
     writer_rows,
@@ -286,6 +287,31 @@ def cpu_of_replica(harness: Harness) -> Lanes:
 @row("full-sync", REPLICAS, "full sync, {kept} entries", Goal(ratio=2.0))
 def full_sync(harness: Harness) -> Lanes:
     return replica_rows.full_syncs(harness, harness.plan.kept_entries)
+
+
+@row("full-sync-ping", REPLICAS, "full sync under load, worst PING", Goal(cost_max=5000), unit="us")
+def ping_of_full_sync(harness: Harness) -> Lanes:
+    return sync_rows.pings_during_full_sync(harness, harness.plan.kept_entries)
+
+
+@row("full-sync-memory", REPLICAS, "full sync under load, growth", Goal(cost_max=16), unit="MB")
+def growth_of_full_sync(harness: Harness) -> Lanes:
+    return sync_rows.growth_during_full_sync(harness, harness.plan.kept_entries)
+
+
+@row("replica-seen", REPLICAS, "until seen on a replica", Goal(ratio=0.67), unit="us")
+def seen_on_replica(harness: Harness) -> Lanes:
+    return sync_rows.seen_on_replica(harness, full=3_000, quick=500)
+
+
+@row("partial-sync", REPLICAS, "catching up after a restart", Goal(cost_max=0.5), unit="us/entry")
+def catching_up(harness: Harness) -> Lanes:
+    return sync_rows.catching_up(harness, full=1_600_000, quick=320_000)
+
+
+@row("replicas-durable", REPLICAS, "replicas-durable 1, always", Goal(cost_max=1.67), unit="times")
+def waiting_for_replica(harness: Harness) -> Lanes:
+    return sync_rows.waiting_for_replica(harness, full=800_000, quick=160_000)
 
 
 # Metrics

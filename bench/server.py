@@ -70,9 +70,9 @@ class Server:
         self.ready_s = time.monotonic() - began
         return self.ready_s
 
-    def another(self) -> Server:
+    def another(self, core: int | None = None) -> Server:
         """Another server of the same kind, with an empty directory."""
-        return Server(self._command, self._given, self._core)
+        return Server(self._command, self._given, self._core if core is None else core)
 
     def kill(self) -> None:
         """Kill the process like a crash: it saves nothing, and its files remain."""
