@@ -70,6 +70,10 @@ cdef class NumberTexts(Encodable):
         return out.put_bulk(text, format_u64(text, self.second))
 
 
+cdef int put_map_head(Output out, int resp, uint64_t pairs) except -1:
+    return out.put_head(c'%', pairs) if resp == 3 else out.put_head(c'*', 2 * pairs)
+
+
 cdef class MapHead(Encodable):
     """What stands before the names and values of a map that is answered in parts (Several)."""
 
@@ -77,7 +81,7 @@ cdef class MapHead(Encodable):
         self.pairs = pairs
 
     cdef int encode(self, Output out, int resp) except -1:
-        return out.put_head(c'%' if resp == 3 else c'*', self.pairs if resp == 3 else 2 * self.pairs)
+        return put_map_head(out, resp, self.pairs)
 
 
 cdef class ArrayHead(Encodable):
@@ -332,15 +336,25 @@ cdef int put_reply(Output out, reply, int resp) except -1:
 
 cdef int put_other(Output out, reply, kind, int resp) except -1:
     cdef bytes text
-    if kind is list or kind is tuple or kind is Push:
+    if kind is list:
+        out.put_head(c'*', len(<list>reply))
+        for item in <list>reply:
+            put_reply(out, item, resp)
+        return 0
+    if kind is dict:
+        put_map_head(out, resp, len(<dict>reply))
+        for name, value in (<dict>reply).items():
+            put_reply(out, name, resp)
+            put_reply(out, value, resp)
+        return 0
+    if kind is tuple or kind is Push:
         out.put_head(c'>' if kind is Push and resp == 3 else c'*', len(reply))
         for item in reply:
             put_reply(out, item, resp)
         return 0
-    if kind is Pairs or kind is dict:
-        pairs = reply.items() if kind is dict else reply
-        out.put_head(c'%' if resp == 3 else c'*', len(reply) if resp == 3 else 2 * len(reply))
-        for name, value in pairs:
+    if kind is Pairs:
+        put_map_head(out, resp, len(reply))
+        for name, value in reply:
             put_reply(out, name, resp)
             put_reply(out, value, resp)
         return 0

@@ -67,7 +67,8 @@ def xinfo_stream(ctx: Context, args: Args) -> Fields | Several:
     limit = _full_limit(args)
     groups = full_groups_reply(ctx, key, stream, limit)
     return _in_parts(
-        _counters(ctx, stream) | {b"entries": first_entries(stream, limit), b"groups": groups}
+        _counters(ctx, stream, stream.first_id)
+        | {b"entries": first_entries(stream, limit), b"groups": groups}
     )
 
 
@@ -94,26 +95,26 @@ def _full_limit(args: Args) -> int | None:
 
 
 def _stream_fields(ctx: Context, stream: Stream) -> Fields:
-    fields = _counters(ctx, stream)
+    first = stream.first_id
+    fields = _counters(ctx, stream, first)
     fields[b"groups"] = live_group_count(ctx, stream)
-    fields[b"first-entry"] = _entry(stream, stream.first_id)
+    fields[b"first-entry"] = _entry(stream, first)
     fields[b"last-entry"] = _entry(stream, stream.newest_id)
     return fields
 
 
-def _counters(ctx: Context, stream: Stream) -> Fields:
-    fields: Fields = {
+def _counters(ctx: Context, stream: Stream, first: tuple[int, int] | None) -> Fields:
+    window = stream.idempotence
+    return {
         b"length": len(stream),
         b"radix-tree-keys": stream.node_count,
         b"radix-tree-nodes": stream.radix_tree_nodes(COUNTED_NODES),
         b"last-generated-id": Id(*stream.last_id),
         b"max-deleted-entry-id": Id(*stream.max_deleted_id),
         b"entries-added": shown_count(stream.entries_added),
-        b"recorded-first-entry-id": Id(*(stream.first_id or (0, 0))),
+        b"recorded-first-entry-id": Id(0, 0) if first is None else Id(*first),
+        **(NO_IDEMPOTENCE if window is None else _idempotence_fields(ctx, window)),
     }
-    window = stream.idempotence
-    fields |= NO_IDEMPOTENCE if window is None else _idempotence_fields(ctx, window)
-    return fields
 
 
 def _idempotence_fields(ctx: Context, window: Window) -> Fields:
