@@ -6,6 +6,7 @@ from millstream.commands.access.users import Users
 from millstream.commands.table.loader import load_table
 from millstream.server.config.directives import Config
 from millstream.server.config.user_files import configured_users
+from millstream.server.net.listen import check_ports
 from millstream.server.net.tls import make_link_context, make_tls
 
 
@@ -13,6 +14,7 @@ def check_config(config: Config) -> None:
     """Read the users and the certificates that a configuration names; StartError names what is
     wrong. Data and ports are not touched, so a server may be running."""
     load_table()
+    check_ports(config)
     configured_users(config, Users())
     make_link_context(config)
     if config.tls_port:

@@ -18,11 +18,12 @@ from millstream.server.metrics.http import Answer, HttpConnection
 from millstream.server.metrics.page import Page, Pages
 from millstream.server.metrics.text import CONTENT_TYPE
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.listen import bind_sockets, why_not_listening
+from millstream.server.net.listen import bind_sockets, start_listening
 
 if TYPE_CHECKING:
     from millstream.server.app import Server
 
+BACKLOG = 100
 CONNECTIONS_MAX = 32
 JSON, PLAIN = "application/json", "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
@@ -54,11 +55,8 @@ class Metrics:
         """Accept connections from now on. StartError if another program listens there."""
         loop = self._server.loop
         for bound in self._sockets:
-            try:
-                found = await loop.create_server(lambda: HttpConnection(self, loop), sock=bound)
-            except OSError as problem:
-                addresses = self._server.config.metrics_bind
-                raise why_not_listening(problem, addresses, self.port) from None
+            start_listening(bound, BACKLOG, "metrics-port")
+            found = await loop.create_server(lambda: HttpConnection(self, loop), sock=bound)
             self._servers.append(found)
         if self._servers:
             where = ", ".join(f"{one}:{self.port}" for one in self._server.config.metrics_bind)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.errors import StartError
+from millstream.server.config.directives import Config
 
 EVERYWHERE = ("0.0.0.0", "::")
 ALL_OF_IPV6 = "::*"  # as Redis writes it
@@ -36,7 +37,8 @@ def bind_sockets(
             except OSError as problem:
                 if optional and problem.errno in ABSENT:
                     continue
-                raise StartError(_why_not(problem, address, port, directive)) from None
+                where = f"port {port} on {address}"
+                raise StartError(_why_not(problem, where, directive)) from None
             sockets.append(found)
             port = port or found.getsockname()[1]
         if not sockets:
@@ -81,9 +83,26 @@ def _remove_stale(path: Path) -> None:
     raise OSError(errno.EADDRINUSE, "another program listens there")
 
 
-def why_not_listening(problem: OSError, addresses: Sequence[str], port: int) -> StartError:
-    """The error when a bound socket cannot listen because another program was faster."""
-    return StartError(_why_not(problem, " ".join(addresses), port))
+def start_listening(bound: socket.socket, backlog: int, directive: str) -> None:
+    """Listen, before the event loop does: uvloop would lose the error of a bound socket that cannot
+    listen because another program was faster. StartError then."""
+    try:
+        bound.listen(backlog)
+    except OSError as problem:
+        name = bound.getsockname()
+        where = f"port {name[1]} on {name[0]}" if isinstance(name, tuple) else str(name)
+        raise StartError(_why_not(problem, where, directive)) from None
+
+
+def check_ports(config: Config) -> None:
+    """StartError when two directives name the same port of an address."""
+    shared = set(config.bind) & set(config.metrics_bind)
+    pairs = [("port", "tls-port", True)]
+    pairs += [(name, "metrics-port", bool(shared)) for name in ("port", "tls-port")]
+    for one, other, meet in pairs:
+        number = getattr(config, one.replace("-", "_"))
+        if meet and number and number == getattr(config, other.replace("-", "_")):
+            raise StartError(f"{one} and {other} are both {number}; each needs a port of its own")
 
 
 def _expanded(addresses: Sequence[str]) -> list[tuple[str, bool]]:
@@ -118,8 +137,7 @@ def _bind(address: str, port: int) -> socket.socket:
     return bound
 
 
-def _why_not(problem: OSError, address: str, port: int, directive: str = "port") -> str:
-    where = f"port {port} on {address}"
+def _why_not(problem: OSError, where: str, directive: str) -> str:
     if problem.errno == errno.EADDRINUSE:
         return f"{where} is in use by another program; choose another one with --{directive}"
     if isinstance(problem, socket.gaierror):

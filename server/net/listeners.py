@@ -16,7 +16,7 @@ from typing import Any, cast
 from millstream.errors import StartError
 from millstream.server.config.directives import Config
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.listen import bind_sockets, bind_unix, why_not_listening
+from millstream.server.net.listen import bind_sockets, bind_unix, check_ports, start_listening
 from millstream.server.net.tls import HANDSHAKE_S, Tls, make_tls
 
 NewConnection = Callable[[], Any]
@@ -42,6 +42,7 @@ class Listeners:
     def bind(self) -> None:
         """Take the ports, and check the certificate. StartError with one sentence."""
         config = self._config
+        check_ports(config)
         if config.tls_port:
             self.tls = make_tls(config)
         if config.port or not (config.tls_port or config.unixsocket):
@@ -55,26 +56,26 @@ class Listeners:
     async def listen(self) -> None:
         """Accept connections from now on."""
         for bound in self._sockets:
-            self._servers.append(await self._serve(bound, self.port, None))
+            self._servers.append(await self._serve(bound, None))
         if self.tls is not None:
             self._tls_servers = await self._serve_tls(self.tls)
             self.tls.log()
 
-    async def _serve(self, bound: socket.socket, port: int, tls: Tls | None) -> asyncio.Server:
+    async def _serve(self, bound: socket.socket, tls: Tls | None) -> asyncio.Server:
         options: dict[str, Any] = {"sock": bound, "backlog": self._config.tcp_backlog}
         if tls is not None:
             options |= {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_S}
         begin: Callable[..., Any] = self._loop.create_server
+        directive = "port" if tls is None else "tls-port"
         if bound.family == socket.AF_UNIX:
             begin = self._loop.create_unix_server
-        try:
-            server: asyncio.Server = await begin(self._new_connection, **options)
-            return server
-        except OSError as problem:
-            raise why_not_listening(problem, self._config.bind, port) from None
+            directive = "unixsocket"
+        start_listening(bound, self._config.tcp_backlog, directive)
+        server: asyncio.Server = await begin(self._new_connection, **options)
+        return server
 
     async def _serve_tls(self, tls: Tls) -> list[asyncio.Server]:
-        return [await self._serve(bound.dup(), self.tls_port, tls) for bound in self._tls_sockets]
+        return [await self._serve(bound.dup(), tls) for bound in self._tls_sockets]
 
     def renew(self) -> None:
         """Use the certificates that the directives name now, for new connections. StartError when

@@ -335,6 +335,7 @@ def test_a_valid_configuration(tmp_path: Path) -> None:
         ("portt 1", "unknown directive 'portt'; did you mean 'port'?"),
         ("user ann +nosuch", "Error in applying operation '+nosuch'"),
         ("aclfile FOLDER/none", "opening file"),
+        ("port 7000\ntls-port 7000", "port and tls-port are both 7000"),
         ("tls-port 1", "tls-port needs tls-cert-file and tls-key-file"),
     ],
 )
