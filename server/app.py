@@ -15,11 +15,10 @@ import gc
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from millstream import __version__
 from millstream.commands.runtime.context import Session
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.runtime.host import Client, PositionWait
@@ -29,8 +28,6 @@ from millstream.server.client_registry import ClientRegistry, is_loopback
 from millstream.server.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import prepare_directory
-from millstream.server.durability.data_loading import without_collections
-from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine, ThreadWorker
 from millstream.server.ending import Ending
@@ -57,22 +54,16 @@ from millstream.server.replication.connecting import connect_link
 from millstream.server.replication.node import LinkProtocol
 from millstream.server.replication.role import Replication
 from millstream.server.settings import Settings
+from millstream.server.starting import Starting
 from millstream.server.supervision import Supervision
 from millstream.server.wiring import commit_tick, connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.lazyfree import defer
 from millstream.storage.files.disk import Disk, SystemDisk
 from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.restore import continue_times, restart_leases
+from millstream.storage.streams.restore import continue_times
 
-LOADING_TURN_S = 0.005
 GC_THRESHOLDS = (200_000, 50, 100)
-
-PROMISES = {
-    "always": "a reply leaves once the journal is on disk, a crash loses nothing acknowledged",
-    "everysec": "the journal goes to disk once a second, a crash of the machine loses about that",
-    "no": "the operating system decides when the journal goes to disk",
-}
 
 
 class Server:
@@ -130,6 +121,7 @@ class Server:
         self.output_limits = OutputLimits(config, time.monotonic)
         self.executor.outbox.check_output = self.check_output
         self.replication = Replication(self)
+        self._starting = Starting(self)
         self.ending = Ending(self)
         self.settings = Settings(self, config_file)
         connect(self.executor, self.persistence, self.keyspace, self.replication)
@@ -147,7 +139,7 @@ class Server:
         fit_maxclients(self.config)
         if self._disk is None:
             prepare_directory(self.config.dir)
-        if not await self._load():
+        if not await self._starting.load():
             return
         defer(True)
         gc.collect()
@@ -155,40 +147,7 @@ class Server:
         gc.set_threshold(*GC_THRESHOLDS)
         self._await_second()
         self.replication.start()
-        self._greet()
-
-    async def _load(self) -> bool:
-        """Load the data while clients get LOADING; False when the server was stopped meanwhile."""
-        report = LoadReport()
-        slices = self.persistence.load_slices(
-            report, self.supervision.progress(log.progress_line())
-        )
-        self.keyspace.set_time(self.now_ms(), self.steady_ms())
-        self.keyspace.expiring = False  # the journal contains the expiries
-        self.executor.loading = True
-        with without_collections(), contextlib.closing(slices):
-            next(slices)  # locks the directory
-            await self.listeners.listen()
-            await self.metrics.listen()
-            self.pid_file.write()
-            if not await self._in_turns(slices):
-                LOGGER.info("stopped while loading: nothing was changed")
-                return False
-        self.keyspace.expiring = True
-        self._continue_clock()
-        self.settings.set_appendonly()
-        self.executor.loading = False  # timers of loaded groups run without any client
-        self._tell_loaded(report)
-        return True
-
-    def _continue_clock(self) -> None:
-        """Continue the steady clock after the latest recorded time. Retries and idle times then
-        continue even if the wall clock went back between two starts. Leases restart."""
-        newest_ms = self.keyspace.newest_steady_ms
-        if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
-            self.steady_clock.continue_from(newest_ms)
-            continue_times(self.keyspace, self.steady_clock.now_ms())
-        restart_leases(self.keyspace, self.steady_ms())
+        self._starting.tell_ready()
 
     def continue_clock(self) -> None:
         """Continue the steady clock after the latest recorded time, and restart all times to live
@@ -198,48 +157,10 @@ class Server:
             self.steady_clock.continue_from(newest_ms)
         continue_times(self.keyspace, self.steady_ms())
 
-    async def _in_turns(self, slices: Iterator[None]) -> bool:
-        """Run all slices, and yield to the event loop every few milliseconds."""
-        end_s = time.perf_counter() + LOADING_TURN_S
-        for _ in slices:
-            if time.perf_counter() >= end_s:
-                self.supervision.loading()
-                await asyncio.sleep(0)
-                if self.stopping.is_set():
-                    return False
-                end_s = time.perf_counter() + LOADING_TURN_S
-        return True
-
-    def _tell_loaded(self, report: LoadReport) -> None:
-        keys = sum(map(len, self.keyspace.databases))
-        folder = self.config.dir.resolve()
-        LOGGER.info(
-            "data     %s: %s, loaded in %.2f seconds",
-            folder,
-            "1 key" if keys == 1 else f"{keys} keys",
-            report.seconds,
-            extra={"facts": {"dir": str(folder), "keys": keys, "load_seconds": report.seconds}},
-        )
-
     @property
     def port(self) -> int:
         """The TCP port; 0 if there is none."""
         return self.listeners.port
-
-    def _greet(self) -> None:
-        where = self.listeners.described()
-        facts = {"version": __version__, "port": self.port, "pid": os.getpid()}
-        if self.config.appendonly:
-            mode = self.config.appendfsync
-            LOGGER.info("journal  appendfsync %s: %s", mode, PROMISES[mode])
-        else:
-            LOGGER.warning("journal  off: a crash loses everything after the last snapshot")
-        LOGGER.info(
-            "ready    millstream %s listens on %s (process %d)",
-            __version__, where, os.getpid(),
-            extra={"facts": facts},
-        )  # fmt: skip
-        self.supervision.ready(where)
 
     def request_stop(self, reason: str) -> None:
         """Stop after the current tick; may be called more than once."""

@@ -21,7 +21,7 @@ from tests.support.server import free_port
 from tests.support.waiting import wait_until
 
 from millstream.errors import DataError
-from millstream.server import app
+from millstream.server import app, starting
 from millstream.server.config.loading import load
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.persistence import Persistence
@@ -45,7 +45,7 @@ class HeldServer:
         self._may_go_on = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._server: app.Server
-        monkeypatch.setattr(app, "LOADING_TURN_S", 0.0)
+        monkeypatch.setattr(starting, "LOADING_TURN_S", 0.0)
         monkeypatch.setattr(Persistence, "load_slices", self._held(Persistence.load_slices))
 
     def start(self) -> HeldServer:
