@@ -90,7 +90,9 @@ ACCEPTED: tuple[Row, ...] = (
     ("set-max-listpack-value", "64", "size", True),
     ("zset-max-listpack-entries", "128", _LARGE, True),
     ("zset-max-listpack-value", "64", "size", True),
-    # Replicas: a full sync sends the base that is on the disk, and a replica applies effects.
+    # Replicas: a full sync sends the base that is on the disk, and a replica applies effects. A
+    # primary sends a beat every second, which no ping period undercuts, and the frames of a
+    # millisecond together.
     ("repl-disable-tcp-nodelay", "no", "yes", True),
     ("repl-diskless-load", "disabled", ["disabled", "on-empty-db", "swapdb"], True),
     ("repl-diskless-sync", "yes", "yes", True),

@@ -2,12 +2,14 @@
 
 A reply to a write may only be sent when another server has its frame on the disk: this is looked up
 on the fake disks at that moment. A failover follows the loss of the primary: the replica with the
-greatest offset among those with a priority is promoted. No entry that a client has a reply for may
-be missing after it.
+greatest offset among those with a priority is promoted. In every other seed FAILOVER, without
+FORCE, also changes the roles of living servers. No entry that a client has a reply for may be
+missing after either.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from tests.sim.fleet import Fleet, Frame, _line_at
@@ -41,14 +43,27 @@ class DurableFleet(Fleet):
             self.nodes[index] = FleetNode(self, index, node.disk, node.config, self._own())
 
     def _choices(self) -> list[tuple[float, Callable[[], None]]]:
-        left_out = (
-            self._change_role, self._freeze_or_thaw, self._crash, self._fail_over_by_command
-        )  # fmt: skip
+        left_out = [self._change_role, self._freeze_or_thaw, self._crash]
+        if self.seed % 2:
+            left_out.append(self._fail_over_by_command)
         kept = [(weight, event) for weight, event in super()._choices() if event not in left_out]
         return [*kept, (0.5, self._crash_a_replica), (0.3, self._fail_over)]
 
-    def _primary_node(self) -> FleetNode:
-        return next(node for node in self.nodes if node.replication.following is None)
+    def _primaries(self) -> list[FleetNode]:
+        """One, or none in the middle of a FAILOVER."""
+        return [node for node in self.nodes if node.replication.following is None]
+
+    def _fail_over_by_command(self) -> None:
+        for node in self._primaries():
+            words = [b"TIMEOUT", b"%d" % self.chance.choice([50, 500])]
+            feeds = list(node.replication.feeds)
+            if feeds and self.chance.random() < 0.5:
+                target = self.chance.choice(feeds)
+                words += [b"TO", target.host.encode(), b"%d" % target.port]
+            before = node.replication.failover.state
+            self._guarded(node, functools.partial(node.ask, node.accept(), b"FAILOVER", *words))
+            if node.replication.failover.state != before:
+                self.note("failover by command", f"{node.index} {words}")
 
     def _crash_a_replica(self) -> None:
         node = self.chance.choice([n for n in self.nodes if n.replication.following is not None])
@@ -58,7 +73,10 @@ class DurableFleet(Fleet):
     def _fail_over(self) -> None:
         """The primary is lost. The replica that Sentinel would choose is promoted, the others
         follow it, and the lost server comes back as a replica."""
-        old = self._primary_node()
+        primaries = self._primaries()
+        if len(primaries) != 1 or primaries[0].replication.failover.state != "no-failover":
+            return
+        old = primaries[0]
         there = [
             node for node in self.nodes if node is not old and node.replication.shown_priority() > 0
         ]
@@ -106,7 +124,8 @@ class DurableFleet(Fleet):
         self._judge_confirmed(self._primary)
 
     def _choose_last_primary(self) -> FleetNode:
-        return self._primary_node()
+        furthest = max(self.nodes, key=lambda node: node.persistence.frame_bytes)
+        return next(iter(self._primaries()), furthest)
 
 
 def play(seed: int, steps: int = 1500) -> dict[str, int]:
