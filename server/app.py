@@ -199,15 +199,15 @@ class Server:
         executor = self.executor
         self.rates.sample(
             self.steady_ms(),
-            executor.commands_processed,
+            executor.statistics.commands,
             executor.bytes_in,
-            executor.bytes_out,
+            executor.outbox.bytes_out,
             self.replication.received_bytes,
             self.replication.feeds.sent_bytes,
         )
         self.memory.measure()  # often enough to notice the peak of the blocks' memory
         if self.config.maxmemory:
-            self.executor.look_for_room()
+            self.executor.memory_guard.check_memory()
         self.registry.tick_second()
         self.persistence.tick_second(self.keyspace.dirty)
         self.replication.tick_second()
@@ -218,7 +218,7 @@ class Server:
         error = self.persistence.writable_error()
         if error is not None:
             return error.decode()
-        return self.executor.out_of_memory or self.executor.lacks_replicas
+        return self.executor.admission.out_of_memory or self.executor.lacks_replicas
 
     def now_us(self) -> int:
         """Microseconds since the epoch; a test's clock moves in milliseconds."""
@@ -257,10 +257,10 @@ class Server:
         self.executor.push(client, message)
 
     def pause_clients(self, until_ms: int, writes_only: bool) -> None:
-        self.executor.start_pause(until_ms, writes_only)
+        self.executor.pauses.start(until_ms, writes_only)
 
     def unpause_clients(self) -> None:
-        self.executor.end_pause()
+        self.executor.pauses.end()
 
     def unblock_client(self, client: Any, error: bool) -> bool:
         return self.executor.unblock_client(client, error)

@@ -107,7 +107,7 @@ class Ending:
             "stopping: waiting up to %d seconds for %d replicas that lack the last changes",
             timeout_s, count,
         )  # fmt: skip
-        server.executor.pause_writes(_PAUSE)
+        server.executor.pauses.pause_writes(_PAUSE)
         self._timer = server.loop.call_later(timeout_s, self._time_out)
         return True
 
@@ -142,7 +142,7 @@ class Ending:
             if client is not None:
                 server.executor.refuse_wait(client, SHUTDOWN_FAILED)
         self._clients.clear()
-        server.executor.resume_writes(_PAUSE)
+        server.executor.pauses.resume_writes(_PAUSE)
 
     # Saving
 

@@ -28,7 +28,7 @@ def connect(
     if replication is not None:
         persistence.on_durable = replication.restrictions.on_durable
         persistence.on_synced = replication.on_synced
-    persistence.on_writable = executor.look_for_due
+    persistence.on_writable = executor.check_due
     persistence.on_queue = executor.on_queue
     persistence.on_failed = lambda sentence: executor.journal_failed()
     persistence.flush_tick = partial(commit_tick, executor, persistence)

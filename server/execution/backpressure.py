@@ -52,7 +52,7 @@ class Backpressure:
         """Memory taken by frames and replies that wait for the disk."""
         return self._persistence.queued_bytes + self._outbox.held_bytes
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Whether requests have to wait now. Once they do, until half of the limit is free."""
         limit_bytes = self.limit_bytes // 2 if self.is_on else self.limit_bytes
         frames_limit_bytes = max(0, limit_bytes - self._outbox.held_bytes)

@@ -13,7 +13,7 @@ cdef class Serving:
     cdef object resume
     cdef readonly object waiting
     cdef Output side
-    cdef bint timer_stale
+    cdef public bint timer_stale
 
     cdef int begin(self, Client client, Row row, Wait wait) except -1
     cdef int serve_ready(self) except -1

@@ -8,6 +8,7 @@ from millstream.server.protocol.outbox import Client, Outbox
 
 class Serving:
     waiting: Waiting
+    timer_stale: bool
     def __init__(
         self,
         context: Context,

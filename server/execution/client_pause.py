@@ -8,12 +8,15 @@ blocked; its request is the first that it runs when the pause is over.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.commands.runtime.arguments import Args
 from millstream.server.execution.lookup import Row
 from millstream.server.execution.timers import Alarm
 from millstream.server.protocol.outbox import Client
+
+if TYPE_CHECKING:
+    from millstream.server.execution.executor import Executor
 
 
 class Pause:
@@ -38,6 +41,68 @@ class Pause:
         if self.all or _changes(row, args):
             return True
         return row.name == "exec" and any(_changes(one, words) for one, words, _ in queue or ())
+
+
+class Pauses:
+    """Begins and ends pauses; there is at most one `Pause`, which the executor asks."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    @property
+    def current(self) -> Pause | None:
+        """The pause that is on."""
+        return self._executor.runner.pause
+
+    @property
+    def postponed_count(self) -> int:
+        """The number of clients with a postponed request."""
+        return 0 if self.current is None else len(self.current.clients)
+
+    def start(self, until_ms: int, writes_only: bool) -> None:
+        """Put off the requests of all clients, or those that write, until a time (CLIENT PAUSE).
+        The stricter kind and the later time of two pauses hold."""
+        pause, ticker = self._begin(), self._executor.ticker
+        if pause.alarm is not None:
+            ticker.cancel(pause.alarm)
+        pause.extend(until_ms, writes_only)
+        pause.alarm = ticker.at(pause.until_ms, self.end)
+
+    def end(self) -> None:
+        """Run what was put off."""
+        pause = self.current
+        if pause is None:
+            return
+        if pause.alarm is not None:
+            self._executor.ticker.cancel(pause.alarm)
+        self._executor.runner.pause = Pause(pause.reasons) if pause.reasons else None
+        self._executor.run_postponed(pause.clients.values())
+
+    def pause_writes(self, reason: str) -> None:
+        """Put off requests that write, until `resume_writes`, for a reason of the server's own."""
+        self._begin().reasons.add(reason)
+        self._executor.recheck_limits()
+
+    def resume_writes(self, reason: str) -> None:
+        """End what `pause_writes` began; other pauses go on."""
+        pause = self.current
+        if pause is None or reason not in pause.reasons:
+            return
+        pause.reasons.discard(reason)
+        if not pause.reasons and not pause.until_ms:
+            self.end()
+
+    def forget(self, client: Client) -> None:
+        """A client is gone."""
+        if self.current is not None:
+            self.current.clients.pop(client.id, None)
+
+    def _begin(self) -> Pause:
+        pause = self.current
+        if pause is None:
+            pause = self._executor.runner.pause = Pause()
+        self._executor.serving.timer_stale = True
+        return pause
 
 
 def _changes(row: Row, args: Args) -> bool:

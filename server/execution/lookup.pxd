@@ -64,11 +64,10 @@ cdef class Statistics:
     cdef bint exact
     cdef int64_t slow_ns
     cdef uint64_t latency_ns
-    cdef uint64_t commands
-    cdef uint64_t error_replies
-    cdef dict errors_by_code
-    cdef uint64_t reads
-    cdef uint64_t expired_in_time
+    cdef readonly uint64_t commands
+    cdef readonly uint64_t error_replies
+    cdef readonly dict errors_by_code
+    cdef readonly uint64_t reads  # how often bytes were read from a client
 
     cdef uint64_t read(self) except? 0
     cdef int begin(self, Row row) except -1

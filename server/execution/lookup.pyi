@@ -22,4 +22,8 @@ class Table:
     def all_rows(self) -> list[Row]: ...
 
 class Statistics:
+    commands: int
+    error_replies: int
+    errors_by_code: dict[str, int]
+    reads: int
     def __init__(self, server: Any, clock: Callable[[], int] | None) -> None: ...

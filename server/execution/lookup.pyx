@@ -276,7 +276,6 @@ cdef class Statistics:
         self.error_replies = 0
         self.commands = 0
         self.reads = 0
-        self.expired_in_time = 0
         return 0
 
 

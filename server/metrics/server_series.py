@@ -113,7 +113,7 @@ def _command_lines(server: Server, lines: Lines) -> Iterator[None]:
         _add(lines, "redis_commands_duration_seconds_total", stat.usec / 1e6, cmd=name)
         _add(lines, "redis_commands_failed_calls_total", stat.failed_calls, cmd=name)
         _add(lines, "redis_commands_rejected_calls_total", stat.rejected_calls, cmd=name)
-    for code, count in sorted(server.executor.errors_by_code.items()):
+    for code, count in sorted(server.executor.statistics.errors_by_code.items()):
         _add(lines, "redis_errors_total", count, err=code)
     yield
     family = "redis_latency_percentiles_usec"

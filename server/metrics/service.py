@@ -102,8 +102,8 @@ class Metrics:
             return _status(
                 unready, "loading", loaded_bytes=loader.done_bytes, total_bytes=loader.total_bytes
             )
-        if server.executor.stale is not None:
-            return _status(unready, "stale", reason=server.executor.stale)
+        if server.executor.admission.stale is not None:
+            return _status(unready, "stale", reason=server.executor.admission.stale)
         reason = server.why_writes_are_refused()
         if reason is not None:
             return _status(unready, "writes refused", reason=reason)

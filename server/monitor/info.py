@@ -92,7 +92,7 @@ def _server(server: Server) -> Section:
 
 
 def clients_section(server: Server, totals: ClientTotals) -> Section:
-    waiting = server.executor.waiting
+    waiting = server.executor.serving.waiting
     return {
         "connected_clients": len(server.clients),
         "cluster_connections": 0,
@@ -103,9 +103,9 @@ def clients_section(server: Server, totals: ClientTotals) -> Section:
         "tracking_clients": 0,
         "pubsub_clients": totals.subscribed,
         "watching_clients": totals.watching,
-        "clients_in_timeout_table": server.executor.timed_count,
+        "clients_in_timeout_table": server.executor.serving.waiting.timed_count,
         "total_watched_keys": len(totals.watched),
-        "total_blocking_keys": server.executor.blocking_keys,
+        "total_blocking_keys": len([*waiting.keys()]),
         "total_blocking_keys_on_nokey": sum(1 for _ in waiting.keys_that_must_stay()),
         **_pause(server),
     }
@@ -120,7 +120,7 @@ _PAUSE_REASONS = {
 
 def _pause(server: Server) -> Section:
     """The commands that a pause postpones, and for how long."""
-    pause = server.executor.pause
+    pause = server.executor.pauses.current
     if pause is None:
         return {
             "paused_reason": "none",
@@ -154,10 +154,10 @@ def _traffic(server: Server) -> Section:
     executor = server.executor
     return {
         "total_connections_received": server.registry.connections_received,
-        "total_commands_processed": executor.commands_processed,
+        "total_commands_processed": executor.statistics.commands,
         "instantaneous_ops_per_sec": round(commands),
         "total_net_input_bytes": executor.bytes_in,
-        "total_net_output_bytes": executor.bytes_out,
+        "total_net_output_bytes": executor.outbox.bytes_out,
         "total_net_repl_input_bytes": server.replication.received_bytes,
         "total_net_repl_output_bytes": server.replication.feeds.sent_bytes,
         "instantaneous_input_kbps": f"{bytes_in / 1024:.2f}",
@@ -176,7 +176,7 @@ def _data_stats(server: Server) -> Section:
     return {
         "expired_subkeys": 0,
         "expired_keys": server.keyspace.expired_count,
-        "expired_keys_active": server.executor.expired_in_time,
+        "expired_keys_active": server.executor.due.expired_count,
         "expired_subkeys_active": 0,
         "reservations_pending": sum(db.reservations for db in server.keyspace.databases),
         "reservations_expired": server.keyspace.reservations_expired,
@@ -215,10 +215,10 @@ def _request_stats(server: Server) -> Section:
         "tracking_total_items": 0,
         "tracking_total_prefixes": 0,
         "unexpected_error_replies": 0,
-        "total_error_replies": executor.error_replies,
+        "total_error_replies": executor.statistics.error_replies,
         "dump_payload_sanitizations": 0,
-        "total_reads_processed": executor.reads,
-        "total_writes_processed": executor.writes,
+        "total_reads_processed": executor.statistics.reads,
+        "total_writes_processed": executor.outbox.writes,
         "io_threaded_reads_processed": 0,
         "io_threaded_writes_processed": 0,
         "io_threaded_total_prefetch_batches": 0,
@@ -265,7 +265,7 @@ def _commandstats(server: Server) -> Section:
 
 
 def _errorstats(server: Server) -> Section:
-    counts = server.executor.errors_by_code
+    counts = server.executor.statistics.errors_by_code
     return {f"errorstat_{code}": f"count={counts[code]}" for code in sorted(counts)}
 
 

@@ -129,7 +129,7 @@ cdef class Connection(Client):
         the journal."""
         cdef bint much = self.parser.waiting_bytes() > UNREAD_MAX
         cdef bint wait = much and (self.unfinished or self.stopped())
-        if much and not wait and self.executor.queue_full:
+        if much and not wait and self.executor.admission.queue_full:
             self.executor.backpressure.unread.add(self)
             wait = True
         if self.closed or wait != self.reading:

@@ -59,7 +59,7 @@ cdef class Outbox:
     cdef int put(self, Client client, bytes data, bint shows_data) except -1
     cdef int push(self, Client client, bytes data, bint shows_data) except -1
     cdef int transmit(self, Client client, data) except -1
-    cdef int look_at_held(self, Client client) except -1
+    cdef int check_held(self, Client client) except -1
     cdef int send(self) except -1
     cdef take_chunks(self, Client client)
     cdef int release(self, Client client, data) except -1

@@ -138,7 +138,7 @@ cdef class Outbox:
                 client.pushes = []
             client.pushes.append(data)
             client.held_bytes += len(data)
-            return self.look_at_held(client)
+            return self.check_held(client)
         return self.put(client, data, shows_data)
 
     @property
@@ -146,7 +146,7 @@ cdef class Outbox:
         """Since when the oldest output is held, on the steady clock; None if there is none."""
         return self.held[0][3] if self.held else None
 
-    cdef int look_at_held(self, Client client) except -1:
+    cdef int check_held(self, Client client) except -1:
         """Check the limits of a client after its held output has grown."""
         if client.held_bytes >= self.least_limit_bytes or client.paused:
             self.lagging.add(client)
@@ -200,7 +200,7 @@ cdef class Outbox:
                 client.full = client.full or client.held_bytes > OUTPUT_MAX
                 self.held.append((last, client, data, self.now_ms))
                 held = True
-                self.look_at_held(client)
+                self.check_held(client)
             else:
                 self.release(client, data)
         if held and self.hold_times is not None:

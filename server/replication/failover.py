@@ -61,7 +61,7 @@ class Failover:
         self.state = WAITING
         self._attempt += 1
         node = self._role.node
-        node.executor.pause_writes(_PAUSE)
+        node.executor.pauses.pause_writes(_PAUSE)
         if timeout_ms:
             node.loop.call_later(timeout_ms / 1000, self._time_out, self._attempt)
         log.warning("a failover begins: writes are put off until a replica has all frames")
@@ -146,4 +146,4 @@ class Failover:
     def _end(self) -> None:
         self.state = NONE
         self._target = None
-        self._role.node.executor.resume_writes(_PAUSE)
+        self._role.node.executor.pauses.resume_writes(_PAUSE)

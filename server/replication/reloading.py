@@ -56,7 +56,7 @@ class Reload:
             node.keyspace.expiring = True
         node.persistence.end_reading()
         node.executor.loading = False
-        for index, key in list(node.executor.waiting.keys()):
+        for index, key in list(node.executor.serving.waiting.keys()):
             node.keyspace.mark_ready(index, key)
         self._on_done(None)
         node.executor.applied()

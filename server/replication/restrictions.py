@@ -39,7 +39,7 @@ class Restrictions:
         is_down = following is not None and not following.is_connected
         is_stale = is_down and not config.replica_serve_stale_data
         is_distrusted = following is not None and following.is_distrusted
-        executor.stale = MASTERDOWN if is_stale or is_distrusted else None
+        executor.admission.stale = MASTERDOWN if is_stale or is_distrusted else None
         self.count_good_replicas()
 
     def _refuses_writes(self) -> bool:

@@ -313,7 +313,7 @@ class Replication:
         self._begin_history()
         node.continue_clock()
         self.restrictions.update()
-        node.executor.look_for_due()
+        node.executor.check_due()
 
     # The side of a primary
 

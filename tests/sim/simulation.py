@@ -282,7 +282,7 @@ class Simulation:
         timer.callback(*timer.args)
         if name == "free_released":
             self._count("freed in part" if has_waste() else "freed")
-        elif name == "on_timer":
+        elif name == "run_due":
             self.model.timer(
                 self.world.now_ms(),
                 self.world.served,
@@ -291,7 +291,7 @@ class Simulation:
             )
         elif name == "_after_publish":
             self._judge_base()
-        elif name in ("look_for_room", "limit_memory"):
+        elif name in ("check_memory", "limit_memory"):
             self.model.look_for_memory(self.world.now_ms())
         self._end_ticks()
 

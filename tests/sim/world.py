@@ -157,10 +157,10 @@ class WatchedExecutor(Executor):
         super().end_tick()
         self.server.ticks += 1
 
-    def free_released(self) -> None:
+    def read_ns(self) -> int:  # read while objects are freed
         self.server.time_passes = True
         try:
-            super().free_released()
+            return super().read_ns()
         finally:
             self.server.time_passes = False
 
@@ -366,8 +366,8 @@ class World:
         self.memory = Memory()
         self.eviction = WatchedEviction(self)
         self.served: list[int] = []  # clients whose waits ended, in this order
-        self._end_wait = self.executor.waiting.remove
-        self.executor.waiting.remove = self._note_served  # type: ignore[method-assign]
+        self._end_wait = self.executor.serving.waiting.remove
+        self.executor.serving.waiting.remove = self._note_served  # type: ignore[method-assign]
         connect(self.executor, self.persistence, self.keyspace)
         self.persistence.on_failed = self._on_failed
 
@@ -437,7 +437,7 @@ class World:
     def limit_memory(self, limit_bytes: int, evicts: bool) -> None:
         """CONFIG SET maxmemory, maxmemory-policy"""
         self.eviction.limit_bytes, self.eviction.evicts = limit_bytes, evicts
-        self.loop.call_soon(self.executor.limit_memory, self.eviction)
+        self.loop.call_soon(self.executor.memory_guard.limit_memory, self.eviction)
 
     def now_ms(self) -> int:
         self.loop.time_ms += self.time_passes

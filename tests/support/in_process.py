@@ -195,7 +195,7 @@ class InProcessServer:
     def wait_ms(self, span_ms: int) -> None:
         """Advance the time and run the timer."""
         self.wall_ms += span_ms
-        self.executor.on_timer()
+        self.executor.due.run_due()
         self.settle()
 
     def stream(self, key: bytes = b"s") -> Stream:

@@ -384,11 +384,11 @@ def test_who_has_requests_left_only_adds_to_them() -> None:
     player = in_process.player()
     in_process.tick_per_look_ms = 1
     in_process.executor.feed(player, request("TIME") * 1000)
-    before = in_process.executor.commands_processed
+    before = in_process.executor.statistics.commands
     in_process.executor.feed(player, request("TIME") * 1000)
-    assert in_process.executor.commands_processed == before
+    assert in_process.executor.statistics.commands == before
     in_process.settle()
-    assert in_process.executor.commands_processed == 2000
+    assert in_process.executor.statistics.commands == 2000
 
 
 def test_killing_a_blocked_client_leaves_the_killer_itself() -> None:
@@ -456,7 +456,7 @@ def test_a_long_transaction_is_answered_in_slices() -> None:
 
 def test_keys_expire_again_after_a_pause() -> None:
     in_process = InProcessServer()
-    in_process.executor.start_pause(in_process.wall_ms + 300, True)
+    in_process.executor.pauses.start(in_process.wall_ms + 300, True)
     in_process.executor.recheck_limits()
     assert not in_process.keyspace.may_delete
     in_process.wait_ms(301)
@@ -469,7 +469,7 @@ def test_groups_stand_still_during_a_pause_as_keys_do() -> None:
     player.call("TAPPEND s a 1")
     player.call("TREAD s 0 1 GROUP g 200 RETRY 1000 50")
     frames = len(in_process.persistence.payloads)
-    in_process.executor.start_pause(in_process.wall_ms + 1000, True)
+    in_process.executor.pauses.start(in_process.wall_ms + 1000, True)
     in_process.wait_ms(300)
     assert len(in_process.persistence.payloads) == frames
     assert in_process.group().pending_count == 1
@@ -660,7 +660,7 @@ def test_a_pause_and_a_slow_disk_may_come_together() -> None:
     journal, in_process = stalled(1000)
     player = in_process.player()
     player.send("XADD s 2-1 n y")
-    in_process.executor.start_pause(in_process.wall_ms + 1000, False)
+    in_process.executor.pauses.start(in_process.wall_ms + 1000, False)
     journal.write_all()
     assert len(journal.payloads) == 1, "now the pause puts it off"
     in_process.wait_ms(1000)
@@ -824,7 +824,7 @@ def test_a_pause_of_all_clients_spares_replicas() -> None:
     replica, other = server.player(), server.player()
     ended: list[str] = []
     replica.feed = SimpleNamespace(pump=lambda: None, drop=ended.append)
-    server.executor.start_pause(server.wall_ms + 1000, False)
+    server.executor.pauses.start(server.wall_ms + 1000, False)
     other.send("PING")
     assert other.unread == b""
     replica.send("PING")  # it runs; a replica that sends requests loses its link

@@ -238,7 +238,7 @@ def test_groups_whose_time_has_ended_are_not_listed(
     player.call("XGROUP CREATE s plain 0")
     in_process.wall_ms += 2000
     if not may_delete:
-        in_process.executor.start_pause(in_process.wall_ms + 10_000, True)
+        in_process.executor.pauses.start(in_process.wall_ms + 10_000, True)
     assert fields(player.call("XINFO STREAM s"))[b"groups"] == 2
     groups = player.call("XINFO GROUPS s")
     assert [fields(row)[b"name"] for row in groups] == [b"long", b"plain"]  # type: ignore[union-attr, arg-type]

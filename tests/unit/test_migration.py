@@ -91,10 +91,10 @@ def test_a_pause_during_a_long_restore_puts_it_off() -> None:
     payload = long_stream(in_process)
     player = in_process.player()
     in_process.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
-    in_process.executor.start_pause(in_process.wall_ms + 1000, True)
+    in_process.executor.pauses.start(in_process.wall_ms + 1000, True)
     in_process.settle()
     assert player.unread == b""
-    in_process.executor.end_pause()
+    in_process.executor.pauses.end()
     in_process.settle()
     assert player.read() == Simple("OK")
     assert say(player, "DUMP", "t") == payload

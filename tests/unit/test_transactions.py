@@ -96,7 +96,7 @@ def test_an_unknown_subcommand_is_no_call(
     alice.call("COMMAND FOO")
     alice.call("XGROUP FOO")
     assert not {"command", "xgroup"} & set(in_process.executor.command_stats())
-    assert in_process.executor.error_replies == 2
+    assert in_process.executor.statistics.error_replies == 2
 
 
 def test_a_request_that_fails_when_it_runs_calls_nothing_off(alice: InProcessClient) -> None:

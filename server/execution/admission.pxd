@@ -1,0 +1,34 @@
+from libc.stdint cimport int64_t
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport Effects
+from millstream.server.execution.lookup cimport Row
+from millstream.server.protocol.outbox cimport Client
+
+
+cdef class Admission:
+    cdef object server
+    cdef Context context
+    cdef Effects effects
+    cdef bint has_checks
+    cdef bint _password_required
+    cdef bint _has_restricted
+    cdef bint loading
+    cdef bint _memory_full
+    cdef bint near_journal_limit
+    cdef bint queue_full
+    cdef str _stale
+
+    cdef int update(self) noexcept
+    cdef int set_loading(self, bint loading) noexcept
+    cdef int set_queue_full(self, bint full) noexcept
+    cdef int check_batch(self, Client client) noexcept
+    cdef int check_access(self, Client client, Row row, Args args) except -1
+    cdef int check_permission(self, Client client, Row row, Args args, bint at_exec) except -1
+    cdef int require_room(self, Row row, Args args) except -1
+    cdef int check_transaction(self, list requests) except -1
+    cdef int require_room_for_all(self, list requests) except -1
+
+
+cdef int64_t effects_most(Args args) noexcept

@@ -1,0 +1,192 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""Whether a request may run at present: the password, the user's rules, loading, memory, space.
+
+Nearly always nothing speaks against any request. `has_checks` says whether something does, so that
+a request asks one question instead of seven.
+"""
+
+from libc.stdint cimport int64_t
+
+from millstream.commands.access.permission cimport Permission
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.server.execution.lookup cimport Row
+from millstream.server.protocol.outbox cimport Client
+
+from millstream.errors import LOADING, CommandError
+
+cdef enum:
+    # The effects of a batch are at most this number of times its bytes, plus this: nearly always far
+    # less than the space left in the journal, and then no request has to be checked.
+    BATCH_GROWTH = 8
+    BATCH_EFFECTS_BYTES = 4096
+    # The size of a request's effects in addition to its words, for each word and in total. Names of
+    # up to some length appear in several effects; longer ones use the space that is reserved for
+    # automatic changes.
+    WORD_BYTES = 48
+    KEY_REPEATS = 5
+    NAME_BYTES = 4096
+    REQUEST_EFFECTS_BYTES = 1024
+
+NOAUTH = "NOAUTH Authentication required."
+OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
+
+
+cdef class Admission:
+    """The reasons to refuse or postpone requests, and the checks of one request against them.
+
+    `queue_full`: requests wait for the journal. `near_journal_limit`: the batch that runs may need
+    more space in the journal than there is, so each of its requests is checked.
+    """
+
+    def __init__(self, server, Context context not None):
+        self.server = server
+        self.context = context
+        self.effects = context.effects
+
+    @property
+    def password_required(self) -> bool:
+        return self._password_required
+
+    @password_required.setter
+    def password_required(self, bint required) -> None:
+        self._password_required = required
+        self.update()
+
+    @property
+    def has_restricted(self) -> bool:
+        """Whether a client is connected whose user may not do everything."""
+        return self._has_restricted
+
+    @has_restricted.setter
+    def has_restricted(self, bint restricted) -> None:
+        self._has_restricted = restricted
+        self.update()
+
+    @property
+    def stale(self) -> str | None:
+        """Why hardly anything may run: the error of a replica without a link."""
+        return self._stale
+
+    @stale.setter
+    def stale(self, str error) -> None:
+        self._stale = error
+        self.update()
+
+    @property
+    def memory_full(self) -> bool:
+        return self._memory_full
+
+    @memory_full.setter
+    def memory_full(self, bint full) -> None:
+        self._memory_full = full
+        self.update()
+
+    @property
+    def out_of_memory(self) -> str | None:
+        """The error of commands that need memory while there is none; else None."""
+        return OUT_OF_MEMORY if self._memory_full else None
+
+    cdef int update(self) noexcept:
+        """Requests are checked while there is something to refuse or postpone them for."""
+        self.has_checks = (self._password_required or self._has_restricted or self.loading
+                           or self._memory_full or self.near_journal_limit or self.queue_full
+                           or self._stale is not None)
+        return 0
+
+    cdef int set_loading(self, bint loading) noexcept:
+        self.loading = loading
+        return self.update()
+
+    cdef int set_queue_full(self, bint full) noexcept:
+        self.queue_full = full
+        return self.update()
+
+    cdef int check_batch(self, Client client) noexcept:
+        """Check each request of a batch whose effects could be more than the journal has space
+        for."""
+        cdef bint near = client.postponed is not None
+        if not self.effects.enabled:
+            near = False
+        elif not near:
+            near = (self.effects.out.size + BATCH_EFFECTS_BYTES
+                    + BATCH_GROWTH * client.parser.unread_bytes() > self.effects.room)
+        if near != self.near_journal_limit:
+            self.near_journal_limit = near
+            self.update()
+        return 0
+
+    cdef int check_access(self, Client client, Row row, Args args) except -1:
+        """Refuse what needs a password first, or what the user may not do, or the data before it is
+        loaded, or more memory than may be used."""
+        if self._password_required and not client.authenticated and not row.open_to_all:
+            row.rejected += 1
+            raise CommandError(NOAUTH)
+        if client.permission is not None:
+            self.check_permission(client, row, args, False)
+        if self.loading and not row.while_loading:
+            row.rejected += 1
+            raise CommandError(LOADING)
+        if self._stale is not None and not row.while_stale:
+            row.rejected += 1
+            raise CommandError(self._stale)
+        if self._memory_full and row.needs_memory:
+            row.rejected += 1
+            raise CommandError(OUT_OF_MEMORY)
+        return 0
+
+    cdef int check_permission(self, Client client, Row row, Args args, bint at_exec) except -1:
+        """Refuse what the client's user may not do."""
+        if (<Permission>client.permission).passes(row.demand, args):
+            return 0
+        error = self.server.access.refusal(
+            client, row.command, args.all(), at_exec or client.queue is not None, at_exec)
+        if error is None:
+            return 0
+        row.rejected += 1
+        raise error
+
+    cdef int require_room(self, Row row, Args args) except -1:
+        """Refuse a write whose effects the journal may have no space for."""
+        try:
+            self.effects.require(effects_most(args))
+        except CommandError:
+            row.rejected += 1
+            raise
+        return 0
+
+    cdef int check_transaction(self, list requests) except -1:
+        """Refuse a transaction as a whole, before its first request runs: its effects are part of
+        one frame."""
+        if self.context.write_error is not None and any((<Row>row).writes for row, _, _ in requests):
+            raise CommandError(
+                f"EXECABORT Transaction discarded because of: {self.context.write_error}")
+        if self._memory_full and any((<Row>row).needs_memory for row, _, _ in requests):
+            raise CommandError(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
+        return self.require_room_for_all(requests)
+
+    cdef int require_room_for_all(self, list requests) except -1:
+        cdef int64_t most = 0
+        for row, args, _ in requests:
+            if (<Row>row).writes:
+                most += effects_most(<Args>args)
+        if most == 0:
+            return 0
+        try:
+            self.effects.require(most)
+        except CommandError as error:
+            raise CommandError(
+                f"EXECABORT Transaction discarded because of: {error.message}") from None
+        return 0
+
+
+cdef int64_t effects_most(Args args) noexcept:
+    """The maximum size of a request's effects, where its words show it. Commands that may record
+    much more (reads of groups, XAUTOCLAIM, dropped references) check this themselves."""
+    cdef int64_t most = REQUEST_EFFECTS_BYTES + WORD_BYTES * args.count
+    cdef Py_ssize_t i
+    for i in range(args.count):
+        most += args.items[i].size
+        if 1 <= i <= 3:  # key, group and consumer, or a value
+            most += KEY_REPEATS * min(args.items[i].size, <Py_ssize_t>NAME_BYTES)
+    return most

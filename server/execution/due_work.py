@@ -1,0 +1,172 @@
+"""What the server does when its time comes: retries, expiries, retention, freeing released objects.
+
+Everything runs in the executor's thread between two requests, and its effects are recorded like
+those of a request. Nothing is done while nothing may be changed; the executor calls `run_due` again
+afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from millstream.commands.engine.appending import policy_moment
+from millstream.commands.engine.group_lifecycle import group_moment
+from millstream.commands.engine.settling import lease_moment
+from millstream.server.execution.timers import Ticker
+from millstream.storage.blocks.lazyfree import TO_FREE, free_step
+from millstream.storage.streams.retention_schedule import NEVER
+
+if TYPE_CHECKING:
+    from millstream.server.execution.executor import Executor
+
+LOGGER = logging.getLogger("millstream")
+
+# Actions of one turn: a lease that ends on a cold cache takes about 5 us.
+ACTIONS_MAX = 250
+EXPIRED_MAX = 200
+# Streams checked for retention and blocks dropped, together, in one turn.
+TRIMMED_MAX = 1000
+# The wall clock may jump: timers for a time of day check it at least this often.
+WALL_CHECK_MS = 1000
+# Released objects are freed for this long, checked after this number of blocks or keys.
+FREE_NS = 1_000_000
+FREE_AT_ONCE = 256
+# Between two turns that free released objects; and while a snapshot still needs them.
+FREE_PAUSE_S = 0.001
+FREE_AGAIN_S = 0.1
+ROOM_AGAIN_S = 1.0
+
+
+class DueWork:
+    """Keeps one timer of the loop, to the earliest moment known. `expired_count` are the keys that
+    were deleted when their time came, not by a look-up."""
+
+    def __init__(self, executor: Executor, ticker: Ticker) -> None:
+        self.expired_count = 0
+        self.is_freeing = False
+        self._executor = executor
+        self._keyspace = executor.keyspace
+        self._context: Any = executor.context  # whose session is None here: there is no client
+        self._loop = executor.loop
+        self._ticker = ticker
+        self._timer: Any = None
+        self._timer_ms: int | None = None
+        self._retries = False
+        self._keyspace.expiring = True
+        self._keyspace.on_expired = self.key_expired
+
+    # The timer
+
+    def take_requests(self) -> None:
+        """Note the moments that commands have asked for since the last call."""
+        for moment_ms, db_index, key, name in self._keyspace.timer_requests:
+            self._ticker.at(moment_ms, partial(self.moment_due, db_index, key, name))
+        self._keyspace.timer_requests = []
+
+    def set_timer(self) -> None:
+        """Set the timer to the earliest moment of the ticker, or earlier: to check the wall clock
+        where something waits for a time of day."""
+        next_ms, wall_moment_ms = self._ticker.next_ms, self._next_wall_ms()
+        if next_ms is None and wall_moment_ms is None:
+            return
+        now_ms, steady_ms = self._executor.read_clocks()
+        if wall_moment_ms is not None:
+            check_ms = steady_ms + max(0, min(wall_moment_ms - now_ms, WALL_CHECK_MS))
+            next_ms = check_ms if next_ms is None else min(next_ms, check_ms)
+        assert next_ms is not None
+        if self._timer_ms is not None and next_ms >= self._timer_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = next_ms
+        self._timer = self._loop.call_later(max(0, next_ms - steady_ms) / 1000, self.run_due)
+
+    def _next_wall_ms(self) -> int | None:
+        """The earliest time of day at which a key expires or a stream is checked for retention."""
+        if not self._keyspace.may_delete:
+            return None
+        expiry_ms, trim_ms = self._keyspace.next_expiry_ms(), self._keyspace.calendar.next()
+        if trim_ms == NEVER:
+            return expiry_ms
+        return trim_ms if expiry_ms is None else min(expiry_ms, trim_ms)
+
+    def run_due(self) -> None:
+        """Do what is due."""
+        self._timer = self._timer_ms = None
+        executor = self._executor
+        executor.serving.timer_stale = True
+        executor.recheck_limits()
+        for action in self._ticker.due(self._context.steady_ms, ACTIONS_MAX):
+            try:
+                action()
+            except Exception:
+                LOGGER.exception("what was due now failed")
+        self.expired_count += self._keyspace.expire_due(EXPIRED_MAX)
+        self._trim()
+        executor.serve_ready()
+
+    # What is due
+
+    def key_expired(self, db_index: int, key: bytes) -> None:
+        """A key has reached its expiry: for the journal a deletion like any other."""
+        self._executor.effects.record(db_index, b"DEL", key)
+        self._context.notify(b"expired", key, db_index)
+
+    def moment_due(self, db_index: int, key: bytes, name: bytes | None) -> None:
+        """A moment noted for a group (expire, end, or wake a reader) or, without a name, for the
+        leases of a stream has come."""
+        self._context.session = None
+        self._context.db = self._keyspace.databases[db_index]
+        if name is None:
+            lease_moment(self._context, key)
+        else:
+            group_moment(self._context, key, name)
+
+    def _trim(self) -> None:
+        """Trim streams with entries that have become too old; what is more than a turn's work is
+        due again in the next one."""
+        left = TRIMMED_MAX
+        if not self._keyspace.may_delete:
+            return
+        self._context.session = None
+        while left > 0:
+            place = self._keyspace.calendar.take(self._context.now_ms)
+            if place is None:
+                break
+            db_index, key = place
+            self._context.db = self._keyspace.databases[db_index]
+            try:
+                left -= 1 + policy_moment(self._context, key)
+            except Exception:
+                LOGGER.exception("the policy of a stream could not be kept")
+
+    def retry_soon(self) -> None:
+        """The disk is full: try again a little later what may change nothing for this reason."""
+        if not self._retries:
+            self._retries = True
+            self._loop.call_later(ROOM_AGAIN_S, self._retry)
+
+    def _retry(self) -> None:
+        self._retries = False
+        self._executor.check_due()
+
+    # Freeing
+
+    def free_soon(self) -> None:
+        """Free released parts of large streams and databases between the next requests."""
+        self.is_freeing = True
+        self._loop.call_later(FREE_PAUSE_S, self.free_released)
+
+    def free_released(self) -> None:
+        """Free released objects for a short time."""
+        end_ns = self._executor.read_ns() + FREE_NS
+        self.is_freeing = False
+        while free_step(FREE_AT_ONCE):
+            if self._executor.read_ns() > end_ns:
+                self.free_soon()
+                return
+        if TO_FREE:
+            self.is_freeing = True
+            self._loop.call_later(FREE_AGAIN_S, self.free_released)

@@ -1,0 +1,46 @@
+"""`maxmemory` in the executor: a turn's work before a client's requests, and more in later turns.
+
+What the work is, and when commands that need memory are refused, is in server/monitor/eviction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.server.execution.executor import Executor
+    from millstream.server.monitor.eviction import Eviction
+
+
+class MemoryGuard:
+    """Brings used memory back within its limit, and notes whether commands need more than that."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._eviction: Eviction | None = None
+        self._is_scheduled = False
+
+    def limit_memory(self, eviction: Eviction) -> None:
+        """Keep within the limit of `eviction`, which may have changed."""
+        self._eviction = eviction
+        self._executor.memory_limit = eviction.limit_bytes
+        self.check_memory()
+
+    def check_memory(self) -> None:
+        """Do a turn's work, and another in the next turn while there is more: without a request, or
+        after a client's request that could not do all of it."""
+        self._is_scheduled = False
+        if self._eviction is None or self._executor.loading:
+            return
+        self._executor.recheck_limits()
+        self.make_room()
+        self._executor.schedule_tick()
+
+    def make_room(self) -> None:
+        """Do a turn's work."""
+        eviction = self._eviction
+        assert eviction is not None  # there is a limit
+        self._executor.admission.memory_full = eviction.make_room()
+        if eviction.goes_on and not self._is_scheduled:
+            self._is_scheduled = True
+            self._executor.loop.call_soon(self.check_memory)

@@ -1,0 +1,4 @@
+from millstream.server.execution.client_pause import Pause
+
+class RequestRunner:
+    pause: Pause | None
