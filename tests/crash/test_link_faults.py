@@ -135,6 +135,31 @@ def test_a_partition_without_an_error_at_either_end(replicas: Replicas) -> None:
         gate.close()
 
 
+def test_a_flipped_bit_and_a_lost_frame(replicas: Replicas) -> None:
+    """The link ends, and the replica continues with a partial sync."""
+    primary = replicas.start("a")
+    gate = Gate(replicas.servers["a"].port)
+    try:
+        replica = replicas.start("b", replicaof=f"127.0.0.1 {gate.port}")
+        wait_until(lambda: is_up(replica))
+        fill(primary, 5)
+        gate.replies.damage(b"a damaged value")
+        primary.xadd("s", {"n": "a damaged value"})
+        wait_until(lambda: facts(replica)["repl_link_errors"] == 1)
+        assert "checksum" in replicas.servers["b"].log
+        wait_until(has_same(primary, replica, "s"))
+        gate.replies.hold(b"a value that is cut off")
+        primary.xadd("s", {"n": "a value that is cut off"})
+        gate.replies.wait_held()
+        assert replica.xlen("s") == 6
+        gate.cut()
+        gate.replies.release()
+        wait_until(has_same(primary, replica, "s"))
+        assert facts(primary, "stats")["sync_full"] == 1  # at the beginning
+    finally:
+        gate.close()
+
+
 def test_a_full_disk_during_a_full_sync(replicas: Replicas, tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path / "disk", 3 * MEGABYTE)
     try:

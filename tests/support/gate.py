@@ -1,5 +1,5 @@
-"""A TCP proxy that holds back the bytes of one direction: a confirmation that never arrives, a
-reply that is lost, a connection that is open at one end only."""
+"""A TCP proxy that holds back or damages the bytes of one direction: a confirmation that never
+arrives, a reply that is lost, a connection that is open at one end only."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ class Direction:
         self._open.set()
         self._pattern = b""
         self._left_bytes: int | None = None
+        self._damaged = b""
+
+    def damage(self, pattern: bytes) -> None:
+        """Flip a bit of the next piece with `pattern`, in the pattern."""
+        self._damaged = pattern
+
+    def as_sent(self, data: bytes) -> bytes:
+        """A piece as it arrives."""
+        if not self._damaged or self._damaged not in data:
+            return data
+        place = data.index(self._damaged)
+        self._damaged = b""
+        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
     def hold(self, pattern: bytes = b"", after_bytes: int | None = None) -> None:
         """Hold back everything on a connection from a piece with `pattern` on, or everything on all
@@ -96,7 +109,7 @@ def _pass(reader: socket.socket, writer: socket.socket, direction: Direction) ->
     with suppress(OSError):
         while data := reader.recv(1 << 14):
             is_held = direction.pass_piece(data, is_held)
-            writer.sendall(data)
+            writer.sendall(direction.as_sent(data))
     for one in (reader, writer):
         with suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
