@@ -75,18 +75,29 @@ class GroupQueue:
                 empty_handed.add(waiter.read.kind)
 
 
-class KeyQueue:
-    """Who waits on one key; dicts keep the order of arrival."""
+NO_GROUPS: dict[bytes, GroupQueue] = {}
+"""The groups of a key on which no group's reader waits; never changed."""
 
-    __slots__ = ("groups", "plain")
 
-    def __init__(self) -> None:
-        self.plain: dict[Waiter, None] = {}
-        self.groups: dict[bytes, GroupQueue] = {}
+class KeyQueue(dict[Waiter, None]):
+    """Who waits on one key: the plain readers in order of arrival; readers of groups by group.
+
+    A dict without an initializer: a read of a thousand streams makes a thousand of these.
+    """
+
+    groups = NO_GROUPS
+
+    def has(self, waiter: Waiter) -> bool:
+        name = waiter.read.group
+        if name is None:
+            return waiter in self
+        return name in self.groups and waiter in self.groups[name].waiters
 
     def join_group(self, waiter: Waiter) -> None:
         name = waiter.read.group
         assert name is not None
+        if self.groups is NO_GROUPS:
+            self.groups = {}
         if name not in self.groups:
             self.groups[name] = GroupQueue()
         self.groups[name].add(waiter)
@@ -118,15 +129,16 @@ class Waiting:
     def add(self, client: Any, wait: Wait) -> Waiter:
         """File a blocked client under each key it waits on."""
         waiter = Waiter(client, wait)
-        is_plain, places = waiter.is_plain, waiter.places
-        keys = waiter.read.keys
-        for db_index, key in keys if len(keys) == 1 else dict.fromkeys(keys):
-            waiting = self._databases[db_index].waiting
+        is_plain, places, databases = waiter.is_plain, waiter.places, self._databases
+        for db_index, key in waiter.read.keys:
+            waiting = databases[db_index].waiting
             queue = waiting.get(key)
             if queue is None:
                 queue = waiting[key] = KeyQueue()
+            elif queue.has(waiter):
+                continue  # the request names the key twice
             if is_plain:
-                queue.plain[waiter] = None
+                queue[waiter] = None
             else:
                 queue.join_group(waiter)
             places.append((waiting, key, queue))
@@ -144,10 +156,10 @@ class Waiting:
             self.timed_count -= 1
         for waiting, key, queue in waiter.places:
             if waiter.is_plain:
-                del queue.plain[waiter]
+                del queue[waiter]
             else:
                 queue.leave_group(waiter)
-            if not (queue.plain or queue.groups):
+            if not (queue or queue.groups):
                 del waiting[key]
 
     def serve(self, db_index: int, key: bytes, attempt: Attempt) -> None:
@@ -155,9 +167,9 @@ class Waiting:
         queue: KeyQueue | None = self._databases[db_index].waiting.get(key)
         if queue is None:
             return
-        if queue.plain:
+        if queue:
             has_stream = isinstance(self._databases[db_index].get(key), Stream)
-            for waiter in list(queue.plain):
+            for waiter in list(queue):
                 if has_stream or not waiter.read.needs_stream:
                     attempt(waiter)
         for name in list(queue.groups):

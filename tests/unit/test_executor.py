@@ -295,14 +295,28 @@ def test_a_completion_is_timed_alone_only_if_it_releases_much() -> None:
     assert noted == ["fast-command"] * 2
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["XREAD BLOCK 0 STREAMS s s $ $", "XREADGROUP GROUP g c BLOCK 0 STREAMS s s > >"],
+)
+def test_a_read_that_names_a_key_twice_waits_once(line: str) -> None:
+    in_process = InProcessServer()
+    reader, writer = in_process.player(), in_process.player()
+    writer.call("XGROUP CREATE s g $ MKSTREAM")
+    reader.send(line)
+    assert in_process.executor.blocked_count == 1
+    writer.call("XADD s * f v")
+    assert reader.read()
+    assert in_process.executor.blocked_count == 0
+    assert in_process.keyspace.databases[0].waiting == {}
+
+
 def test_a_fault_in_a_waiting_read_is_not_the_appenders() -> None:
     in_process = InProcessServer()
     reader, writer = closing(in_process), closing(in_process)
     in_process.executor.feed(reader, request("TREAD", "s", "", "1", "BLOCK", "0"))
     in_process.settle()
-    (waiter,) = [
-        w for queue in in_process.keyspace.databases[0].waiting.values() for w in queue.plain
-    ]
+    (waiter,) = [w for queue in in_process.keyspace.databases[0].waiting.values() for w in queue]
 
     class Broken:
         keys = waiter.read.keys
