@@ -33,8 +33,7 @@ class RowEncoder:
     def __init__(
         self,
         rows: int,
-        key: bytes | None,
-        keys: Column | None,
+        key: bytes | Column,
         ids: Column | None,
         columns: Sequence[Column],
         fields: Column | None = None,

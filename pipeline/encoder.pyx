@@ -242,19 +242,21 @@ cdef class Request:
 cdef class RowEncoder:
     """Makes the requests for `rows` rows: call `next` until it returns None.
 
-    The stream is `key` or the row's text in `keys`. The entry's ID is the row's text in `ids`;
+    The stream is `key` or, if that is a column, the row's text in it. The entry's ID is the row's text in `ids`;
     without `ids`, the entry is number `first_seq` + row of `producer`. The fields are the `columns`
     whose value is not null. With `fields`, a column of INT32, `columns` are a column of names and a
     column of values, and `fields` has the end of each row in them. RowFault names a row that cannot
     become an entry.
     """
 
-    def __cinit__(self, Py_ssize_t rows, key, Column keys, Column ids, columns, Column fields=None,
+    def __cinit__(self, Py_ssize_t rows, key, Column ids, columns, Column fields=None,
                   bytes producer=b"", uint64_t first_seq=0):
         cdef Column column
         self.rows = rows
-        self.key = key
-        self.keys = keys
+        if isinstance(key, Column):
+            self.keys = key
+        else:
+            self.key = key
         self.ids = ids
         self.columns = list(columns)
         self.fields = fields

@@ -112,9 +112,9 @@ class Layout:
     def encoder(self, batch: pa.RecordBatch, producer: bytes, first_seq: int) -> RowEncoder:
         """An encoder for the batch's rows. Rows without IDs are numbered from `first_seq`."""
         ids = _column(batch.column("id")) if self.has_id else None
-        keys = _column(batch.column("key")) if self.key is None else None
+        key = _column(batch.column("key")) if self.key is None else self.key
         columns, ends = self._field_columns(batch)
-        return RowEncoder(batch.num_rows, self.key, keys, ids, columns, ends, producer, first_seq)
+        return RowEncoder(batch.num_rows, key, ids, columns, ends, producer, first_seq)
 
     def _field_columns(self, batch: pa.RecordBatch) -> tuple[list[Column], Column | None]:
         """The columns of values; or the columns of names and of values, with the end of each

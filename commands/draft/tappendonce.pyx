@@ -394,7 +394,7 @@ cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name,
     if sent_before == count:
         return 0
     make_room(ctx, key, stream.producers, producer)
-    append_rest(ctx, args, key, stream, &sent, count - sent_before, producer, last_seq)
+    append_rest(ctx, args, key, stream, &sent, producer, last_seq)
     return after_appends(ctx, key, stream, count - sent_before)
 
 
@@ -403,36 +403,37 @@ cdef inline int put_counted(Context ctx, Stream stream, const NewEntry* entry) e
     return ctx.count_change(None, None, 1)
 
 
-cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, NewEntry* sent, int64_t count,
+cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, NewEntry* sent,
                      bytes producer, last_seq) except -1:
-    """Append an entry and those after it, `count` in all, the last one numbered `last_seq`. Each
-    effect is recorded when the entry after it is there, so that the last one, wherever it stops,
-    can tell the producer's number."""
+    """Append an entry and those after it, up to the one numbered `last_seq`. Each effect is recorded
+    when the entry after it is there, so that the last one, wherever it stops, can tell the
+    producer's number."""
     cdef NewEntry entry
     cdef NewEntry recorded
     cdef uint64_t number = 0
     cdef bytes key_bytes = ctx.db.key_of(key)
-    cdef int64_t done = 0
+    cdef uint64_t last = last_seq
+    cdef bint some = False
     before = stream.producers.put(producer, last_seq)
     try:
         while True:
             entry = sent[0]
             new_id(ctx, stream, &entry.id)
             put_counted(ctx, stream, &entry)
-            if done:
+            if some:
                 ctx.effects.append(ctx.db.index, key_bytes, recorded.id.ms, recorded.id.seq,
                                    recorded.items, recorded.count)
             recorded = entry
             number = sent.id.seq
-            done += 1
-            if done == count:
+            some = True
+            if number == last:
                 break
             take_sent(args, True, sent)
     except BaseException:
-        stream.producers.put_back(producer, number if done else before)
+        stream.producers.put_back(producer, number if some else before)
         raise
     finally:
-        if done:
+        if some:
             ctx.effects.append_once(ctx.db.index, key_bytes, recorded.id, producer, number,
                                     recorded.items, recorded.count)
     return 0

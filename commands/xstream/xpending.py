@@ -123,11 +123,9 @@ def _record_claim(
     delivery_ms: int,
     count: bytes,
     claimed: list[EntryId],
-    gone: list[EntryId],
 ) -> None:
-    """Record what was claimed, all of it as one effect. What the stream no longer has is no longer
-    pending. `count` is how often a claimed entry counts as delivered: a number, `+` for once more,
-    `=` for as often as before."""
+    """Record what was claimed, all of it as one effect. `count` is how often a claimed entry counts
+    as delivered: a number, `+` for once more, `=` for as often as before."""
     if claimed:
         effect = (b"CLAIM", key, group.name, consumer.name, ctx.steady_ms, delivery_ms, count)
         change_entries(ctx, effect, claimed, None, len(claimed))
@@ -135,7 +133,6 @@ def _record_claim(
             ctx.keyspace.redelivered_claimed += len(claimed)
     else:
         note_seen(ctx, key, group, consumer)
-    drop_gone(ctx, key, group, gone)
 
 
 # ---------------------------------------------------------------- XCLAIM
@@ -176,7 +173,8 @@ def xclaim(ctx: Context, args: Args) -> list[Raw] | list[Id]:
             *(options.force, len(ids), claimed, gone),
         )
     finally:
-        _record_claim(ctx, key, group, consumer, delivery_ms, count, claimed, gone)
+        _record_claim(ctx, key, group, consumer, delivery_ms, count, claimed)
+        drop_gone(ctx, key, group, gone)
     used(ctx, key, group)
     if options.just_id:
         return [Id(*entry_id) for entry_id in claimed]
@@ -292,7 +290,8 @@ def xautoclaim(ctx: Context, args: Args) -> Several | list[object]:
                 break
             start = _above(ids[-1])
     finally:
-        _record_claim(ctx, key, group, consumer, ctx.steady_ms, delivery_count, claimed, gone)
+        _record_claim(ctx, key, group, consumer, ctx.steady_ms, delivery_count, claimed)
+        drop_gone(ctx, key, group, gone)
     used(ctx, key, group)
     gone_ids = [Id(*entry_id) for entry_id in gone]
     if just_id:
