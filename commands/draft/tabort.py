@@ -1,15 +1,15 @@
 """TABORT and TRENEW: giving reservations up, and keeping them longer.
 
 An ID that is given up is not used again: the position passes it as if an entry without content were
-there. A lease that is over does the same as TABORT (commands/engine/settling).
+there. A lease that is over does the same as TABORT (commands/engine/lifecycle).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.commands.engine.lifecycle import give_up, live_held, renew
 from millstream.commands.engine.restrictions import BAD_LEASE, LEASE_MAX_MS, take_writer
-from millstream.commands.engine.settling import give_up, live_held, renew
 from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES, effect
 from millstream.commands.table.registry import command

@@ -12,7 +12,7 @@ over a crash, so it writes down a moment a second ahead (the effect CLOCK) befor
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
-from millstream.commands.engine.settling cimport live_held
+from millstream.commands.engine.lifecycle cimport live_held
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES

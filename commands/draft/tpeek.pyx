@@ -12,7 +12,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr
 
 from millstream.commands.engine.ranges cimport EntryRange, has_gap
-from millstream.commands.engine.settling cimport live_held
+from millstream.commands.engine.lifecycle cimport live_held
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, make_raw

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.commands.engine.lifecycle import live_held
 from millstream.commands.engine.listings import FEW, named_rows
 from millstream.commands.engine.restrictions import take_writer
-from millstream.commands.engine.settling import live_held
 from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import BlockedRead, LongReply, Several, Wait
 from millstream.commands.table.registry import command

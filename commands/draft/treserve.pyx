@@ -11,7 +11,7 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from millstream.commands.engine.appending cimport new_id
-from millstream.commands.engine.settling cimport live_held, release
+from millstream.commands.engine.lifecycle cimport live_held, release
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport Encodable

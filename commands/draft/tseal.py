@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.commands.engine.lifecycle import live_held
 from millstream.commands.engine.restrictions import sealed_error
-from millstream.commands.engine.settling import live_held
 from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.replies import OK

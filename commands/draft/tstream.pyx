@@ -20,7 +20,7 @@ from millstream.commands.engine.ranges cimport (
     EntryRange, has_gap, make_range, put_info, take_end, take_limit, take_start,
 )
 from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
-from millstream.commands.engine.group_lifecycle cimport (
+from millstream.commands.engine.lifecycle cimport (
     is_refused, live_group, new_group, put_off, read_effects_most, used,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil

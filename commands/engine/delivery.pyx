@@ -12,7 +12,7 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.group_replies cimport entries_up_to, idle_of, put_idle
-from millstream.commands.engine.group_lifecycle cimport change_pending, id_words, live_group, used
+from millstream.commands.engine.lifecycle cimport change_pending, id_words, live_group, used
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id

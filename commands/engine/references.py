@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.engine.appending import evict_to
-from millstream.commands.engine.group_lifecycle import (
+from millstream.commands.engine.lifecycle import (
     change_entries,
     change_pending,
     live_group,
@@ -19,7 +19,7 @@ from millstream.commands.engine.group_lifecycle import (
 )
 from millstream.commands.runtime.applying import id_of, stream_of
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES, effect
-from millstream.storage.streams.acked_trim import unheld
+from millstream.storage.streams.retention import unheld
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args

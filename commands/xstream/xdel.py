@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.engine.group_lifecycle import (
+from millstream.commands.engine.lifecycle import (
     change_entries,
     change_pending,
     live_group,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.engine.group_lifecycle import (
+from millstream.commands.engine.lifecycle import (
     checked_consumer_name,
     end_group,
     live_group,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.draft.tpolicy import policy_reply
-from millstream.commands.engine.group_lifecycle import live_group
 from millstream.commands.engine.group_replies import shown_count
+from millstream.commands.engine.lifecycle import live_group, live_held
 from millstream.commands.engine.listings import (
     consumers_reply,
     full_groups_reply,
@@ -19,7 +19,6 @@ from millstream.commands.engine.listings import (
     live_group_count,
 )
 from millstream.commands.engine.ranges import first_entries
-from millstream.commands.engine.settling import live_held
 from millstream.commands.runtime.replies import MapHead, Raw, Several
 from millstream.commands.table.containers import Container
 from millstream.commands.table.registry import command

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.engine.delivery import drop_gone
 from millstream.commands.engine.entries_by_id import entries_by_id
-from millstream.commands.engine.group_lifecycle import (
+from millstream.commands.engine.group_replies import pending_range
+from millstream.commands.engine.lifecycle import (
     asking_consumer,
     change_entries,
     checked_consumer_name,
@@ -23,7 +24,6 @@ from millstream.commands.engine.group_lifecycle import (
     take_group,
     used,
 )
-from millstream.commands.engine.group_replies import pending_range
 from millstream.commands.engine.listings import pending_summary
 from millstream.commands.engine.ranges import take_end_id, take_start_id
 from millstream.commands.runtime.replies import ArrayHead, Raw, Several

@@ -22,7 +22,7 @@ from millstream.commands.runtime.replies cimport BlockedRead, LongReply, make_ra
 from millstream.commands.xstream.xread cimport (
     check_limits, no_limits, put_key, take_read_limit,
 )
-from millstream.commands.engine.group_lifecycle cimport (
+from millstream.commands.engine.lifecycle cimport (
     asking_consumer, checked_consumer_name, is_refused, live_group, new_consumer, note_seen, put_off, read_effects_most,
     used,
 )

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millstream.commands.engine.appending import policy_moment
-from millstream.commands.engine.group_lifecycle import group_moment
-from millstream.commands.engine.settling import lease_moment
+from millstream.commands.engine.lifecycle import group_moment, lease_moment
 from millstream.server.execution.timers import Ticker
 from millstream.storage.blocks.lazyfree import TO_FREE, free_step
 from millstream.storage.streams.retention_schedule import NEVER

@@ -6,3 +6,9 @@ def due_moment_ms(stream: Stream) -> int | None: ...
 def cut_of(
     stream: Stream, now_ms: int, blocks_max: int = 0xFFFFFFFF
 ) -> tuple[tuple[int, int] | str | None, bool]: ...
+def unheld(
+    stream: Stream,
+    keep: int | None = None,
+    minid: tuple[int, int] | None = None,
+    limit: int = 0,
+) -> tuple[list[tuple[int, int]], int]: ...

@@ -24,7 +24,7 @@ from tests.support.resp import Error, Reply
 from tests.unit.models import EntryId, StreamModel
 
 from millstream.errors import INVALID_ID, WRONG_TYPE
-from millstream.storage.streams.acked_trim import unheld
+from millstream.storage.streams.retention import unheld
 from millstream.storage.streams.testing import check_stream
 
 NODE_ENTRIES = 3

@@ -1,7 +1,8 @@
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.commands.runtime.context cimport Context
 from millstream.storage.streams.group cimport Consumer, Group
+from millstream.storage.streams.held cimport Held
 from millstream.storage.streams.stream cimport Stream
 
 cdef enum:
@@ -23,3 +24,7 @@ cdef bint is_refused(Context ctx, list keys, bytes name) except -1
 cdef int put_off(Context ctx, list keys, bytes name) except -1
 cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept
 cpdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1
+cpdef Held live_held(Context ctx, bytes key, Stream stream)
+cdef int release(Context ctx, bytes key, Stream stream, Held held, uint64_t before) except -1
+cpdef int give_up(Context ctx, bytes key, Stream stream, list reservations) except -1
+cpdef int renew(Context ctx, bytes key, Held held, list reservations, uint32_t lease_ms) except -1

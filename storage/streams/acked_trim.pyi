@@ -1,8 +1,0 @@
-from millstream.storage.streams.stream import Stream
-
-def unheld(
-    stream: Stream,
-    keep: int | None = None,
-    minid: tuple[int, int] | None = None,
-    limit: int = 0,
-) -> tuple[list[tuple[int, int]], int]: ...
