@@ -377,7 +377,7 @@ class Server:
     def sync_soon(self) -> None:
         self.persistence.sync_soon()
 
-    def look_at_waits(self) -> None:
+    def check_waits(self) -> None:
         """End the waits for frames that are on the disk, or on replicas, by now."""
         for wait in list(self.waits.values()):
             client = self.clients.get(wait.client_id)

@@ -101,7 +101,7 @@ class Settings:
         self._server.persistence.set_appendonly(wanted)
         self._server.replication.journal_switched()
         if not wanted:
-            self._server.look_at_waits()
+            self._server.check_waits()
 
     def _set_events(self, letters: str) -> None:
         """notify-keyspace-events: without K or E there is no channel, so nothing is recorded."""

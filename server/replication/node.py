@@ -85,5 +85,5 @@ class Node(Protocol):
     def deliver(self, channel: bytes, message: bytes) -> None:
         """Pass a message of the primary's channels to the subscribers here."""
 
-    def look_at_waits(self) -> None:
+    def check_waits(self) -> None:
         """More is on the disk, or on replicas, than before: end the waits for it."""

@@ -88,12 +88,12 @@ class Replication:
         self.feeds.tick_second(self.node.now_ms())
         self.failover.check_candidates()
         self.restrictions.update()
-        self.node.look_at_waits()
+        self.node.check_waits()
 
     def on_synced(self) -> None:
         if self.following is not None:
             self.following.acknowledge()
-        self.node.look_at_waits()
+        self.node.check_waits()
 
     def journal_switched(self) -> None:
         """appendonly was switched on or off."""
@@ -350,7 +350,7 @@ class Replication:
         feed = client.feed
         if feed is not None:
             feed.acknowledge(applied, synced, frame_bytes, self.node.steady_ms())
-            self.node.look_at_waits()
+            self.node.check_waits()
             if self.failover.is_under_way:
                 self.node.loop.call_soon(self.failover.check_acknowledged)
             self.restrictions.replica_acknowledged()

@@ -263,7 +263,7 @@ class FleetNode:
     def deliver(self, channel: bytes, message: bytes) -> None:
         pass
 
-    def look_at_waits(self) -> None:
+    def check_waits(self) -> None:
         for wait in list(self.waits.values()):
             client = self.clients.get(wait.client_id)
             if client is not None and wait.is_over(self):
