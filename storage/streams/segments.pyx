@@ -194,7 +194,7 @@ cdef class Run(Slot):
         memory."""
         if count == 0:
             return 0
-        evict_below(self.entries, first.ms, first.seq, True)
+        evict_below(self.entries, first, True)
         self.id = first
         self.size_bytes -= size_bytes
         while self.writers is not None and <uint64_t>len(self.writers) > self.entries.length:

@@ -12,7 +12,7 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
 cimport cython
 
-from millstream.entry_id cimport id_less
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.pages cimport Place, no_place, view_block
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
@@ -76,7 +76,8 @@ cdef class Stream(EntryLog):
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
         """Evict every entry with an id below ms-seq; returns how many."""
         # A policy by bytes wants them counted off with every trim.
-        return evict_below(self, ms, seq, self.policy is None or self.policy.max_bytes == 0)
+        return evict_below(
+            self, EntryId(ms, seq), self.policy is None or self.policy.max_bytes == 0)
 
     def evict(self, uint64_t ms, uint64_t seq) -> int:
         """`evict_before` for callers in Python."""
@@ -93,7 +94,7 @@ cdef class Stream(EntryLog):
 
     def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
         """Delete one entry (XDEL); False when there is none with this id."""
-        return delete_entry(self, ms, seq)
+        return delete_entry(self, EntryId(ms, seq))
 
     def boundary_by_nodes(self, keep, minid, uint64_t limit, bint partly=False):
         """The first id (ms, seq) that stays when whole nodes go, as `nodes.boundary_by_nodes` finds

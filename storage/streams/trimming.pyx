@@ -28,83 +28,82 @@ cdef int EVICTED_FEW = 32
 
 # ---------------------------------------------------------------- eviction from the head
 
-cdef uint64_t evict_below(EntryLog log, uint64_t ms, uint64_t seq,
-                          bint at_once) except? 0xffffffffffffffff:
-    """Evict every entry with an id below ms-seq; returns how many. at_once: many blocks may go at
+cdef uint64_t evict_below(EntryLog log, EntryId first, bint at_once) except? 0xffffffffffffffff:
+    """Evict every entry with an id below `first`; returns how many. at_once: many blocks may go at
     once, which leaves them in the totals of blocks and bytes until they are freed."""
     cdef uint64_t evicted = 0
     cdef Place place
     cdef View view
-    if not id_less(log.head_ms, log.head_seq, ms, seq):
+    if not id_less(log.head_ms, log.head_seq, first.ms, first.seq):
         return 0
     if at_once:
-        evicted = cut_before(log, ms, seq)
+        evicted = cut_before(log, first)
     place = log.head_place()
     while place.page != NULL:
         view_block(place, &view)
-        if not id_less(view.first_ms, view.first_seq, ms, seq):
+        if not id_less(view.first_ms, view.first_seq, first.ms, first.seq):
             break
-        evicted += evict_in(log, &view, ms, seq)
+        evicted += evict_in(log, &view, first)
         if log.head_gone < view.live:
             break
         log.head_gone = 0
         log.sealed.drop_head()
         place = log.head_place()
     if place.page == NULL and log.has_tail() and id_less(
-            log.tail.first_ms, log.tail.first_seq, ms, seq):
+            log.tail.first_ms, log.tail.first_seq, first.ms, first.seq):
         log.tail.view(&view)
-        evicted += evict_in(log, &view, ms, seq)
+        evicted += evict_in(log, &view, first)
         if log.head_gone == view.live:
             log.head_gone = 0
             log.tail.reset()
-    log.head_ms = ms
-    log.head_seq = seq
+    log.head_ms = first.ms
+    log.head_seq = first.seq
     log.length -= evicted
     log.entries_evicted += evicted
     return evicted
 
 
-cdef uint64_t cut_before(EntryLog log, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
-    """Take many whole blocks below ms-seq away at once, without a look at each, and free them
+cdef uint64_t cut_before(EntryLog log, EntryId first) except? 0xffffffffffffffff:
+    """Take many whole blocks below `first` away at once, without a look at each, and free them
     later where that may be. Returns how many entries that were not hidden went."""
     cdef uint64_t rank
     cdef uint64_t gone
     cdef Place place = no_place()
     cdef View view
     if log.sealed is not None:
-        place = log.sealed.seek(ms, seq, &rank)
+        place = log.sealed.seek(first.ms, first.seq, &rank)
     if place.page == NULL or rank < CUT_MIN or not is_deferring():
         return 0
     view_block(place_before(place), &view)
-    note_evicted(log, &view, ms, seq)
+    note_evicted(log, &view, first)
     discard_part(log.sealed.cut_before(place))
     gone = rank - log.head_gone
     log.head_gone = 0
     return gone
 
 
-cdef int note_evicted(EntryLog log, View* view, uint64_t ms, uint64_t seq) noexcept:
-    """The last entry of a block below ms-seq goes."""
+cdef int note_evicted(EntryLog log, View* view, EntryId first) noexcept:
+    """The last entry of a block below `first` goes."""
     cdef Entry entry
-    if view_last_live_before(view, ms, seq, &entry) and id_less(
+    if view_last_live_before(view, first.ms, first.seq, &entry) and id_less(
             log.max_evicted_ms, log.max_evicted_seq, entry.ms, entry.seq):
         log.max_evicted_ms = entry.ms
         log.max_evicted_seq = entry.seq
     return 0
 
 
-cdef uint64_t evict_in(EntryLog log, View* view, uint64_t ms, uint64_t seq) noexcept:
-    """Hide the entries of the first block below ms-seq; returns how many more than before."""
+cdef uint64_t evict_in(EntryLog log, View* view, EntryId first) noexcept:
+    """Hide the entries of the first block below `first`; returns how many more than before."""
     cdef uint64_t before = log.head_gone
-    if view.live == view.count and evict_few(log, view, ms, seq):
+    if view.live == view.count and evict_few(log, view, first):
         return log.head_gone - before
-    log.head_gone = view_live_before(view, ms, seq)
+    log.head_gone = view_live_before(view, first.ms, first.seq)
     if log.head_gone > before:
-        note_evicted(log, view, ms, seq)
+        note_evicted(log, view, first)
     return log.head_gone - before
 
 
-cdef bint evict_few(EntryLog log, View* view, uint64_t ms, uint64_t seq) noexcept:
+cdef bint evict_few(EntryLog log, View* view, EntryId first) noexcept:
     """As `evict_in`, for a few entries of a block of which none was deleted; False, with nothing
     done, when there are more. A trim after each append evicts one entry at a time."""
     cdef Cursor cursor
@@ -113,7 +112,7 @@ cdef bint evict_few(EntryLog log, View* view, uint64_t ms, uint64_t seq) noexcep
     cursor_to_index(&cursor, view, <uint32_t>gone)
     for _ in range(EVICTED_FEW):
         if not cursor_next(&cursor, view) or not id_less(
-                cursor.entry.ms, cursor.entry.seq, ms, seq):
+                cursor.entry.ms, cursor.entry.seq, first.ms, first.seq):
             break
         last.ms = cursor.entry.ms
         last.seq = cursor.entry.seq
@@ -201,31 +200,31 @@ cdef Py_ssize_t evict_in_block(EntryLog log, Place place, list ids, Py_ssize_t s
     return end - start
 
 
-cdef bint delete_entry(EntryLog log, uint64_t ms, uint64_t seq) except -1:
+cdef bint delete_entry(EntryLog log, EntryId entry_id) except -1:
     """Delete one entry (XDEL); False when there is none with this id."""
     cdef Place place
-    if id_less(ms, seq, log.head_ms, log.head_seq):
+    if id_less(entry_id.ms, entry_id.seq, log.head_ms, log.head_seq):
         return False
-    if log.is_in_tail(ms, seq):
-        if not log.tail.delete(ms, seq):
+    if log.is_in_tail(entry_id.ms, entry_id.seq):
+        if not log.tail.delete(entry_id.ms, entry_id.seq):
             return False
         clear_empty_tail(log)
     else:
         if log.sealed is None:
             return False
-        place = log.sealed.seek(ms, seq, NULL)
-        if place.page == NULL or not delete_in(log, place, ms, seq):
+        place = log.sealed.seek(entry_id.ms, entry_id.seq, NULL)
+        if place.page == NULL or not delete_in(log, place, entry_id):
             return False
     log.length -= 1
     log.entries_deleted += 1
-    if id_less(log.max_deleted_ms, log.max_deleted_seq, ms, seq):
-        log.max_deleted_ms = ms
-        log.max_deleted_seq = seq
+    if id_less(log.max_deleted_ms, log.max_deleted_seq, entry_id.ms, entry_id.seq):
+        log.max_deleted_ms = entry_id.ms
+        log.max_deleted_seq = entry_id.seq
     return True
 
 
-cdef bint delete_in(EntryLog log, Place place, uint64_t ms, uint64_t seq) except -1:
-    cdef Block block = block_at(place).without(ms, seq)
+cdef bint delete_in(EntryLog log, Place place, EntryId entry_id) except -1:
+    cdef Block block = block_at(place).without(entry_id.ms, entry_id.seq)
     if block is None:
         return False
     put_back(log, place, block)
