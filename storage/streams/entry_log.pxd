@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Output, Slice
@@ -18,6 +19,7 @@ cdef struct Walk:
     Cursor cursor
 
 
+@cython.no_gc  # here, too: otherwise Stream, in another module, would have a collector's header
 cdef class EntryLog:
     # What every append touches stands together: with very many streams each line of the cache
     # counts.

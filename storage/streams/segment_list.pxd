@@ -1,9 +1,11 @@
+cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId
 from millstream.storage.streams.segments cimport Run, Slot
 
 
+@cython.no_gc  # here, too, for Held
 cdef class SegmentList:
     cdef list segments
     cdef Py_ssize_t first  # where the segments begin; what is before it is gone

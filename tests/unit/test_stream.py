@@ -7,6 +7,7 @@ stream loaded from a capture goes on as the original would.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -40,6 +41,7 @@ from tests.unit.models import (
 )
 
 from millstream.storage.blocks.block import Block
+from millstream.storage.streams.held import Held
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import (
     BlockWriter,
@@ -630,3 +632,9 @@ def test_a_stream_of_one_entry_stays_small() -> None:
     measured, claimed = map(float, result.stdout.split())
     assert measured < 1000
     assert measured / 2 < claimed < measured * 2, "memory_bytes is far from what it takes"
+
+
+def test_the_garbage_collector_does_not_track_streams() -> None:
+    """Its header would be 16 bytes of each, and each of its runs would look at all streams."""
+    assert not gc.is_tracked(Stream(1))
+    assert not gc.is_tracked(Held())
