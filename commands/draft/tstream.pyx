@@ -354,14 +354,14 @@ cdef class GroupRead(BlockedRead):
             return None
         # What is delivered again is listed, and again where it is gone or expires with that.
         most = read_effects_most(
-            self.key, group, b"", 2 * min(self.limit, group.pending_count) if due else 0)
+            self.key, group, b"", 2 * min(self.limit, group.pendings.count) if due else 0)
         if first:
             ctx.effects.require(most)
         elif not ctx.effects.has_room(most):
             put_off(ctx, self.keys, self.group)
             return None
         out = Output()
-        out.begin_array(&head, 2 + min(self.limit, stream.length + group.pending_count))
+        out.begin_array(&head, 2 + min(self.limit, stream.length + group.pendings.count))
         if self.with_info:
             put_info(out, stream, ctx.session.resp)
             lead = 1

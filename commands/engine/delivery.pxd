@@ -5,7 +5,9 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.group cimport Consumer, Group, Pending
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport Pending
 from millstream.storage.streams.stream cimport Stream
 
 

@@ -18,9 +18,11 @@ from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.encode cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.streams.group cimport (
-    NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt,
-)
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.due_index cimport expires_ms
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport NO_POLICY, UNOWNED, Pending, PendingAt
+from millstream.storage.streams.pending_chunks cimport find_pending
 from millstream.storage.streams.stream cimport Stream, Walk
 
 cdef extern from "Python.h":
@@ -337,7 +339,7 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
         for ms, seq in taken[shown.count:]:
             if is_full(out, room):
                 break
-            record = group.find(ms, seq, &at)
+            record = find_pending(group.pendings, ms, seq, &at)
             stream.find(ms, seq, &view, &entry)
             start_size = out.size
             encode_entry(out, &view, &entry, &id_text)
@@ -352,7 +354,7 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
         ctx.count_change(key, None, 1)
         record_claim(ctx, key, group, consumer, ctx.steady_ms, b"+", shown)
         for i in range(shown.count):
-            record = group.find(shown.items[i].ms, shown.items[i].seq, &at)
+            record = find_pending(group.pendings, shown.items[i].ms, shown.items[i].seq, &at)
             group.transfer(&at, consumer.index, ctx.steady_ms, one_more(group.deliveries(record)))
             group.note_again(shown.items[i].ms, shown.items[i].seq, ctx.steady_ms, ctx.steady_ms)
         consumer.active_ms = ctx.steady_ms
@@ -470,12 +472,12 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     ctx.count_change(key, None, 1 if taken else 0)
     ctx.keyspace.redelivered_due += len(again)
     for ms, seq in again:
-        record = group.find(ms, seq, &at)
+        record = find_pending(group.pendings, ms, seq, &at)
         group.redeliver(record, &at, ctx.steady_ms, policy, change)
         group.note_again(ms, seq, ctx.steady_ms, ctx.steady_ms)
         # A shorter expire-ms than has already passed: delivered this once more, then dropped.
-        record = group.find(ms, seq, &at)
-        if group.expires_ms(record) <= ctx.steady_ms:
+        record = find_pending(group.pendings, ms, seq, &at)
+        if expires_ms(group.pendings, record) <= ctx.steady_ms:
             dropped.append((ms, seq))
     if dropped:
         change_pending(ctx, b"ACK", key, group.name, dropped, 0)

@@ -3,7 +3,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from millstream.commands.runtime.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.group cimport Chunk, Consumer, Group, Pending, PendingAt, SharedPending
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport Chunk, Pending, PendingAt
+from millstream.storage.streams.pending_chunks cimport SharedPending
 from millstream.storage.streams.shared_groups cimport SharedGroups, SharedMembers
 from millstream.storage.streams.stream cimport Stream
 
@@ -31,6 +34,7 @@ cdef class PendingRange(Encodable):
     cdef Consumer owner
     # By number, and the counts that have no room in a record: the group's, or copies.
     cdef list consumers
+    cdef bint has_idle_bounds
     cdef dict large_counts
     cdef bint is_long
 

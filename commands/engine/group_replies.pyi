@@ -1,5 +1,6 @@
 from millstream.commands.runtime.replies import Encodable, Sliced
-from millstream.storage.streams.group import Consumer, Group
+from millstream.storage.streams.consumers import Consumer
+from millstream.storage.streams.group import Group
 from millstream.storage.streams.shared_groups import SharedGroups, SharedMembers
 from millstream.storage.streams.stream import Stream
 

@@ -13,9 +13,11 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output, format_u64, put_nil, put_null_array
 from millstream.entry_id cimport EntryId, id_less
-from millstream.storage.streams.group cimport (
-    IDLE, UNOWNED, Chunk, Consumer, Group, Pending, PendingAt, deliveries_of,
-)
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport IDLE, UNOWNED, Chunk, Pending, PendingAt
+from millstream.storage.streams.pending_chunks cimport first_pending, share_chunks
+from millstream.storage.streams.pending_list cimport deliveries_of
 from millstream.storage.streams.shared_groups cimport (
     GroupRow, MemberRow, SharedGroups, SharedMembers,
 )
@@ -64,6 +66,8 @@ def pending_range(Group group not None, start, end, int64_t limit, int64_t min_i
     made.latest_ms = MAX if min_idle_ms <= 0 else max(<int64_t>now_ms - min_idle_ms, 0)
     made.consumers = group.members()
     made.large_counts = group.large_counts()
+    # The bounds leave out entries that a claim has found deleted, but they are still pending.
+    made.has_idle_bounds = not group.pendings.has_gone
     made.owner = owner
     return made
 
@@ -77,9 +81,9 @@ cdef class PendingRange(Encodable):
         cdef ArrayHead head
         if self.is_empty():
             return out.put_head(c'*', 0)
-        out.begin_array(&head, min(self.limit, self.group.pending_count))
+        out.begin_array(&head, min(self.limit, self.group.pendings.count))
         self.begin(&search)
-        self.group.first_at_least(self.start.ms, self.start.seq, &search.at)
+        first_pending(self.group.pendings, self.start.ms, self.start.seq, &search.at)
         self.look(&search, self.group.pendings.chunks, self.group.pendings.chunk_count, LOOKS_AT_ONCE, out,
                   PY_SSIZE_T_MAX)
         self.group.pendings.work_counter += search.looks
@@ -94,7 +98,7 @@ cdef class PendingRange(Encodable):
 
     cdef bint is_empty(self) noexcept:
         """Whether it takes no look to know that there is nothing."""
-        return self.limit == 0 or self.group.idle_bound() > self.latest_ms or (
+        return self.limit == 0 or (self.has_idle_bounds and self.group.idle_bound() > self.latest_ms) or (
             self.owner is not None and self.owner.pending == 0)
 
     cdef bint takes_all(self) noexcept:
@@ -132,7 +136,7 @@ cdef class PendingRange(Encodable):
         only counted."""
         cdef const Pending* record
         cdef uint32_t i = search.at.index
-        if chunk.bounds[IDLE] > self.latest_ms:
+        if self.has_idle_bounds and chunk.bounds[IDLE] > self.latest_ms:
             search.looks += SKIPPED_LOOKS
             i = chunk.used
         while i < chunk.used:
@@ -177,9 +181,9 @@ cdef class PendingRange(Encodable):
         cdef PendingAt at
         made.asked = self
         self.begin(&made.search)
-        self.group.first_at_least(self.start.ms, self.start.seq, &at)
+        first_pending(self.group.pendings, self.start.ms, self.start.seq, &at)
         made.first_index = made.search.at.index = at.index
-        made.shared = self.group.share_chunks(at.chunk, self.chunks_from(at))
+        made.shared = share_chunks(self.group.pendings, at.chunk, self.chunks_from(at))
         made.counting = True
         self.is_long = False
         self.consumers = list(self.consumers)
@@ -193,8 +197,8 @@ cdef class PendingRange(Encodable):
         cdef PendingAt last
         cdef uint32_t place
         cdef uint64_t found = 0
-        self.group.first_at_least(self.end.ms, self.end.seq, &last)
-        if self.takes_all() and self.limit < self.group.pending_count:
+        first_pending(self.group.pendings, self.end.ms, self.end.seq, &last)
+        if self.takes_all() and self.limit < self.group.pendings.count:
             for place in range(at.chunk, last.chunk):
                 found += self.group.pendings.chunks[place].used
                 if found >= self.limit + at.index:
@@ -352,14 +356,14 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
     offset.seq = group.offset_seq
     if not ends.find_lag(offset, group.entries_read, &lag):
         lag = UNKNOWN
-    if group.pending_count:
-        record = group.first_at_least(0, 0, &at)
+    if group.pendings.count:
+        record = first_pending(group.pendings, 0, 0, &at)
     if record != NULL:
         oldest_ms = record.ms
     if stream.has_newer(offset.ms, offset.seq) and first_after(stream, offset, &entry) and (
             oldest_ms == UNKNOWN or entry.ms < <uint64_t>oldest_ms):
         oldest_ms = entry.ms
-    return (group.consumer_count(), group.pending_count, offset.ms, group.entries_read, lag,
+    return (group.consumer_count(), group.pendings.count, offset.ms, group.entries_read, lag,
             oldest_ms, group.blocked_clients)
 
 
@@ -558,8 +562,8 @@ cdef class PendingSummary(Encodable):
         cdef const Chunk* chunk
         cdef Group group = self.group
         out.put_raw(b"*4\r\n", 4)
-        out.put_head(c':', group.pending_count)
-        if group.pending_count == 0:
+        out.put_head(c':', group.pendings.count)
+        if group.pendings.count == 0:
             put_nil(out, resp)
             put_nil(out, resp)
             return put_null_array(out, resp)

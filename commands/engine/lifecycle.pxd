@@ -1,7 +1,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.commands.runtime.context cimport Context
-from millstream.storage.streams.group cimport Consumer, Group
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.held cimport Held
 from millstream.storage.streams.stream cimport Stream
 

@@ -1,6 +1,7 @@
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
-from millstream.storage.streams.group import Consumer, Group
+from millstream.storage.streams.consumers import Consumer
+from millstream.storage.streams.group import Group
 from millstream.storage.streams.held import Held
 from millstream.storage.streams.segments import Slot
 from millstream.storage.streams.stream import Stream

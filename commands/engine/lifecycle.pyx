@@ -15,7 +15,8 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
 from millstream.encoding cimport Output
 from millstream.ids cimport make_id
-from millstream.storage.streams.group cimport Consumer, Group
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.held cimport Held, Slot
 from millstream.storage.streams.stream cimport Stream
 
@@ -94,7 +95,7 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
             end_group(ctx, key, stream, name)
         return None
     if group.has_expired(ctx.steady_ms) and ctx.keyspace.may_delete and ctx.effects.has_room(
-            read_effects_most(key, group, b"", min(group.pending_count, <uint64_t>EXPIRED_MAX))):
+            read_effects_most(key, group, b"", min(group.pendings.count, <uint64_t>EXPIRED_MAX))):
         gone = group.take_expired(ctx.steady_ms, EXPIRED_MAX)
         if gone:
             change_pending(ctx, b"ACK", key, name, gone, <uint64_t>len(gone))

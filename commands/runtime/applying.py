@@ -12,7 +12,8 @@ from millstream.commands.runtime.effects import effect
 from millstream.ids import parse
 
 if TYPE_CHECKING:
-    from millstream.storage.streams.group import Consumer, Group
+    from millstream.storage.streams.consumers import Consumer
+    from millstream.storage.streams.group import Group
     from millstream.storage.streams.keyspace import Keyspace
     from millstream.storage.streams.stream import Stream
 

@@ -34,7 +34,8 @@ from millstream.ids import Id, parse
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.group import Consumer, Group
+    from millstream.storage.streams.consumers import Consumer
+    from millstream.storage.streams.group import Group
     from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]

@@ -6,7 +6,8 @@ from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.replies cimport BlockedRead, LongReply
 from millstream.commands.xstream.xread cimport ReadLimits
 from millstream.encoding cimport ArrayHead, Output
-from millstream.storage.streams.group cimport Consumer, Group
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.stream cimport Stream
 
 

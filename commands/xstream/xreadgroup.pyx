@@ -31,7 +31,10 @@ from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
 from millstream.storage.blocks.encode cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport Pending, PendingAt
+from millstream.storage.streams.pending_chunks cimport advance_pending, first_pending, next_pending
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
@@ -246,7 +249,7 @@ cdef class ConsumerRead(BlockedRead):
                 consumer = group.consumer(self.consumer)
                 ids = 0 if consumer is None else min(self.limits.entries, consumer.pending)
             elif self.claim_idle_ms != NO_CLAIM:
-                ids = min(self.limits.entries, group.pending_count)
+                ids = min(self.limits.entries, group.pendings.count)
             most += read_effects_most((<tuple>self.keys[i])[1], group, self.consumer, ids)
         return most
 
@@ -280,7 +283,7 @@ cdef class ConsumerRead(BlockedRead):
         cdef uint64_t made
         cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
         put_key(out, key, ctx.session.resp)
-        out.begin_array(&head, min(self.limits.entries, stream.length + group.pending_count))
+        out.begin_array(&head, min(self.limits.entries, stream.length + group.pendings.count))
         # A stream that is begun answers an entry, whatever its head has added.
         room.full_size = max(widened(full_size, head.size), out.size + 1)
         if after is None:
@@ -447,7 +450,7 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
     step_up(&start)
     id_text.size = 0
     id_text.dotted = False
-    record = group.first_at_least(start.ms, start.seq, &at)
+    record = first_pending(group.pendings, start.ms, start.seq, &at)
     while record != NULL and made < limit and made < left and not is_full(out, room):
         if record.consumer == consumer.index:
             if stream.find(record.ms, record.seq, &view, &entry):
@@ -460,7 +463,7 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
             made += 1
             room.made += 1
             room.entries -= 1
-        record = group.after(&at)
+        record = next_pending(group.pendings, &at)
     deliver_again(ctx, key, group, again)
     return made
 
@@ -478,13 +481,13 @@ cdef list choose_history(Context ctx, bytes key, Stream stream, Group group, Con
     start.ms, start.seq = after
     step_up(&start)
     limit = min(limit, consumer.pending)
-    record = group.first_at_least(start.ms, start.seq, &at)
+    record = first_pending(group.pendings, start.ms, start.seq, &at)
     while record != NULL and <uint64_t>len(ids) < limit:
         if record.consumer == consumer.index:
             ids.append((record.ms, record.seq))
             if stream.find(record.ms, record.seq, &view, &entry):
                 again.add(record.ms, record.seq)
-        record = group.after(&at)
+        record = next_pending(group.pendings, &at)
     deliver_again(ctx, key, group, again)
     return ids
 
@@ -496,9 +499,9 @@ cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1
     cdef size_t i
     if again.count == 0:
         return 0
-    group.first_at_least(again.items[0].ms, again.items[0].seq, &at)
+    first_pending(group.pendings, again.items[0].ms, again.items[0].seq, &at)
     for i in range(again.count):
-        record = group.advance(&at, again.items[i].ms, again.items[i].seq)
+        record = advance_pending(group.pendings, &at, again.items[i].ms, again.items[i].seq)
         group.redeliver(record, &at, ctx.steady_ms, 0, False)
         group.note_again(again.items[i].ms, again.items[i].seq, ctx.steady_ms, ctx.steady_ms)
     return record_again(ctx, key, group, again)  # it is no change for `dirty`, as in Redis

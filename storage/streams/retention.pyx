@@ -22,7 +22,9 @@ from millstream.storage.blocks.layout cimport (
     Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
 )
 from millstream.storage.blocks.pages cimport Place, block_at, place_after, same_place, view_block
-from millstream.storage.streams.group cimport Group, Pending, PendingAt
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport Pending, PendingAt
+from millstream.storage.streams.pending_chunks cimport advance_pending, count_pending, count_up_to
 from millstream.storage.streams.nodes cimport nodes_of
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream, Walk
 
@@ -285,7 +287,7 @@ cdef class Holders:
                 stream.max_deleted_ms, stream.max_deleted_seq, first.ms, first.seq):
             return read
         for group in self.groups:
-            pending = max(pending, group.count_between(
+            pending = max(pending, count_pending(group.pendings, 
                 first.ms, first.seq, self.read.ms, self.read.seq))
         return read - min(read, pending)
 
@@ -301,7 +303,7 @@ cdef class Holders:
         self.steps += 1
         for i in range(len(self.groups)):
             group = self.groups[i]
-            record = group.advance(&self.places[i], ms, seq)
+            record = advance_pending(group.pendings, &self.places[i], ms, seq)
             if record != NULL and record.ms == ms and record.seq == seq:
                 return True
         return False
@@ -314,8 +316,8 @@ cdef class Holders:
         cdef Py_ssize_t i
         for i in range(len(self.groups)):
             group = self.groups[i]
-            group.advance(&self.places[i], view.first_ms, view.first_seq)
-            if group.count_up_to(self.places[i], view.last_ms, view.last_seq) == view.count:
+            advance_pending(group.pendings, &self.places[i], view.first_ms, view.first_seq)
+            if count_up_to(group.pendings, self.places[i], view.last_ms, view.last_seq) == view.count:
                 return True
         return False
 

@@ -1,7 +1,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.group cimport Group, SharedPending
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending_chunks cimport SharedPending
 
 
 cdef struct GroupRow:

@@ -2,7 +2,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from millstream.ids import Id
-from millstream.storage.streams.group import Group, SharedPending
+from millstream.storage.streams.group import Group
+from millstream.storage.streams.pending_chunks import SharedPending
 
 class SharedMembers:
     names: list[bytes | None]

@@ -10,7 +10,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from millstream.ids cimport make_id
-from millstream.storage.streams.group cimport Chunk, Consumer, Group, Pending, deliveries_of
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport Chunk, Pending
+from millstream.storage.streams.pending_list cimport deliveries_of
+from millstream.storage.streams.retry_table cimport retry_pairs
 
 import msgpack
 
@@ -72,12 +76,12 @@ cpdef SharedMembers shared_members(Group group):
 cdef GroupParts shared_parts(Group group):
     """None for a group without consumers that never had a pending entry."""
     cdef GroupParts made
-    if group.details is None and group.only_member is None and group.pending_count == 0:
+    if group.details is None and group.only_member is None and group.pendings.count == 0:
         return None
     made = GroupParts.__new__(GroupParts)
     made.members = shared_members(group)
     made.pending = group.share_pending()
-    made.policies = group.policy_pairs()
+    made.policies = retry_pairs(group.pendings)
     if group.large_counts():
         made.large_counts = dict(group.large_counts())
     return made
@@ -104,7 +108,7 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
         row.gap_floor.seq = group.gap_floor_seq
         row.entries_read = group.entries_read
         row.ttl_ms = group.ttl_ms
-        row.pending = group.pending_count
+        row.pending = group.pendings.count
         row.consumers = group.consumer_count()
         made.names[made.count] = group.name
         if with_parts:

@@ -12,7 +12,9 @@ from millstream.storage.blocks.block cimport read_block, sound_head
 from millstream.storage.blocks.block_check cimport check_view
 from millstream.storage.blocks.layout cimport Head, View, form_size, view_live_before, view_of
 from millstream.storage.blocks.skiplist cimport SkipList
-from millstream.storage.streams.group cimport Consumer, Group, checked_policies
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.retry_table cimport checked_pairs
 from millstream.storage.streams.keyspace_core cimport DatabaseCore, KeyspaceCore
 from millstream.storage.streams.small_rows cimport (
     HAS_BLOCK, HAS_EXPIRY, HAS_FIRST_KEPT, IS_OPEN, Reader, Row, Section, name_of, number,
@@ -48,7 +50,7 @@ cdef Group load_group(Reader* r, uint64_t now_ms):
         group.free_numbers()
     pairs = retry_pairs(r)
     if len(pairs) > 1:
-        group.set_policies(checked_policies(pairs, group.name))
+        group.load_retry_pairs(checked_pairs(pairs, group.name))
     size = pending_size(r)
     group.load_pending(text(r, size), size)
     return group

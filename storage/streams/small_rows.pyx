@@ -7,7 +7,7 @@ Rows are checked while they are read: no sequence of bytes leads out of the sect
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from millstream.storage.streams.group cimport Pending
+from millstream.storage.streams.pending cimport Pending
 
 # No section of maps begins with this byte: msgpack does not use it.
 MARK = 0xC1

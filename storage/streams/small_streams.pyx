@@ -15,7 +15,9 @@ from millstream.encoding cimport Output
 from millstream.storage.blocks.block cimport Block
 from millstream.storage.blocks.layout cimport BLOCK_HEADER_BYTES, Head
 from millstream.storage.blocks.pages cimport block_at
-from millstream.storage.streams.group cimport Consumer, Details, Group, Pending, Pendings
+from millstream.storage.streams.consumers cimport Consumer, Details
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport Pending, Pendings
 from millstream.storage.streams.key_slots cimport SLOT_COUNT, Key, KeySlots
 from millstream.storage.streams.small_rows cimport (
     HAS_BLOCK, HAS_DELETED, HAS_EVICTED, HAS_EXPIRY, HAS_FIRST_KEPT, HAS_GROUPS, HAS_LAST_ID,
@@ -48,7 +50,7 @@ cdef inline char* put_text(char* at, bytes text) noexcept:
 cdef bint is_small_group(Group group):
     cdef Details details = group.details
     cdef Consumer member
-    if (group.pending_count > PENDING_MAX or group.pendings.retry_times_count > RETRY_PAIRS_MAX
+    if (group.pendings.count > PENDING_MAX or group.pendings.retry_times_count > RETRY_PAIRS_MAX
             or len(group.name) > NAME_BYTES_MAX):
         return False
     if details is not None and (
@@ -85,7 +87,7 @@ cdef Py_ssize_t put_group(Output rows, Group group) except -1:
     cdef Consumer member
     cdef Pendings* pendings = group.pendings
     cdef Py_ssize_t room = len(group.name) + NUMBER_BYTES_MAX * (10 + 2 * RETRY_PAIRS_MAX) + (
-        group.pending_count * sizeof(Pending))
+        group.pendings.count * sizeof(Pending))
     cdef char* start
     cdef char* at
     cdef uint32_t i, k
@@ -111,7 +113,7 @@ cdef Py_ssize_t put_group(Output rows, Group group) except -1:
         if pendings.retry_times[i].known:
             at = put_number(put_number(at, pendings.retry_times[i].retry_ms),
                             pendings.retry_times[i].expire_ms)
-    at = put_number(at, group.pending_count)
+    at = put_number(at, group.pendings.count)
     for i in range(pendings.chunk_count):
         for k in range(pendings.chunks[i].used):
             memcpy(at, &pendings.chunks[i].items[k], sizeof(Pending))

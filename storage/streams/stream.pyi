@@ -2,8 +2,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.storage.blocks.block import Block
+from millstream.storage.streams.consumers import Consumer
 from millstream.storage.streams.entry_log import EntryLog
-from millstream.storage.streams.group import Consumer, Group
+from millstream.storage.streams.group import Group
 from millstream.storage.streams.held import Held
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.lineage import Lineage

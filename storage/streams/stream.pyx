@@ -16,7 +16,10 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.pages cimport Place, no_place, view_block
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
-from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport Pending, PendingAt
+from millstream.storage.streams.pending_chunks cimport find_pending
 from millstream.storage.streams.nodes cimport boundary_by_nodes, node_count, radix_tree_nodes
 from millstream.storage.streams.shared_groups cimport shared_groups
 from millstream.storage.streams.trimming cimport (
@@ -151,7 +154,7 @@ cdef class Stream(EntryLog):
         cdef Group group
         cdef PendingAt at
         for group in self.all_groups():
-            if group.pending_count and group.find(ms, seq, &at) != NULL:
+            if group.pendings.count and find_pending(group.pendings, ms, seq, &at) != NULL:
                 return True
         return False
 
@@ -256,7 +259,7 @@ cdef class Stream(EntryLog):
                 break
             looks += 1
             ms, seq = entry_id
-            record = group.find(ms, seq, &at)
+            record = find_pending(group.pendings, ms, seq, &at)
             if not self.find(ms, seq, &view, &entry):
                 if record != NULL:
                     gone.append(entry_id)

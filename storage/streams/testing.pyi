@@ -2,7 +2,8 @@ from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.open_block import OpenBlock
 from millstream.storage.blocks.pages import Blocks
 from millstream.storage.blocks.skiplist import SkipList
-from millstream.storage.streams.group import Consumer, Group
+from millstream.storage.streams.consumers import Consumer
+from millstream.storage.streams.group import Group
 from millstream.storage.streams.held import Held
 from millstream.storage.streams.stream import Stream
 
@@ -75,3 +76,5 @@ class BlockList(SkipList):
     def cut(self, ms: int, seq: int) -> SkipList | None: ...
     def delete(self, ms: int, seq: int) -> bool: ...
     def check(self) -> None: ...
+
+def check_group(group: Group) -> None: ...

@@ -11,9 +11,15 @@ from millstream.storage.blocks.block_check cimport check_view, fault_text, first
 from millstream.storage.blocks.encode cimport Selection
 from millstream.storage.blocks.layout cimport Head, View, bulk_size, view_of
 from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
-from millstream.storage.streams.group cimport NO_POLICY, UNOWNED, Group, Pending, PendingAt
 from millstream.storage.blocks.pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
 from millstream.storage.blocks.skiplist cimport SkipList
+from millstream.storage.streams.due_index cimport claimable_ms, due_ms, expires_ms, is_before
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport (
+    ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_POLICY, RETRY, UNOWNED, WAKE, Chunk,
+    Pending, PendingAt, heap_of,
+)
+from millstream.storage.streams.pending_chunks cimport find_pending
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
 from millstream.storage.streams.held cimport Held
 from millstream.storage.streams.segments cimport Run, Slot, Writer, list_of_words, size_of
@@ -74,7 +80,7 @@ def check_stream(Stream stream not None) -> None:
     """Raise AssertionError or ValueError when anything does not fit together."""
     check_log(stream)
     for group in stream.all_groups():
-        group.check()
+        check_group(group)
     if stream.idempotence is not None:
         stream.idempotence.check()
     if stream.producers is not None:
@@ -179,6 +185,64 @@ def compact_held(Held held not None) -> int:
 
 # ---------------------------------------------------------------- groups
 
+def check_group(Group group not None) -> None:
+    """Raise AssertionError when order, counts, bounds or heaps are wrong."""
+    cdef uint32_t i, j, up
+    cdef int kind
+    cdef Chunk* chunk
+    cdef Pending* record
+    total = 0
+    unowned = 0
+    large = 0
+    before = None
+    members = group.consumers
+    assert group.consumer_count() == len(members)
+    assert all(group.consumer(name) is c for name, c in members.items())
+    owned = {c.index: 0 for c in members.values()}
+    uses = {}
+    in_heaps = [0] * KINDS
+    for i in range(group.pendings.chunk_count):
+        chunk = group.pendings.chunks[i]
+        assert 0 < chunk.used <= chunk.capacity <= CHUNK_MAX
+        floor = (group.pendings.chunk_first_ids[i].ms, group.pendings.chunk_first_ids[i].seq)
+        assert floor <= (chunk.items[0].ms, chunk.items[0].seq)
+        assert i == 0 or before < floor
+        for j in range(chunk.used):
+            record = &chunk.items[j]
+            assert before is None or before < (record.ms, record.seq)
+            before = (record.ms, record.seq)
+            assert chunk.bounds[RETRY] <= due_ms(group.pendings, record, True)
+            assert chunk.bounds[WAKE] <= due_ms(group.pendings, record, False)
+            assert chunk.bounds[EXPIRE] <= expires_ms(group.pendings, record)
+            assert chunk.bounds[IDLE] <= claimable_ms(record)
+            if record.deliveries == DELIVERIES_MAX:
+                large += 1
+            uses[record.policy] = uses.get(record.policy, 0) + 1
+            if record.consumer == UNOWNED:
+                unowned += 1
+            else:
+                owned[record.consumer] += 1
+        for kind in range(KINDS):
+            assert (chunk.heap_at[kind] == ABSENT) == (chunk.bounds[kind] == NEVER)
+            if chunk.heap_at[kind] != ABSENT:
+                in_heaps[kind] += 1
+                up = (chunk.heap_at[kind] - 1) // 2 if chunk.heap_at[kind] else 0
+                assert heap_of(group.pendings, kind)[chunk.heap_at[kind]] == chunk
+                assert not is_before(chunk, heap_of(group.pendings, kind)[up], kind)
+        total += chunk.used
+    # An old snapshot may have records with many deliveries but without their exact count.
+    assert len(group.large_counts() or ()) <= large
+    assert total == group.pendings.count and unowned == group.pendings.unowned
+    for c in members.values():
+        assert c.pending == owned[c.index]
+    for kind in range(KINDS):
+        assert in_heaps[kind] == group.pendings.heap_counts[kind]
+    free_retry_times = set(() if group.details is None else group.details.free_retry_times or ())
+    for i in range(1, group.pendings.retry_times_count):
+        assert group.pendings.retry_times[i].uses == uses.get(i, 0)
+        assert group.pendings.retry_times[i].known != (i in free_retry_times)
+
+
 def acknowledge_id(Group group not None, uint64_t ms, uint64_t seq) -> bool:
     """Remove one entry from pending."""
     return group.acknowledge(ms, seq)
@@ -214,7 +278,7 @@ def redeliver_id(Group group not None, uint64_t ms, uint64_t seq, uint64_t now_m
                  retry=None) -> bool:
     """Note another delivery of a pending entry; a pair given replaces its own."""
     cdef PendingAt at
-    cdef Pending* record = group.find(ms, seq, &at)
+    cdef Pending* record = find_pending(group.pendings, ms, seq, &at)
     if record == NULL:
         return False
     group.redeliver(record, &at, now_ms, policy_of(group, retry), retry is not None)
@@ -225,7 +289,7 @@ def hand_over_id(Group group not None, uint64_t ms, uint64_t seq, bytes consumer
                  uint64_t delivery_ms, int64_t deliveries) -> bool:
     """Give a pending entry another owner (b"": none), time of delivery and count."""
     cdef PendingAt at
-    if group.find(ms, seq, &at) == NULL:
+    if find_pending(group.pendings, ms, seq, &at) == NULL:
         return False
     group.transfer(&at, owner_of(group, consumer), delivery_ms, deliveries)
     return True

@@ -17,6 +17,7 @@ from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply
 
 from millstream.errors import CommandError
+from millstream.storage.streams.testing import check_group
 
 LARGEST = 2**63 - 1
 IDS = 12
@@ -289,7 +290,7 @@ class ClaimMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_the_same(self) -> None:
-        self.in_process.group().check()
+        check_group(self.in_process.group())
         wanted = [
             (number, r.owner, self.idle(r), r.deliveries)
             for number, r in sorted(self.records.items())
@@ -1058,3 +1059,15 @@ def test_xautoclaim_claims_the_largest_id(player: InProcessClient) -> None:
     last = [largest.encode(), [b"n", b"2"]]
     assert player.call(f"XAUTOCLAIM s g other 0 {largest}") == [b"0-0", [last], []]
     assert [row[1] for row in pending(player)] == [b"other", b"other"]
+
+
+def test_an_entry_that_a_claim_found_deleted_is_listed_as_idle(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    filled(player, 2)
+    player.call("XGROUP CREATE s g 0")
+    read_by(player, "alice", 1)
+    player.call("XDEL s 1-1")
+    in_process.wall_ms += 5
+    assert read_by(player, "bob", 1, "CLAIM 1") == [[b"s", [entry(2, 0, 0)]]]
+    assert player.call("XPENDING s g IDLE 5 - + 10") == [[b"1-1", b"alice", 5, 1]]

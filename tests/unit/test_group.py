@@ -19,6 +19,7 @@ from millstream.storage.streams.group import PENDING_SIZE, Group
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import (
     acknowledge_id,
+    check_group,
     check_stream,
     consumer_at,
     deliver_id,
@@ -185,7 +186,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_the_same(self) -> None:
-        self.real.check()
+        check_group(self.real)
         assert self.real.pending() == self.model.pending()
         assert self.real.pending_count == len(self.model.records)
         owners = [r.consumer for r in self.model.records.values()]
@@ -227,7 +228,7 @@ def test_due_order_holds_across_thousands_with_equal_moments() -> None:
         retry = (chance.choice([0, 1, 2]), 0)
         deliver_id(group, ms, 0, delivered, retry=retry)
         model.records[ms, 0] = PendingModel(b"", delivered, 1, delivered, retry)
-    group.check()
+    check_group(group)
     for limit in (1, 100, 1500, 9000):
         for with_zero in (False, True):
             assert group.due(5, limit, with_zero) == model.due(5, limit, with_zero)
@@ -259,7 +260,7 @@ def test_spans_that_pass_the_end_of_time_never_come() -> None:
     group = Group(b"g")
     deliver_id(group, 1, 0, 1000, retry=(MAX, MAX))
     deliver_id(group, 2, 0, 1000, retry=(MAX - 1000, 0))
-    group.check()
+    check_group(group)
     assert group.due(MAX - 1, 10) == []
     assert group.take_expired(MAX - 1, 10) == []
     assert next_event_ms(group) is None
@@ -344,7 +345,7 @@ def test_taking_what_expired_looks_at_the_chunks_that_hold_it() -> None:
         deliver_id(group, ms, 0, 1000 + ms, retry=(10, 10_000))
     before = group.work_counter
     assert len(group.take_expired(11_099, 10_000)) == 100
-    group.check()
+    check_group(group)
     assert group.work_counter - before < 5 * CHUNK
 
 
@@ -358,7 +359,7 @@ def test_sparse_chunks_left_by_acknowledgements_are_joined() -> None:
     for ms in range(CHUNK * 100):
         if ms % CHUNK:
             acknowledge_id(group, ms, 0)
-    group.check()
+    check_group(group)
     assert [row[0] for row in group.pending()] == list(range(0, CHUNK * 100, CHUNK))
     assert group.memory_bytes < 400 + 100 * 200
 
@@ -399,7 +400,7 @@ def test_the_last_record_of_a_full_group_costs_little() -> None:
     full = group.memory_bytes
     for ms in range(CHUNK - 1):
         acknowledge_id(group, ms, 0)
-    group.check()
+    check_group(group)
     assert full - group.memory_bytes > CHUNK * 36 * 3 // 4
 
 
@@ -425,7 +426,7 @@ def test_what_is_shared_stays_as_it_was_while_the_group_changes(seed: int) -> No
             group.take_expired(chance.randrange(1500), 50)
     if seed % 2:
         group.delete_consumer(b"a")
-    group.check()
+    check_group(group)
     again = group.share()["pending"]
     now = group.dump()["pending"]
     assert bytes(shared) == expected != now
@@ -456,7 +457,7 @@ def test_more_pairs_in_use_than_numbers_are_refused() -> None:
         deliver_id(group, 70_000, 0, 0, retry=(70_000, 1))
     acknowledge_id(group, 5, 0)
     deliver_id(group, 70_000, 0, 0, retry=(70_000, 1))
-    group.check()
+    check_group(group)
 
 
 def test_equal_pairs_share_one_policy() -> None:
@@ -476,7 +477,7 @@ def test_policies_no_longer_used_make_room() -> None:
     assert len([pair for pair in group.dump()["policies"] if pair is not None]) == 2
     assert group.pending()[0][-2:] == (7, 1)
     deliver_id(group, 2, 0, 0, retry=(100_000, 1))
-    group.check()
+    check_group(group)
     assert reloaded(group).pending() == group.pending()
 
 
@@ -490,7 +491,7 @@ def test_a_consumers_number_is_given_again_without_its_entries() -> None:
     again = group.make_consumer(b"c", 2)
     assert (again.index, again.pending) == (first.index, 0)
     group = reloaded(group)
-    group.check()
+    check_group(group)
     assert group.consumers[b"b"].pending == 100
     assert group.delete_consumer(b"b") == 100
     assert (group.pending_count, group.unowned_count) == (100, 100)
@@ -506,12 +507,12 @@ def test_any_order_of_delivery_gives_id_order(count: int, seed: int) -> None:
     random.Random(seed).shuffle(order)
     for ms in order:
         deliver_id(group, ms // 7, ms % 7, 9)
-    group.check()
+    check_group(group)
     assert [row[:2] for row in group.pending()] == [(ms // 7, ms % 7) for ms in range(count)]
     random.Random(seed + 1).shuffle(order)
     for ms in order:
         assert acknowledge_id(group, ms // 7, ms % 7)
-        group.check()
+        check_group(group)
     assert group.pending_count == 0
 
 
@@ -641,7 +642,7 @@ def test_a_group_has_its_consumers_however_many_come_and_go(seed: int) -> None:
             deliver_id(group, ms, 0, 1, name)
             model[name] += 1
         for one in (group, Group.load(group.dump(), 1)):
-            one.check()
+            check_group(one)
             assert {name: c.pending for name, c in one.consumers.items()} == model
             assert len({c.index for c in one.consumers.values()}) == len(model)
             assert one.consumer(b"none") is None

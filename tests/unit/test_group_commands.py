@@ -15,7 +15,7 @@ from tests.support.resp import Error, Map, Null, Reply, Simple
 from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.registry import COMMANDS
 from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.testing import check_stream
+from millstream.storage.streams.testing import check_group, check_stream
 
 OK = Simple("OK")
 SYNTAX = Error("ERR syntax error")
@@ -178,7 +178,7 @@ def test_after_setid_entries_are_read_again_and_change_their_owner(
     assert player.call("XREADGROUP GROUP g bob STREAMS s >") == read(1, 2)
     assert player.call("XGROUP SETID s g $") == OK
     assert player.call("XREADGROUP GROUP g bob STREAMS s >") == Null.ARRAY
-    in_process.group().check()
+    check_group(in_process.group())
 
 
 # XREADGROUP
@@ -261,7 +261,7 @@ def test_history_is_the_consumers_own_and_counts_as_a_delivery(
         [b"3-1", b"alice", 0, 3],
         [b"4-1", b"bob", 50, 1],
     ]
-    in_process.group().check()
+    check_group(in_process.group())
 
 
 def test_history_shows_a_deleted_entry_with_a_null(player: InProcessClient) -> None:
@@ -285,7 +285,7 @@ def test_history_of_many_entries_among_those_of_others(
     reply = player.call("XREADGROUP GROUP g c1 STREAMS s 300-1")
     assert reply == read(*range(302, 601, 3))
     assert in_process.group().consumers[b"c1"].pending == 200
-    in_process.group().check()
+    check_group(in_process.group())
 
 
 @pytest.mark.parametrize(

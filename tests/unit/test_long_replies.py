@@ -12,7 +12,7 @@ from tests.support.resp import Map, Null, Reply, Simple, encode_command
 
 from millstream.commands.runtime.replies import PAUSE, ArrayHead, LongReply
 from millstream.commands.table.registry import COMMANDS
-from millstream.storage.streams.testing import deliver_ids, shared_chunks
+from millstream.storage.streams.testing import check_group, deliver_ids, shared_chunks
 
 SLICE_MAX_BYTES = 3 * 262_144
 COUNT = 300
@@ -450,7 +450,7 @@ def test_pending_entries_in_slices_are_those_of_the_moment_of_asking(
         assert [tuple(row) for row in rows] == expected  # type: ignore[union-attr, arg-type]
         assert not reader.unread
         assert max(reader.sizes) < SLICE_MAX_BYTES
-        pending.group.check()
+        check_group(pending.group)
     assert turns > 5, "too few of them were long"
 
 
@@ -486,7 +486,7 @@ def test_a_long_delivery_gives_as_many_as_were_asked_for(
     assert isinstance(reply, list)
     assert [entry[0] for entry in reply] == [b"%d.1" % n for n in range(1, count + 1)]  # type: ignore[index]
     group = in_process.group(key=b"a")
-    group.check()
+    check_group(group)
     assert (group.offset_ms, group.offset_seq) == (count, 1)
     assert group.pending_count == (count if options else 0)
 
@@ -518,7 +518,7 @@ def test_a_long_delivery_is_answered_in_slices_as_many_short_ones_would(
     assert reader.read() == with_info + short
     assert not reader.unread
     assert max(reader.sizes) < SLICE_MAX_BYTES
-    in_process.group(key=b"a").check()
+    check_group(in_process.group(key=b"a"))
     left, right = (in_process.group(name, b"a") for name in (b"g", b"h"))
     assert (left.offset_ms, left.offset_seq) == (right.offset_ms, right.offset_seq)
     assert left.entries_read == right.entries_read

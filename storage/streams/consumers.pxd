@@ -1,0 +1,54 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+cimport cython
+
+cdef bytes known_name(bytes name)
+
+
+cdef class Consumer:
+    cdef readonly bytes name
+    cdef readonly uint32_t index
+    cdef public int64_t seen_ms
+    cdef public int64_t active_ms
+    # When it was last written to the journal that it was seen without getting anything.
+    cdef public uint64_t noted_ms
+    cdef readonly uint64_t pending
+
+
+# What a group needs once it has a consumer, a retry pair or a client that waits to claim.
+cdef class Details:
+    # By name; None while there are few.
+    cdef dict by_name
+    cdef list consumers
+    cdef list free_consumers
+    cdef dict policy_numbers
+    cdef list free_retry_times
+    cdef dict large_counts
+    cdef dict claim_waits
+    cdef uint64_t claim_idle_ms
+
+    cdef Consumer find(self, bytes name)
+    cdef int add(self, Consumer consumer) except -1
+    cdef int skip_number(self) except -1
+    cdef int remove(self, Consumer consumer) except -1
+    cdef uint32_t count(self) noexcept
+
+
+@cython.no_gc
+cdef class Members:
+    # The only consumer that the group ever had, number 1; otherwise `details` has them.
+    cdef Consumer only_member
+    cdef Details details
+
+    cdef Details own_details(self)
+    cdef list members(self)
+    cdef int add_member(self, Consumer consumer) except -1
+    cdef int list_members(self) except -1
+    cdef int skip_number(self) except -1
+    cdef uint32_t consumer_count(self) noexcept
+    cdef dict large_counts(self)
+    cdef uint64_t claim_idle(self) noexcept
+    cpdef Consumer consumer(self, bytes name)
+    cpdef Consumer make_consumer(self, bytes name, int64_t now_ms)
+    cdef int copy_consumer(self, Consumer other) except -1
+    cdef int free_numbers(self) except -1
+    cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1

@@ -1,0 +1,12 @@
+class Consumer:
+    name: bytes
+    index: int
+    seen_ms: int
+    active_ms: int
+    pending: int
+
+class Members:
+    claim_idle_ms: int
+    consumers: dict[bytes, Consumer]
+    def consumer(self, name: bytes) -> Consumer | None: ...
+    def make_consumer(self, name: bytes, now_ms: int) -> Consumer: ...

@@ -1,0 +1,121 @@
+# The pending entries of a group: records, chunks of records, and what a group keeps of them.
+# `pending_chunks` changes the list of chunks, `due_index` their bounds and heaps, `retry_table` the
+# retry pairs.
+from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
+
+from millstream.entry_id cimport EntryId
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #ifndef MILLSTREAM_PENDING
+    #define MILLSTREAM_PENDING
+    struct Pending {
+        uint64_t ms;
+        uint64_t seq;
+        uint64_t first_delivery_ms : 47;
+        uint64_t gone : 1;
+        uint64_t last_delivery_ms : 48;
+        uint32_t deliveries : 24;
+        uint32_t consumer : 24;
+        uint32_t policy : 16;
+    } __attribute__((packed));
+    _Static_assert(sizeof(struct Pending) == 36, "bit-fields are packed as docs/formats.md says");
+    #endif
+    """
+    # Bit-fields: Cython reads and assigns them as members of these types.
+    # gone: a claim has found that the stream has no such entry any more. Only in memory: it is 0 in
+    # what is saved, where the 48 bits are one time.
+    cdef struct Pending:
+        uint64_t ms
+        uint64_t seq
+        uint64_t first_delivery_ms
+        uint64_t gone
+        uint64_t last_delivery_ms
+        uint32_t deliveries
+        uint32_t consumer
+        uint32_t policy
+
+
+cdef enum:
+    UNOWNED = 0
+    NO_POLICY = 0
+
+
+# Of what a chunk keeps bounds: a retry, one with a time, the end of an entry, its last delivery.
+cdef enum:
+    RETRY = 0
+    WAKE = 1
+    EXPIRE = 2
+    IDLE = 3
+
+
+# At most `used` records, in id order. A chunk that a SharedPending holds too (holders > 1) is
+# copied before its records change; bounds and heap places belong to the group alone.
+cdef struct Chunk:
+    uint32_t used
+    uint32_t capacity
+    uint32_t holders
+    uint32_t[4] heap_at
+    uint64_t[4] bounds
+    Pending[1] items
+
+
+cdef struct RetryTimes:
+    uint64_t retry_ms
+    uint64_t expire_ms
+    uint64_t uses
+    bint known
+
+
+cdef enum:
+    CHUNK_MAX = 64
+    KINDS = 4
+    ABSENT = 0xffffffffu
+    # The widths of a record's fields.
+    DELIVERIES_MAX = 0xffffff
+    CONSUMERS_MAX = 0xffffff
+    RETRY_TIMES_MAX = 0xffff
+
+
+cdef struct PendingAt:
+    uint32_t chunk
+    uint32_t index
+
+
+# What a group keeps of its pending entries. Groups in which nothing was ever pending share one.
+cdef struct Pendings:
+    uint64_t count
+    uint64_t unowned
+    # Chunks, the four heaps and chunk_first_ids are parts of one allocation, which begins at
+    # `chunks`; each has chunk_capacity items.
+    Chunk** chunks
+    # Per chunk an id above all in the chunk before and not above its first: side by side, so that
+    # a search goes to the chunks themselves only once it knows which.
+    EntryId* chunk_first_ids
+    uint32_t chunk_count
+    uint32_t chunk_capacity
+    uint32_t[4] heap_counts
+    RetryTimes* retry_times
+    uint32_t retry_times_count
+    uint32_t retry_times_capacity
+    # Whether a record is marked as gone.
+    bint has_gone
+    # Records and heap places looked at to find out what is due: what the tests hold small.
+    uint64_t work_counter
+
+
+cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
+    """moment + span, or NEVER on overflow."""
+    return NEVER if moment_ms > NEVER - span_ms else moment_ms + span_ms
+
+
+cdef inline Chunk** heap_of(Pendings* pendings, int kind) noexcept nogil:
+    """The chunks that have something to come, the earliest at the root, and by id where moments are
+    equal."""
+    return pendings.chunks + <size_t>pendings.chunk_capacity * (1 + kind)
+
+
+cdef inline Chunk* first_of(Pendings* pendings, int kind) noexcept nogil:
+    return heap_of(pendings, kind)[0] if pendings.heap_counts[kind] else NULL
