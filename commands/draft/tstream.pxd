@@ -1,7 +1,7 @@
 from libc.stdint cimport uint64_t
 
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.delivery cimport Retry
+from millstream.commands.engine.delivery cimport Retry, Terms
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.replies cimport BlockedRead, Encodable
 from millstream.encoding cimport ArrayHead, Output
@@ -41,6 +41,7 @@ cdef class GroupRead(BlockedRead):
     cdef serve(self, Context ctx, Stream stream, Group group, bint first)
     cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
                  const ArrayHead* head, uint64_t lead)
+    cdef int set_terms(self, Terms* terms, bint first) noexcept
     cdef hold(self, Group group)
 
 

@@ -14,7 +14,8 @@ from millstream.commands.engine.appending cimport append_entry, evict_to, new_id
 from millstream.commands.runtime.arguments cimport Args, is_word, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
-    Retry, acknowledge, deliver_long, redeliver_due, deliver_new, group_has_gap, is_long_delivery,
+    ReplyBudget, Retry, Terms, acknowledge, begin_budget, deliver_long, deliver_new, group_has_gap,
+    is_long_delivery, no_retry, redeliver_due,
 )
 from millstream.commands.engine.ranges cimport (
     EntryRange, has_gap, make_range, put_info, take_end, take_limit, take_start,
@@ -27,6 +28,7 @@ from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport make_id, parse_id
 from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport UNOWNED
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
@@ -151,6 +153,7 @@ def tread(Context ctx not None, Args args not None):
     cdef bytes group = None
     cdef Retry retry = None
     cdef Stream stream
+    cdef GroupRead read
     after.ms = after.seq = 0
     if not from_end and parse_id(last_id.ptr, last_id.size, True, 0, &after) < 0:
         raise CommandError(INVALID_ID)
@@ -173,8 +176,16 @@ def tread(Context ctx not None, Args args not None):
     block = block and limit > 0
     deadline_ms = ctx.steady_ms + timeout_ms if timeout_ms else 0
     if group is not None:
-        return read_group(ctx, args.items[1].ptr[:args.items[1].size], after, from_end, limit,
-                          group, ttl_ms, retry, with_info, block, deadline_ms)
+        read = GroupRead.__new__(GroupRead)
+        read.key = args.items[1].ptr[:args.items[1].size]
+        read.group = group
+        read.after = after
+        read.from_end = from_end
+        read.limit = limit
+        read.ttl_ms = ttl_ms
+        read.retry = retry
+        read.with_info = with_info
+        return read_group(ctx, read, block, deadline_ms)
     stream = ctx.read_stream_at(&args.items[1])
     if from_end and stream is not None:
         after.ms = stream.last_ms
@@ -279,29 +290,19 @@ cdef info_reply(Context ctx, int db_index, bytes key):
 
 # ---------------------------------------------------------------- group reads
 
-cdef read_group(Context ctx, bytes key, EntryId after, bint from_end, uint64_t limit, bytes name,
-                uint64_t ttl_ms, Retry retry, bint with_info, bint block, deadline_ms):
-    cdef GroupRead read
+cdef read_group(Context ctx, GroupRead read, bint block, deadline_ms):
+    cdef bytes key = read.key
     cdef Group group
     cdef Stream stream
     if ctx.write_error is not None:
         raise CommandError(ctx.write_error)
     stream = ctx.open_stream(key)
-    read = GroupRead.__new__(GroupRead)
-    read.key = key
     read.db_index = ctx.db.index
     read.keys = [(read.db_index, key)]
-    read.group = name
-    read.after = after
-    read.from_end = from_end
-    read.limit = limit
-    read.ttl_ms = ttl_ms
-    read.retry = retry
-    read.with_info = with_info
     group = read.ready_group(ctx, stream)
-    if group.ttl_ms != ttl_ms:
-        stream.set_ttl(group, ttl_ms)
-        ctx.change((b"GROUPTTL", key, name, ttl_ms), None, 1)
+    if group.ttl_ms != read.ttl_ms:
+        stream.set_ttl(group, read.ttl_ms)
+        ctx.change((b"GROUPTTL", key, read.group, read.ttl_ms), None, 1)
     reply = read.serve(ctx, stream, group, True)
     if reply is None and block:
         read.waiting = True
@@ -311,7 +312,7 @@ cdef read_group(Context ctx, bytes key, EntryId after, bint from_end, uint64_t l
         return Wait(read, deadline_ms)
     used(ctx, key, group)
     if reply is None:
-        return info_reply(ctx, ctx.db.index, key) if with_info else []
+        return info_reply(ctx, ctx.db.index, key) if read.with_info else []
     return reply
 
 
@@ -335,7 +336,7 @@ cdef class GroupRead(BlockedRead):
         if self.waiting and ctx.remade is not None:
             # For the XREADGROUPs after us in the queue, whose group is gone all the same.
             ctx.remade.add((self.db_index, self.key, self.group))
-        return new_group(ctx, self.key, stream, self.group, offset.ms, offset.seq,
+        return new_group(ctx, self.key, stream, self.group, (offset.ms, offset.seq),
                          0 if offset.ms == 0 and offset.seq == 0 else -1, self.ttl_ms)
 
     cdef serve(self, Context ctx, Stream stream, Group group, bint first):
@@ -371,25 +372,38 @@ cdef class GroupRead(BlockedRead):
                  const ArrayHead* head, uint64_t lead):
         """The gap's nil, which comes only with new entries, then redeliveries, then new entries."""
         cdef Output again = Output()
-        cdef int resp = ctx.session.resp
-        cdef uint64_t made = redeliver_due(
-            ctx, self.key, stream, group, self.retry, first, self.limit, again, resp)
-        cdef uint64_t left = self.limit - made
-        cdef bint keep = self.retry is not None
+        cdef Terms terms
+        cdef ReplyBudget budget
+        cdef uint64_t made, left
         cdef EntryRange entries
+        self.set_terms(&terms, first)
+        made = redeliver_due(ctx, self.key, stream, group, &terms, self.limit, again)
+        left = self.limit - made
         if left and stream.has_newer(group.offset_ms, group.offset_seq) and group_has_gap(
                 stream, group):
-            put_nil(out, resp)
+            put_nil(out, ctx.session.resp)
             lead += 1
         out.put(again.take_bytes())
         if is_long_delivery(stream, group, left):
             entries = make_range(stream, True, left)
-            deliver_long(ctx, self.key, stream, group, b"", keep, self.retry, entries)
+            deliver_long(ctx, self.key, stream, group, &terms, entries)
             out.end_array(head, lead + made + entries.limit)
             return make_long(out.take_bytes(), entries)
-        made += deliver_new(ctx, self.key, stream, group, b"", keep, self.retry, left, True, out)
+        begin_budget(&budget, left)
+        made += deliver_new(ctx, self.key, stream, group, &terms, out, &budget)
         out.end_array(head, lead + made)
         return make_raw(out.take_bytes())
+
+    cdef int set_terms(self, Terms* terms, bint first) noexcept:
+        """Entries have no owner; they are kept if they are to be delivered again."""
+        no_retry(terms, self.retry is not None, UNOWNED)
+        terms.dotted = True
+        terms.with_zero = first
+        if self.retry is not None:
+            terms.has_retry = True
+            terms.retry_ms = self.retry.retry_ms
+            terms.expire_ms = self.retry.expire_ms
+        return 0
 
     def attempt(self, Context ctx not None):
         cdef Stream stream

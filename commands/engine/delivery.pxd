@@ -21,13 +21,29 @@ cdef class Retry:
     cdef uint64_t expire_ms
 
 
-# What a reply may still take: entries, and more of them until its size is full_size. `with_age`:
-# each is followed by its idle time and its deliveries.
-cdef struct Room:
+# What a reply may still take: `entries` in all, up to `limit` of the next stream, and none after the
+# first one once its size is full_size. With age, each is followed by its idle time and its deliveries.
+# `min_idle_ms`: what a reader claims before it gets new entries. `start`: where a history begins.
+cdef struct ReplyBudget:
+    EntryId start
     uint64_t entries
+    uint64_t limit
     uint64_t made
+    uint64_t min_idle_ms
     Py_ssize_t full_size
     bint with_age
+
+
+# How a reader takes entries: whether they become pending (`keep`), of which consumer, with which
+# retry pair, if any. With zero, those with retry 0 are due. Dotted: how their IDs are shown.
+cdef struct Terms:
+    uint64_t retry_ms
+    uint64_t expire_ms
+    uint32_t owner
+    bint keep
+    bint has_retry
+    bint with_zero
+    bint dotted
 
 
 # A delivery of new entries while it runs: how they become pending, the first one, how many.
@@ -51,19 +67,18 @@ cdef class Ids:
 
 
 cdef bint group_has_gap(Stream stream, Group group) noexcept
-cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
-                       bint keep, Retry retry, uint64_t limit, bint dotted, Output out) except? 0xffffffffffffffff
-cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
-                       bint with_zero, uint64_t limit, Output out, int resp) except? 0xffffffffffffffff
-cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
-                          bint keep, Retry retry, uint64_t limit, bint dotted, Output out,
-                          Room* room) except? 0xffffffffffffffff
+cdef int begin_budget(ReplyBudget* budget, uint64_t limit) noexcept
+cdef int no_retry(Terms* terms, bint keep, uint32_t owner) noexcept
+cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
+                          Output out, ReplyBudget* budget) except? 0xffffffffffffffff
+cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
+                            uint64_t limit, Output out) except? 0xffffffffffffffff
 cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept
-cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
-                      bint keep, Retry retry, EntryRange entries) except -1
+cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
+                      EntryRange entries) except -1
 cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
-                        uint64_t min_idle_ms, uint64_t limit, Output out, Room* room) except? 0xffffffffffffffff
-cdef bint is_full(Output out, Room* room) noexcept
+                         Output out, ReplyBudget* budget) except? 0xffffffffffffffff
+cdef bint is_full(Output out, const ReplyBudget* budget) noexcept
 cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1
 cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, uint64_t delivery_ms,
                       bytes deliveries, Ids ids) except -1

@@ -21,7 +21,7 @@ from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.due_index cimport expires_ms
 from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport NO_POLICY, UNOWNED, Pending, PendingAt
+from millstream.storage.streams.pending cimport NO_POLICY, Pending, PendingAt
 from millstream.storage.streams.pending_chunks cimport find_pending
 from millstream.storage.streams.stream cimport Stream, Walk
 
@@ -86,56 +86,60 @@ cdef class Ids:
         return 0
 
 
-cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
-                       bint keep, Retry retry, uint64_t limit, bint dotted,
-                       Output out) except? 0xffffffffffffffff:
-    """Deliver up to `limit` entries after the group's offset into `out`; returns how many.
+cdef int begin_budget(ReplyBudget* budget, uint64_t limit) noexcept:
+    """A reply takes up to `limit` entries of any size."""
+    budget.limit = budget.entries = limit
+    budget.full_size = PY_SSIZE_T_MAX
+    budget.made = 0
+    budget.min_idle_ms = 0
+    budget.with_age = False
+    return 0
 
-    keep: they become pending, of `consumer` (b"": no owner), with `retry` or without (None).
-    The whole delivery is one effect.
+
+cdef int no_retry(Terms* terms, bint keep, uint32_t owner) noexcept:
+    """Entries become pending (`keep`) of a consumer and are not delivered again automatically."""
+    terms.keep = keep
+    terms.owner = owner
+    terms.dotted = False
+    terms.has_retry = False
+    return 0
+
+
+cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
+                          Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
+    """Deliver entries after the group's offset into `out`, as many as the budget allows; returns how
+    many. The whole delivery is one effect.
     """
-    cdef Room room
-    room.entries = limit
-    room.full_size = PY_SSIZE_T_MAX
-    room.made = 0
-    room.with_age = False
-    return give_within(ctx, key, stream, group, consumer, keep, retry, limit, dotted, out, &room)
-
-
-cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
-                          bint keep, Retry retry, uint64_t limit, bint dotted, Output out,
-                          Room* room) except? 0xffffffffffffffff:
-    """`deliver_new` into a reply that holds only so much."""
     cdef Walk walk
     cdef IdText id_text
     cdef Delivery delivery
     cdef uint64_t found = 0
     cdef Py_ssize_t start_size
     cdef Ids shown = Ids.__new__(Ids)
-    limit = min(limit, room.entries)
-    if limit == 0 or is_full(out, room) or not stream.has_newer(
+    cdef uint64_t limit = min(budget.limit, budget.entries)
+    if limit == 0 or is_full(out, budget) or not stream.has_newer(
             group.offset_ms, group.offset_seq):
         return 0
-    begin_delivery(&delivery, ctx, stream, group, consumer, keep, retry)
+    begin_delivery(&delivery, ctx, stream, group, terms)
     id_text.size = 0
-    id_text.dotted = dotted
+    id_text.dotted = terms.dotted
     stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
     # The reply first: it is what may not fit into memory, and then nothing has been given.
     while found < limit and stream.walk_next(&walk):
         start_size = out.size
         encode_entry(out, &walk.view, &walk.cursor.entry, &id_text)
-        if room.with_age:
+        if budget.with_age:
             put_age(out, start_size, 0, 0)
         shown.add(walk.cursor.entry.ms, walk.cursor.entry.seq)
         found += 1
-        if out.size >= room.full_size:
+        if out.size >= budget.full_size:
             break
-    room.entries -= found
-    room.made += found
+    budget.entries -= found
+    budget.made += found
     try:
         deliver_run(&delivery, group, shown.items, found)
     finally:
-        end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
+        end_delivery(&delivery, ctx, key, stream, group, terms)
     return found
 
 
@@ -150,19 +154,19 @@ cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept:
     return stream.count_between(start.ms, start.seq, MAX, MAX) > LONG_DELIVERY
 
 
-cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
-                      bint keep, Retry retry, EntryRange entries) except -1:
+cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
+                      EntryRange entries) except -1:
     """As `deliver_new` for many entries, of which there are some: they are delivered now, one after
     the other without a look at what is in them, and `entries` becomes the range of just these."""
     cdef Delivery delivery
-    begin_delivery(&delivery, ctx, stream, group, consumer, keep, retry)
+    begin_delivery(&delivery, ctx, stream, group, terms)
     try:
-        if keep:
+        if terms.keep:
             deliver_pending(&delivery, stream, group, entries.limit)
         else:
             skip_ahead(&delivery, stream, group, entries.limit)
     finally:
-        end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
+        end_delivery(&delivery, ctx, key, stream, group, terms)
     entries.start = delivery.first
     entries.end.ms = group.offset_ms
     entries.end.seq = group.offset_seq
@@ -200,16 +204,14 @@ cdef int skip_ahead(Delivery* delivery, Stream stream, Group group, uint64_t lim
 
 
 cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group group,
-                        bytes consumer, bint keep, Retry retry) except -1:
+                        const Terms* terms) except -1:
     """What a delivery of new entries needs; `first` is where to look for them from."""
-    delivery.keep = keep
+    delivery.keep = terms.keep
     delivery.now_ms = ctx.steady_ms
+    delivery.owner = terms.owner
     delivery.policy = NO_POLICY
-    delivery.owner = UNOWNED
-    if retry is not None:
-        delivery.policy = group.policy(retry.retry_ms, retry.expire_ms)
-    if consumer:
-        delivery.owner = group.consumer(consumer).index
+    if terms.has_retry:
+        delivery.policy = group.policy(terms.retry_ms, terms.expire_ms)
     delivery.broken = is_broken(stream, group)
     delivery.given = 0
     delivery.first.ms = group.offset_ms
@@ -267,39 +269,40 @@ cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
 
 
 cdef int end_delivery(Delivery* delivery, Context ctx, bytes key, Stream stream, Group group,
-                      bytes consumer, Retry retry) except -1:
+                      const Terms* terms) except -1:
     """Count and record what was given; should a delivery have failed, those before it."""
     if delivery.given:
         count_read(stream, group, delivery.first, delivery.given, delivery.broken)
         ctx.count_change(key, None, 1)
         if ctx.effects.enabled:
-            record_delivery(ctx, key, group, consumer, delivery.first, delivery.keep, retry)
+            record_delivery(ctx, key, group, delivery.first, terms)
     return 0
 
 
-cdef int record_delivery(Context ctx, bytes key, Group group, bytes consumer, EntryId first,
-                         bint keep, Retry retry) except -1:
+cdef int record_delivery(Context ctx, bytes key, Group group, EntryId first,
+                         const Terms* terms) except -1:
     cdef Output out = ctx.effects.out
+    cdef Consumer owner = group.numbered(terms.owner)
     ctx.effects.begin(ctx.db.index, b"$7\r\nDELIVER\r\n", 13, 11)
     out.put_bulk_bytes(key)
     out.put_bulk_bytes(group.name)
-    out.put_bulk_bytes(consumer)
+    out.put_bulk_bytes(b"" if owner is None else owner.name)
     out.put_id(first.ms, first.seq, False)
     out.put_id(group.offset_ms, group.offset_seq, False)
     ctx.effects.put_number(ctx.steady_ms)
     out.put_bulk_bytes(b"%d" % group.entries_read)
-    if retry is None:
-        out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
+    if terms.has_retry:
+        ctx.effects.put_number(terms.retry_ms)
+        ctx.effects.put_number(terms.expire_ms)
     else:
-        ctx.effects.put_number(retry.retry_ms)
-        ctx.effects.put_number(retry.expire_ms)
-    out.put_bulk_bytes(b"keep" if keep else b"forget")
+        out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
+    out.put_bulk_bytes(b"keep" if terms.keep else b"forget")
     return ctx.effects.finish()
 
 
-cdef bint is_full(Output out, Room* room) noexcept:
+cdef bint is_full(Output out, const ReplyBudget* budget) noexcept:
     """Whether a reply takes no more entries; the first one always fits."""
-    return room.entries == 0 or (room.made > 0 and out.size >= room.full_size)
+    return budget.entries == 0 or (budget.made > 0 and out.size >= budget.full_size)
 
 
 cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries) except -1:
@@ -311,10 +314,9 @@ cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries)
 
 
 cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
-                        uint64_t min_idle_ms, uint64_t limit, Output out,
-                        Room* room) except? 0xffffffffffffffff:
-    """Claim up to `limit` entries for a consumer that have been idle for at least `min_idle_ms`,
-    longest idle first, whoever owns them; returns how many. All of it is one effect."""
+                         Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
+    """Claim entries for a consumer that have been idle for at least `min_idle_ms`, longest idle
+    first, whoever owns them; returns how many. All of it is one effect."""
     cdef Pending* record
     cdef PendingAt at
     cdef View view
@@ -328,16 +330,16 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
     cdef uint64_t batch = MAX
     id_text.size = 0
     id_text.dotted = False
-    limit = min(limit, room.entries)
-    if room.full_size != PY_SSIZE_T_MAX:
+    cdef uint64_t limit = min(budget.limit, budget.entries)
+    if budget.full_size != PY_SSIZE_T_MAX:
         # Perhaps few of them fit. What is taken stays idle until the end, so each batch begins with
         # those before it, and is twice as long.
         batch = CLAIM_BATCH
     # The reply first, then the effect, then the change: what runs out of memory has done nothing.
-    while shown.count < limit and not is_full(out, room):
-        taken = idle_entries(ctx, stream, group, min_idle_ms, min(limit, batch))
+    while shown.count < limit and not is_full(out, budget):
+        taken = idle_entries(ctx, stream, group, budget.min_idle_ms, min(limit, batch))
         for ms, seq in taken[shown.count:]:
-            if is_full(out, room):
+            if is_full(out, budget):
                 break
             record = find_pending(group.pendings, ms, seq, &at)
             stream.find(ms, seq, &view, &entry)
@@ -345,8 +347,8 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
             encode_entry(out, &view, &entry, &id_text)
             put_age(out, start_size, idle_of(record, ctx.steady_ms), group.deliveries(record))
             shown.add(ms, seq)
-            room.made += 1
-            room.entries -= 1
+            budget.made += 1
+            budget.entries -= 1
         if <uint64_t>len(taken) < batch:
             break
         batch *= 2
@@ -437,9 +439,8 @@ cdef int64_t one_more(int64_t deliveries) noexcept:
     return deliveries if deliveries == INT64_MAX else deliveries + 1
 
 
-cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
-                       bint with_zero, uint64_t limit, Output out,
-                       int resp) except? 0xffffffffffffffff:
+cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
+                            uint64_t limit, Output out) except? 0xffffffffffffffff:
     """Deliver again up to `limit` pending entries that are due, earliest due first; returns how
     many elements that made. An entry that is gone is a nil and no longer pending."""
     cdef Pending* record
@@ -448,27 +449,29 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     cdef Entry entry
     cdef IdText id_text
     cdef uint64_t ms, seq
-    cdef bint change = retry is not None
-    cdef uint32_t policy = group.policy(retry.retry_ms, retry.expire_ms) if change else NO_POLICY
-    if limit == 0 or not group.is_due(ctx.steady_ms, with_zero):
+    cdef bint change = terms.has_retry
+    cdef uint32_t policy = NO_POLICY
+    if change:
+        policy = group.policy(terms.retry_ms, terms.expire_ms)
+    if limit == 0 or not group.is_due(ctx.steady_ms, terms.with_zero):
         return 0
     id_text.size = 0
     id_text.dotted = True
-    taken = group.take_due(ctx.steady_ms, limit, with_zero)
+    taken = group.take_due(ctx.steady_ms, limit, terms.with_zero)
     again = []
     dropped = []
     # The reply first, then the effect, then the change: what runs out of memory has done nothing.
     for ms, seq in taken:
         if not stream.find(ms, seq, &view, &entry):
-            put_nil(out, resp)
+            put_nil(out, ctx.session.resp)
             dropped.append((ms, seq))
             continue
         encode_entry(out, &view, &entry, &id_text)
         again.append((ms, seq))
     if again:
         ctx.change(
-            (b"REDELIVER", key, group.name, ctx.steady_ms, retry.retry_ms if change else b"-",
-             retry.expire_ms if change else b"-", *id_words(ctx, again)), None, 0)
+            (b"REDELIVER", key, group.name, ctx.steady_ms, terms.retry_ms if change else b"-",
+             terms.expire_ms if change else b"-", *id_words(ctx, again)), None, 0)
     ctx.count_change(key, None, 1 if taken else 0)
     ctx.keyspace.redelivered_due += len(again)
     for ms, seq in again:

@@ -10,7 +10,7 @@ cdef enum:
     # When what fell due while writes are refused is looked at again.
     REFUSED_AGAIN_MS = 1000
 
-cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
+cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, tuple offset,
                       int64_t entries_read, uint64_t ttl_ms)
 cpdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1
 cpdef bytes checked_consumer_name(bytes name)

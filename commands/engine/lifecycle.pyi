@@ -11,8 +11,7 @@ def new_group(
     key: bytes,
     stream: Stream,
     name: bytes,
-    ms: int,
-    seq: int,
+    offset: tuple[int, int],
     entries_read: int,
     ttl_ms: int,
 ) -> Group: ...

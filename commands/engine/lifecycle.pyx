@@ -37,9 +37,12 @@ NO_CONSUMER_NAME = "ERR The consumer name must not be empty: it stands for deliv
 
 # ---------------------------------------------------------------- making and ending
 
-cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
+cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, tuple offset,
                       int64_t entries_read, uint64_t ttl_ms):
-    """Make a group that reads what comes after ms-seq. Whoever waits on its name joins it."""
+    """Make a group that reads the entries after `offset`, (ms, seq). Clients that wait on its name
+    join it."""
+    cdef uint64_t ms, seq
+    ms, seq = offset
     cdef Group group = stream.make_group(name, ms, seq, ctx.steady_ms)
     waiting = ctx.db.waiting.get(key)
     if waiting is not None:

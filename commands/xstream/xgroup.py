@@ -108,7 +108,7 @@ def xgroup_create(ctx: Context, args: Args) -> Simple:
         stream = ctx.open_stream(key)
     elif live_group(ctx, key, stream, name) is not None:
         raise CommandError(BUSY_GROUP)
-    new_group(ctx, key, stream, name, ms, seq, _possible(entries_read, stream), 0)
+    new_group(ctx, key, stream, name, (ms, seq), _possible(entries_read, stream), 0)
     return OK
 
 

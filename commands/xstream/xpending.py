@@ -30,6 +30,7 @@ from millstream.commands.runtime.replies import ArrayHead, Raw, Several
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError, shown
 from millstream.ids import Id, parse
+from millstream.storage.streams.stream import Claim
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
@@ -116,21 +117,15 @@ def xpending(ctx: Context, args: Args) -> object:
 # ---------------------------------------------------------------- claiming
 
 
-def _record_claim(
-    ctx: Context,
-    key: bytes,
-    group: Group,
-    consumer: Consumer,
-    delivery_ms: int,
-    count: bytes,
-    claimed: list[EntryId],
-) -> None:
-    """Record what was claimed, all of it as one effect. `count` is how often a claimed entry counts
-    as delivered: a number, `+` for once more, `=` for as often as before."""
+def _record_claim(ctx: Context, key: bytes, group: Group, consumer: Consumer, claim: Claim) -> None:
+    """Record what was claimed, all of it as one effect. `claim.count` is how often a claimed entry
+    counts as delivered: a number, `+` for once more, `=` for as often as before."""
+    claimed = claim.claimed
     if claimed:
-        effect = (b"CLAIM", key, group.name, consumer.name, ctx.steady_ms, delivery_ms, count)
+        name, now_ms = consumer.name, ctx.steady_ms
+        effect = (b"CLAIM", key, group.name, name, now_ms, claim.delivery_ms, claim.count)
         change_entries(ctx, effect, claimed, None, len(claimed))
-        if count != b"=":
+        if claim.count != b"=":
             ctx.keyspace.redelivered_claimed += len(claimed)
     else:
         note_seen(ctx, key, group, consumer)
@@ -165,21 +160,17 @@ def xclaim(ctx: Context, args: Args) -> list[Raw] | list[Id]:
     if options.last_id is not None and (group.offset_ms, group.offset_seq) < options.last_id:
         _move_offset(ctx, key, group, options.last_id)
     consumer = asking_consumer(ctx, key, group, name)
-    claimed: list[EntryId] = []
-    gone: list[EntryId] = []
-    delivery_ms, count = options.delivery_ms, options.count
+    idle_ms, delivery_ms, count = max(min_idle_ms, 0), options.delivery_ms, options.count
+    claim = Claim(idle_ms, delivery_ms, count, ctx.steady_ms, options.force)
     try:
-        stream.claim(
-            *(group, consumer, ids, max(min_idle_ms, 0), delivery_ms, count, ctx.steady_ms),
-            *(options.force, len(ids), claimed, gone),
-        )
+        stream.claim(group, consumer, ids, len(ids), claim)
     finally:
-        _record_claim(ctx, key, group, consumer, delivery_ms, count, claimed)
-        drop_gone(ctx, key, group, gone)
+        _record_claim(ctx, key, group, consumer, claim)
+        drop_gone(ctx, key, group, claim.gone)
     used(ctx, key, group)
     if options.just_id:
-        return [Id(*entry_id) for entry_id in claimed]
-    return [Raw(stream.encoded_entry(*entry_id) or b"") for entry_id in claimed]
+        return [Id(*entry_id) for entry_id in claim.claimed]
+    return [Raw(stream.encoded_entry(*entry_id) or b"") for entry_id in claim.claimed]
 
 
 def _take_ids(args: Args) -> list[EntryId]:
@@ -272,17 +263,14 @@ def xautoclaim(ctx: Context, args: Args) -> Several | list[object]:
     ids_most = min(count, group.pending_count)
     ctx.effects.require_room(read_effects_most(key, group, name, ids_most))
     consumer = asking_consumer(ctx, key, group, name)
-    claimed: list[EntryId] = []
-    gone: list[EntryId] = []
-    delivery_count = b"=" if just_id else b"+"
+    claim = Claim(max(min_idle_ms, 0), ctx.steady_ms, b"=" if just_id else b"+", ctx.steady_ms)
+    claimed, gone = claim.claimed, claim.gone
     looks = count * LOOKS_PER_CLAIM
     try:
         following = NO_ID
         while ids := group.ids_from(*start, IDS_AT_ONCE):
-            seen = stream.claim(
-                *(group, consumer, ids[:looks], max(min_idle_ms, 0), ctx.steady_ms, delivery_count),
-                *(ctx.steady_ms, False, count - len(claimed) - len(gone), claimed, gone),
-            )
+            most = count - len(claimed) - len(gone)
+            seen = stream.claim(group, consumer, ids[:looks], most, claim)
             looks -= seen
             if seen < len(ids):
                 following = ids[seen]
@@ -291,7 +279,7 @@ def xautoclaim(ctx: Context, args: Args) -> Several | list[object]:
                 break
             start = _above(ids[-1])
     finally:
-        _record_claim(ctx, key, group, consumer, ctx.steady_ms, delivery_count, claimed)
+        _record_claim(ctx, key, group, consumer, claim)
         drop_gone(ctx, key, group, gone)
     used(ctx, key, group)
     gone_ids = [Id(*entry_id) for entry_id in gone]

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.delivery cimport Room
+from millstream.commands.engine.delivery cimport ReplyBudget
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.replies cimport BlockedRead, LongReply
 from millstream.commands.xstream.xread cimport ReadLimits
@@ -27,14 +27,14 @@ cdef class ConsumerRead(BlockedRead):
                   list parts)
     cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1
     cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, after,
-                         Output out, Room* room) except -1
+                         Output out, ReplyBudget* budget) except -1
     cdef uint64_t put_new(self, Context ctx, bytes key, Stream stream, Group group,
-                          Consumer consumer, Output out, Room* room) except? 0xffffffffffffffff
-    cdef bint is_long(self, Stream stream, Group group, Room* room) noexcept
-    cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, Room* room)
-    cdef bint is_long_history(self, Group group, Room* room) except -1
+                          Consumer consumer, Output out, ReplyBudget* budget) except? 0xffffffffffffffff
+    cdef bint is_long(self, Stream stream, Group group, ReplyBudget* budget) noexcept
+    cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, ReplyBudget* budget)
+    cdef bint is_long_history(self, Group group, ReplyBudget* budget) except -1
     cdef LongReply put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
-                                    Output out, Room* room)
+                                    Output out, ReplyBudget* budget)
     cdef int note_use(self, Context ctx, list opened) except -1
     cdef int hold(self, list groups) except -1
     cdef int count_in(self, Group group, int change) except -1

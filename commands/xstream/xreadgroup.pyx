@@ -14,8 +14,8 @@ from libc.stdint cimport INT64_MAX as TIME_MAX, UINT64_MAX as MAX, int64_t, uint
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
-    LONG_DELIVERY, Ids, Room, acknowledge, deliver_long, claim_idle, give_within, is_full,
-    is_long_delivery, record_again,
+    LONG_DELIVERY, Ids, ReplyBudget, Terms, acknowledge, begin_budget, claim_idle, deliver_long,
+    deliver_new, is_full, is_long_delivery, no_retry, record_again,
 )
 from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
 from millstream.commands.runtime.replies cimport BlockedRead, LongReply, make_raw
@@ -187,11 +187,8 @@ cdef class ConsumerRead(BlockedRead):
         cdef uint64_t answered = 0
         cdef list parts = None
         cdef LongReply entries
-        cdef Room room
-        room.entries = self.limits.all_entries
-        room.full_size = PY_SSIZE_T_MAX
-        room.made = 0
-        room.with_age = False
+        cdef ReplyBudget budget
+        begin_budget(&budget, self.limits.all_entries)
         if first:
             ctx.effects.require(self.effects_most(opened, after))
         elif not ctx.effects.has_room(self.effects_most(opened, after)):
@@ -204,7 +201,7 @@ cdef class ConsumerRead(BlockedRead):
             if after[i] is not None:
                 self.claim_idle_ms = NO_CLAIM  # in Redis, too, a history ends what CLAIM is for
             if not self.has_something(ctx, stream, group, after[i]) or (
-                    out is not None and is_full(out, &room)):
+                    out is not None and is_full(out, &budget)):
                 if first:
                     note_seen(ctx, key, group, asking_consumer(ctx, key, group, self.consumer))
                 elif group.consumer(self.consumer) is None:
@@ -213,23 +210,23 @@ cdef class ConsumerRead(BlockedRead):
             if out is None:
                 out = Output()
                 out.begin_array(&head, len(opened))
-                room.full_size = widened(self.limits.size_bytes, head.size)
-            if after[i] is None and self.is_long(stream, group, &room):
+                budget.full_size = widened(self.limits.size_bytes, head.size)
+            if after[i] is None and self.is_long(stream, group, &budget):
                 if parts is None:
                     parts = []
                 put_key(out, key, ctx.session.resp)
                 parts.append(out.take_bytes())
-                parts.append(self.put_long(ctx, key, stream, group, &room))
+                parts.append(self.put_long(ctx, key, stream, group, &budget))
                 answered += 1
-            elif after[i] is not None and self.is_long_history(group, &room):
+            elif after[i] is not None and self.is_long_history(group, &budget):
                 if parts is None:
                     parts = []
                 put_key(out, key, ctx.session.resp)
-                entries = self.put_long_history(ctx, key, stream, group, after[i], out, &room)
+                entries = self.put_long_history(ctx, key, stream, group, after[i], out, &budget)
                 parts.append(out.take_bytes())
                 parts.append(entries)
                 answered += 1
-            elif self.put_stream(ctx, key, stream, group, after[i], out, &room):
+            elif self.put_stream(ctx, key, stream, group, after[i], out, &budget):
                 answered += 1
         if answered == 0:
             return None
@@ -274,83 +271,90 @@ cdef class ConsumerRead(BlockedRead):
             self.claim_idle_ms != NO_CLAIM and group.is_idle(ctx.steady_ms, self.claim_idle_ms))
 
     cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, after,
-                         Output out, Room* room) except -1:
+                         Output out, ReplyBudget* budget) except -1:
         """The key and the array of one stream's entries; False and nothing when all that seemed to
         be there to claim is gone from the stream."""
         cdef Py_ssize_t start = out.size
         cdef ArrayHead head
-        cdef Py_ssize_t full_size = room.full_size
+        cdef Py_ssize_t full_size = budget.full_size
         cdef uint64_t made
         cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
         put_key(out, key, ctx.session.resp)
         out.begin_array(&head, min(self.limits.entries, stream.length + group.pendings.count))
         # A stream that is begun answers an entry, whatever its head has added.
-        room.full_size = max(widened(full_size, head.size), out.size + 1)
+        budget.full_size = max(widened(full_size, head.size), out.size + 1)
         if after is None:
-            made = self.put_new(ctx, key, stream, group, consumer, out, room)
+            made = self.put_new(ctx, key, stream, group, consumer, out, budget)
             if made == 0:
-                room.full_size = full_size
+                budget.full_size = full_size
                 out.size = start
                 note_seen(ctx, key, group, consumer)
                 return False
         else:
-            made = give_history(ctx, key, stream, group, consumer, after, self.limits.entries, out,
-                                room)
+            budget.limit = self.limits.entries
+            budget.start.ms, budget.start.seq = after
+            step_up(&budget.start)
+            made = give_history(ctx, key, stream, group, consumer, out, budget)
             note_seen(ctx, key, group, consumer)
-        room.full_size = full_size
+        budget.full_size = full_size
         out.end_array(&head, made)
         return True
 
     cdef uint64_t put_new(self, Context ctx, bytes key, Stream stream, Group group,
-                          Consumer consumer, Output out, Room* room) except? 0xffffffffffffffff:
+                          Consumer consumer, Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
         """What has been pending for too long, then new entries, together at most COUNT."""
+        cdef Terms terms
         cdef uint64_t claimed = 0
         cdef uint64_t given
-        room.with_age = self.claim_idle_ms != NO_CLAIM
-        if room.with_age:
-            claimed = claim_idle(ctx, key, stream, group, consumer, self.claim_idle_ms,
-                                self.limits.entries, out, room)
+        no_retry(&terms, self.keep, consumer.index)
+        budget.limit = self.limits.entries
+        budget.with_age = self.claim_idle_ms != NO_CLAIM
+        if budget.with_age:
+            budget.min_idle_ms = self.claim_idle_ms
+            claimed = claim_idle(ctx, key, stream, group, consumer, out, budget)
             ctx.keyspace.redelivered_claimed += claimed
-        given = give_within(ctx, key, stream, group, self.consumer, self.keep, None,
-                            self.limits.entries - claimed, False, out, room)
+            budget.limit -= claimed
+        given = deliver_new(ctx, key, stream, group, &terms, out, budget)
         if given and self.keep:
             consumer.active_ms = ctx.steady_ms
         return claimed + given
 
-    cdef bint is_long(self, Stream stream, Group group, Room* room) noexcept:
+    cdef bint is_long(self, Stream stream, Group group, ReplyBudget* budget) noexcept:
         """Whether so much is to be delivered that the reply is better made in slices."""
-        return self.claim_idle_ms == NO_CLAIM and room.full_size == PY_SSIZE_T_MAX and (
-            is_long_delivery(stream, group, min(self.limits.entries, room.entries)))
+        return self.claim_idle_ms == NO_CLAIM and budget.full_size == PY_SSIZE_T_MAX and (
+            is_long_delivery(stream, group, min(self.limits.entries, budget.entries)))
 
-    cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, Room* room):
+    cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, ReplyBudget* budget):
         """Deliver new entries; they are encoded later, from the blocks as they are now."""
         cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
         cdef EntryRange entries = make_range(
-            stream, False, min(self.limits.entries, room.entries))
-        deliver_long(ctx, key, stream, group, self.consumer, self.keep, None, entries)
+            stream, False, min(self.limits.entries, budget.entries))
+        cdef Terms terms
+        no_retry(&terms, self.keep, consumer.index)
+        deliver_long(ctx, key, stream, group, &terms, entries)
         if self.keep:
             consumer.active_ms = ctx.steady_ms
-        room.entries -= entries.limit
-        room.made += entries.limit
+        budget.entries -= entries.limit
+        budget.made += entries.limit
         return entries
 
-    cdef bint is_long_history(self, Group group, Room* room) except -1:
+    cdef bint is_long_history(self, Group group, ReplyBudget* budget) except -1:
         """Whether so much of the history may be asked for that it is better made in slices."""
         cdef Consumer consumer = group.consumer(self.consumer)
-        return consumer is not None and room.full_size == PY_SSIZE_T_MAX and (
-            min(self.limits.entries, room.entries, consumer.pending) > LONG_DELIVERY)
+        return consumer is not None and budget.full_size == PY_SSIZE_T_MAX and (
+            min(self.limits.entries, budget.entries, consumer.pending) > LONG_DELIVERY)
 
     cdef LongReply put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
-                                    Output out, Room* room):
+                                    Output out, ReplyBudget* budget):
         """Deliver pending entries again; after the array's head they are encoded later, from the
         blocks as they are now."""
         cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
         cdef list ids = choose_history(ctx, key, stream, group, consumer, after,
-                                       min(self.limits.entries, room.entries))
+                                       min(self.limits.entries, budget.entries))
         note_seen(ctx, key, group, consumer)
         out.put_head(c'*', len(ids))
-        room.entries -= len(ids)
-        room.made += len(ids)
+        budget.entries -= len(ids)
+        budget.made += len(ids)
         return entries_by_id(stream, ids)
 
     def attempt(self, Context ctx not None):
@@ -421,9 +425,9 @@ cdef class ConsumerRead(BlockedRead):
                 ctx.keyspace.schedule(self.db_index, key, group)
 
 
-cdef Py_ssize_t widened(Py_ssize_t full_size, Py_ssize_t room) noexcept:
-    """MAXSIZE while more room than the 4 bytes of a short array's head is left for one."""
-    return full_size if full_size > PY_SSIZE_T_MAX - room else full_size + room - 4
+cdef Py_ssize_t widened(Py_ssize_t full_size, Py_ssize_t head_size) noexcept:
+    """MAXSIZE while more space than the 4 bytes of a short array's head is reserved for one."""
+    return full_size if full_size > PY_SSIZE_T_MAX - head_size else full_size + head_size - 4
 
 
 cdef no_group(bytes key, bytes name):
@@ -433,11 +437,9 @@ cdef no_group(bytes key, bytes name):
 
 
 cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
-                           after, uint64_t limit, Output out,
-                           Room* room) except? 0xffffffffffffffff:
-    """A consumer's own pending entries with ids above `after`, each counted as delivered once more;
+                           Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
+    """A consumer's own pending entries from `budget.start` on, each counted as delivered once more;
     one whose entry is gone is shown with a null in place of its fields. Returns how many."""
-    cdef EntryId start
     cdef Pending* record
     cdef PendingAt at
     cdef IdText id_text
@@ -446,12 +448,10 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
     cdef Ids again = Ids.__new__(Ids)
     cdef View view
     cdef Entry entry
-    start.ms, start.seq = after
-    step_up(&start)
     id_text.size = 0
     id_text.dotted = False
-    record = first_pending(group.pendings, start.ms, start.seq, &at)
-    while record != NULL and made < limit and made < left and not is_full(out, room):
+    record = first_pending(group.pendings, budget.start.ms, budget.start.seq, &at)
+    while record != NULL and made < budget.limit and made < left and not is_full(out, budget):
         if record.consumer == consumer.index:
             if stream.find(record.ms, record.seq, &view, &entry):
                 encode_entry(out, &view, &entry, &id_text)
@@ -461,8 +461,8 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
                 out.put_id(record.ms, record.seq, False)
                 put_null_array(out, ctx.session.resp)
             made += 1
-            room.made += 1
-            room.entries -= 1
+            budget.made += 1
+            budget.entries -= 1
         record = next_pending(group.pendings, &at)
     deliver_again(ctx, key, group, again)
     return made

@@ -41,6 +41,7 @@ cdef class Members:
 
     cdef Details own_details(self)
     cdef list members(self)
+    cdef Consumer numbered(self, uint32_t number)
     cdef int add_member(self, Consumer consumer) except -1
     cdef int list_members(self) except -1
     cdef int skip_number(self) except -1

@@ -124,6 +124,12 @@ cdef class Members:
             return [None, self.only_member]
         return NO_MEMBERS if self.details is None else self.details.consumers
 
+    cdef Consumer numbered(self, uint32_t number):
+        """The consumer with a number; None for number 0."""
+        if number == 0:
+            return None
+        return self.only_member if self.only_member is not None else self.details.consumers[number]
+
     cdef int add_member(self, Consumer consumer) except -1:
         """Add a consumer; its number is unused, or the next one. The first one of a group without
         other numbers needs no list."""

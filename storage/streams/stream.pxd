@@ -19,6 +19,16 @@ cdef class RetentionPolicy:
     cdef public uint64_t next_check_ms  # when its stream is looked at next; NEVER: not noted
 
 
+cdef class Claim:
+    cdef readonly uint64_t min_idle_ms
+    cdef readonly uint64_t delivery_ms
+    cdef readonly bytes count
+    cdef readonly uint64_t now_ms
+    cdef readonly bint force
+    cdef readonly list claimed
+    cdef readonly list gone
+
+
 cdef class Stream(EntryLog):
     # What appends touch comes first, as in EntryLog.
     cdef public uint32_t used_s

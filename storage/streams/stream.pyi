@@ -24,6 +24,18 @@ class RetentionPolicy:
     @staticmethod
     def load(row: list[Any]) -> RetentionPolicy: ...
 
+class Claim:
+    min_idle_ms: int
+    delivery_ms: int
+    count: bytes
+    now_ms: int
+    force: bool
+    claimed: list[tuple[int, int]]
+    gone: list[tuple[int, int]]
+    def __init__(
+        self, min_idle_ms: int, delivery_ms: int, count: bytes, now_ms: int, force: bool = False
+    ) -> None: ...
+
 class Stream(EntryLog):
     used_s: int
     incarnation: int
@@ -67,14 +79,8 @@ class Stream(EntryLog):
         group: Group,
         consumer: Consumer,
         ids: list[tuple[int, int]],
-        min_idle_ms: int,
-        delivery_ms: int,
-        count: bytes,
-        now_ms: int,
-        force: bool,
         most: int,
-        claimed: list[tuple[int, int]],
-        gone: list[tuple[int, int]],
+        claim: Claim,
     ) -> int: ...
     def count_live_groups(self, now_ms: int) -> int: ...
     def set_ttl(self, group: Group, ttl_ms: int) -> int: ...

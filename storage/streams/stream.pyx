@@ -63,6 +63,24 @@ cdef class RetentionPolicy:
             raise ValueError(f"the policy {row} is out of range") from error
 
 
+cdef class Claim:
+    """What a claim wants, and what it has found: entries that were not delivered for min_idle_ms,
+    with `force` those that are not pending, too. Their last delivery becomes delivery_ms, their
+    number of deliveries `count` (Group.claim). `claimed` has the IDs of claimed entries, `gone` those
+    that are pending without an entry.
+    """
+
+    def __init__(self, uint64_t min_idle_ms, uint64_t delivery_ms, bytes count not None,
+                 uint64_t now_ms, bint force=False):
+        self.min_idle_ms = min_idle_ms
+        self.delivery_ms = delivery_ms
+        self.count = count
+        self.now_ms = now_ms
+        self.force = force
+        self.claimed = []
+        self.gone = []
+
+
 @cython.no_gc
 cdef class Stream(EntryLog):
     """A log of entries with its groups."""
@@ -241,12 +259,9 @@ cdef class Stream(EntryLog):
             group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, policy)
 
     def claim(self, Group group not None, Consumer consumer not None, list ids not None,
-              uint64_t min_idle_ms, uint64_t delivery_ms, bytes count not None, uint64_t now_ms,
-              bint force, uint64_t most, list claimed not None, list gone not None) -> int:
-        """Give pending entries with these ids, (ms, seq) each, to a consumer, as Group.claim does,
-        if they were not delivered for min_idle_ms; force: an entry that is not pending, too.
-        What was claimed is added to `claimed`, what is pending without an entry to `gone`. Returns
-        how many ids were looked at: no more after `most` were added."""
+              uint64_t most, Claim claim not None) -> int:
+        """Give pending entries with these IDs, (ms, seq) each, to a consumer, as the claim says.
+        Returns how many IDs were checked: no more after `most` were added to the claim's lists."""
         cdef View view
         cdef Entry entry
         cdef Pending* record
@@ -262,17 +277,17 @@ cdef class Stream(EntryLog):
             record = find_pending(group.pendings, ms, seq, &at)
             if not self.find(ms, seq, &view, &entry):
                 if record != NULL:
-                    gone.append(entry_id)
+                    claim.gone.append(entry_id)
                     left -= 1
-            elif record != NULL and min_idle_ms and (
-                    now_ms - min(<uint64_t>record.last_delivery_ms, now_ms) < min_idle_ms):
+            elif record != NULL and claim.min_idle_ms and (
+                    claim.now_ms - min(<uint64_t>record.last_delivery_ms, claim.now_ms) < claim.min_idle_ms):
                 continue
-            elif record != NULL or force:
-                claimed.append(entry_id)
+            elif record != NULL or claim.force:
+                claim.claimed.append(entry_id)
                 left -= 1
-                group.claim(ms, seq, consumer, delivery_ms, count)
-                group.note_again(ms, seq, delivery_ms, now_ms)
-                consumer.active_ms = now_ms
+                group.claim(ms, seq, consumer, claim.delivery_ms, claim.count)
+                group.note_again(ms, seq, claim.delivery_ms, claim.now_ms)
+                consumer.active_ms = claim.now_ms
         return looks
 
     cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
