@@ -94,6 +94,29 @@ def test_functions_named_in_the_text_exist() -> None:
     assert lost == []
 
 
+PATHS = (
+    "The path of TAPPEND",
+    "The path of a blocked group read",
+    "From TRESERVE to the release",
+    "From a snapshot to a Spark row",
+    "From a PostgreSQL commit to a destination row",
+    "The path of a full sync",
+    "An action of the dashboard",
+)
+FILES_MAX = 8
+
+
+@pytest.mark.parametrize("title", PATHS)
+def test_a_path_needs_few_files_and_names_functions_of_each(title: str) -> None:
+    page = (DOCS / "architecture.md").read_text()
+    section = page.split(f"## {title}\n")[1].split("\n## ")[0]
+    listed, _, text = section.split("Files to open: ")[1].partition(".\n")
+    files = re.findall(r"`([\w/]+)`", listed)
+    assert 0 < len(files) <= FILES_MAX
+    assert [name for name in files if not sources(name)] == []
+    assert [name for name in files if f"`{name}" not in text] == []
+
+
 def modules(package: Path) -> Iterator[Path]:
     """The files of a package and its folders; the common package has links to the others."""
     return package.glob("*") if package.name == "millstream" else package.rglob("*")
