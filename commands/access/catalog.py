@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import millstream.commands.table.introspection  # noqa: F401  COMMAND is the first row
 from millstream.commands.table.registry import COMMANDS, Command, registered_count
 
 # All categories of Redis, in its order. Some have no command here; rules may name them.

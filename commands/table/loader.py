@@ -7,12 +7,18 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 import millstream.commands
+from millstream.commands.table.registry import COMMANDS
 
 
 def load_table() -> None:
-    """Import every module under commands/; a second call does nothing."""
+    """Import every module under commands/; a second call does nothing. The rows are then in order
+    of their names, whatever was imported first."""
     for name in _modules():
         import_module(name)
+    rows = sorted(COMMANDS.items())
+    if rows != list(COMMANDS.items()):
+        COMMANDS.clear()
+        COMMANDS.update(rows)
 
 
 @cache

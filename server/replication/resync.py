@@ -160,10 +160,12 @@ class Resync:
             return
         try:
             base = frames.files.disk.read(name)
-            header = SnapshotEnds(base).read_header()
-        except OSError:  # a rewrite has just replaced it
+        except OSError:  # a rewrite has just replaced it; the next second tries again
             return
-        except DataError as error:
+        try:
+            header = SnapshotEnds(base).read_header()
+        except (OSError, DataError) as error:
+            base.close()
             feed.drop(str(error))
             return
         if not header.has_identity:

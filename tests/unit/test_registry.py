@@ -56,6 +56,10 @@ def test_every_container_has_a_help() -> None:
     assert [row.name for row in containers if b"help" not in row.subcommands] == []
 
 
+def test_rows_are_in_order_of_their_names_whatever_was_imported_first() -> None:
+    assert list(COMMANDS) == sorted(COMMANDS)
+
+
 def test_loading_the_table_twice_changes_nothing() -> None:
     before = dict(COMMANDS)
     load_table()
