@@ -589,7 +589,7 @@ class Model:
     def set_rules(self, rules: list[users.Selector]) -> None:
         """The restricted user has these rules now: reads that wait for what they forbid end."""
         self.rules = rules
-        for waiter in self._all_waiters():
+        for waiter in sorted(self._all_waiters(), key=lambda waiter: waiter.client.number):
             denied = users.refusal(rules, waiter.request) if waiter.client.is_limited else None
             if denied is not None:
                 self.end_wait(waiter, Refused(denied))

@@ -246,7 +246,10 @@ class Simulation:
     def _can_send(self, client: SimClient) -> bool:
         if client.player.role == "scanner":
             # Its replies come in slices, between which the server stops: their number is unknown.
-            return not client.is_stopped() and (bool(client.unsent) or not client.model.due)
+            # So the client sends nothing until its earlier requests have run: after a wait for the
+            # disk, they run only at the end of the tick.
+            is_busy = client.is_stopped() or client.model.requests
+            return not is_busy and (bool(client.unsent) or not client.model.due)
         return bool(client.unsent) or len(client.model.due) < self.profile.pipeline
 
     def _send(self) -> None:
