@@ -19,7 +19,8 @@ from millstream.tools.server import Server, printable, url_option
 from millstream.tools.survey import Group, Stream, Survey, take_survey
 
 Row = tuple[Stream, Group | None]
-_WIDE = 10_000  # columns if the output is not a terminal, so that nothing is cut off
+_WIDE = 10_000  # columns if the output is not a terminal, so that no line is folded
+_NAME_MAX = 100  # characters of a name in a table, because all rows are as wide as the longest
 _LINES_AROUND = 5  # title, head and foot of the table
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
@@ -153,7 +154,7 @@ def table_of(survey: Survey, sort: str, lines: int | None = None) -> Table:
 
 def _cells(stream: Stream, group: Group | None) -> list[Text | str]:
     cells: list[Text | str] = [
-        Text(printable(stream.key)),
+        Text(_shown(stream.key)),
         f"{stream.length:,}",
         _size(stream.size_bytes),
         "-" if stream.rate_per_s is None else f"{stream.rate_per_s:,.1f}",
@@ -162,12 +163,17 @@ def _cells(stream: Stream, group: Group | None) -> list[Text | str]:
         return [*cells, "-", "", "", "", ""]
     return [
         *cells,
-        Text(printable(group.name)),
+        Text(_shown(group.name)),
         "?" if group.lag is None else f"{group.lag:,}",
         f"{group.pending:,}",
         f"{group.consumers:,}",
         _age(group.oldest_age_ms),
     ]
+
+
+def _shown(name: str) -> str:
+    shown = printable(name)
+    return shown if len(shown) <= _NAME_MAX else f"{shown[: _NAME_MAX - 1]}…"
 
 
 def _size(size_bytes: int | None) -> str:

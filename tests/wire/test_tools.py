@@ -184,6 +184,19 @@ def test_top_as_a_table(server: Server) -> None:
     assert "odd \\xff\\x1b[31m" in done.stdout
 
 
+def test_a_long_name_does_not_widen_the_table(server: Server) -> None:
+    key, group = "k" * 10_000, "g" * 10_000
+    with server.client() as client:
+        client.call("XGROUP", "CREATE", key, group, "0", "MKSTREAM")
+    done = run("top", "--once", "--interval", "0.1", url=url_of(server))
+    assert done.returncode == 0
+    assert "k" * 99 + "… " in done.stdout
+    assert "g" * 99 + "… " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) < 300
+    answer = json.loads(run("top", "--json", "--interval", "0.1", url=url_of(server)).stdout)
+    assert [stream["key"] for stream in answer["streams"]] == [key]
+
+
 def test_top_shows_what_the_user_may_read(server: Server) -> None:
     fill(server)
     with server.client() as client:
