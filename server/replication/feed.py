@@ -147,7 +147,12 @@ class Feed:
         feeds = self._feeds
         try:
             self._old = OldData(
-                feeds.disk, feeds.manifest, self.next_seq, feeds.durable_seq, base=base
+                feeds.disk,
+                feeds.manifest,
+                self.next_seq,
+                feeds.durable_seq,
+                base=base,
+                pause=feeds.worker.pause,
             )
         except OSError as error:  # a rewrite replaces the files at this moment
             self._open_tries += 1

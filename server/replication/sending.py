@@ -6,7 +6,7 @@ that a rewrite replaces meanwhile stay readable while they are open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from millstream.errors import DataError
@@ -37,10 +37,19 @@ class OldData:
     """A base, if wanted, and the frames from `next_seq` to `last_seq` of one manifest's files."""
 
     def __init__(
-        self, disk: Disk, manifest: Manifest, next_seq: int, last_seq: int, *, base: File | None
+        self,
+        disk: Disk,
+        manifest: Manifest,
+        next_seq: int,
+        last_seq: int,
+        *,
+        base: File | None,
+        pause: Callable[[], None],
     ) -> None:
-        """Open the files. OSError when a rewrite has just removed one: its successor is next."""
+        """Open the files. OSError when a rewrite has just removed one: its successor is next.
+        `pause` is called often during `next`: it yields the interpreter to the event loop."""
         self._base = base
+        self._pause = pause
         self._files: list[File] = []
         self._next_seq = next_seq
         self._last_seq = last_seq
@@ -78,7 +87,7 @@ class OldData:
         records: list[bytes] = []
         size_bytes = 0
         due = self._next_seq
-        for seq, payload in frames_from(self._files, due, self._last_seq):
+        for seq, payload in frames_from(self._files, due, self._last_seq, self._pause):
             records.append(encode_frame(seq, payload))
             size_bytes += len(records[-1])
             due = seq + 1

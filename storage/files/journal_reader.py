@@ -8,7 +8,7 @@ power loss could not be distinguished from a damaged file.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from millstream.storage.files.disk import Disk, File
@@ -25,6 +25,7 @@ from millstream.storage.files.journal_format import (
 
 _SECTOR = 512
 _SLICE_SIZE = 1 << 18  # bytes of small frames that are read in a few milliseconds
+_PAUSE_FRAMES = 32  # between two calls of `pause`
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,14 @@ class JournalReader:
 
 
 def frames_from(
-    files: Sequence[File], first_seq: int, last_seq: int
+    files: Sequence[File],
+    first_seq: int,
+    last_seq: int,
+    pause: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, bytes]]:
     """(number, payload) of the frames from `first_seq` to `last_seq`, as far as these journals have
-    them: it ends before a gap. The journals may be in use."""
+    them: it ends before a gap. The journals may be in use. `pause` is called once in a few frames,
+    also in those before `first_seq`."""
     firsts = [_first_frame(file) for file in files]
     due = first_seq
     for index, file in enumerate(files):
@@ -140,6 +145,8 @@ def frames_from(
             continue
         form = read_head(file).format
         for _, seq, _, payload in sound_frames(file, form, form.header_size):
+            if seq % _PAUSE_FRAMES == 0:
+                pause()
             if seq > due or due > last_seq:
                 return
             if seq == due:

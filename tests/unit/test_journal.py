@@ -19,7 +19,12 @@ from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.journal import Journal
 from millstream.storage.files.journal_file import RESERVE_LEAST, create_journal
 from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE, FrameFormat, read_head
-from millstream.storage.files.journal_reader import JournalReader, cut_torn_end, frame_numbers
+from millstream.storage.files.journal_reader import (
+    JournalReader,
+    cut_torn_end,
+    frame_numbers,
+    frames_from,
+)
 
 Payloads = list[bytes]
 ID = bytes(range(16))
@@ -763,3 +768,17 @@ def test_a_journal_shorter_than_its_header_has_no_frames(tmp_path: Path, size_by
     """A crash right after its creation leaves this. A real file refuses a negative length."""
     (tmp_path / "journal-1.log").write_bytes(bytes(size_bytes))
     assert frame_numbers(SystemDisk(tmp_path).read("journal-1.log")) == (None, 0)
+
+
+def test_reading_old_frames_yields_to_the_event_loop_also_before_the_first_wanted_one() -> None:
+    disk, names = disk_with(journal_file(effects(300)))
+    read_at_pauses: list[int] = []
+    wanted: list[int] = []
+    frames = frames_from(
+        [disk.read(names[0])], 201, 300, lambda: read_at_pauses.append(len(wanted))
+    )
+    for seq, _ in frames:
+        wanted.append(seq)
+    assert wanted == list(range(201, 301))
+    assert read_at_pauses.count(0) >= 6
+    assert max(read_at_pauses) > 64
