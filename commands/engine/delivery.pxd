@@ -51,7 +51,7 @@ cdef struct Delivery:
     EntryId first
     uint64_t given
     uint64_t now_ms
-    uint32_t policy
+    uint32_t retry_number
     uint32_t owner
     bint keep
     bint broken

@@ -21,7 +21,7 @@ from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.due_index cimport expires_ms
 from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport NO_POLICY, Pending, PendingAt
+from millstream.storage.streams.pending cimport NO_RETRY, Pending, PendingAt
 from millstream.storage.streams.pending_chunks cimport find_pending
 from millstream.storage.streams.stream cimport Stream, Walk
 
@@ -209,9 +209,9 @@ cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group gr
     delivery.keep = terms.keep
     delivery.now_ms = ctx.steady_ms
     delivery.owner = terms.owner
-    delivery.policy = NO_POLICY
+    delivery.retry_number = NO_RETRY
     if terms.has_retry:
-        delivery.policy = group.policy(terms.retry_ms, terms.expire_ms)
+        delivery.retry_number = group.retry_number(terms.retry_ms, terms.expire_ms)
     delivery.broken = is_broken(stream, group)
     delivery.given = 0
     delivery.first.ms = group.offset_ms
@@ -229,7 +229,7 @@ cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t
             group.order.note(ids[i].ms, ids[i].seq, delivery.now_ms)
     while size:
         if delivery.keep:
-            done = group.deliver_some(ids, size, delivery.now_ms, delivery.owner, delivery.policy)
+            done = group.deliver_some(ids, size, delivery.now_ms, delivery.owner, delivery.retry_number)
         if delivery.given == 0:
             delivery.first = ids[0]
         delivery.given += done
@@ -450,9 +450,9 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     cdef IdText id_text
     cdef uint64_t ms, seq
     cdef bint change = terms.has_retry
-    cdef uint32_t policy = NO_POLICY
+    cdef uint32_t retry_number = NO_RETRY
     if change:
-        policy = group.policy(terms.retry_ms, terms.expire_ms)
+        retry_number = group.retry_number(terms.retry_ms, terms.expire_ms)
     if limit == 0 or not group.is_due(ctx.steady_ms, terms.with_zero):
         return 0
     id_text.size = 0
@@ -476,7 +476,7 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     ctx.keyspace.redelivered_due += len(again)
     for ms, seq in again:
         record = find_pending(group.pendings, ms, seq, &at)
-        group.redeliver(record, &at, ctx.steady_ms, policy, change)
+        group.redeliver(record, &at, ctx.steady_ms, retry_number, change)
         group.note_again(ms, seq, ctx.steady_ms, ctx.steady_ms)
         # A shorter expire-ms than has already passed: delivered this once more, then dropped.
         record = find_pending(group.pendings, ms, seq, &at)

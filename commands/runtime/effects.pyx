@@ -16,7 +16,7 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_u64
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport NO_POLICY, UNOWNED
+from millstream.storage.streams.pending cimport NO_RETRY, UNOWNED
 from millstream.storage.streams.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport RESERVING, Stream
@@ -394,7 +394,7 @@ cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
     cdef EntryId end
     cdef uint64_t now_ms
     cdef uint32_t owner = UNOWNED
-    cdef uint32_t policy = NO_POLICY
+    cdef uint32_t retry_number = NO_RETRY
     cdef bint keep
     if args.count != 11:
         raise ValueError(f"DELIVER with {args.count - 1} words")
@@ -414,9 +414,9 @@ cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
     id_at(args, 5, &end)
     if keep:
         if not is_word_at(args, 8, b"-", 1):
-            policy = group.policy(number_at(args, 8), number_at(args, 9))
+            retry_number = group.retry_number(number_at(args, 8), number_at(args, 9))
         id_at(args, 4, &start)
-        stream.deliver_between(group, (start.ms, start.seq), (end.ms, end.seq), now_ms, owner, policy)
+        stream.deliver_between(group, (start.ms, start.seq), (end.ms, end.seq), now_ms, owner, retry_number)
     group.offset_ms = end.ms
     group.offset_seq = end.seq
     group.entries_read = int(args[7])

@@ -20,7 +20,7 @@ cdef class Details:
     cdef dict by_name
     cdef list consumers
     cdef list free_consumers
-    cdef dict policy_numbers
+    cdef dict retry_numbers
     cdef list free_retry_times
     cdef dict large_counts
     cdef dict claim_waits

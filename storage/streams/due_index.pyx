@@ -13,7 +13,7 @@ from libc.stdlib cimport free, realloc
 
 from millstream.entry_id cimport id_less
 from millstream.storage.streams.pending cimport (
-    ABSENT, EXPIRE, IDLE, KINDS, NO_POLICY, RETRY, UNOWNED, WAKE, Chunk, Pending, Pendings, first_of,
+    ABSENT, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk, Pending, Pendings, first_of,
     heap_of, saturating_add,
 )
 
@@ -161,9 +161,9 @@ cdef uint64_t due_ms(Pendings* pendings, const Pending* record, bint with_zero) 
     """The time at which the record is due for redelivery; NEVER without a retry (or with retry
     0). Entries released by XNACK are due immediately."""
     cdef uint64_t retry
-    if record.policy == NO_POLICY:
+    if record.retry_number == NO_RETRY:
         return NEVER
-    retry = pendings.retry_times[record.policy].retry_ms
+    retry = pendings.retry_times[record.retry_number].retry_ms
     if retry == 0 and not with_zero:
         return NEVER
     if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
@@ -173,9 +173,9 @@ cdef uint64_t due_ms(Pendings* pendings, const Pending* record, bint with_zero) 
 
 cdef uint64_t expires_ms(Pendings* pendings, const Pending* record) noexcept:
     cdef uint64_t expire
-    if record.policy == NO_POLICY:
+    if record.retry_number == NO_RETRY:
         return NEVER
-    expire = pendings.retry_times[record.policy].expire_ms
+    expire = pendings.retry_times[record.retry_number].expire_ms
     return saturating_add(record.first_delivery_ms, expire) if expire else NEVER
 
 
@@ -185,7 +185,7 @@ cdef void move_bounds(Pendings* pendings, Chunk* chunk, const Pending* record) n
     moment = claimable_ms(record)
     if moment < chunk.bounds[IDLE]:
         set_bound(pendings, chunk, IDLE, moment)
-    if record.policy == NO_POLICY:
+    if record.retry_number == NO_RETRY:
         return
     moment = due_ms(pendings, record, True)
     if moment < chunk.bounds[RETRY]:
@@ -208,7 +208,7 @@ cdef void chunk_bounds(Pendings* pendings, Chunk* chunk) noexcept:
     pendings.work_counter += chunk.used
     for i in range(chunk.used):
         idle = min(idle, claimable_ms(&chunk.items[i]))
-        if chunk.items[i].policy != NO_POLICY:
+        if chunk.items[i].retry_number != NO_RETRY:
             retry = min(retry, due_ms(pendings, &chunk.items[i], True))
             wake = min(wake, due_ms(pendings, &chunk.items[i], False))
             expire = min(expire, expires_ms(pendings, &chunk.items[i]))

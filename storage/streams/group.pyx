@@ -16,7 +16,7 @@ cimport cython
 from millstream.entry_id cimport id_less
 from millstream.storage.streams.consumers cimport Consumer, known_name
 from millstream.storage.streams.pending cimport (
-    CHUNK_MAX, CONSUMERS_MAX, DELIVERIES_MAX, NO_POLICY, Chunk, Pending, PendingAt, Pendings, RetryTimes,
+    CHUNK_MAX, CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, Chunk, Pending, PendingAt, Pendings, RetryTimes,
     saturating_add,
 )
 from millstream.storage.streams.pending_chunks cimport allocated, find_pending, nothing_pending
@@ -173,10 +173,10 @@ cdef class Group(PendingList):
             if record.consumer >= <size_t>len(members) or (
                     record.consumer and members[record.consumer] is None):
                 raise ValueError(f"a pending entry of group {self.name!r} has an unknown consumer")
-            if record.policy != NO_POLICY and (
-                    record.policy >= self.pendings.retry_times_count
-                    or not self.pendings.retry_times[record.policy].known):
-                raise ValueError(f"a pending entry of group {self.name!r} has an unknown policy")
+            if record.retry_number != NO_RETRY and (
+                    record.retry_number >= self.pendings.retry_times_count
+                    or not self.pendings.retry_times[record.retry_number].known):
+                raise ValueError(f"a pending entry of group {self.name!r} has an unknown retry pair")
             if i and not id_less(before.ms, before.seq, record.ms, record.seq):
                 raise ValueError(f"pending entries of group {self.name!r} do not rise")
             before = record

@@ -19,7 +19,7 @@ cdef extern from *:
         uint64_t last_delivery_ms : 48;
         uint32_t deliveries : 24;
         uint32_t consumer : 24;
-        uint32_t policy : 16;
+        uint32_t retry_number : 16;
     } __attribute__((packed));
     _Static_assert(sizeof(struct Pending) == 36, "bit-fields are packed as docs/formats.md says");
     #endif
@@ -35,12 +35,12 @@ cdef extern from *:
         uint64_t last_delivery_ms
         uint32_t deliveries
         uint32_t consumer
-        uint32_t policy
+        uint32_t retry_number
 
 
 cdef enum:
     UNOWNED = 0
-    NO_POLICY = 0
+    NO_RETRY = 0
 
 
 # Of what a chunk keeps bounds: a retry, one with a time, the end of an entry, its last delivery.

@@ -13,21 +13,21 @@ cdef class PendingList(Members):
     cdef Pendings* pendings
     cdef DeliveryOrder order
 
-    cpdef uint32_t policy(self, uint64_t retry_ms, uint64_t expire_ms) except? 0
+    cpdef uint32_t retry_number(self, uint64_t retry_ms, uint64_t expire_ms) except? 0
     cdef int put(self, Pending* record) except -1
     cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
-                     uint32_t policy) except -1
+                     uint32_t retry_number) except -1
     cdef size_t deliver_some(self, const EntryId* ids, size_t count, uint64_t now_ms,
-                             uint32_t consumer, uint32_t policy) except 0
+                             uint32_t consumer, uint32_t retry_number) except 0
     cdef int insert(self, PendingAt* at, Pending* record) except -1
     cdef int erase(self, PendingAt* at) except -1
     cdef uint32_t sweep_chunk(self, uint32_t place, uint32_t consumer, uint64_t now_ms,
                               uint64_t limit, list gone) except? 0xffffffff
     cdef int count_owner(self, uint32_t consumer, int change) except -1
-    cdef void count_policy(self, uint32_t policy, int change) noexcept
+    cdef void count_retry(self, uint32_t retry_number, int change) noexcept
     cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
-    cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
-                       bint change_policy) except -1
+    cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t retry_number,
+                       bint change_retry) except -1
     cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
                        int64_t deliveries) except -1
     cpdef int claim(self, uint64_t ms, uint64_t seq, Consumer consumer, uint64_t delivery_ms,

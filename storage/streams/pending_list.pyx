@@ -15,7 +15,7 @@ from millstream.storage.streams.due_index cimport (
     DeliveryOrder, chunk_bounds, earliest, exact_min, expires_ms, leave_heaps, move_bounds,
 )
 from millstream.storage.streams.pending cimport (
-    DELIVERIES_MAX, EXPIRE, IDLE, NO_POLICY, RETRY, UNOWNED, WAKE, Chunk, Pending, PendingAt, Pendings,
+    DELIVERIES_MAX, EXPIRE, IDLE, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk, Pending, PendingAt, Pendings,
     first_of, saturating_add,
 )
 from millstream.storage.streams.pending_chunks cimport (
@@ -34,7 +34,7 @@ cdef uint64_t FIRST_DELIVERY_MAX = 0x7fffffffffffULL
 
 
 cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64_t now_ms,
-                              uint32_t consumer, uint32_t policy) noexcept:
+                              uint32_t consumer, uint32_t retry_number) noexcept:
     """Initialize the record of a first delivery."""
     record.ms = ms
     record.seq = seq
@@ -43,7 +43,7 @@ cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64
     record.gone = 0
     record.deliveries = 1
     record.consumer = consumer
-    record.policy = policy
+    record.retry_number = retry_number
 
 
 cdef inline Chunk* last_chunk(Pendings* pendings) noexcept:
@@ -83,7 +83,7 @@ cdef class PendingList(Members):
 
     # ------------------------------------------------------------ deliveries
 
-    cpdef uint32_t policy(self, uint64_t retry_ms, uint64_t expire_ms) except? 0:
+    cpdef uint32_t retry_number(self, uint64_t retry_ms, uint64_t expire_ms) except? 0:
         """The number of a (retry, expire) pair; 0 means no retry. Use the number before requesting
         another one: when all numbers are used, a pair without records is replaced."""
         self.pendings = allocated(self.pendings)
@@ -100,12 +100,12 @@ cdef class PendingList(Members):
         return self.insert(&at, record)
 
     cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
-                     uint32_t policy) except -1:
+                     uint32_t retry_number) except -1:
         """Record the first delivery of an entry."""
         cdef Pending record
         cdef PendingAt at
         cdef Chunk* last
-        begin_record(&record, ms, seq, now_ms, consumer, policy)
+        begin_record(&record, ms, seq, now_ms, consumer, retry_number)
         if self.pendings.chunk_count == 0:
             at.chunk = at.index = 0
             return self.insert(&at, &record)
@@ -117,7 +117,7 @@ cdef class PendingList(Members):
         return self.put(&record)
 
     cdef size_t deliver_some(self, const EntryId* ids, size_t count, uint64_t now_ms,
-                             uint32_t consumer, uint32_t policy) except 0:
+                             uint32_t consumer, uint32_t retry_number) except 0:
         """Record the first delivery of the first of these entries, whose IDs are ascending: of as
         many as fit into a chunk. Return their number. A failure changes nothing."""
         cdef Chunk* chunk
@@ -126,7 +126,7 @@ cdef class PendingList(Members):
         chunk = last_chunk(self.pendings)
         if chunk == NULL or not id_less(chunk.items[chunk.used - 1].ms,
                                         chunk.items[chunk.used - 1].seq, ids[0].ms, ids[0].seq):
-            self.deliver(ids[0].ms, ids[0].seq, now_ms, consumer, policy)
+            self.deliver(ids[0].ms, ids[0].seq, now_ms, consumer, retry_number)
             return 1
         at.chunk = self.pendings.chunk_count - 1
         at.index = chunk.used
@@ -134,13 +134,13 @@ cdef class PendingList(Members):
         count = min(count, <size_t>(chunk.capacity - chunk.used))
         for i in range(count):
             begin_record(&chunk.items[chunk.used + i], ids[i].ms, ids[i].seq, now_ms, consumer,
-                         policy)
+                         retry_number)
         if at.index == 0:
             lower_floor(self.pendings, at.chunk, chunk.items)
         chunk.used += count
         self.pendings.count += count
         self.count_owner(consumer, count)
-        self.count_policy(policy, count)
+        self.count_retry(retry_number, count)
         move_bounds(self.pendings, chunk, &chunk.items[at.index])  # all have the same times
         return count
 
@@ -149,7 +149,7 @@ cdef class PendingList(Members):
         self.pendings = allocated(self.pendings)
         chunk = insert_record(self.pendings, at, record)
         self.count_owner(record.consumer, 1)
-        self.count_policy(record.policy, 1)
+        self.count_retry(record.retry_number, 1)
         move_bounds(self.pendings, chunk, record)
         return 0
 
@@ -158,7 +158,7 @@ cdef class PendingList(Members):
         cdef Pending* record = &own_chunk(self.pendings, at.chunk).items[at.index]
         self.forget_count(record)
         self.count_owner(record.consumer, -1)
-        self.count_policy(record.policy, -1)
+        self.count_retry(record.retry_number, -1)
         return erase_record(self.pendings, at)
 
     def delete_consumer(self, bytes name) -> int:
@@ -202,7 +202,7 @@ cdef class PendingList(Members):
                                     else record.consumer == consumer):
                 self.forget_count(record)
                 self.count_owner(record.consumer, -1)
-                self.count_policy(record.policy, -1)
+                self.count_retry(record.retry_number, -1)
                 removed += 1
                 continue
             if kept != i:
@@ -245,9 +245,9 @@ cdef class PendingList(Members):
                 (<Consumer>self.details.consumers[consumer]).pending += change
         return 0
 
-    cdef inline void count_policy(self, uint32_t policy, int change) noexcept:
-        if policy != NO_POLICY:
-            self.pendings.retry_times[policy].uses += change
+    cdef inline void count_retry(self, uint32_t retry_number, int change) noexcept:
+        if retry_number != NO_RETRY:
+            self.pendings.retry_times[retry_number].uses += change
 
     cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
         """Remove a pending entry; False when it is not pending."""
@@ -257,8 +257,8 @@ cdef class PendingList(Members):
         self.erase(&at)
         return True
 
-    cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
-                       bint change_policy) except -1:
+    cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t retry_number,
+                       bint change_retry) except -1:
         """Record another delivery; the reader's retry pair, if any, replaces the record's. The
         chunk may move: `record` is invalid afterwards."""
         cdef Chunk* chunk = own_chunk(self.pendings, at.chunk)
@@ -268,10 +268,10 @@ cdef class PendingList(Members):
             record.deliveries += 1
         else:
             self.set_deliveries(record, min(self.deliveries(record), COUNT_MAX - 1) + 1)
-        if change_policy:
-            self.count_policy(record.policy, -1)
-            self.count_policy(policy, 1)
-            record.policy = policy
+        if change_retry:
+            self.count_retry(record.retry_number, -1)
+            self.count_retry(retry_number, 1)
+            record.retry_number = retry_number
         move_bounds(self.pendings, chunk, record)
         return 0
 
@@ -284,9 +284,9 @@ cdef class PendingList(Members):
         self.set_deliveries(record, deliveries)
         self.count_owner(record.consumer, -1)
         self.count_owner(consumer, 1)
-        self.count_policy(record.policy, -1)
+        self.count_retry(record.retry_number, -1)
         record.consumer = consumer
-        record.policy = NO_POLICY
+        record.retry_number = NO_RETRY
         record.last_delivery_ms = min(delivery_ms, TIME_MAX)
         move_bounds(self.pendings, chunk, record)
         return 0
@@ -300,7 +300,7 @@ cdef class PendingList(Members):
         cdef Pending* record = find_pending(self.pendings, ms, seq, &at)
         cdef int64_t deliveries
         if record == NULL:
-            self.deliver(ms, seq, delivery_ms, UNOWNED, NO_POLICY)
+            self.deliver(ms, seq, delivery_ms, UNOWNED, NO_RETRY)
             record = find_pending(self.pendings, ms, seq, &at)
         deliveries = self.deliveries(record)
         if count == b"+":
@@ -328,7 +328,7 @@ cdef class PendingList(Members):
         cdef Pending* record = find_pending(self.pendings, ms, seq, &at)
         cdef int64_t deliveries = 0
         if record == NULL:
-            self.deliver(ms, seq, now_ms, UNOWNED, NO_POLICY)
+            self.deliver(ms, seq, now_ms, UNOWNED, NO_RETRY)
             record = find_pending(self.pendings, ms, seq, &at)
         else:
             deliveries = self.deliveries(record)
@@ -474,9 +474,9 @@ cdef class PendingList(Members):
         its own."""
         cdef PendingAt at
         cdef Pending* record = find_pending(self.pendings, ms, seq, &at)
-        cdef uint32_t policy = NO_POLICY if retry is None else self.policy(retry[0], retry[1])
+        cdef uint32_t retry_number = NO_RETRY if retry is None else self.retry_number(retry[0], retry[1])
         if record != NULL:
-            self.redeliver(record, &at, now_ms, policy, retry is not None)
+            self.redeliver(record, &at, now_ms, retry_number, retry is not None)
 
     def pending(self, uint64_t start_ms=0, uint64_t start_seq=0, end=None, limit=None,
                 consumer=None) -> list[tuple]:
@@ -501,8 +501,8 @@ cdef class PendingList(Members):
 
     cdef tuple row(self, const Pending* record):
         owner = self.members()[record.consumer]
-        pair = (None, None) if record.policy == NO_POLICY else (
-            self.pendings.retry_times[record.policy].retry_ms, self.pendings.retry_times[record.policy].expire_ms)
+        pair = (None, None) if record.retry_number == NO_RETRY else (
+            self.pendings.retry_times[record.retry_number].retry_ms, self.pendings.retry_times[record.retry_number].expire_ms)
         return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
                 record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
 

@@ -2,7 +2,7 @@
 """The retry pairs of a group: (retry, expire), stored once and numbered.
 
 Most records of a group have the same retry and expire times, so a record has the number of a pair.
-`Pendings.retry_times` has the pairs by number, `Details.policy_numbers` the numbers by pair.
+`Pendings.retry_times` has the pairs by number, `Details.retry_numbers` the numbers by pair.
 """
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
@@ -21,13 +21,13 @@ cdef uint32_t number_of(Pendings* pendings, Details details, uint64_t retry_ms,
     another one: when all numbers are used, a pair without records is replaced."""
     cdef uint32_t number
     pair = (retry_ms, expire_ms)
-    if details.policy_numbers is None:
-        details.policy_numbers = {}
-    known = details.policy_numbers.get(pair)
+    if details.retry_numbers is None:
+        details.retry_numbers = {}
+    known = details.retry_numbers.get(pair)
     if known is not None:
         return known
     number = free_number(pendings, details)
-    details.policy_numbers[pair] = number
+    details.retry_numbers[pair] = number
     pendings.retry_times[number].retry_ms = retry_ms
     pendings.retry_times[number].expire_ms = expire_ms
     pendings.retry_times[number].known = True
@@ -67,7 +67,7 @@ cdef int free_unused(Pendings* pendings, Details details) except -1:
     for i in range(pendings.retry_times_count - 1, 0, -1):
         times = &pendings.retry_times[i]
         if times.known and times.uses == 0:
-            del details.policy_numbers[times.retry_ms, times.expire_ms]
+            del details.retry_numbers[times.retry_ms, times.expire_ms]
             times.known = False
             details.free_retry_times.append(i)
     return 0
@@ -86,13 +86,13 @@ cdef list retry_pairs(Pendings* pendings):
 cdef int load_pairs(Pendings* pendings, Details details, list pairs) except -1:
     """Restore the pairs of a dump in a new group."""
     cdef uint32_t number
-    details.policy_numbers = {}
+    details.retry_numbers = {}
     for pair in pairs[1:]:
         number = free_number(pendings, details)
         if pair is not None:
             pendings.retry_times[number].retry_ms, pendings.retry_times[number].expire_ms = pair
             pendings.retry_times[number].known = True
-            details.policy_numbers[pair] = number
+            details.retry_numbers[pair] = number
     details.free_retry_times = [i for i in range(len(pairs) - 1, 0, -1) if pairs[i] is None]
     return 0
 
@@ -109,7 +109,7 @@ cdef int copy_pairs(Pendings* pendings, Details details, Pendings* other,
     memcpy(pendings.retry_times, other.retry_times, size)
     pendings.retry_times_count = other.retry_times_count
     pendings.retry_times_capacity = other.retry_times_capacity
-    details.policy_numbers = dict(other_details.policy_numbers)
+    details.retry_numbers = dict(other_details.retry_numbers)
     if other_details.free_retry_times is not None:
         details.free_retry_times = list(other_details.free_retry_times)
     return 0

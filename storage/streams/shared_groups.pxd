@@ -33,7 +33,7 @@ cdef class SharedMembers:
 cdef class GroupParts:
     cdef readonly SharedMembers members
     cdef readonly SharedPending pending
-    cdef list policies
+    cdef list retry_pairs
     cdef dict large_counts
 
 

@@ -81,7 +81,7 @@ cdef GroupParts shared_parts(Group group):
     made = GroupParts.__new__(GroupParts)
     made.members = shared_members(group)
     made.pending = group.share_pending()
-    made.policies = retry_pairs(group.pendings)
+    made.retry_pairs = retry_pairs(group.pendings)
     if group.large_counts():
         made.large_counts = dict(group.large_counts())
     return made
@@ -157,7 +157,7 @@ cdef class SharedGroups:
             "entries_read": row.entries_read,
             "ttl_ms": row.ttl_ms,
             "consumers": consumers,
-            "policies": [None] if parts is None else parts.policies,
+            "policies": [None] if parts is None else parts.retry_pairs,
             "large_counts": large_counts_of(parts),
             "pending": b"" if parts is None else bytes(parts.pending),
         }
@@ -196,7 +196,7 @@ def packed_large(SharedGroups groups not None, size_t i, packer):
             ("gap_floor", [row.gap_floor.ms, row.gap_floor.seq]),
             ("entries_read", row.entries_read),
             ("ttl_ms", row.ttl_ms),
-            ("policies", parts.policies),
+            ("policies", parts.retry_pairs),
             ("large_counts", large_counts_of(parts))):
         yield packer.pack(name) + packer.pack(value)
     yield packer.pack("consumers") + packer.pack_array_header(count)

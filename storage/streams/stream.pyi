@@ -72,7 +72,7 @@ class Stream(EntryLog):
         stop: tuple[int, int],
         now_ms: int,
         owner: int,
-        policy: int,
+        retry_number: int,
     ) -> None: ...
     def claim(
         self,

@@ -246,7 +246,7 @@ cdef class Stream(EntryLog):
         self.move_group(group, ms, seq, entries_read)
 
     def deliver_between(self, Group group not None, start, stop, uint64_t now_ms, uint32_t owner,
-                        uint32_t policy) -> None:
+                        uint32_t retry_number) -> None:
         """Note that the entries with start <= id <= stop, (ms, seq) each, were delivered to the
         consumer with this number for the first time."""
         cdef uint64_t ms, seq, end_ms, end_seq
@@ -256,7 +256,7 @@ cdef class Stream(EntryLog):
         self.walk_start(&walk, ms, seq)
         while self.walk_next(&walk) and not id_less(
                 end_ms, end_seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
-            group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, policy)
+            group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, retry_number)
 
     def claim(self, Group group not None, Consumer consumer not None, list ids not None,
               uint64_t most, Claim claim not None) -> int:

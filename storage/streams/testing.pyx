@@ -16,7 +16,7 @@ from millstream.storage.blocks.skiplist cimport SkipList
 from millstream.storage.streams.due_index cimport claimable_ms, due_ms, expires_ms, is_before
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.pending cimport (
-    ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_POLICY, RETRY, UNOWNED, WAKE, Chunk,
+    ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk,
     Pending, PendingAt, heap_of,
 )
 from millstream.storage.streams.pending_chunks cimport find_pending
@@ -217,7 +217,7 @@ def check_group(Group group not None) -> None:
             assert chunk.bounds[IDLE] <= claimable_ms(record)
             if record.deliveries == DELIVERIES_MAX:
                 large += 1
-            uses[record.policy] = uses.get(record.policy, 0) + 1
+            uses[record.retry_number] = uses.get(record.retry_number, 0) + 1
             if record.consumer == UNOWNED:
                 unowned += 1
             else:
@@ -251,14 +251,14 @@ def acknowledge_id(Group group not None, uint64_t ms, uint64_t seq) -> bool:
 def deliver_id(Group group not None, uint64_t ms, uint64_t seq, uint64_t now_ms,
                bytes consumer=b"", retry=None) -> None:
     """Note a first delivery; retry is (retry_ms, expire_ms) or None."""
-    group.deliver(ms, seq, now_ms, owner_of(group, consumer), policy_of(group, retry))
+    group.deliver(ms, seq, now_ms, owner_of(group, consumer), retry_number_of(group, retry))
 
 
 def deliver_ids(Group group not None, list ids, uint64_t now_ms, bytes consumer=b"",
                 retry=None) -> None:
     """As deliver_id for IDs that rise, many at a time."""
     cdef uint32_t index = owner_of(group, consumer)
-    cdef uint32_t policy = policy_of(group, retry)
+    cdef uint32_t retry_number = retry_number_of(group, retry)
     cdef EntryId* run = <EntryId*>malloc(max(len(ids), 1) * sizeof(EntryId))
     cdef size_t count = len(ids)
     cdef size_t done = 0
@@ -269,7 +269,7 @@ def deliver_ids(Group group not None, list ids, uint64_t now_ms, bytes consumer=
             run[<size_t>i].ms = ms
             run[<size_t>i].seq = seq
         while done < count:
-            done += group.deliver_some(&run[done], count - done, now_ms, index, policy)
+            done += group.deliver_some(&run[done], count - done, now_ms, index, retry_number)
     finally:
         free(run)
 
@@ -281,7 +281,7 @@ def redeliver_id(Group group not None, uint64_t ms, uint64_t seq, uint64_t now_m
     cdef Pending* record = find_pending(group.pendings, ms, seq, &at)
     if record == NULL:
         return False
-    group.redeliver(record, &at, now_ms, policy_of(group, retry), retry is not None)
+    group.redeliver(record, &at, now_ms, retry_number_of(group, retry), retry is not None)
     return True
 
 
@@ -318,8 +318,8 @@ cdef uint32_t owner_of(Group group, bytes consumer) except? 0:
     return group.consumer(consumer).index if consumer else UNOWNED
 
 
-cdef uint32_t policy_of(Group group, retry) except? 0:
-    return group.policy(retry[0], retry[1]) if retry else NO_POLICY
+cdef uint32_t retry_number_of(Group group, retry) except? 0:
+    return group.retry_number(retry[0], retry[1]) if retry else NO_RETRY
 
 
 # ---------------------------------------------------------------- blocks

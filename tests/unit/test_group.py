@@ -435,7 +435,7 @@ def test_what_is_shared_stays_as_it_was_while_the_group_changes(seed: int) -> No
     assert bytes(again) == now
 
 
-# ---------------------------------------------------------------- policies and consumers
+# ---------------------------------------------------------------- retry pairs and consumers
 
 
 def test_thousands_of_consumers_are_made_and_deleted() -> None:
@@ -460,19 +460,19 @@ def test_more_pairs_in_use_than_numbers_are_refused() -> None:
     check_group(group)
 
 
-def test_equal_pairs_share_one_policy() -> None:
+def test_equal_pairs_share_one_number() -> None:
     group = Group(b"g")
-    assert group.policy(10, 0) == group.policy(10, 0) != group.policy(10, 1)
-    assert group.policy(MAX, MAX) not in (0, group.policy(10, 0))
+    assert group.retry_number(10, 0) == group.retry_number(10, 0) != group.retry_number(10, 1)
+    assert group.retry_number(MAX, MAX) not in (0, group.retry_number(10, 0))
 
 
-def test_policies_no_longer_used_make_room() -> None:
+def test_unused_retry_pairs_free_their_numbers() -> None:
     group = Group(b"g")
     for i in range(65_535):
-        number = group.policy(i, 1)
+        number = group.retry_number(i, 1)
         assert number == i + 1
     deliver_id(group, 1, 0, 0, retry=(7, 1))
-    fresh = group.policy(100_000, 1)
+    fresh = group.retry_number(100_000, 1)
     assert 0 < fresh < 65_536
     assert len([pair for pair in group.dump()["policies"] if pair is not None]) == 2
     assert group.pending()[0][-2:] == (7, 1)
@@ -549,11 +549,11 @@ def test_everything_but_the_last_use_survives_a_reload() -> None:
 
 
 def packed(
-    ms: int, consumer: int = 0, policy: int = 0, first_ms: int = 5, last_ms: int = 5
+    ms: int, consumer: int = 0, retry_number: int = 0, first_ms: int = 5, last_ms: int = 5
 ) -> bytes:
     return struct.pack("<QQ", ms, 0) + b"".join(
         value.to_bytes(size, "little")
-        for value, size in [(first_ms, 6), (last_ms, 6), (1, 3), (consumer, 3), (policy, 2)]
+        for value, size in [(first_ms, 6), (last_ms, 6), (1, 3), (consumer, 3), (retry_number, 2)]
     )
 
 
@@ -587,17 +587,17 @@ def test_a_group_is_read_from_the_documented_form() -> None:
         {"pending": packed(1, consumer=2**24 - 1)},
         {"consumers": [None, None], "pending": packed(1, consumer=1)},
         {"consumers": [None, [b"a", 1, 1], [b"a", 1, 1]]},
-        {"pending": packed(1, policy=2)},
-        {"pending": packed(1, policy=2**15)},
-        {"pending": packed(1, policy=2**16 - 1)},
-        {"policies": [None, None], "pending": packed(1, policy=1)},
+        {"pending": packed(1, retry_number=2)},
+        {"pending": packed(1, retry_number=2**15)},
+        {"pending": packed(1, retry_number=2**16 - 1)},
+        {"policies": [None, None], "pending": packed(1, retry_number=1)},
         {"policies": [], "pending": b""},
         {"policies": [[1, 2]], "pending": b""},
-        {"policies": [None, [10]], "pending": packed(1, policy=1)},
-        {"policies": [None, [10, 20, 30]], "pending": packed(1, policy=1)},
-        {"policies": [None, [-1, 20]], "pending": packed(1, policy=1)},
-        {"policies": [None, [2**64, 20]], "pending": packed(1, policy=1)},
-        {"policies": [None, [b"x", 20]], "pending": packed(1, policy=1)},
+        {"policies": [None, [10]], "pending": packed(1, retry_number=1)},
+        {"policies": [None, [10, 20, 30]], "pending": packed(1, retry_number=1)},
+        {"policies": [None, [-1, 20]], "pending": packed(1, retry_number=1)},
+        {"policies": [None, [2**64, 20]], "pending": packed(1, retry_number=1)},
+        {"policies": [None, [b"x", 20]], "pending": packed(1, retry_number=1)},
         {"policies": [None, [1, 2], [1, 2]], "pending": b""},
     ],
 )
