@@ -257,8 +257,8 @@ class Millstream(_Client, StreamCommands[T], redis.Redis, Generic[T]):
         `retry` entries are delivered once, and a consumer that fails loses what it was given.
 
         Up to `batch` entries are fetched at once: 10, or 1 without `retry`, because what is fetched
-        and not handed out would be lost. With `retry`, the work on a whole batch has to be done
-        before that time is over.
+        and not handed out would be lost. With `retry`, the work on a complete batch has to be done
+        within that time.
 
         >>> _ = ms.tappend("jobs2", {"n": 1})
         >>> with ms.consumer("jobs2", "crew", retry=60, position="trim_horizon") as consumer:

@@ -71,7 +71,7 @@ class Consumer(Generic[T]):
         """Wait for the next record; None after `timeout` seconds, at the end of a sealed stream, or
         once `stop` was called.
 
-        While the server is away, reading goes on waiting; after 30 s the ConnectionError is raised.
+        While the server cannot be reached, reading waits; after 30 s it raises ConnectionError.
 
         >>> with ms.consumer("mails", "readers") as consumer:
         ...     consumer.read(timeout=0.01)

@@ -28,14 +28,16 @@ class RecordsExpired(MillstreamError):
     """Entries were evicted, or their stream deleted, before the stream read them.
 
     `shard` is the shard's name, `after` the last place that was reached, and `resumed` the ID after
-    which reading continues; None if the shard is gone.
+    which reading continues; None if the shard no longer exists.
     """
 
     def __init__(self, shard: str, after: ID, resumed: ID | None) -> None:
         self.shard = shard
         self.after = after
         self.resumed = resumed
-        goes_on = "and the shard is gone" if resumed is None else f"reading continues at {resumed}"
+        goes_on = (
+            "and the shard was deleted" if resumed is None else f"reading continues at {resumed}"
+        )
         super().__init__(
             f"entries of the shard {shard!r} after {after} were removed before they were read; "
             f"{goes_on}"
@@ -79,7 +81,7 @@ class Stalled(Refused):
 
 
 class ReservationLost(Refused):
-    """The reservation was given up, or its lease is over, or its entry is gone."""
+    """The reservation was given up, or its lease has expired, or its entry was removed."""
 
 
 class FactAlreadyDone(Refused):

@@ -28,7 +28,7 @@ class Gap:
     """Entries that were removed before they were read.
 
     `after` is the last place that was reached. `resumed` is the ID after which reading continued;
-    `0.0` if the key was deleted and created again, None if the shard is gone.
+    `0.0` if the key was deleted and created again, None if the shard no longer exists.
     """
 
     shard: str

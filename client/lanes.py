@@ -67,7 +67,7 @@ class Lanes:
         self._connections = Connections() if connections is None else connections
         self._in_flight: dict[Ask, tuple[Any, float]] = {}
         self._probes: dict[Ask, Probe] = {}
-        """Asks for servers that did not answer: they are sent when the server is there again."""
+        """Asks for servers that did not answer: they are sent when the server answers again."""
         self._starting: list[Ask] = []
         self._finished: list[Answer] = []
         self._closed = False

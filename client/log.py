@@ -30,4 +30,4 @@ def log_event(event: Event) -> None:
 
 def log_failed_handler(event: Event) -> None:
     """Called while the exception that `on_event` has raised is handled."""
-    log.exception("on_event raised an error for %r; the stream goes on", event)
+    log.exception("on_event raised an error for %r; the stream continues", event)

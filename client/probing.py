@@ -1,9 +1,9 @@
-"""Whether a server that did not answer is there again, found out without waiting for it.
+"""Whether a server that did not answer can be reached again, found out without waiting for it.
 
 redis-py connects while its caller waits: to a server that hangs, for as long as the timeout. A
-stream of several shards would get nothing from the other servers in this time. So a socket of its
-own asks first: it connects and sends PING without waiting, and `poll` tells when something comes.
-Any answer will do, an error too.
+stream of several shards would get nothing from the other servers in this time. So a separate
+socket asks first: it connects and sends PING without waiting, and `poll` reports when data
+arrives. Any reply is enough, even an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Probe:
         return False
 
     def proceed(self) -> bool:
-        """After an event: True once the server is there. Raises OSError if it is at no address."""
+        """After an event: True once the server answers. OSError if no address can be reached."""
         assert self._sock is not None
         try:
             return self._proceed(self._sock)

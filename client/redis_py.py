@@ -34,7 +34,7 @@ def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) ->
     own = {
         "protocol": 3,
         "decode_responses": True,
-        # What is not UTF-8 becomes text with surrogates, as in `os.fsdecode`: one such entry
+        # Bytes that are not UTF-8 become text with surrogates, as in `os.fsdecode`: one such entry
         # must not stop a reader for ever.
         "encoding_errors": "surrogateescape",
         "socket_timeout": timeout,

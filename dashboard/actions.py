@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from millstream.dashboard import shown
 from millstream.dashboard.link import Word, is_error
-from millstream.dashboard.pages import find_group, form_values, place_of, query
+from millstream.dashboard.pages import find_group, form_values, query, stream_key_of
 
 if TYPE_CHECKING:
     from millstream.dashboard.app import Dashboard
@@ -88,7 +88,7 @@ class Actions:
         if not self._board.has_actions:
             raise HTTPException(403, "this dashboard only reads; --actions allows changes")
         values = query(request)
-        db, key = place_of(values)
+        db, key = stream_key_of(values)
         found = await self._board.sampler.streams([(db, key)])
         if not found:
             raise HTTPException(404, "there is no such stream, or it may not be read")
@@ -112,12 +112,12 @@ class Actions:
             raise HTTPException(403, "this form does not come from this dashboard, or is too old")
         path = request.url.path
         done = await self._run[path](stream, name, values)
-        place = f"db={stream.db}&key={shown.in_url(stream.key)}"
+        stream_query = f"db={stream.db}&key={shown.in_url(stream.key)}"
         after = "/"
         if path in ("/group/ack", "/group/claim"):
-            after = f"/group?{place}&name={shown.in_url(name)}"
+            after = f"/group?{stream_query}&name={shown.in_url(name)}"
         elif path != "/stream/delete":
-            after = f"/stream?{place}"
+            after = f"/stream?{stream_query}"
         mark = "&" if "?" in after else "?"
         return RedirectResponse(f"{after}{mark}done={shown.in_url(done.encode())}", 303)
 

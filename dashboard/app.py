@@ -28,10 +28,10 @@ HERE = Path(__file__).resolve().parent
 
 
 class Dashboard:
-    """What the handlers share."""
+    """The state that all handlers share."""
 
     def __init__(self, url: str, has_actions: bool) -> None:
-        """ValueError for a URL that is not understood."""
+        """ValueError for an invalid URL."""
         self.url = url
         self.has_actions = has_actions
         self.sampler = Sampler(Link(url))
@@ -72,7 +72,7 @@ def make_app(
     any_address: bool = False,
     password: str | None = None,
 ) -> Starlette:
-    """The application for the server at `url`. ValueError for a URL that is not understood."""
+    """The application for the server at `url`. ValueError for an invalid URL."""
     board = Dashboard(url, has_actions)
     pages, actions = Pages(board), Actions(board)
 

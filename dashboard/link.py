@@ -34,7 +34,7 @@ class Link:
     """Requests to one server; `name` is its address without secrets."""
 
     def __init__(self, url: str, timeout_s: float | None = TIMEOUT_S) -> None:
-        """ValueError for a URL that is not understood."""
+        """ValueError for an invalid URL."""
         self._pool: Any = redis.asyncio.ConnectionPool.from_url(
             url,
             protocol=2,

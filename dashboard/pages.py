@@ -48,7 +48,7 @@ def query(request: Request) -> dict[str, bytes]:
     return found
 
 
-def place_of(values: dict[str, bytes]) -> tuple[int, bytes]:
+def stream_key_of(values: dict[str, bytes]) -> tuple[int, bytes]:
     """The database and key of a request; 400 without them."""
     try:
         return int(values.get("db", b"0")), values["key"]
@@ -69,18 +69,18 @@ class Pages:
         values = query(request)
         words = values.get("search", b"")
         sort = values.get("sort", b"key").decode("ascii", "replace")
-        places = [place for place in await self._sampler.keys() if words in place[1]]
+        stream_keys = [one for one in await self._sampler.keys() if words in one[1]]
         number = max(1, _integer(values.get("page"), 1))
         start = (number - 1) * PER_PAGE
         if sort in SORTS:
-            wanted = set(places)
+            wanted = set(stream_keys)
             survey = await self._sampler.survey()
             ranked = [one for one in survey if (one.db, one.key) in wanted]
             ranked.sort(key=SORTS[sort], reverse=True)
             streams, total = ranked[start : start + PER_PAGE], len(ranked)
         else:
-            streams = await self._sampler.streams(places[start : start + PER_PAGE])
-            total = len(places)
+            streams = await self._sampler.streams(stream_keys[start : start + PER_PAGE])
+            total = len(stream_keys)
         self._sampler.watch([(one.db, one.key) for one in streams])
         rows = [(one, self._sampler.rate((one.db, one.key))) for one in streams]
         return self._board.page(
@@ -92,7 +92,7 @@ class Pages:
 
     async def stream(self, request: Request) -> Response:
         values = query(request)
-        db, key = place_of(values)
+        db, key = stream_key_of(values)
         stream = await self._stream(db, key)
         self._sampler.watch([(db, key)])
         entries, older, newer = await self._entries(db, key, values)
@@ -101,7 +101,7 @@ class Pages:
             request, "stream.html", stream=stream, entries=entries, columns=columns,
             as_columns=bool(columns) and values.get("show") != b"raw",
             rate=self._sampler.rate((db, key)), rates=self._sampler.rates((db, key)),
-            rates_query=_place_query(db, key),
+            rates_query=_stream_query(db, key),
             older=older, newer=newer, at=shown.readable(values.get("at", b"")), now_ms=_now_ms(),
             policy=pairs(stream.details.get("policy")) if self._sampler.has_tinfo else {},
         )  # fmt: skip
@@ -130,16 +130,16 @@ class Pages:
 
     async def rates(self, request: Request) -> Response:
         """The table of rates, which the chart is drawn from."""
-        db, key = place_of(query(request))
+        db, key = stream_key_of(query(request))
         self._sampler.watch([(db, key)])
         rates = self._sampler.rates((db, key))
         return self._board.page(
-            request, "rates_table.html", rates=rates, rates_query=_place_query(db, key)
+            request, "rates_table.html", rates=rates, rates_query=_stream_query(db, key)
         )
 
     async def group(self, request: Request) -> Response:
         values = query(request)
-        db, key = place_of(values)
+        db, key = stream_key_of(values)
         stream = await self._stream(db, key)
         group = find_group(stream, values.get("name", b""))
         self._sampler.watch([(db, key)])
@@ -181,7 +181,7 @@ class Pages:
 
     async def tail(self, request: Request) -> Response:
         """New entries as server-sent events, on a connection of their own."""
-        db, key = place_of(query(request))
+        db, key = stream_key_of(query(request))
         if self._tails >= TAILS_MAX:
             raise HTTPException(503, "too many pages follow streams; close one")
         self._tails += 1
@@ -225,7 +225,7 @@ async def _last_id(link: Link, db: int, key: bytes) -> bytes | str:
     return found if isinstance(found, bytes) else "$"
 
 
-def _place_query(db: int, key: bytes) -> str:
+def _stream_query(db: int, key: bytes) -> str:
     return f"db={db}&key={shown.in_url(key)}"
 
 

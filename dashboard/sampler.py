@@ -1,4 +1,4 @@
-"""What the server is asked, once for all browsers.
+"""Sampling the server, once for all browsers.
 
 INFO is sent every two seconds, and XINFO only for streams that a page has shown in the last
 seconds. While no page is open, only INFO is sent. Lists of all streams are at most ten seconds old
@@ -30,7 +30,7 @@ STREAMS_AT_ONCE = 50
 OLDEST_OF_GROUPS = 20  # groups of a stream whose oldest entry is looked for
 WATCHED_MAX = 500
 
-Place = tuple[int, bytes]
+StreamKey = tuple[int, bytes]
 
 
 @dataclass
@@ -82,9 +82,9 @@ class Sampler:
         self.has_tinfo = False
         self.has_t_commands = False
         self.ops: deque[tuple[float, float]] = deque(maxlen=int(HISTORY_S / SAMPLE_S))
-        self._watched: dict[Place, float] = {}
-        self._history: dict[Place, deque[tuple[float, int]]] = {}
-        self._keys: list[Place] = []
+        self._watched: dict[StreamKey, float] = {}
+        self._history: dict[StreamKey, deque[tuple[float, int]]] = {}
+        self._keys: list[StreamKey] = []
         self._keys_at = float("-inf")
         self.keys_complete = True
         self._survey: list[Stream] = []
@@ -133,9 +133,9 @@ class Sampler:
     async def _sample_watched(self) -> None:
         now = time.monotonic()
         self._watched = {one: at for one, at in self._watched.items() if now - at < WATCHED_S}
-        for place in [one for one in self._history if one not in self._watched]:
-            if time.time() - self._history[place][-1][0] > HISTORY_S:
-                del self._history[place]
+        for stream_key in [one for one in self._history if one not in self._watched]:
+            if time.time() - self._history[stream_key][-1][0] > HISTORY_S:
+                del self._history[stream_key]
         by_db: dict[int, list[bytes]] = {}
         for db, key in self._watched:
             by_db.setdefault(db, []).append(key)
@@ -145,42 +145,42 @@ class Sampler:
                 facts = pairs(reply)
                 self._note((db, key), facts.get("entries-added"))
 
-    def _note(self, place: Place, added: object) -> None:
+    def _note(self, stream_key: StreamKey, added: object) -> None:
         if not isinstance(added, int):
             return
-        samples = self._history.setdefault(place, deque(maxlen=int(HISTORY_S / SAMPLE_S)))
+        samples = self._history.setdefault(stream_key, deque(maxlen=int(HISTORY_S / SAMPLE_S)))
         if samples and (added < samples[-1][1]):
             samples.clear()  # the key has another stream now
         if not samples or time.time() - samples[-1][0] >= SAMPLE_S / 2:
             samples.append((time.time(), added))
 
-    def watch(self, places: Sequence[Place]) -> None:
-        """These streams are on a page."""
+    def watch(self, stream_keys: Sequence[StreamKey]) -> None:
+        """Sample these streams from now on: they are on a page."""
         now = time.monotonic()
-        for place in places:
-            self._watched.pop(place, None)
-            self._watched[place] = now
+        for stream_key in stream_keys:
+            self._watched.pop(stream_key, None)
+            self._watched[stream_key] = now
         while len(self._watched) > WATCHED_MAX:
             del self._watched[next(iter(self._watched))]
 
-    def rate(self, place: Place) -> float | None:
+    def rate(self, stream_key: StreamKey) -> float | None:
         """Entries per second over the last samples; None until there are two."""
-        samples = self._history.get(place)
+        samples = self._history.get(stream_key)
         if samples is None or len(samples) < 2:
             return None
         recent = list(samples)[-6:]
         (first_s, first), (last_s, last) = recent[0], recent[-1]
         return (last - first) / max(last_s - first_s, 0.001)
 
-    def rates(self, place: Place) -> list[tuple[int, float]]:
+    def rates(self, stream_key: StreamKey) -> list[tuple[int, float]]:
         """(Unix time, entries per second) between samples, the oldest first."""
-        samples = list(self._history.get(place, ()))
+        samples = list(self._history.get(stream_key, ()))
         return [
             (round(after_s), (after - before) / max(after_s - before_s, 0.001))
             for (before_s, before), (after_s, after) in pairwise(samples)
         ]
 
-    async def keys(self) -> list[Place]:
+    async def keys(self) -> list[StreamKey]:
         """The keys of all streams, in order; at most KEYS_MAX."""
         async with self._lock:
             if time.monotonic() - self._keys_at > KEYS_KEPT_S:
@@ -188,10 +188,10 @@ class Sampler:
                 self._keys_at = time.monotonic()
             return self._keys
 
-    async def _scan(self) -> set[Place]:
+    async def _scan(self) -> set[StreamKey]:
         text = await self.link.call("INFO", "keyspace")
         names = [name for name in info_fields(text) if name.startswith("db")]
-        found: set[Place] = set()
+        found: set[StreamKey] = set()
         self.keys_complete = True
         for db in sorted(int(name[2:]) for name in names):
             cursor: Word = 0
@@ -209,21 +209,21 @@ class Sampler:
 
     async def survey(self) -> list[Stream]:
         """All streams, at most SURVEYED_MAX, with their groups; at most some seconds old."""
-        places = (await self.keys())[:SURVEYED_MAX]
+        stream_keys = (await self.keys())[:SURVEYED_MAX]
         async with self._lock:
             if time.monotonic() - self._survey_at > SURVEY_KEPT_S:
-                self._survey = await self.streams(places)
+                self._survey = await self.streams(stream_keys)
                 self._survey_at = time.monotonic()
             return self._survey
 
-    async def streams(self, places: Sequence[Place]) -> list[Stream]:
-        """These streams with their groups, without those that have gone."""
+    async def streams(self, stream_keys: Sequence[StreamKey]) -> list[Stream]:
+        """These streams with their groups, without deleted ones."""
         found: list[Stream] = []
-        for db in dict.fromkeys(db for db, _ in places):
-            keys = [key for other, key in places if other == db]
+        for db in dict.fromkeys(db for db, _ in stream_keys):
+            keys = [key for other, key in stream_keys if other == db]
             for start in range(0, len(keys), STREAMS_AT_ONCE):
                 found += await self._look(db, keys[start : start + STREAMS_AT_ONCE])
-        order = {place: number for number, place in enumerate(places)}
+        order = {stream_key: number for number, stream_key in enumerate(stream_keys)}
         return sorted(found, key=lambda one: order[one.db, one.key])
 
     async def _look(self, db: int, keys: Sequence[bytes]) -> list[Stream]:

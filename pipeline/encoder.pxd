@@ -46,7 +46,7 @@ cdef class RowEncoder:
 
     cdef int put_rows(self) except -1
     cdef int find_groups(self) except -1
-    cdef Py_ssize_t put_group(self, Py_ssize_t room) except -1
+    cdef Py_ssize_t put_group(self, Py_ssize_t most) except -1
     cdef int put_entry(self, Py_ssize_t row) except -1
     cdef int put_columns(self, Py_ssize_t row) except -1
     cdef int put_fields(self, Py_ssize_t row) except -1

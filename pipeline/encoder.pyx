@@ -316,19 +316,19 @@ cdef class RowEncoder:
 
     cdef int put_rows(self) except -1:
         """Write the entries of a request to `out`, one part per stream."""
-        cdef Py_ssize_t room = ROWS_MAX
+        cdef Py_ssize_t rows_left = ROWS_MAX
         cdef Py_ssize_t taken
         cdef Py_ssize_t wanted
         self.parts = []
         self.part_keys = []
         self.words = 0
         self.out.size = 0
-        while room and self.done < self.rows and self.out.size < REQUEST_BYTES:
+        while rows_left and self.done < self.rows and self.out.size < REQUEST_BYTES:
             self.part_keys.append(self.key_at(self.order[self.done]))
-            wanted = min(room, self.group_ends[self.group] - self.done)
+            wanted = min(rows_left, self.group_ends[self.group] - self.done)
             taken = self.put_group(wanted)
             self.parts.append((taken, self.out.size))
-            room -= taken
+            rows_left -= taken
             if self.done < self.group_ends[self.group]:
                 break  # the request is full, or the next ID needs a request of its own
             self.group += 1

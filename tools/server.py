@@ -86,7 +86,7 @@ class Server:
         except redis.ResponseError as error:
             return error
         except (redis.AuthenticationError, redis.exceptions.BusyLoadingError) as error:
-            return error  # connection errors for redis-py, but the connection goes on
+            return error  # connection errors for redis-py, but the connection stays open
 
     def call(self, *words: Word) -> Any:
         """The reply to one request; ToolError when the server refuses it."""

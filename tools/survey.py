@@ -83,10 +83,10 @@ def take_survey(server: Server, pattern: str, streams_max: int) -> Survey:
     for db in [server.db] if server.names_db else _databases(server):
         server.call("SELECT", db)
         for keys in _stream_keys(server, pattern):
-            room = streams_max - found
+            streams_left = streams_max - found
             found += len(keys)
-            _look_at(server, db, keys[:room], survey)
-            if len(keys) > room:
+            _add_streams(server, db, keys[:streams_left], survey)
+            if len(keys) > streams_left:
                 survey.is_complete = False
                 return survey
     return survey
@@ -115,7 +115,7 @@ def _stream_keys(server: Server, pattern: str) -> Iterator[list[bytes]]:
             return
 
 
-def _look_at(server: Server, db: int, keys: Sequence[bytes], survey: Survey) -> None:
+def _add_streams(server: Server, db: int, keys: Sequence[bytes], survey: Survey) -> None:
     """Add the streams of some keys to a survey."""
     requests: list[tuple[Word, ...]] = [("TIME",)]
     for key in keys:

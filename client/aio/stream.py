@@ -214,7 +214,7 @@ class Stream(Generic[T]):
 
     @property
     def gaps(self) -> list[Gap]:
-        """What was lost so far, the last 1,000 times.
+        """The entries that were lost so far: the last 1,000 gaps.
 
         >>> ms.stream("quiet").gaps
         []

@@ -27,7 +27,7 @@ def whole(name: str, value: Any, most: int | None = None) -> int:
 
 
 def duration_ms(name: str, seconds: Any) -> int:
-    """Seconds as whole milliseconds. 0 means something else than a very short time, so a time that
+    """Seconds as whole milliseconds. 0 has another meaning than a very short time, so a time that
     would be rounded to 0 is refused."""
     if not 0 <= number(name, seconds) < DURATION_MAX_S:
         raise ValueError(f"{name} must be a number of seconds from 0 on, not {seconds!r}")

@@ -231,7 +231,7 @@ class FactBook:
                 yield from self._find_lost(milliseconds, ids)
 
     def _find_lost(self, milliseconds: int, ids: list[ID]) -> Steps[None]:
-        """Some reservations are gone: find out which by renewing each one."""
+        """Some reservations were lost: find out which by renewing each one."""
         for entry_id in ids:
             command = requests.trenew(self._key, self._name, milliseconds, [entry_id])
             if not (yield from self._repeater.call(command)):

@@ -188,7 +188,7 @@ class Follower:
         """Put the shards in order, after some were replaced or replies arrived.
 
         While the children of a shard are looked up nothing is handed out, because the token has to
-        name them: the shard's key may be gone when the stream is restored.
+        name them: the shard's key may not exist any more when the stream is restored.
         """
         self._learning = self._asking.learns_ends(self._now())
         self._merge.rebuild(() if self._learning else self._lineage.live())

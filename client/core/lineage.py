@@ -100,7 +100,7 @@ class Lineage:
     keys: dict[str, str] = field(default_factory=dict)
     """For children with a name of their own: what their parent calls them."""
     carried: dict[str, tuple[Place, list[Gap]]] = field(default_factory=dict)
-    """The places of shards that are gone, until the gaps there are reported."""
+    """The places of deleted shards, until the gaps there are reported."""
     orphans: list[Gap] = field(default_factory=list)
     """Gaps at the end of shards without children."""
     end: ID = BEGINNING
@@ -160,7 +160,7 @@ class Lineage:
         elif info is not None and info.get("incarnation") != state.incarnation:
             state.ended = False  # created again: the next read finds that out
         elif state.ended and state.children is None:
-            # An ended shard whose key is gone now leaves no trace of its children.
+            # An ended shard whose key no longer exists leaves no trace of its children.
             self.set_children(state, info or {})
 
     def set_children(self, state: ShardState, info: Info) -> None:
@@ -277,8 +277,8 @@ class Lineage:
         return Token({**places, **carried}, done, early, keys)
 
     def _find_done_for_token(self) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-        """What a token has of the shards that are done: where each continues now, and which were
-        done early. It takes longer with each split, so it is kept until the next one."""
+        """The finished shards in a token: where each continues now, and which were finished
+        early. Computing this takes longer with each split, so it is kept until the next one."""
         early = self._early(self.carried)
         done = {
             name: self._unfinished(name)

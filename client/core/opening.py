@@ -202,7 +202,7 @@ class Opening:
             self.end_without_key(state, place)
 
     def end_without_key(self, state: ShardState, place: Place) -> None:
-        """The shard was sealed and is gone; the token has the shards that follow it."""
+        """The shard was sealed and deleted; the token has the shards that follow it."""
         assert place.end is not None
         state.ended = True
         state.fetched = max(place.at, place.end)

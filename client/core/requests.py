@@ -124,7 +124,7 @@ def maybe_id(reply: str | bytes | None) -> ID | None:
 
 
 def records(key: Key) -> Any:
-    """A reader of entries; a null, for entries that are gone, stays None."""
+    """A reader of entries; a null, for entries that no longer exist, stays None."""
     shard = text(key)
 
     def read(reply: list[Any] | None) -> list[Record[Any] | None]:

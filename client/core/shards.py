@@ -68,7 +68,7 @@ class ShardState:
 
     buffer: deque[Record[Any]] = field(default_factory=deque)
     gaps: list[Gap] = field(default_factory=list)
-    """What was lost and is not reported yet: before the first record in the buffer."""
+    """Losses that are not reported yet: before the first record in the buffer."""
     parents: set[str] = field(default_factory=set)
     """The parents in this stream that were not read to their end yet."""
 

@@ -180,7 +180,7 @@ cdef Py_ssize_t streams_end(Args args, Py_ssize_t at) noexcept:
 
 cdef bint glob_matches(const char* pattern, Py_ssize_t pattern_size,
                        const char* text, Py_ssize_t text_size) noexcept nogil:
-    """As `glob.matcher`, on bytes in place. Only the last star is tried again, which takes at most
+    """As `glob.matcher`, on bytes in place. Only the last star is retried, which takes at most
     the product of the two lengths: between stars every item matches one byte."""
     cdef Py_ssize_t at = 0
     cdef Py_ssize_t i = 0

@@ -15,7 +15,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING
 
 from millstream.commands.generic.expiry import expire_from_now
-from millstream.commands.generic.keys import delete_keys, look_at, look_up
+from millstream.commands.generic.keys import delete_keys, look_up, look_up_no_touch
 from millstream.commands.generic.strings import as_string
 from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.replies import OK
@@ -96,7 +96,7 @@ def extend(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
     if not _is_held(ctx, key, token):
         return 0
     _runs(ctx, b"PTTL", key)
-    look_at(ctx, key)  # its PTTL, which Redis counts as a look-up
+    look_up_no_touch(ctx, key)  # its PTTL, which Redis counts as a look-up
     at_ms = ctx.db.expiry_ms(key)
     if not at_ms:
         return 0

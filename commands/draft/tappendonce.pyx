@@ -118,7 +118,7 @@ cdef append_from(Context ctx, Args args):
     if stream.restrictions:
         check_append(ctx, stream)
     new_id(ctx, stream, &entry.id)
-    make_room(ctx, &args.items[1], stream.producers, name)
+    limit_producers(ctx, &args.items[1], stream.producers, name)
     return append_numbered(ctx, &args.items[1], stream, &entry, name, seq)
 
 
@@ -140,9 +140,9 @@ cdef uint64_t take_seq(Args args) except? 0:
     return seq
 
 
-cdef int make_room(Context ctx, Slice* key, producers, bytes name) except -1:
-    """Forget the producers that were silent longest where there are too many, one more counted if
-    this one is new."""
+cdef int limit_producers(Context ctx, Slice* key, producers, bytes name) except -1:
+    """Drop the producers that have been silent longest until the stream has at most the limit,
+    which includes this producer."""
     cdef uint64_t most = ctx.keyspace.producers_max
     cdef int forgotten = 0
     while forgotten < FORGOTTEN_MAX and <uint64_t>len(producers) >= most and (
@@ -393,7 +393,7 @@ cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name,
         sent_before += 1
     if sent_before == count:
         return 0
-    make_room(ctx, key, stream.producers, producer)
+    limit_producers(ctx, key, stream.producers, producer)
     append_rest(ctx, args, key, stream, &sent, producer, last_seq)
     return after_appends(ctx, key, stream, count - sent_before)
 

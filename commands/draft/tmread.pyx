@@ -243,8 +243,8 @@ cdef int put_missing(Output head, uint64_t ms, uint64_t seq, int resp) except -1
 # ---------------------------------------------------------------- promises
 
 cdef uint64_t promise(Context ctx) except? 0xffffffffffffffff:
-    """Promise that nothing comes up to the millisecond before now in any followed stream; returns the
-    millisecond up to which that is promised. What cannot be recorded is not promised. A replica
+    """Promise that no entry comes up to the millisecond before now in any followed stream; returns the
+    promised millisecond. A promise that cannot be recorded is not made. A replica
     knows what its primary had promised when it recorded a moment, and promises nothing itself."""
     cdef Keyspace keyspace = ctx.keyspace
     if ctx.server.replication.is_replica:
@@ -262,7 +262,7 @@ cdef uint64_t promise(Context ctx) except? 0xffffffffffffffff:
 
 @effect(b"FOLLOW")
 def apply_follow(Keyspace keyspace, int db, list words):
-    """FOLLOW key: readers were promised that nothing comes up to an ID."""
+    """FOLLOW key: readers were promised that no more entries come up to an ID."""
     cdef Stream stream = stream_of(keyspace, db, words[0])
     stream.restrictions |= FOLLOWED
     keyspace.has_ordering = True
@@ -270,5 +270,5 @@ def apply_follow(Keyspace keyspace, int db, list words):
 
 @effect(b"CLOCK")
 def apply_clock(Keyspace keyspace, int db, list words):
-    """CLOCK ms: readers of followed streams may have been promised that nothing comes up to there."""
+    """CLOCK ms: readers of followed streams may have been promised that no more entries come up to ms."""
     keyspace.note_promise(int(words[0]))

@@ -363,7 +363,7 @@ cdef class Peek:
     # ------------------------------------------------------------ what is held
 
     cdef int read_held(self) except -1:
-        """What is above the position, as far as it was not looked at before."""
+        """Read the entries above the position that were not read before."""
         cdef Py_ssize_t index
         cdef Slot segment
         if self.held is None or self.is_full():

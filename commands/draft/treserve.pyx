@@ -174,7 +174,7 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uin
 
 
 cdef Held held_of(Keyspace keyspace, Stream stream):
-    """What a stream holds, made when it has never held anything."""
+    """The reservations of a stream; created if the stream has had none."""
     if stream.held is None:
         stream.held = Held()
         keyspace.has_ordering = True
@@ -214,7 +214,7 @@ def tcomplete(Context ctx not None, Args args not None):
     """Completes a reserved entry; returns the stream's position.
 
     The position afterwards: entries up to it are visible. If the reply of a completion is lost,
-    send it again: FACTDONE says that the entry is there.
+    send it again: FACTDONE says that the entry exists.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])
     cdef EntryId entry_id

@@ -73,7 +73,7 @@ def tseal(ctx: Context, args: Args) -> Id:
 
 
 def _check_children(ctx: Context, key: bytes, children: list[bytes]) -> None:
-    """A child that exists must be a stream that nothing was ever appended to."""
+    """A child that exists must be a stream that never had an entry."""
     for child in children:
         value = ctx.db.get(child)
         if value is None and child != key:

@@ -164,7 +164,7 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
 
 cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
     """Whether writes are refused: then nothing may be given out, for nothing can be recorded. The
-    readers of this group at these (db, key) are tried again a little later."""
+    readers of this group at these (db, key) are retried a little later."""
     if ctx.write_error is None:
         return False
     put_off(ctx, keys, name)
@@ -172,7 +172,7 @@ cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
 
 
 cdef int put_off(Context ctx, list keys, bytes name) except -1:
-    """The readers of this group at these (db, key) are tried again a little later."""
+    """The readers of this group at these (db, key) are retried a little later."""
     for db_index, key in keys:
         ctx.keyspace.timer_requests.append((ctx.steady_ms + REFUSED_AGAIN_MS, db_index, key, name))
     return 0

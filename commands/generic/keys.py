@@ -59,8 +59,8 @@ def look_up(ctx: Context, key: bytes) -> Value | None:
     return value
 
 
-def look_at(ctx: Context, key: bytes) -> Value | None:
-    """As `look_up`, for commands that only look at a key and so do not count as its use."""
+def look_up_no_touch(ctx: Context, key: bytes) -> Value | None:
+    """As `look_up`, for commands that do not count as a use of the key."""
     value = ctx.db.get(key)
     ctx.count_look_up(key, value is not None)
     return value
@@ -185,7 +185,7 @@ def touch(ctx: Context, args: Args) -> object:
     """
     count = 0
     for key in args.rest():
-        if look_at(ctx, key) is not None:
+        if look_up_no_touch(ctx, key) is not None:
             ctx.db.touch(key)
             count += 1
     return count

@@ -345,7 +345,7 @@ cdef class Context:
         `effect` is the words of one effect, bytes or integers: its name, the key, what else
         docs/formats.md lists. `event` is the keyspace event that Redis sends for the key, None
         where Redis sends none. `count` is what Redis adds to rdb_changes_since_last_save. Readers
-        that wait for the key are tried again after the command where the effect can help them.
+        that wait for the key are retried after the command where the effect can help them.
         """
         self.change(effect, event, count)
 

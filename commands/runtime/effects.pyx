@@ -26,7 +26,7 @@ from millstream.storage.streams.producers import Producers
 from millstream.storage.files.journal_format import FRAME_SIZE
 
 APPLY = {}
-# Effects after which readers that wait on the key are tried again.
+# Effects after which readers that wait on the key are retried.
 WAKES_READERS = set()
 
 cdef int64_t ROOM_UNBOUNDED = 1 << 62
@@ -232,16 +232,16 @@ cdef class EffectArgs(Args):
         cdef int64_t words
         cdef int64_t size
         cdef int64_t i
-        cdef object room
+        cdef object space
         at = read_number(at, end, c'*', &words)
         if words < 1 or words > end - at:
             raise ValueError("an effect without words")
         if words <= 64:
             self.items = self.few
         else:
-            room = bytearray(words * sizeof(Slice))
-            self.many = [room]
-            self.items = <Slice*><char*>(<bytearray>room)
+            space = bytearray(words * sizeof(Slice))
+            self.many = [space]
+            self.items = <Slice*><char*>(<bytearray>space)
         for i in range(words):
             at = read_number(at, end, c'$', &size)
             if size + 2 > end - at:

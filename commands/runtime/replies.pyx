@@ -259,7 +259,7 @@ cdef class Run:
 
 
 cdef class Wait:
-    """The command blocks: `read` (a BlockedRead) is tried again when one of its keys is ready.
+    """The command blocks: `read` (a BlockedRead) is retried when one of its keys is ready.
 
     deadline_ms is on the context's clock; 0 waits for ever.
     """

@@ -114,7 +114,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Config:
-    """The whole file."""
+    """The complete configuration file."""
 
     path: Path
     millstream: ServerConfig

@@ -281,7 +281,7 @@ class _Reader:
             names: set[str] = set()
             for table in source.tables:
                 if table.full_name in names:
-                    raise self._fault("database", f"the table {table.full_name!r} is there twice")
+                    raise self._fault("database", f"the table {table.full_name!r} is listed twice")
                 names.add(table.full_name)
 
     def _check_targets(self, config: Config) -> None:

@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Clients that wait: how a read comes to wait, is tried again, and ends.
+"""Clients that wait: how a read starts to wait, is retried, and ends.
 
 `waiting` knows who stands in which queue. Here a waiting read is tried when its key was marked
 ready, in its own client's name and database, and its reply is noted for the end of the tick; the

@@ -194,7 +194,7 @@ cdef class Executor:
 
     cdef str lack_of_room(self):
         """Why nothing may be changed now: the space kept for automatic changes is being used, and
-        the disk is full. What is put off for this reason is tried again a little later."""
+        the disk is full. Work that is postponed for this reason is retried a little later."""
         try:
             self.effects.require(0)
         except CommandError as error:
@@ -244,7 +244,7 @@ cdef class Executor:
         cdef RequestRunner runner = self.runner
         self.watch_limits()
         if self.memory_limit:
-            self.memory_guard.make_room()
+            self.memory_guard.enforce_limit()
         self.admission.check_batch(client)
         client.last_active_ms = self.context.steady_ms
         self.keyspace.touching = not client.no_touch

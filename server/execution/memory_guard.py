@@ -33,14 +33,14 @@ class MemoryGuard:
         if self._eviction is None or self._executor.loading:
             return
         self._executor.recheck_limits()
-        self.make_room()
+        self.enforce_limit()
         self._executor.schedule_tick()
 
-    def make_room(self) -> None:
+    def enforce_limit(self) -> None:
         """Do a turn's work."""
         eviction = self._eviction
         assert eviction is not None  # there is a limit
-        self._executor.admission.memory_full = eviction.make_room()
+        self._executor.admission.memory_full = eviction.evict_to_limit()
         if eviction.goes_on and not self._is_scheduled:
             self._is_scheduled = True
             self._executor.loop.call_soon(self.check_memory)

@@ -72,7 +72,7 @@ class Eviction:
     def reset_stats(self) -> None:
         self.evicted_entries = self.evicted_blocks = 0
 
-    def make_room(self) -> bool:
+    def evict_to_limit(self) -> bool:
         """Do a slice of work if used memory exceeds the limit. Return whether to refuse commands
         that need memory; `goes_on` says whether there is more work."""
         self.goes_on = False

@@ -50,9 +50,9 @@ class Gauge:
         held, transient = self._read_held(), self.transient()
         blocks = self._read_blocks() + transient
         more_held, more_blocks = held - self._held, blocks - self._blocks
-        room = max(0, self._held - self._blocks - self._rest)
+        free_bytes = max(0, self._held - self._blocks - self._rest)
         if more_held > 0:
-            rest = self._rest + max(0, more_held - max(0, more_blocks - room))
+            rest = self._rest + max(0, more_held - max(0, more_blocks - free_bytes))
         else:
             # The returned memory may come from blocks or from other objects. Other objects are
             # assumed: they are counted again as soon as the process grows. Otherwise each

@@ -120,7 +120,7 @@ cdef class Connection(Client):
         if self.queue:
             self.pass_on()
         if not self.paused:
-            self.executor.outbox.room(self)
+            self.executor.outbox.on_writable(self)
             self.regulate()
 
     cpdef int regulate(self) except -1:

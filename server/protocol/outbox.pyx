@@ -16,7 +16,7 @@ A client's requests run unless it is in one of these states; each state has one 
 | `blocked` | its read returned a Wait, or CLIENT PAUSE or a full journal queue postponed a request
 | it was served or timed out, the pause has ended, or the queue is shorter (executor) |
 | `producer` | its reply is sent in slices | the last slice was sent (`pump`) | | `full` | more than
-OUTPUT_MAX held or made, or the transport is `paused` | everything was sent (`room`) | |
+OUTPUT_MAX held or made, or the transport is `paused` | everything was sent (`on_writable`) | |
 `close_after_reply` | QUIT, a protocol error | the last reply was sent, then it is closed | |
 `closed` | killed or disconnected | final |
 """
@@ -232,7 +232,7 @@ cdef class Outbox:
         elif client.producer is not None:
             self.pump(client)
         elif client.full:
-            self.room(client)
+            self.on_writable(client)
         return 0
 
     def durable(self, sequence) -> None:
@@ -277,7 +277,7 @@ cdef class Outbox:
         """The number of held pieces of output, at most one for each client and tick."""
         return len(self.held)
 
-    def room(self, Client client not None) -> None:
+    def on_writable(self, Client client not None) -> None:
         """The client has read its output: continue a long reply or run its next requests."""
         if client.closed:
             return
@@ -312,6 +312,6 @@ cdef class Outbox:
             client.pushes = None
             self.put(client, None, True)
         if client.full:
-            self.room(client)
+            self.on_writable(client)
         else:
             self.resume(client)

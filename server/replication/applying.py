@@ -36,7 +36,7 @@ class FrameApplier:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that nothing more should be read."""
+        """Whether the limit of waiting bytes is reached, so that no more should be read."""
         return self._pending_bytes > _PENDING_MAX
 
     def expect_next(self) -> None:
@@ -80,7 +80,7 @@ class FrameApplier:
         self._apply_slice()
         if self._pending:
             self.schedule()
-        self._following.read_if_room()
+        self._following.read_if_below_limit()
 
     def _apply_slice(self) -> None:
         """Apply about as much as one turn may take of what has arrived."""
@@ -88,7 +88,7 @@ class FrameApplier:
         keyspace, frames = node.keyspace, node.persistence
         left_bytes = _SLICE_BYTES
         node.executor.recheck_limits()  # the time of what is applied
-        keyspace.expiring = False  # the frames say which keys are gone
+        keyspace.expiring = False  # the frames say which keys were deleted
         self.is_applying = True
         try:
             while self._pending and left_bytes > 0:

@@ -2,7 +2,7 @@
 
 1. `waiting-for-sync`: writes are put off until the replica has applied the last frame.
 2. `failover-in-progress`: this server follows the replica, and asks it with PSYNC to become the
-   primary. When the replica accepts, writes go on and are refused here (READONLY).
+   primary. When the replica accepts, writes continue and are refused here (READONLY).
 
 Nothing is lost, because no frame is made between the replica's last acknowledgement and its
 promotion. With FORCE, step 2 follows at the time-out in any case.
@@ -141,7 +141,7 @@ class Failover:
         was_replica = self.state == IN_PROGRESS
         self._end()
         if was_replica:
-            self._role.follow_nobody()
+            self._role.follow_no_primary()
 
     def _end(self) -> None:
         self.state = NONE

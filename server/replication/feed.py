@@ -89,7 +89,7 @@ class Feed:
         self._feeds.remove(self.client)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection was closed."""
         self._piece = None
         if self._old is not None and not self._is_reading:
             self._old.close()
@@ -143,7 +143,7 @@ class Feed:
         return None
 
     def _open(self, base: File | None) -> bool:
-        """Open the files with what is next; False when this is tried again soon, or never."""
+        """Open the files with the next data. False: the feed retries soon, or has ended."""
         feeds = self._feeds
         try:
             self._old = OldData(

@@ -51,7 +51,8 @@ class Config(Protocol):
 
 
 class Feeds:
-    """The ring is kept from the first replica until repl-backlog-ttl after the last one is gone."""
+    """The ring is kept from the first replica until repl-backlog-ttl after the last one has
+    disconnected."""
 
     def __init__(
         self, config: Config, frames: Frames, loop: Loop, steady_ms: Callable[[], int]
@@ -106,7 +107,7 @@ class Feeds:
             self._frames.on_commit = self._keep
 
     def remove(self, client: Any) -> None:
-        """A connection is gone; nothing happens if it was no replica's."""
+        """A connection was closed. Connections of other clients are ignored."""
         feed = self.by_client.pop(client.id, None)
         if feed is not None:
             client.feed = None

@@ -48,7 +48,7 @@ _WARNED_OFFSET_MS = 1000
 
 class Following:
     """`state` is what ROLE shows: connect, connecting, sync or connected. `accepts`: this primary
-    has accepted this server once, with CONTINUE or a whole base."""
+    has accepted this server once, with CONTINUE or a complete base."""
 
     def __init__(self, role: Replication, host: str, port: int) -> None:
         self.host = host
@@ -78,7 +78,7 @@ class Following:
         self._wait_s = 0
 
     def _acceptance(self) -> str:
-        """What the data directory remembers of being accepted: the primary, and the newest line of
+        """The record of the acceptance in the data directory: the primary, and the newest line of
         history here. A promotion begins another line, so that a crash before the directory forgets
         the primary does not leave a server that claims to be accepted."""
         lines = self._node.keyspace.histories
@@ -138,14 +138,14 @@ class Following:
         self._wait_s = self._retry_s = 0
 
     def lost(self, attempt: Attempt, reason: str) -> None:
-        """The connection is gone, or could not be made."""
+        """The connection was lost, or could not be made."""
         attempt.is_over = True
         if attempt is not self._attempt:
             return
         if self.is_connected or self.state == "sync":
             log.warning("the link to the primary %s:%d is lost: %s", self.host, self.port, reason)
             self._told_reason = ""
-        elif reason != self._told_reason:  # attempts go on, once a second
+        elif reason != self._told_reason:  # attempts continue, once a second
             log.warning("no link to the primary %s:%d: %s", self.host, self.port, reason)
             self._told_reason = reason
         if self.is_connected and not self.is_distrusted:
@@ -312,12 +312,12 @@ class Following:
             self.host, self.port, full.size_bytes, full.seq,
         )  # fmt: skip
         replacement = Replacement(self._node, self._role.worker, full, self._replaced)
-        replacement.on_room = self.read_if_room
+        replacement.on_written = self.read_if_below_limit
         replacement.on_published = self._role.data_replaced
         self.replacement = self._role.change = replacement
 
-    def read_if_room(self) -> None:
-        """Read more from the primary when there is room for it, else nothing."""
+    def read_if_below_limit(self) -> None:
+        """Read more from the primary unless the limit of waiting bytes is reached."""
         if self._attempt is not None:
             self._attempt.read_more(not self._is_full())
 
@@ -387,7 +387,7 @@ class Following:
     # Applying
 
     def slice_applied(self) -> None:
-        """Frames were applied: a line of history may have begun, and the primary wants to know."""
+        """Frames were applied: a line of history may have begun, which the primary has to learn."""
         keyspace = self._node.keyspace
         if keyspace.histories and keyspace.histories[-1][0] != self._line:
             self._role.note_primary(self._acceptance())

@@ -1,12 +1,12 @@
 """A full sync at the replica: the base goes to the disk first, and replaces the data when it is
-whole.
+complete.
 
 1. receive (worker): write `base-N.msnap.tmp`; every record's checksum was checked before.
 2. finish: give the base this directory's ID, sync it, check its ends.
 3. publish: make the base and a new empty journal current, remove the old files.
 4. load (loop, in slices): empty the keyspace and read the base.
 
-Until step 3 the old data is served and kept, whatever happens. After it the new data is whole on
+Until step 3 the old data is served and kept, whatever happens. After it the new data is complete on
 the disk, and step 4 only repeats what a start would do.
 """
 
@@ -58,7 +58,7 @@ class Replacement:
         self._error: Exception | None = None
         self._ended = False
         self._is_over = False
-        self.on_room: Callable[[], None] = lambda: None
+        self.on_written: Callable[[], None] = lambda: None
         self.on_published: Callable[[], None] = lambda: None
         if full.size_bytes:
             self._submit(self._create)
@@ -123,7 +123,7 @@ class Replacement:
         elif then is not None:
             then()
         else:
-            self.on_room()
+            self.on_written()
 
     def _create(self) -> None:
         name = temporary(base_name(self._number))

@@ -8,8 +8,8 @@
 | 16 | 4 | kind; 0 for a frame |
 | 20 | | payload |
 
-A frame is encoded once for all replicas. A record that a replica receives is checked as a whole
-before anything is done with it.
+A frame is encoded once for all replicas. A record that a replica receives is checked completely
+before it is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OFFSET = struct.Struct("<Q")
 _CHANNEL = struct.Struct("<I")
 HEAD_BYTES = _HEAD.size
 PIECE_BYTES = 256 << 10  # of a base, or of old frames, in one record or write
-# What is not a frame is never larger than this.
+# No record other than a frame is larger than this.
 OTHERS_MAX = PIECE_BYTES + 64
 
 
@@ -123,7 +123,7 @@ class Decoder:
         self._data += data
 
     def next(self) -> Record | None:
-        """The next whole record; None until more bytes arrive. LinkError for a damaged one."""
+        """The next complete record; None until more bytes arrive. LinkError for a damaged one."""
         left = len(self._data) - self._at
         if left < HEAD_BYTES:
             return None

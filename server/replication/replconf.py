@@ -21,7 +21,7 @@ class Introduction:
         self.histories: tuple[tuple[str, int], ...] = ()
 
     def take(self, name: str, value: bytes) -> None:
-        """One pair of words of REPLCONF; CommandError for what is not understood."""
+        """One pair of words of REPLCONF; CommandError for an invalid value."""
         text = value.decode("utf-8", "replace")
         try:
             if name == "listening-port":

@@ -2,7 +2,7 @@
 
 A replica says with REPLCONF which lines of history it has and with PSYNC which frame it needs next.
 It gets the frames after those that both servers have (a partial sync), the order to cut back what
-belongs to a dead line (a rewind), or a whole base and the frames after it (a full sync).
+belongs to a dead line (a rewind), or a complete base and the frames after it (a full sync).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Resync:
         self._introductions: dict[int, Introduction] = {}
 
     def introduce(self, client: Any, name: str, value: bytes) -> None:
-        """Note what a replica says about itself; CommandError for what is not understood."""
+        """Record what a replica says about itself; CommandError for an invalid value."""
         self._introductions.setdefault(client.id, Introduction()).take(name, value)
 
     def forget(self, client: Any) -> None:
-        """A client is gone; one that is no replica has said nothing."""
+        """A client has disconnected. Clients other than replicas have no record."""
         self._introductions.pop(client.id, None)
 
     def tick_second(self) -> None:

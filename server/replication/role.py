@@ -62,7 +62,7 @@ class Replication:
         self.bytes_before_history = -1
         self.restrictions = Restrictions(self)
         self.failover = Failover(self)
-        self.promotes_when_loaded = False  # after the full sync or rewind that goes on
+        self.promotes_when_loaded = False  # after the running full sync or rewind
 
     # Life
 
@@ -263,14 +263,14 @@ class Replication:
     def no_primary(self) -> None:
         """REPLICAOF NO ONE. CommandError during a failover."""
         self._refuse_during_failover()
-        self.follow_nobody()
+        self.follow_no_primary()
 
-    def follow_nobody(self) -> None:
+    def follow_no_primary(self) -> None:
         """Become a primary, with everything that has arrived. In a transaction the role changes
         after it."""
         self.node.config.replicaof = ""
         if not self.node.executor.context.may_block:
-            self.node.loop.call_soon(self.follow_nobody)
+            self.node.loop.call_soon(self.follow_no_primary)
             return
         following = self.following
         if following is None:
@@ -332,7 +332,7 @@ class Replication:
             self.feeds.publish(encode_message(channel, message), self.node.persistence.last_seq)
 
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """REPLCONF: what a replica says about itself. CommandError for what is not understood."""
+        """REPLCONF: what a replica says about itself. CommandError for an invalid value."""
         for name, value in pairs:
             if name.lower() == b"promoted":
                 self._promoted_elsewhere()
@@ -367,7 +367,7 @@ class Replication:
         if not lines or lines[-1][0].encode() != name:
             raise CommandError("ERR PSYNC FAILOVER replid must match my replid.")
         log.warning("a failover was requested by the primary")
-        self.follow_nobody()
+        self.follow_no_primary()
 
     def psync(
         self, client: Any, next_seq: int, *, name: bytes = b"", is_failover: bool = False

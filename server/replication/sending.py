@@ -1,4 +1,4 @@
-"""What a replica needs that is not in memory: a base as it is on the disk, and old frames.
+"""Sending a replica data that is not in memory: a base as it is on the disk, and old frames.
 
 A worker reads it in pieces, one at a time for each replica, and the event loop sends them. Files
 that a rewrite replaces meanwhile stay readable while they are open.

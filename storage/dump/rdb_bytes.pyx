@@ -113,11 +113,11 @@ cdef uint8_t* put_match(uint8_t* to, Py_ssize_t distance, Py_ssize_t size,
 
 
 cdef Py_ssize_t pack(const uint8_t* data, Py_ssize_t size, uint8_t* to,
-                     Py_ssize_t room) noexcept nogil:
-    """Compress into `room` bytes; return the number of bytes written, 0 when `room` is too
+                     Py_ssize_t capacity) noexcept nogil:
+    """Compress into `capacity` bytes; return the number of bytes written, 0 when `capacity` is too
     small."""
     cdef uint32_t[1 << HASH_BITS] seen  # the last offset of each hash of three bytes, plus one
-    cdef const uint8_t* end = to + room
+    cdef const uint8_t* end = to + capacity
     cdef uint8_t* start = to
     cdef Py_ssize_t at = 0
     cdef Py_ssize_t run = 0
@@ -150,14 +150,14 @@ cdef Py_ssize_t pack(const uint8_t* data, Py_ssize_t size, uint8_t* to,
 def compress(bytes data not None) -> bytes | None:
     """The data as LZF; None when that does not save at least four bytes. For up to 4 GiB."""
     cdef Py_ssize_t size = len(data)
-    cdef Py_ssize_t room = size - 4
+    cdef Py_ssize_t capacity = size - 4
     cdef Py_ssize_t needed
     cdef bytes packed
-    if room <= 0 or size >= 0xffffffff:
+    if capacity <= 0 or size >= 0xffffffff:
         return None
-    packed = PyBytes_FromStringAndSize(NULL, room)
+    packed = PyBytes_FromStringAndSize(NULL, capacity)
     needed = pack(<const uint8_t*>PyBytes_AS_STRING(data), size,
-                  <uint8_t*>PyBytes_AS_STRING(packed), room)
+                  <uint8_t*>PyBytes_AS_STRING(packed), capacity)
     return packed[:needed] if needed else None
 
 

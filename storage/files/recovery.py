@@ -204,7 +204,7 @@ class RecoveryReader(Generic[B]):
         return DamageError(self._reader.name, self.summary.chunks[piece.chunk].offset, reason)
 
     def _look_at_chunk(self, number: int) -> None:
-        """Unpack a chunk (the reader caches the last one); a damaged chunk is not tried again."""
+        """Unpack a chunk (the reader caches the last one); a damaged chunk is not retried."""
         if number in self._bad_chunks:
             raise _Known(self._reader.name, None, "has a bad chunk")
         self._seen_chunks.add(number)

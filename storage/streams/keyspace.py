@@ -35,7 +35,7 @@ class Keyspace(KeyspaceCore):
     """Sixteen databases and their common state.
 
     `dirty` counts changes. `ready` and `timer_requests` collect work for the server: keys whose
-    waiting readers must be tried again, and the times at which groups have automatic changes.
+    waiting readers must be retried, and the times at which groups have automatic changes.
     `node_entries` and `node_bytes` are the limits of a node.
 
     Readers have the promise that no entry up to `promised_ms` will be added to the streams that

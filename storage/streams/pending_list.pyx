@@ -16,7 +16,7 @@ from millstream.storage.streams.due_index cimport (
 )
 from millstream.storage.streams.pending cimport (
     DELIVERIES_MAX, EXPIRE, IDLE, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk, Pending, PendingAt, Pendings,
-    first_of, saturating_add,
+    RetryTimes, first_of, saturating_add,
 )
 from millstream.storage.streams.pending_chunks cimport (
     SharedPending, allocated, chunk_with_space, close_gaps, copy_chunks, drop_chunk, erase_record,
@@ -500,9 +500,10 @@ cdef class PendingList(Members):
         return found
 
     cdef tuple row(self, const Pending* record):
+        cdef RetryTimes* times
         owner = self.members()[record.consumer]
-        pair = (None, None) if record.retry_number == NO_RETRY else (
-            self.pendings.retry_times[record.retry_number].retry_ms, self.pendings.retry_times[record.retry_number].expire_ms)
+        times = &self.pendings.retry_times[record.retry_number]
+        pair = (None, None) if record.retry_number == NO_RETRY else (times.retry_ms, times.expire_ms)
         return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
                 record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
 

@@ -8,7 +8,7 @@ from millstream.storage.streams.segments cimport Run, Slot
 @cython.no_gc  # here, too, for Held
 cdef class SegmentList:
     cdef list segments
-    cdef Py_ssize_t first  # where the segments begin; what is before it is gone
+    cdef Py_ssize_t first  # where the segments begin; those before it are dropped
     cdef readonly uint64_t reservations
     cdef Py_ssize_t settled_since  # the last compaction: segments, without those released
     cdef Py_ssize_t found  # where the last open reservation was found, probably

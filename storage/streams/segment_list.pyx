@@ -19,7 +19,7 @@ from millstream.storage.streams.segments cimport Run, Slot
 cdef enum:
     # Settled segments in a row that become a run, and settlements after which that is tried.
     RUN_MIN = 16
-    # Segments that are gone, after which the list is shortened.
+    # The list is shortened after this number of dropped segments.
     DROP_MIN = 64
     # Settled segments that are worth it; fewer are often released soon.
     COMPACT_MIN = 4096
@@ -31,7 +31,7 @@ cdef enum:
 
 @cython.no_gc
 cdef class SegmentList:
-    """Segments; what is before `first` is gone."""
+    """Segments; those before `first` are dropped."""
 
     cdef Slot oldest(self):
         """The oldest open reservation; None when there is none."""
@@ -110,7 +110,7 @@ cdef class SegmentList:
     # ------------------------------------------------------------ keeping it short
 
     cdef int drop_first(self) except -1:
-        """Take what is gone out of the list, if it is much of it."""
+        """Remove the dropped segments from the list, if there are many."""
         cdef Py_ssize_t count = len(self.segments)
         if self.first == count:
             self.segments.clear()

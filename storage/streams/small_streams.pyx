@@ -86,14 +86,14 @@ cdef Py_ssize_t put_group(Output rows, Group group) except -1:
     cdef list members = group.members()
     cdef Consumer member
     cdef Pendings* pendings = group.pendings
-    cdef Py_ssize_t room = len(group.name) + NUMBER_BYTES_MAX * (10 + 2 * RETRY_PAIRS_MAX) + (
+    cdef Py_ssize_t size_bytes = len(group.name) + NUMBER_BYTES_MAX * (10 + 2 * RETRY_PAIRS_MAX) + (
         group.pendings.count * sizeof(Pending))
     cdef char* start
     cdef char* at
     cdef uint32_t i, k
     for member in members:
-        room += NUMBER_BYTES_MAX * 3 + (0 if member is None else len(member.name))
-    start = at = rows.reserve(room)
+        size_bytes += NUMBER_BYTES_MAX * 3 + (0 if member is None else len(member.name))
+    start = at = rows.reserve(size_bytes)
     at = put_text(at, group.name)
     at = put_number(put_number(at, group.offset_ms), group.offset_seq)
     at = put_number(put_number(at, group.gap_floor_ms), group.gap_floor_seq)

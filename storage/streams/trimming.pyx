@@ -1,7 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Eviction and deletion: how entries leave a log.
 
-Eviction drops whole blocks from the head; what is left to go of the first kept block is hidden
+Eviction drops whole blocks from the head; the evicted entries of the first kept block are hidden
 (`EntryLog.head_ms`). A single deletion replaces a sealed block by a copy in which the entry is deleted.
 """
 
@@ -64,8 +64,8 @@ cdef uint64_t evict_below(EntryLog log, EntryId first, bint at_once) except? 0xf
 
 
 cdef uint64_t cut_before(EntryLog log, EntryId first) except? 0xffffffffffffffff:
-    """Take many whole blocks below `first` away at once, without a look at each, and free them
-    later where that may be. Returns how many entries that were not hidden went."""
+    """Remove all complete blocks below `first` at once, without a visit to each, and free them
+    later where that is allowed. Returns the number of removed entries that were not hidden."""
     cdef uint64_t rank
     cdef uint64_t gone
     cdef Place place = no_place()
@@ -247,7 +247,7 @@ cdef int write_end_again(EntryLog log, uint32_t node_entries, uint32_t node_byte
     """Write the entries of the last block again without what is deleted there: its last id is
     then that of an entry, and lower ids can come after it."""
     cdef Place last
-    cdef bytearray room
+    cdef bytearray space
     cdef Slice* items
     cdef Py_ssize_t i
     cdef uint64_t added = log.entries_added
@@ -263,8 +263,8 @@ cdef int write_end_again(EntryLog log, uint32_t node_entries, uint32_t node_byte
         log.head_gone = 0
     log.length -= <uint64_t>len(entries)
     for ms, seq, words in entries:
-        room = bytearray(len(words) * sizeof(Slice))
-        items = <Slice*><char*>room
+        space = bytearray(len(words) * sizeof(Slice))
+        items = <Slice*><char*>space
         for i in range(len(words)):
             word = words[i]
             items[i].ptr = word

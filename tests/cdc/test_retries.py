@@ -1,4 +1,4 @@
-"""When stopped tables are tried again, and what Spark's workers import."""
+"""When stopped tables are retried, and what Spark's workers import."""
 
 from __future__ import annotations
 

@@ -90,10 +90,10 @@ class WatchedEviction(Eviction):
             lambda: world.loop.time_ms / 1000,
         )
 
-    def make_room(self) -> bool:
+    def evict_to_limit(self) -> bool:
         told = self._world.told
         start, excess, has_freed = len(told), self._excess_bytes(), has_waste()
-        full = super().make_room()
+        full = super().evict_to_limit()
         dropped = []
         while len(told) > start:
             trimmed = told.pop()

@@ -72,7 +72,7 @@ class Connection:
     def _room(self) -> None:
         self.client.paused = False
         if not self.client.closed:
-            self.primary.executor.outbox.room(self.client)
+            self.primary.executor.outbox.on_writable(self.client)
 
     def cut(self) -> None:
         """Nothing that was not delivered arrives any more."""

@@ -52,7 +52,7 @@ STEPS = 400
 USER_SEEDS = 5  # one seed of these has a restricted user
 SETTLE_MAX = 20_000
 TRACE_LINES = 60
-REFUSED_AGAIN_MS = 1000  # a retry that fell due while writes were refused is tried again after this
+REFUSED_AGAIN_MS = 1000  # a retry that fell due while writes were refused is retried after this
 RECOVERY_S_MAX = 200
 FREED_MS_MAX = 1000
 NODES_MAX = 4  # of a block
@@ -394,7 +394,7 @@ class Simulation:
 
     def _take_again(self, client: SimClient) -> None:
         client.paused = False
-        self.world.executor.outbox.room(client)
+        self.world.executor.outbox.on_writable(client)
 
     def _rewrite(self) -> None:
         """The automatic rewrite when the journal has grown."""

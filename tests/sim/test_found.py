@@ -112,7 +112,7 @@ def test_a_long_reply_begins_with_its_first_slice_whenever_the_client_has_room()
     bench.world.loop.run_ready()
     feed(other, encode_command(["SET", "k", "w"]))
     feed(client, encode_command(["TRANGE", "s", "-", "+"]))
-    bench.world.executor.outbox.room(client)
+    bench.world.executor.outbox.on_writable(client)
     bench.settle()
     _, entries = bench.heard(client)
     assert [entry[2][:1] for entry in entries] == [b"%d" % number for number in range(8)]  # type: ignore

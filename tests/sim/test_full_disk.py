@@ -73,7 +73,7 @@ class Play:
         self.settle()
 
     def settle(self) -> None:
-        for _ in range(3):  # a second each, so that what is tried again is
+        for _ in range(3):  # a second each, so that that retried work is
             while self.world.step():
                 self.look()
             self.world.loop.time_ms += 1000

@@ -558,7 +558,7 @@ def test_a_waiting_claim_goes_on_past_any_number_of_deleted_entries(
     assert found[0] == b"30000-1"  # type: ignore[index]
 
 
-def test_a_waiting_claim_that_the_journal_has_no_room_for_is_tried_again_now_and_then(
+def test_a_waiting_claim_that_the_journal_has_no_room_for_is_retried_now_and_then(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 1)

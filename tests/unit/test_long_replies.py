@@ -353,7 +353,7 @@ def test_keys_are_found_also_while_the_client_takes_nothing(in_process: InProces
     assert not in_process.keyspace.is_walked
     assert not reader.unread
     reader.paused = False
-    in_process.executor.outbox.room(reader)
+    in_process.executor.outbox.on_writable(reader)
     in_process.settle()
     reply = reader.read()
     assert isinstance(reply, list)

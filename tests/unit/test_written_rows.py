@@ -323,7 +323,7 @@ def numbered_rows(count: int, keys: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("keys", [1, 7, 3000])
-def test_a_task_that_is_tried_again_appends_what_is_missing_and_nothing_twice(keys: int) -> None:
+def test_a_task_that_is_retried_appends_what_is_missing_and_nothing_twice(keys: int) -> None:
     """The second time Spark hands the rows over in other batches."""
     server = FakeServer()
     server.refuse = 3

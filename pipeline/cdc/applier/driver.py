@@ -61,12 +61,12 @@ class RunError(CdcError):
 
 
 class ApplyError(CdcError):
-    """`apply` cannot go on; the text says what to do."""
+    """`apply` cannot continue; the text says what to do."""
 
 
 @dataclass
 class Batch:
-    """What is to be applied, and whether there is more than fits."""
+    """The jobs of a batch, and whether more changes wait than fit into it."""
 
     jobs: list[Job]
     is_full: bool = False
@@ -129,7 +129,7 @@ class Driver:
     def _failed(self, error: BaseException) -> None:
         text = in_one_line(error)
         if self._status.problem != text:
-            log.warning("%s; it is tried again", text)
+            log.warning("%s; the batch is retried", text)
         self._status.problem = text
         self.close()
 

@@ -27,7 +27,7 @@ PENDING_MAX = 100_000
 PENDING_BYTES_MAX = 64 << 20
 
 STOPPING = (psycopg.Error, TargetError, EntryError, CopyLost, CopyVanished)
-# What comes again as long as the change and the target stay as they are: features that are missing,
+# Errors that return until the change or the target is different: features that are missing,
 # cardinality, values, constraints, functions in SQL and in other languages, names and privileges,
 # views with CHECK OPTION, limits such as an index row's size, and PL/pgSQL's RAISE.
 STOPPING_CLASSES = ("0A", "21", "22", "23", "2F", "38", "39", "42", "44", "54", "P0")
@@ -35,7 +35,7 @@ NOT_IN_PREREQUISITE_STATE = "55000"  # a delete from a published target without 
 
 
 def stops(error: BaseException) -> bool:
-    """Whether an error stops its table: it will come again as long as nothing is changed."""
+    """Whether an error stops its table: a retry without a change fails with it again."""
     if isinstance(error, psycopg.Error):
         state = error.sqlstate or ""
         return state[:2] in STOPPING_CLASSES or state == NOT_IN_PREREQUISITE_STATE
@@ -100,8 +100,8 @@ class Narrowing:
     def _long_transaction(
         self, begun: list[Change], chunks: Iterator[list[Entry]]
     ) -> tuple[Failure | None, list[Change]]:
-        """Apply a transaction that does not fit into memory, as a whole; the changes that were read
-        after it. The failure names its first change."""
+        """Apply a transaction that does not fit into memory in one piece; return the changes
+        that were read after it. The failure names its first change."""
         lsn, rest = begun[0].lsn, list[Change]()
         try:
             with self._session.connection.transaction():

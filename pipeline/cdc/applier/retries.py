@@ -1,4 +1,4 @@
-"""When stopped tables are tried again. Without I/O; times are seconds of a steady clock."""
+"""When stopped tables are retried. Without I/O; times are seconds of a steady clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FIRST_S = 5.0
 
 
 class Retries:
-    """A stopped table is tried at once after a start, then after 5 s, 10 s and so on."""
+    """A stopped table is retried immediately after a start, then after 5 s, 10 s and so on."""
 
     def __init__(self, max_s: float) -> None:
         self._max_s = max_s
@@ -17,11 +17,11 @@ class Retries:
         self._copies: dict[TableKey, int] = {}
 
     def is_due(self, key: TableKey, now: float, copy_lsn: int) -> bool:
-        """Whether to try a stopped table. A copy that has not been tried is not waited for."""
+        """Whether to retry a stopped table. A copy that was not tried yet is due immediately."""
         return self._due.get(key, now) <= now or self._copies.get(key) != copy_lsn
 
     def stopped(self, key: TableKey, now: float, copy_lsn: int) -> float:
-        """The table has been stopped, or is still; the seconds until it is tried again."""
+        """The table was stopped, or still is; return the seconds until its next retry."""
         self._copies[key] = copy_lsn
         wait = min(self._waits.get(key, FIRST_S / 2) * 2, self._max_s)
         self._waits[key] = wait

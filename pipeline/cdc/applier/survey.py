@@ -79,10 +79,10 @@ def look(server: Server, tables: Sequence[ConfiguredTable]) -> list[SourceView]:
     by_source: dict[str, list[ConfiguredTable]] = {}
     for configured in tables:
         by_source.setdefault(configured.source.name, []).append(configured)
-    return [_look_at(server, own) for own in by_source.values()]
+    return [_source_view(server, own) for own in by_source.values()]
 
 
-def _look_at(server: Server, tables: Sequence[ConfiguredTable]) -> SourceView:
+def _source_view(server: Server, tables: Sequence[ConfiguredTable]) -> SourceView:
     keys = tables[0].keys
     commands: list[Command] = [
         ("TINFO", keys.cuts),
@@ -149,7 +149,7 @@ def trim(server: Server, stream: str, info: Info | None, until: Id, keep: int) -
 
 
 def trim_copy(server: Server, configured: ConfiguredTable, view: View, position: Position) -> None:
-    """Evict the blocks of a copy that have been loaded; delete the stream of a whole one."""
+    """Evict the blocks of a copy that have been loaded; delete the stream of a complete one."""
     state, info = view.state, view.copy_info
     if state is None or info is None:
         return

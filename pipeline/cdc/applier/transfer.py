@@ -27,7 +27,7 @@ class Writer(Protocol):
 
 
 def lost(job: Job, text: str) -> str:
-    """What to do when entries are gone."""
+    """The message for entries that no longer exist, with the command that repairs the table."""
     return f"{text}: millstream cdc resync {job.source} {job.key[2]}"
 
 
@@ -59,7 +59,7 @@ class Transfer:
         return self._route.table.type == "history"
 
     def entries(self) -> Iterator[list[Entry]]:
-        """What is to be applied, as much at a time as fits into memory."""
+        """The entries to apply, in lists that fit into memory."""
         after = self._job.after
         if not self._job.is_copy:
             after = max(after, self.position.id)

@@ -205,7 +205,7 @@ class _Part:
 
 def is_valid(job: Job, position: Position | None) -> bool:
     """Whether the position is of the copy for which the job was planned. A copy that has been
-    applied as a whole is not applied again: Spark may run a task twice."""
+    applied completely is not applied again: Spark may run a task twice."""
     if position is None:
         return False
     return job.is_copy != (position.copied_lsn == job.copy_lsn)

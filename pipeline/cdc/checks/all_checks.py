@@ -86,7 +86,7 @@ def check_slot(record: SourceRecord) -> Iterator[Finding]:
 
 
 def check_millstream(server: Server) -> list[Finding]:
-    """Whether the server is there and keeps what it answers."""
+    """Whether the server can be reached and keeps the data that it acknowledges."""
     try:
         found = raw(server, "COMMAND", "INFO", "TAPPENDONCE")
         if not found or found[0] is None:

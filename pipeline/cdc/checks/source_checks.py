@@ -154,7 +154,7 @@ def check_table(
 def _columns(
     where: str, table: Table, found: CatalogTable, connection: Connection, role: str
 ) -> Iterator[Finding]:
-    """Whether the columns are there, and may be read and filtered."""
+    """Whether the columns exist, and may be read and filtered."""
     missing = [column for column in table.columns if column not in _names(found)]
     if missing:
         yield error(where, f"columns names {', '.join(missing)}, which the table does not have")

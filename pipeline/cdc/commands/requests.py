@@ -67,4 +67,4 @@ def resync_all(record: SourceRecord) -> str:
 def resume(record: SourceRecord, table: Table) -> str:
     """Ask `apply` to retry a stopped table; what was recorded, in words."""
     record.server.call("SET", record.keys.resume(table), "1")
-    return f"{record.source.name} {table.full_name} is tried again as soon as apply runs"
+    return f"{record.source.name} {table.full_name} is retried as soon as apply runs"

@@ -77,8 +77,8 @@ class Connections:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error's text without line breaks; for PostgreSQL's errors with their detail. It may have a
-    whole value in it, and is cut off."""
+    """An error's text without line breaks; for PostgreSQL's errors with their detail. The text may
+    contain a complete value, so it is truncated."""
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         parts = [error.diag.message_primary, error.diag.message_detail]
         text = ": ".join(part for part in parts if part)

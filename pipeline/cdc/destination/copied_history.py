@@ -1,8 +1,8 @@
 """A history compared with a copy of its table.
 
 Rows that differ from their open version get a new version as of the copy; open versions whose rows
-are gone are ended. The copy is in an unlogged table, which a crash of the destination empties; its
-comment, the time of the copy, stays.
+no longer exist are ended. The copy is in an unlogged table, which a crash of the destination
+empties; its comment, the time of the copy, stays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IS_OPEN = f"t.{END} = '{LAST_TEXT}'"
 
 
 class CopyVanished(Exception):
-    """The copy in the unlogged table is not whole."""
+    """The copy in the unlogged table is incomplete."""
 
 
 class CopiedHistory:

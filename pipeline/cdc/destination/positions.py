@@ -30,7 +30,7 @@ COLUMNS = (
 class Position:
     """The entries of a table up to `id` have been applied.
 
-    `copied_lsn` is C of the last copy that was applied as a whole; `copy_id` is the last applied
+    `copied_lsn` is C of the last copy that was applied completely; `copy_id` is the last applied
     entry of a copy in progress.
     """
 

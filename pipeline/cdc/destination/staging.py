@@ -123,7 +123,7 @@ class Staging:
         session.run(f"CREATE TEMP TABLE IF NOT EXISTS {name} ({described}) ON COMMIT DELETE ROWS")
 
     def load(self, columns: Sequence[str], rows: Sequence[Texts]) -> None:
-        """Put these rows in place of those that are there; `columns` are its own names."""
+        """Replace the rows of the table with these; `columns` are the table's own names."""
         self.load_text(columns, copy_text(rows, len(columns)))
 
     def load_text(self, columns: Sequence[str], text: bytes) -> None:

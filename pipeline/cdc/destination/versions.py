@@ -43,7 +43,7 @@ LAST_US = time_us(LAST_TEXT + "T00:00:00Z")
 @dataclass(slots=True)
 class Step:
     """All that one transaction did to a key. `values` are the row that it left, without those that
-    it did not change; None if it left none. A `whole` row has nothing of the row before."""
+    it did not change; None if it left none. A `whole` row has no values of the row before."""
 
     lsn: int
     at_us: int

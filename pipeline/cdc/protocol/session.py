@@ -14,11 +14,11 @@ SESSION = (
     "-c client_encoding=UTF8 -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1"
     " -c bytea_output=hex -c timezone=UTC -c lc_monetary=C"
 )
-# A copy takes as long as it takes, whatever a role's settings are.
+# A copy has no time limit, whatever a role's settings are.
 NO_TIMEOUTS = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c lock_timeout=0"
 
 CONNECT_TIMEOUT_S = 10
-# A connection whose other end has gone without a word is noticed after about half a minute.
+# A connection whose other end vanished is detected after about half a minute.
 KEEPALIVE = {
     "connect_timeout": CONNECT_TIMEOUT_S,
     "keepalives_idle": 10,

@@ -334,7 +334,7 @@ def copy_rows(connection: Connection, query: str, check: Callable[[], None]) -> 
 
 
 def stream_bytes(server: Server, keys: Sequence[str]) -> int:
-    """What the blocks of these streams hold together."""
+    """The bytes in the blocks of these streams, in total."""
     total = 0
     for reply in server.pipeline([("TINFO", key) for key in keys]):
         info = server.checked(reply)

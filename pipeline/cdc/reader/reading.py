@@ -1,7 +1,7 @@
 """Reading a slot: one replication connection, from its first message to its end.
 
-The source gets a status message at least every second, whatever else is waited for. What is
-confirmed to it is durable in millstream. If reading cannot go on for 10 s, the connection is
+The source gets a status message at least every second, whatever else the reader waits for. A
+confirmed position is durable in millstream. If reading is blocked for 10 s, the connection is
 closed, so that the source can be shut down.
 """
 
@@ -29,7 +29,7 @@ MESSAGES_IN_A_TURN = 200
 
 
 class StuckError(Exception):
-    """The connection was closed because reading could not go on. The report has the reason."""
+    """The connection was closed because reading was blocked. The report has the reason."""
 
 
 class Reading:

@@ -118,7 +118,7 @@ def _slot_mismatch(
     if slot is None:
         return f"the slot {source.slot} no longer exists"
     if slot.wal_status == "lost":
-        return f"slot lost: the WAL that {slot.name} needs is gone"
+        return f"slot lost: the WAL that {slot.name} needs was removed"
     if slot.plugin != "pgoutput":
         return f"the slot {slot.name} has the plugin {slot.plugin}, not pgoutput"
     if slot.confirmed_lsn is not None and slot.confirmed_lsn > durable_lsn:

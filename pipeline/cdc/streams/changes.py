@@ -192,7 +192,7 @@ class Layout:
 
     def new_words(self, op: bytes, at: bytes, new: Row, old: Row | None) -> Words:
         """The words of an entry with a new row. A large value that was not sent is taken from the
-        old row, if that is whole."""
+        old row, if the old row is complete."""
         self._check_width(new)
         if self._has_all and None not in new and UNCHANGED not in new:  # most rows
             words = self._whole.copy()

@@ -43,7 +43,7 @@ class Keys:
 
     @property
     def pattern(self) -> str:
-        """What all other keys of the source match, as a pattern of SCAN."""
+        """The pattern of SCAN that all other keys of the source match."""
         return re.sub(r"([\\*?\[\]^])", r"\\\1", self.cuts) + ":*"
 
     def changes(self, table: Table) -> str:

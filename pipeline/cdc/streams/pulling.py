@@ -25,7 +25,7 @@ class StreamChanged(Exception):
 
 def chunks(server: Server, range_: Range, entries_max: int = ENTRIES_MAX) -> Iterator[list[Entry]]:
     """The entries of a range, as many at a time as a worker may hold. StreamChanged if some of them
-    are no longer there."""
+    no longer exist."""
     pages = open_range(server, range_)
     chunk: list[Entry] = []
     size_bytes = 0
