@@ -10,12 +10,12 @@ from millstream.server.net.listen import check_ports
 from millstream.server.net.tls import make_link_context, make_tls
 
 
-def check_config(config: Config) -> None:
+def check_config(config: Config) -> str:
     """Read the users and the certificates that a configuration names; StartError names what is
-    wrong. Data and ports are not touched, so a server may be running."""
+    wrong. Return a warning, empty if there is none. Data and ports are not touched, so a server
+    may be running."""
     load_table()
     check_ports(config)
     configured_users(config, Users())
     make_link_context(config)
-    if config.tls_port:
-        make_tls(config)
+    return make_tls(config).warning() if config.tls_port else ""

@@ -47,7 +47,9 @@ def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False
         if only_check:
             from millstream.server.config_check import check_config
 
-            check_config(config)
+            warning = check_config(config)
+            if warning:
+                print(f"millstream: warning: {warning}", file=sys.stderr)
             print("millstream: the configuration is valid")
             return 0
         # With huge pages, the event loop's buffer takes 256 KB in each TLS connection.

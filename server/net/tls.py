@@ -49,11 +49,19 @@ class Tls(NamedTuple):
 
     def log(self) -> None:
         """Say how long the certificate is valid."""
-        moment = datetime.fromtimestamp(self.expires_s, UTC)
-        if moment < datetime.now(UTC):
-            LOGGER.warning("tls      the certificate has expired on %s", moment.date())
+        warning = self.warning()
+        if warning:
+            LOGGER.warning("tls      %s", warning)
         else:
+            moment = datetime.fromtimestamp(self.expires_s, UTC)
             LOGGER.info("tls      the certificate is valid until %s", moment.date())
+
+    def warning(self) -> str:
+        """A sentence about an expired certificate; empty if the certificate is valid."""
+        moment = datetime.fromtimestamp(self.expires_s, UTC)
+        return (
+            f"the certificate has expired on {moment.date()}" if moment < datetime.now(UTC) else ""
+        )
 
 
 def make_tls(config: Config) -> Tls:

@@ -342,6 +342,16 @@ def test_a_valid_configuration(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_an_expired_certificate_is_a_warning(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    given = authority.directives()
+    authority.issue("server", days=-1)
+    words = [word for name, value in given.items() for word in (f"--{name}", value)]
+    done = run("serve", "--check", "--tls-port", "1", *words)
+    assert (done.returncode, done.stdout) == (0, "millstream: the configuration is valid\n")
+    assert done.stderr.startswith("millstream: warning: the certificate has expired on ")
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
