@@ -104,8 +104,8 @@ class Losses:
     def ends_early(self, key: bytes, last: Id, wanted: Id) -> None:
         self.report(
             f"the stream {key_text(key)!r} ends at {id_text(last)} on this server, and the query"
-            f" needs its entries up to {id_text(wanted)}: the server is a replica that lags, or"
-            " was restored to an older state"
+            f" needs its entries up to {id_text(wanted)}: the server was restored to an older"
+            " state, or promoted without them"
         )
 
     def made_again(self, key: bytes, after: Id) -> None:

@@ -13,7 +13,7 @@ from millstream.pipeline.options import Options
 from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.positions import FIRST, Id, id_from_text, id_text
 from millstream.pipeline.range_plan import Losses, Range, Ranges
-from millstream.pipeline.replica_lag import ReplicaLag
+from millstream.pipeline.replica_lag import Lagging, ReplicaLag
 from millstream.pipeline.schema import MODES, PERMISSIVE, BatchMaker
 from millstream.pipeline.server import Address, Command, Server
 from millstream.pipeline.stream_counters import survey
@@ -74,12 +74,14 @@ class RangeReader:
         """Give a replica time to receive the end of a range, which was planned on a server that had
         it."""
 
-        def lagging() -> list[bytes]:
+        def lagging() -> Lagging:
             info = survey(server, [range_.key]).get(range_.key)
-            is_reached = info is not None and (
-                info.incarnation != range_.incarnation or info.last_id >= range_.until
+            if info is None:
+                return Lagging([], [range_.key])
+            is_late = info.incarnation < range_.incarnation or (
+                info.incarnation == range_.incarnation and info.last_id < range_.until
             )
-            return [] if is_reached else [range_.key]
+            return Lagging([range_.key] if is_late else [], [])
 
         self.replica_lag.wait(server, lagging)
 
@@ -115,6 +117,7 @@ class RangePages:
         self.last_page = first_page
         self._server = server
         self._range = range_
+        self._reached = range_.after
 
     @property
     def key(self) -> bytes:
@@ -124,16 +127,16 @@ class RangePages:
     def is_short(self) -> bool:
         """Whether the stream ends before the range, or does not exist: the server lags, or has an
         older copy of the stream."""
-        page = self.last_page
-        return page is None or (
-            page.incarnation == self._range.incarnation and page.last < self._range.until
+        page, wanted = self.last_page, self._range.incarnation
+        return (
+            page is None
+            or page.incarnation < wanted
+            or (page.incarnation == wanted and page.last < self._range.until)
         )
 
     def rest(self) -> RangePages:
         """The same range from the end of what was read, asked for again."""
-        page = self.last_page
-        after = self._range.after if page is None else max(page.last, self._range.after)
-        command = _command(self._range, "(" + id_text(after), BYTES_PER_REQUEST)
+        command = _command(self._range, "(" + id_text(self._reached), BYTES_PER_REQUEST)
         (self.last_page,) = _pages(self._server, [command])
         return self
 
@@ -144,6 +147,7 @@ class RangePages:
             if page is None or page.incarnation != self._range.incarnation:
                 return
             yield page
+            self._reached = max(self._reached, page.last)
             if page.next_id is None:
                 return
             start = id_text(page.next_id)

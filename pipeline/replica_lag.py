@@ -1,19 +1,22 @@
 """Waiting for a replica that has not received yet what a query has read or planned.
 
 A query that moves to another server may be ahead of it. A replica catches up, so the query waits,
-at most for the time of the option `replicaLagTimeout`. A primary does not catch up: the entries are
-lost there, which is reported at once.
+at most for the time of the option `replicaLagTimeout`. Then it fails, also if `failOnDataLoss` is
+false: the entries are not lost, and a query that continued from the end of the replica would read
+them again when the replica has caught up. A primary does not catch up: the entries are lost there,
+which is reported at once.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from millstream.pipeline.options import Options
 from millstream.pipeline.positions import Positions, key_text
-from millstream.pipeline.server import Server
+from millstream.pipeline.server import Server, ServerError
 from millstream.pipeline.stream_counters import Info
 
 log = logging.getLogger(__name__)
@@ -21,6 +24,23 @@ log = logging.getLogger(__name__)
 TIMEOUT_MS = 60_000
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
+
+
+class ReplicaLagError(ServerError):
+    """A replica did not receive in time what a query has read or planned."""
+
+
+class Lagging(NamedTuple):
+    """The keys of streams that a server does not have as far as a query needs them. `late`: it
+    has their first entries, or an older stream at the key. `missing`: it has no stream at the key,
+    which may also have been deleted."""
+
+    late: list[bytes]
+    missing: list[bytes]
+
+    @property
+    def keys(self) -> list[bytes]:
+        return self.late + self.missing
 
 
 class ReplicaLag:
@@ -36,25 +56,39 @@ class ReplicaLag:
         self._clock = clock
         self._sleep = sleep
 
-    def wait(self, server: Server, lagging: Callable[[], Collection[bytes]]) -> None:
-        """Wait while `lagging`, which asks the server, returns keys of streams and the server is a
-        replica. Returns after the timeout, too; the caller reports what is missing."""
-        keys = lagging()
+    def wait(self, server: Server, lagging: Callable[[], Lagging]) -> None:
+        """Wait while `lagging`, which asks the server, finds streams and the server is a replica.
+        After the timeout, ReplicaLagError if a stream lags. Streams that are only missing may
+        have been deleted: the caller reports them."""
+        keys = lagging().keys
         if not keys or not is_replica(server):
             return
         log.warning(
-            "the replica %s has not received all that was read of %r%s; waiting for up to %g s",
+            "the replica %s has not received all that was read of %s; waiting for up to %g s",
             server.address,
-            key_text(min(keys)),
-            f" and {len(keys) - 1} more streams" if len(keys) > 1 else "",
+            _names(keys),
             self._timeout_s,
         )
         end_s, pause_s = self._clock() + self._timeout_s, PAUSE_S
-        while lagging() and is_replica(server):
+        while (found := lagging()).keys and is_replica(server):
             if self._clock() + pause_s > end_s:
+                self._check_lag(server, found)
                 return
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _check_lag(self, server: Server, found: Lagging) -> None:
+        if found.late:
+            raise ReplicaLagError(
+                f"the replica {server.address} has not received all that was read of"
+                f" {_names(found.late)} within {self._timeout_s:g} s: start the query again when"
+                " the replica has caught up, or set the option 'server' to its primary"
+            )
+
+
+def _names(keys: list[bytes]) -> str:
+    more = f" and {len(keys) - 1} more streams" if len(keys) > 1 else ""
+    return f"{key_text(min(keys))!r}{more}"
 
 
 def is_replica(server: Server) -> bool:
@@ -64,12 +98,16 @@ def is_replica(server: Server) -> bool:
     return bool(facts[b"role"] != b"master")
 
 
-def not_reached(positions: Positions, infos: Mapping[bytes, Info]) -> list[bytes]:
+def not_reached(positions: Positions, infos: Mapping[bytes, Info]) -> Lagging:
     """The streams that do not have the entries up to their positions. A stream that was deleted and
-    created again is not among them, because it never reaches the position."""
-    return [
+    created again since then has a higher incarnation, and is not among them."""
+    late = [
         key
         for key, at in positions.items()
-        if (info := infos.get(key)) is None
-        or (info.incarnation == at.incarnation and at.is_ahead_of(info.entries_added))
+        if (info := infos.get(key)) is not None
+        and (
+            info.incarnation < at.incarnation
+            or (info.incarnation == at.incarnation and at.is_ahead_of(info.entries_added))
+        )
     ]
+    return Lagging(late, [key for key in positions if key not in infos])

@@ -25,7 +25,7 @@ from millstream.pipeline.options import Options
 from millstream.pipeline.positions import Offset, Position, Positions, key_text
 from millstream.pipeline.range_plan import Losses, Planner, Ranges, begin_of
 from millstream.pipeline.range_reader import RangeReader
-from millstream.pipeline.replica_lag import ReplicaLag, not_reached
+from millstream.pipeline.replica_lag import Lagging, ReplicaLag, not_reached
 from millstream.pipeline.schema import arrow_schema
 from millstream.pipeline.server import Address, Server
 from millstream.pipeline.start_offsets import LATEST, Bound
@@ -114,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = last.streams
         # After a crash in the first batch, Spark passes a new initial offset as `start`.
         begin = Offset.from_json(start).streams if last.begin is None else last.begin
-        if self._lagging(last.streams):  # planned before a restart, perhaps on another server
+        if self._lagging(last.streams).keys:  # planned before a restart, perhaps on another server
             self._survey(last.streams)
         return self.planner.plan(self.server, begin, last.streams, last.division, self._surveyed)
 
@@ -130,14 +130,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The counters of the streams. A replica gets time to receive what was read up to
         `reached`."""
 
-        def lagging() -> list[bytes]:
+        def lagging() -> Lagging:
             self._surveyed = survey(self.server, self.choice.find(self.server))
             return self._lagging(reached)
 
         self.replica_lag.wait(self.server, lagging)
         return self._surveyed
 
-    def _lagging(self, reached: Positions) -> list[bytes]:
+    def _lagging(self, reached: Positions) -> Lagging:
         """The streams that do not have what was read up to `reached`, as far as is known."""
         wanted = {key: at for key, at in reached.items() if self.choice.wants(key)}
         return not_reached(wanted, self._surveyed)

@@ -21,6 +21,7 @@ from tests.support.waiting import wait_until
 from millstream.pipeline.exporting import Request, export_to
 from millstream.pipeline.options import WRITE, Options
 from millstream.pipeline.range_plan import DataLossError
+from millstream.pipeline.replica_lag import ReplicaLagError
 from millstream.pipeline.server import ServerError
 from millstream.pipeline.writer import BatchWriter
 
@@ -150,21 +151,61 @@ def test_a_task_reports_a_server_that_does_not_have_the_end_of_its_range(
     assert query.planned is not None
     partitions = planner.partitions(planner.initialOffset(), json.loads(query.planned))
     reader = query.start(replicaLagTimeout="100ms", **pair.address)
+    with pytest.raises(ReplicaLagError, match=r"not received all that was read of 's:a' within"):
+        rows_in(reader, partitions)
+    pair.replica.execute_command("REPLICAOF", "NO", "ONE")
     with pytest.raises(DataLossError, match=r"'s:a' ends at 5-0 .* needs its entries up to 8-0"):
         rows_in(reader, partitions)
 
 
-@pytest.mark.parametrize("promoted", [False, True])
-def test_what_does_not_arrive_is_a_loss(
-    pair: LaggingPair, query: DirectQuery, promoted: bool
+@pytest.mark.parametrize("is_fatal", [False, True])
+def test_a_lag_is_no_loss(pair: LaggingPair, query: DirectQuery, is_fatal: bool) -> None:
+    """A query that continued from the end of the replica would read the entries again later."""
+    query.options |= pair.address | {"failOnDataLoss": is_fatal}
+    wanted = r"has not received all that was read of 's:a' within 0.1 s: start the query again"
+    with pytest.raises(ReplicaLagError, match=wanted):
+        query.run(replicaLagTimeout="100ms")
+    pair.catch_up()
+    wait_until(has_same(pair.primary, pair.replica, "s:a", "s:new"))
+    assert query.run() == []
+
+
+def test_a_stream_that_was_not_created_again_yet_is_a_lag(pair: LaggingPair) -> None:
+    pair.primary.delete("s:a")
+    append(pair.primary, range(2))
+    query = DirectQuery(
+        pair.replicas.servers["a"], subscribePattern="s:a", startingOffsets="earliest"
+    )
+    planner = query.start()
+    assert query.plan(planner)
+    assert query.planned is not None
+    partitions = planner.partitions(planner.initialOffset(), json.loads(query.planned))
+    query.options |= pair.address | {"failOnDataLoss": False}
+    with pytest.raises(ReplicaLagError):
+        rows_in(query.start(replicaLagTimeout="100ms"), partitions)
+    with pytest.raises(ReplicaLagError):
+        query.finish(query.start(replicaLagTimeout="100ms"))
+    waiting = pair.catch_up_when_asked()
+    assert rows_in(query.start(), partitions) == [rows_of(range(2))]
+    waiting.join()
+    assert query.finish(query.start()) == rows_of(range(2))
+
+
+def test_a_stream_that_is_missing_is_a_loss(pair: LaggingPair, query: DirectQuery) -> None:
+    """It may have been deleted."""
+    query.options |= pair.address | {"subscribePattern": "s:new"}
+    with pytest.raises(DataLossError, match="the stream 's:new' was deleted"):
+        query.run(replicaLagTimeout="100ms")
+
+
+def test_what_a_promoted_replica_does_not_have_is_a_loss_at_once(
+    pair: LaggingPair, query: DirectQuery
 ) -> None:
-    """After the timeout; at once if the replica was promoted, since it will not receive it."""
-    if promoted:
-        pair.replica.execute_command("REPLICAOF", "NO", "ONE")
+    pair.replica.execute_command("REPLICAOF", "NO", "ONE")
     query.options |= pair.address | {"subscribePattern": "s:a"}
     wanted = "8 entries had been added to it up to 8-0, and now it has had 5 in all"
     with pytest.raises(DataLossError, match=wanted):
-        query.run(replicaLagTimeout="1h" if promoted else "100ms")
+        query.run(replicaLagTimeout="1h")
 
 
 def test_a_batch_read_of_a_replica_is_that_of_its_primary(
