@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.server.durability.data_files import in_words
 from millstream.server.replication.link import Link
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Attempt:
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_over:
-            self._following.lost(self, str(error) if error is not None else "it was closed")
+            reason = in_words(error) if error is not None else "it was closed"
+            self._following.connection_lost(self, reason)
 
     def flush(self) -> None:
         if self.transport is not None and self.link.output and not self.is_over:

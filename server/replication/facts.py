@@ -56,6 +56,7 @@ def replication_facts(role: Replication) -> Section:
         "repl_durable_frame": frames.durable_seq,
         "repl_safe_frame": role.restrictions.safe_seq,
         **_hold_facts(role),
+        "repl_connection_errors": role.connection_errors,
         "repl_link_errors": role.link_errors,
         "repl_refusals": role.refusals,
         "repl_failed_syncs": role.failed_syncs,

@@ -103,7 +103,9 @@ class Following:
             if self._wait_s <= 0:
                 self.connect()
         elif now_ms - self.heard_ms > self._node.config.repl_timeout * 1000:
-            self._drop(f"nothing was heard for {self._node.config.repl_timeout} seconds")
+            reason = f"nothing was heard for {self._node.config.repl_timeout} seconds"
+            self._note_connection_error(reason)
+            self._drop(reason)
         elif self.is_connected:
             self.acknowledge()
 
@@ -137,8 +139,18 @@ class Following:
         """Connect in the next second, whatever the primary said before."""
         self._wait_s = self._retry_s = 0
 
+    def connection_lost(self, attempt: Attempt, reason: str) -> None:
+        """The connection could not be made, or the other side has ended it."""
+        if attempt is self._attempt:
+            self._note_connection_error(reason)
+        self.lost(attempt, reason)
+
+    def _note_connection_error(self, reason: str) -> None:
+        self._role.connection_errors += 1
+        self._role.last_error = f"no link to the primary {self.host}:{self.port}: {reason}"
+
     def lost(self, attempt: Attempt, reason: str) -> None:
-        """The connection was lost, or could not be made."""
+        """The connection has ended, whatever the reason: `tick_second` connects again."""
         attempt.is_over = True
         if attempt is not self._attempt:
             return

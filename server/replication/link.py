@@ -149,8 +149,9 @@ class Link:
         text = line.decode("utf-8", "replace")
         if self._asked == "PSYNC":
             return self._position(text)
-        # Without a password PING is refused, but the address is right.
-        if text.startswith("-") and not (self._asked == "PING" and text.startswith("-NOAUTH")):
+        # Without a password or a right PING is refused, but the address is right.
+        is_before_auth = self._asked == "PING" and text.startswith(("-NOAUTH", "-NOPERM"))
+        if text.startswith("-") and not is_before_auth:
             return self._refused(text)
         if not text.startswith(("+", "-")):
             raise LinkError(f"{text[:80]!r} as the answer to {self._asked}")

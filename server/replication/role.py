@@ -53,6 +53,7 @@ class Replication:
         self.rewinds = 0
         self.change: Replacement | Rewinding | None = None  # of the data here; not ended yet
         self.received_bytes = 0
+        self.connection_errors = 0  # connections to the primary that failed or were lost
         self.link_errors = 0  # bytes of the primary that are not allowed
         self.refusals = 0  # errors of the primary
         self.failed_syncs = 0  # full syncs and rewinds that could not be completed

@@ -24,6 +24,12 @@ def split_pair(replicas: Replicas, **directives: str) -> tuple[Redis, Redis]:
     return primary, replica
 
 
+def errors(client: Redis) -> int:
+    """The error replies that the server counts as ERR."""
+    counted = facts(client, "errorstats").get("errorstat_ERR", {"count": 0})
+    return int(counted["count"])
+
+
 def assert_is_refused(replicas: Replicas, sentence: str) -> None:
     replica = replicas.client("b")
     wait_until(lambda: sentence in replicas.servers["b"].log)
@@ -41,6 +47,38 @@ def test_a_wrong_password(replicas: Replicas) -> None:
     replica.config_set("masterauth", "right")
     replicas.follow("b", "a")
     wait_until(has_same(primary, replica, "s"))
+
+
+def test_a_default_user_without_the_right_to_ping(replicas: Replicas) -> None:
+    """As in Redis, the replica goes on to AUTH."""
+    primary = replicas.start("a")
+    fill(primary, 20)
+    primary.acl_setuser("link", enabled=True, passwords=["+right"], categories=["+@all"])
+    primary.execute_command("ACL", "SETUSER", "default", "-ping")
+    replica = replicas.start("b", masteruser="link", masterauth="right")
+    replicas.follow("b", "a")
+    wait_until(has_same(primary, replica, "s"))
+
+
+def test_a_port_without_a_server(replicas: Replicas) -> None:
+    _, replica = split_pair(replicas)
+    replicas.servers["a"].kill()
+    replicas.follow("b", "a")
+    sentence = "no link to the primary " + replicas.address("a").replace(" ", ":")
+    wait_until(lambda: facts(replica)["repl_connection_errors"] >= 1)
+    assert facts(replica)["repl_last_error"] == f"{sentence}: Connection refused"
+    assert f"{sentence}: Connection refused" in replicas.servers["b"].log
+    assert replica.xlen("other") == 7
+
+
+def test_a_primary_that_ends(replicas: Replicas) -> None:
+    replicas.start("a")
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+    assert facts(replica)["repl_connection_errors"] == 0
+    replicas.servers["a"].kill()
+    wait_until(lambda: facts(replica)["repl_connection_errors"] >= 1)
+    assert str(facts(replica)["repl_last_error"]).startswith("no link to the primary 127.0.0.1:")
 
 
 def test_fewer_databases_than_the_primary(replicas: Replicas) -> None:
@@ -62,10 +100,12 @@ def test_a_redis_as_replica(replicas: Replicas, tmp_path: Path) -> None:
     fill(primary, 20)
     redis = replicas.servers["redis"] = Server(tmp_path / "r", program=redis_program()).start()
     replicas.client("redis").set("own", "1")
+    before = errors(primary)
     replicas.follow("redis", "a")
     wait_until(lambda: "only a millstream server can be a replica" in redis.log)
     assert replicas.client("redis").get("own") == "1"
     assert facts(primary)["connected_slaves"] == 0
+    assert errors(primary) > before
 
 
 HANDSHAKE = ("REPLCONF", "version", "0.0.1", "databases", "16", "capa")
@@ -76,9 +116,11 @@ def test_a_replica_of_an_older_version(replicas: Replicas) -> None:
     link = client.connection_pool.get_connection()
     link.send_command(*HANDSHAKE, "millstream-0")
     assert link.read_response() == "OK"
+    before = errors(client)
     link.send_command("PSYNC", "?", "1")
     with pytest.raises(ResponseError, match=r"has version 0\.0\.1 and does not know the effects"):
         link.read_response()
+    assert errors(client) == before + 1
 
 
 @pytest.mark.parametrize("request_", [("UNKNOWN",), ("PING",), ("PSYNC", "?", "1"), ("XLEN", "s")])
@@ -124,6 +166,7 @@ def test_a_partition_without_an_error_at_either_end(replicas: Replicas) -> None:
         wait_until(lambda: facts(primary)["connected_slaves"] == 0)
         wait_until(lambda: not is_up(replica))
         assert "nothing was heard for 2 seconds" in replicas.servers["b"].log
+        assert "nothing was heard for 2 seconds" in str(facts(replica)["repl_last_error"])
         assert "nothing was heard from it for 2 seconds" in replicas.servers["a"].log
         assert replica.xlen("s") == 5
         gate.requests.release()
