@@ -55,7 +55,9 @@ class Process:
             is_replica=False, publish=lambda channel, message: None, primary_clients=list
         )
         machine: Any = SimpleNamespace(
-            current=None, context=SimpleNamespace(now_ms=NOW_MS, steady_ms=NOW_MS)
+            current=None,
+            context=SimpleNamespace(now_ms=NOW_MS, steady_ms=NOW_MS),
+            admission=SimpleNamespace(has_restricted=False, password_required=False),
         )
         self.access = Access(machine, self.clients, self.kill_client)
         self.pubsub = PubSub(lambda client, data: self.asked.append((client.id, data)))
