@@ -61,7 +61,10 @@ class Dashboard:
         return HTMLResponse(text, status)
 
     def problem(self, request: Request, status: int, title: str, text: str) -> Response:
-        return self.page(request, "problem.html", status, title=title, text=text)
+        """A page that says what went wrong. While the server does not answer, the browser asks for
+        the page again; a form is not sent again."""
+        may_pass = status == 503 and request.method == "GET"
+        return self.page(request, "problem.html", status, title=title, text=text, may_pass=may_pass)
 
 
 def make_app(

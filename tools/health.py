@@ -7,7 +7,7 @@ from contextlib import closing
 
 import click
 
-from millstream.tools.server import Server, ToolError, text, url_option, wants_password
+from millstream.tools.server import Seconds, Server, ToolError, text, url_option, wants_password
 
 
 @click.command(
@@ -19,7 +19,7 @@ from millstream.tools.server import Server, ToolError, text, url_option, wants_p
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0.001, 3600),
+    type=Seconds(0.001, 3600),
     default=5,
     show_default=True,
     metavar="SECONDS",

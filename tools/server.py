@@ -6,6 +6,7 @@ replies do not pass through its commands, because these differ between its versi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +27,20 @@ class ToolError(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(f"millstream: {self.message}", err=True)
+
+
+class Seconds(click.FloatRange):
+    """A time in seconds. The comparison of click lets `nan` pass."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a time.", param, ctx)
+        return seconds
 
 
 url_option = click.option(

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from millstream.tools.server import Server, printable, url_option
+from millstream.tools.server import Seconds, Server, printable, url_option
 from millstream.tools.survey import Group, Stream, Survey, take_survey
 
 Row = tuple[Stream, Group | None]
@@ -47,7 +47,7 @@ ORDERS: dict[str, Callable[[Row], Any]] = {
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(0.1, 3600),
+    type=Seconds(0.1, 3600),
     default=2,
     show_default=True,
     metavar="SECONDS",

@@ -366,3 +366,10 @@ def test_an_invalid_configuration(tmp_path: Path, line: str, sentence: str) -> N
     file = tmp_path / "millstream.conf"
     file.write_text(line.replace("FOLDER", str(tmp_path)) + "\n")
     assert sentence in refused(run("serve", "--check", "--config", str(file)))
+
+
+@pytest.mark.parametrize(("tool", "option"), [("top", "--interval"), ("health", "--timeout")])
+def test_a_time_is_a_number(tool: str, option: str, server: Server) -> None:
+    done = run(tool, option, "nan", url=url_of(server))
+    assert done.returncode == 2
+    assert "'nan' is not a time." in done.stderr
