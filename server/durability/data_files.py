@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import socket
+import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -251,8 +253,15 @@ def temporary(name: str) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """The operating system's text for an error."""
-    if isinstance(error, OSError) and error.errno is not None:
+    """The operating system's text for an error. Errors of TLS and of look-ups of names have numbers
+    of their own."""
+    if isinstance(error, socket.gaierror) and error.strerror:
+        return error.strerror
+    if (
+        isinstance(error, OSError)
+        and error.errno is not None
+        and not isinstance(error, ssl.SSLError)
+    ):
         return os.strerror(error.errno)
     return str(error) or type(error).__name__
 
