@@ -170,11 +170,20 @@ class Server:
             connection = self._client.connection_pool.get_connection()
             try:
                 connection.send_packed_command([requests], check_health=False)
-                return [_read_reply(connection) for _ in range(count)]
+                return [self._answered(connection) for _ in range(count)]
             finally:
                 self._client.connection_pool.release(connection)
 
         return self._persist(once)
+
+    def _answered(self, connection: Any) -> Any:
+        """The next reply. ServerError after a protocol error, because the server then closes the
+        connection."""
+        reply = _read_reply(connection)
+        if isinstance(reply, redis.ResponseError) and str(reply).startswith("Protocol error"):
+            connection.disconnect()
+            raise ServerError(f"the server at {self.address} answered: {reply}") from reply
+        return reply
 
     def checked(self, reply: Any) -> Any:
         """Return the reply; ServerError if it is an error."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socketserver
+import threading
+
 import hiredis
 import pytest
 from hypothesis import given
@@ -73,3 +76,33 @@ def test_a_refused_request_appends_nothing(server: Server, client: RawClient) ->
     with pytest.raises(RefusedError, match="WRONGTYPE"):
         sent(server, (b"new", 1), (b"no-stream", 2))
     assert client.call("EXISTS", "new") == 0
+
+
+class AnsweringFirst(socketserver.BaseRequestHandler):
+    """Answers what the parser says about a large value before the rest of the request is there, as
+    a server does whose reply arrives before the reset of its connection."""
+
+    def handle(self) -> None:
+        while request := self.request.recv(1 << 16):
+            if b"proto-max-bulk-len" in request:
+                self.request.sendall(b"*2\r\n$18\r\nproto-max-bulk-len\r\n$7\r\n1048576\r\n")
+            elif b"TAPPENDMANY" in request:
+                left = (3 << 20) - len(request)
+                while left > 0:
+                    left -= len(self.request.recv(1 << 16))
+                self.request.sendall(b"-ERR Protocol error: invalid bulk length\r\n")
+                return
+            else:
+                self.request.sendall(b"+OK\r\n" * request.count(b"*"))
+
+
+def test_a_value_is_named_as_too_large_if_the_reply_comes_before_the_reset() -> None:
+    entries = Entries()
+    entries.add(b"s", 5, 1, [b"a", b"x" * (3 << 20)])
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), AnsweringFirst) as listener:
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        url = f"redis://127.0.0.1:{listener.server_address[1]}"
+        with open_server(ServerConfig(url)) as connection, pytest.raises(RefusedError) as caught:
+            Appender(connection, "cuts", "state").send(None, None, entries)
+        listener.shutdown()
+    assert "more than proto-max-bulk-len, 1 MB" in str(caught.value)
