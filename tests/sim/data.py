@@ -395,6 +395,8 @@ def without(tree: Any, *names: str) -> Any:
 
 def difference(left: Any, right: Any, where: str = "") -> str | None:
     """A description of the first difference of two trees; None when they are equal."""
+    if left == right:
+        return None
     if isinstance(left, dict) and isinstance(right, dict):
         for name in [*left, *(name for name in right if name not in left)]:
             here = f"{where}/{name!r}"
@@ -405,7 +407,7 @@ def difference(left: Any, right: Any, where: str = "") -> str | None:
             if found is not None:
                 return found
         return None
-    return None if left == right else f"{where}: {left!r} is not {right!r}"
+    return f"{where}: {left!r} is not {right!r}"
 
 
 def found_in(data: Data) -> Found:

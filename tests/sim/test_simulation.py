@@ -20,7 +20,7 @@ from millstream.storage.streams.stream import Stream
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 20
-BATCH_SEEDS = 16
+BATCH_SEEDS = 10
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
