@@ -10,11 +10,13 @@ missing after either.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 
-from tests.sim.fleet import Fleet, Frame, _line_at
+from tests.sim.fleet import STEPS, Fleet, Frame, _line_at
 from tests.sim.fleet_node import FleetClient, FleetNode
 from tests.sim.replay import demand
+from tests.sim.seeds import Play, play_seeds
 from tests.sim.world import DurableFrames
 from tests.support.resp import Error, Reply
 
@@ -23,7 +25,9 @@ APPENDS = (b"TAPPEND", b"XADD")
 
 
 class DurableFleet(Fleet):
-    def __init__(self, seed: int, steps: int = 1500) -> None:
+    module = "tests.sim.durable_fleet"
+
+    def __init__(self, seed: int, steps: int = STEPS) -> None:
         super().__init__(seed, steps)
         self.fsync = "always"
         self.confirmed: dict[Frame, str] = {}
@@ -128,18 +132,12 @@ class DurableFleet(Fleet):
         return next(iter(self._primaries()), furthest)
 
 
-def play(seed: int, steps: int = 1500) -> dict[str, int]:
+def play(seed: int, steps: int = STEPS) -> dict[str, int]:
     return DurableFleet(seed, steps).run()
 
 
 if __name__ == "__main__":
-    import logging
-    import sys
-
-    logging.getLogger("millstream").setLevel(logging.CRITICAL)
-    first = int(sys.argv[1])
-    totals: dict[str, int] = {}
-    for number in range(first, first + (int(sys.argv[2]) if len(sys.argv) > 2 else 1)):
-        for kind, count in play(number).items():
-            totals[kind] = totals.get(kind, 0) + count
-    print(totals)
+    played = play_seeds(
+        "tests.sim.durable_fleet", lambda seed, steps: Play(play(seed, steps)), STEPS
+    )
+    sys.exit(played)

@@ -9,6 +9,7 @@ healed and quiet, all servers are equal.
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from tests.sim.data import Data, difference, seen_in, shown
 from tests.sim.fleet_node import FleetClient, FleetConfig, FleetNode
 from tests.sim.net import Connection
 from tests.sim.replay import BrokenPromise, Replay, demand
+from tests.sim.seeds import Play, play_seeds
 from tests.sim.world import DurableFrames
 from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.resp import Reply
@@ -45,6 +47,8 @@ class FleetFailure(AssertionError):
 
 
 class Fleet:
+    module = "tests.sim.fleet"  # plays a seed again
+
     def __init__(self, seed: int, steps: int = STEPS) -> None:
         self.seed = seed
         self.steps = steps
@@ -100,7 +104,8 @@ class Fleet:
         lines = "\n  ".join(self.trace)
         return (
             f"{type(problem).__name__}: {problem}\n{len(self.nodes)} nodes, fsync {self.fsync}\n"
-            f"last events:\n  {lines}\nplay it again: python -m tests.sim.fleet {self.seed}"
+            f"last events:\n  {lines}\n"
+            f"play it again: python -m {self.module} {self.seed} --steps {self.steps}"
         )
 
     def note(self, kind: str, text: str = "") -> None:
@@ -560,13 +565,4 @@ def play(seed: int, steps: int = STEPS) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    import logging
-    import sys
-
-    first = int(sys.argv[1])
-    logging.getLogger("millstream").setLevel(logging.CRITICAL)
-    totals: dict[str, int] = {}
-    for number in range(first, first + (int(sys.argv[2]) if len(sys.argv) > 2 else 1)):
-        for kind, count in play(number).items():
-            totals[kind] = totals.get(kind, 0) + count
-    print(totals)
+    sys.exit(play_seeds("tests.sim.fleet", lambda seed, steps: Play(play(seed, steps)), STEPS))
