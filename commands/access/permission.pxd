@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint64_t
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.encoding cimport Slice
@@ -26,14 +26,14 @@ cdef class Demand:
     cdef Demand of(self, Args args)
 
 
-cdef class Pattern:
-    cdef bytes text
-    cdef int use
-    cdef int kind
-    cdef const char* start
-    cdef Py_ssize_t size
-
-    cdef bint matches(self, const char* key, Py_ssize_t size) noexcept
+cdef struct KeyPattern:
+    # A key pattern. A key whose first bytes differ from `front` where `mask` has bits does not fit.
+    const char* text
+    Py_ssize_t size  # of the text that is compared: without the star of a prefix
+    uint64_t front
+    uint64_t mask
+    int use
+    int kind
 
 
 cdef class Permission:
@@ -41,7 +41,9 @@ cdef class Permission:
     cdef bytes allowed
     cdef bint all_keys
     cdef bint all_channels
-    cdef list patterns
+    cdef list texts
+    cdef KeyPattern* patterns
+    cdef Py_ssize_t pattern_count
 
     cdef bint passes(self, Demand demand, Args args) except -1
     cdef bint passes_keys(self, Demand demand, Args args) noexcept

@@ -7,7 +7,11 @@ Then the executor asks `verdict`, which takes some microseconds.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.string cimport memcmp
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+import re
 
 from millstream.commands.runtime.arguments cimport Args, OwnedArgs, is_word
 from millstream.encoding cimport Slice
@@ -15,6 +19,11 @@ from millstream.encoding cimport Slice
 from millstream.commands.access.catalog import all_entries, find_entry
 from millstream.commands.access.verdict import CHANNELS, OPTIONS_START, use_of
 from millstream.glob import is_literal
+
+HEAD = re.compile(rb"[^*?\[\\]{0,8}")
+"""The bytes at the beginning of a pattern that match only themselves."""
+
+cdef const char* ONES = b"\xff\xff\xff\xff\xff\xff\xff\xff"
 
 cdef enum:
     ANY_KEY
@@ -67,31 +76,53 @@ cdef class Demand:
         return self
 
 
-cdef class Pattern:
-    """A key pattern. Most are a prefix, which costs a comparison."""
+cdef int set_pattern(KeyPattern* pattern, bytes text, int use) except -1:
+    """`text` has to live as long as the pattern."""
+    cdef bytes head = HEAD.match(text)[0]
+    pattern.text = PyBytes_AS_STRING(text)
+    pattern.size = PyBytes_GET_SIZE(text)
+    pattern.use = use
+    if text.strip(b"*") == b"" and text:
+        pattern.kind = ANY_KEY
+    elif is_literal(text):
+        pattern.kind = EXACT
+    elif text.endswith(b"*") and is_literal(text[:len(text) - 1]):
+        pattern.kind = PREFIX
+        pattern.size -= 1
+    else:
+        pattern.kind = GLOB
+    pattern.front = front_of(PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
+    pattern.mask = front_of(ONES, PyBytes_GET_SIZE(head))
+    return 0
 
-    def __init__(self, bytes text not None, int use):
-        self.text = text
-        self.use = use
-        if text.strip(b"*") == b"" and text:
-            self.kind = ANY_KEY
-        elif is_literal(text):
-            self.kind = EXACT
-        elif text.endswith(b"*") and is_literal(text[:len(text) - 1]):
-            self.kind = PREFIX
-        else:
-            self.kind = GLOB
-        self.start = PyBytes_AS_STRING(text)
-        self.size = PyBytes_GET_SIZE(text) - (self.kind == PREFIX)
 
-    cdef bint matches(self, const char* key, Py_ssize_t size) noexcept:
-        if self.kind == ANY_KEY:
-            return True
-        if self.kind == PREFIX:
-            return size >= self.size and memcmp(key, self.start, self.size) == 0
-        if self.kind == EXACT:
-            return size == self.size and memcmp(key, self.start, size) == 0
-        return glob_matches(self.start, self.size, key, size)
+cdef inline uint64_t front_of(const char* text, Py_ssize_t size) noexcept nogil:
+    """The first eight bytes as one number; zeros after the end of a shorter text."""
+    cdef uint64_t whole = 0
+    cdef uint32_t low
+    cdef uint32_t high
+    if size >= 8:
+        memcpy(&whole, text, 8)
+    elif size >= 4:
+        memcpy(&low, text, 4)
+        memcpy(&high, text + size - 4, 4)
+        whole = low | (<uint64_t>high << (8 * (size - 4)))
+    else:
+        while size > 0:
+            size -= 1
+            whole = (whole << 8) | <unsigned char>text[size]
+    return whole
+
+
+cdef bint pattern_matches(const KeyPattern* pattern, const char* key,
+                          Py_ssize_t size) noexcept nogil:
+    """Whether a key whose first bytes fit the pattern matches it."""
+    if pattern.kind == PREFIX:
+        return size >= pattern.size and (
+            pattern.size <= 8 or memcmp(key + 8, pattern.text + 8, pattern.size - 8) == 0)
+    if pattern.kind == EXACT:
+        return size == pattern.size and memcmp(key, pattern.text, size) == 0
+    return pattern.kind == ANY_KEY or glob_matches(pattern.text, pattern.size, key, size)
 
 
 cdef class Permission:
@@ -107,7 +138,16 @@ cdef class Permission:
         self.allowed = bytes(allowed)
         self.all_keys = selector.all_keys
         self.all_channels = selector.all_channels
-        self.patterns = [Pattern(text, use) for text, use in selector.patterns]
+        self.texts = [text for text, _ in selector.patterns]
+        self.patterns = <KeyPattern*>PyMem_Calloc(max(1, len(self.texts)), sizeof(KeyPattern))
+        if self.patterns is NULL:
+            raise MemoryError
+        for text, use in selector.patterns:
+            set_pattern(&self.patterns[self.pattern_count], text, use)
+            self.pattern_count += 1
+
+    def __dealloc__(self):
+        PyMem_Free(self.patterns)
 
     cdef bint passes(self, Demand demand, Args args) except -1:
         """Whether the root selector surely allows this request."""
@@ -146,10 +186,15 @@ cdef class Permission:
         return True
 
     cdef bint passes_key(self, Slice* key, int use) noexcept:
-        cdef Pattern pattern
-        for pattern in self.patterns:
-            if pattern.use & use == use and pattern.matches(key.ptr, key.size):
+        cdef uint64_t front = front_of(key.ptr, key.size)
+        cdef const KeyPattern* pattern = self.patterns
+        cdef const KeyPattern* end = pattern + self.pattern_count
+        while pattern < end:
+            # Most patterns differ in the first bytes, so this test alone rules them out.
+            if ((front ^ pattern.front) & pattern.mask == 0 and pattern.use & use == use
+                    and pattern_matches(pattern, key.ptr, key.size)):
                 return True
+            pattern += 1
         return False
 
     def allows(self, command, list words not None) -> bool:

@@ -110,6 +110,31 @@ def test_the_fast_check_allows_nothing_else(
         assert denial(user, row, words) is None
 
 
+# Long enough that more than the first eight bytes count, with zeros, which also stand after the end
+# of a short key there.
+ITEMS = st.sampled_from([b"*", b"?", b"[ab]", b"[^a]", b"\\a", b"a", b"b", b"\0", b"aaaaaaa"])
+LONG_PATTERNS = st.lists(ITEMS, max_size=6).map(b"".join)
+LONG_KEYS = st.lists(st.sampled_from([b"a", b"b", b"\0", b"aaaaaaa", b"*"]), max_size=6).map(
+    b"".join
+)
+
+
+@given(st.lists(LONG_PATTERNS, max_size=12), LONG_KEYS)
+def test_the_fast_check_matches_like_each_pattern(patterns: list[bytes], key: bytes) -> None:
+    user = changed_user(User(b"u", all_channels=False), [b"+get"])
+    for pattern in patterns:
+        with suppress(RuleError):  # a pattern after ~*
+            user.apply(b"~" + pattern)
+    root = user.root
+    matches = root.all_keys or any(matcher(text)(key) for text, _ in root.patterns)
+    assert Permission(user).allows(COMMANDS[b"get"], [b"GET", key]) == bool(matches)
+
+
+@given(LONG_PATTERNS, LONG_KEYS)
+def test_long_patterns_match_as_elsewhere(pattern: bytes, text: bytes) -> None:
+    assert glob(pattern, text) == bool(matcher(pattern)(text))
+
+
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
