@@ -107,7 +107,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     protected_mode: bool = directive(
         True,
         YES_NO,
-        "without a password, serve only clients of this machine",
+        "without a password, serve only clients on this machine",
         section=NETWORK,
     )
     requirepass: str = directive(
@@ -116,7 +116,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     aclfile: str = directive(
         "",
         TEXT,
-        "file of users, for ACL LOAD and ACL SAVE; empty: users are lines `user NAME RULE ...` of "
+        "file of users, for ACL LOAD and ACL SAVE; empty: users are lines `user NAME RULE ...` in "
         "the configuration file",
         section=NETWORK,
         mutable=False,
@@ -124,16 +124,16 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     acl_pubsub_default: str = directive(
         "resetchannels",
         one_of("allchannels", "resetchannels"),
-        "the channels that new users may use: all or none",
+        "channels that new users may use: all or none",
         section=NETWORK,
     )
     acllog_max_len: int = directive(
-        128, integer(0, INT64_MAX), "number of refusals that ACL LOG keeps", section=NETWORK
+        128, integer(0, INT64_MAX), "number of entries that ACL LOG keeps", section=NETWORK
     )
     tcp_backlog: int = directive(
         511,
         integer(1, INT32_MAX),
-        "connections that may wait to be accepted",
+        "maximum number of connections waiting to be accepted",
         section=NETWORK,
         mutable=False,
     )
@@ -151,7 +151,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     dir: Path = directive(
         Path("data"),
         PATH,
-        "folder of the data files; created if it does not exist",
+        "directory of the data files; created if it does not exist",
         section=DATA,
         mutable=False,
     )
@@ -180,8 +180,8 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     rdbcompression: bool = directive(
         False,
         YES_NO,
-        "compress snapshots with zstd: files of a half to a third of the size, but several times "
-        "the processor time for saving and twice the time for loading. Small streams are always "
+        "compress snapshots with zstd: files are a half to a third of the size, but saving takes "
+        "several times as much CPU time and loading twice as long. Small streams are always "
         "compressed. Redis' default is yes",
         section=DATA,
     )
@@ -196,7 +196,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         64 * MEGABYTE,
         size(1),
         "maximum memory for data that waits for a slow disk: frames to be written to the journal, "
-        "and replies held until they are durable; above it requests wait until half of it is free",
+        "and replies held until they are durable; above it, requests wait until half of it is free",
         section=DATA,
     )
     auto_aof_rewrite_percentage: int = directive(
@@ -209,7 +209,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     auto_aof_rewrite_min_size: int = directive(
         64 * MEGABYTE,
         size(0),
-        "do not rewrite a journal that is smaller than this automatically",
+        "minimum size of a journal that is rewritten automatically",
         section=DATA,
     )
 
@@ -219,7 +219,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     disable_thp: bool = directive(
         False,
         YES_NO,
-        "do not use huge pages; there is no fork that would make them expensive",
+        "do not use huge pages; without forks, they are not expensive here",
         section=DATA,
         mutable=False,
     )
@@ -230,14 +230,14 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     client_query_buffer_limit: int = directive(
         1024 * MEGABYTE,
         size(MEGABYTE),
-        "longest request; a client that sends a longer one is closed",
+        "longest request; a client that sends a longer one is disconnected",
         section=LIMIT,
     )
     client_output_buffer_limit: OutputLimits = directive(
         dict(OUTPUT_LIMITS),
         LIMITS,
-        "for each class of clients: close at this much unsent output, or after that many seconds "
-        "above the soft limit; 0: no limit",
+        "for each class of clients: disconnect a client that has this much unsent output, or that "
+        "exceeds the soft limit for this many seconds; 0: no limit",
         section=LIMIT,
     )
 
@@ -268,8 +268,8 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     stream_producers_max: int = directive(
         100_000,
         integer(1, 1_000_000),
-        "number of producers whose last number a stream remembers (TAPPENDONCE); above that, the "
-        "producer whose last append is oldest is forgotten",
+        "number of producers whose last number a stream remembers (TAPPENDONCE); above that, it "
+        "forgets the producer whose last append is oldest",
         section=STREAM,
     )
     stream_held_max_bytes: int = directive(
@@ -282,14 +282,14 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     stream_reservations_max: int = directive(
         10_000,
         integer(1, 1_000_000),
-        "number of IDs of a stream that can be reserved at a time (TRESERVE)",
+        "number of IDs that can be reserved in a stream at a time (TRESERVE)",
         section=STREAM,
     )
     stream_writers_max: int = directive(
         1000,
         integer(1, 1_000_000),
-        "number of writers that a stream remembers (TPOSITION); above that, the one that was used "
-        "longest ago is forgotten, unless it has reservations",
+        "number of writers that a stream remembers (TPOSITION); above that, it forgets the least "
+        "recently used writer without reservations",
         section=STREAM,
     )
 
@@ -300,15 +300,15 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     supervised: str = directive(
         "no",
         one_of("no", "systemd", "auto"),
-        "service manager that is notified when the server loads, is ready, and stops: `auto`: "
-        "systemd if the environment has NOTIFY_SOCKET",
+        "service manager to notify when the server is loading, ready, or stopping; `auto`: "
+        "systemd if NOTIFY_SOCKET is set in the environment",
         section=LOG,
         mutable=False,
     )
     pidfile: str = directive(
         "",
         TEXT,
-        "file with the number of the process, while the server runs; empty: none",
+        "file with the process ID, while the server runs; empty: none",
         section=LOG,
         mutable=False,
     )
@@ -357,7 +357,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     enable_debug_command: str = directive(
         "no",
         one_of("no", "yes", "local"),
-        "which clients may use DEBUG: no: none; yes: all; local: clients of this machine",
+        "which clients may use DEBUG: no: none; yes: all; local: clients on this machine",
         section=WATCHING,
         mutable=False,
     )

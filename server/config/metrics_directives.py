@@ -34,14 +34,14 @@ class MetricsDirectives:
     metrics_streams: tuple[str, ...] = directive(
         ("*",),
         PATTERNS,
-        "the streams with metrics of their own, in all databases; empty: none",
+        "streams that have their own metrics, in all databases; empty: none",
         section=METRICS,
     )
     metrics_streams_max: int = directive(
         1000,
         integer(0, STREAMS_LIMIT),
-        "maximum number of streams with metrics of their own, the first ones in the order of their "
-        "keys; and ten times as many groups",
+        "maximum number of streams that have their own metrics, the first ones in the order of "
+        "their keys, and of ten times as many groups",
         section=METRICS,
     )
     metrics_consumers: bool = directive(

@@ -56,7 +56,7 @@ class ReplicaDirectives:
     masteruser: str = directive("", TEXT, "user for the primary", section=REPLICAS)
     masterauth: str = directive("", TEXT, "password for the primary", section=REPLICAS)
     replica_announce_ip: str = directive(
-        "", TEXT, "address under which the primary shows this server; empty: the one that the "
+        "", TEXT, "address that the primary shows for this server; empty: the one that the "
         "primary sees", section=REPLICAS,
     )  # fmt: skip
     replica_announce_port: int = directive(
@@ -68,7 +68,7 @@ class ReplicaDirectives:
     )
     replica_priority: int = directive(
         100, integer(0, INT32_MAX), "Sentinel promotes the replica with the lowest number first, "
-        "and one with 0 never", section=REPLICAS,
+        "and never one with 0", section=REPLICAS,
     )  # fmt: skip
     replica_serve_stale_data: bool = directive(
         True, YES_NO, "whether a replica answers while its link to the primary is down",
@@ -79,7 +79,7 @@ class ReplicaDirectives:
         section=REPLICAS,
     )  # fmt: skip
     repl_timeout: int = directive(
-        60, integer(1, INT32_MAX), "seconds without a sign of life, at either end, after which a "
+        60, integer(1, INT32_MAX), "seconds of silence, at either end, after which a "
         "link is dropped", section=REPLICAS,
     )  # fmt: skip
     repl_backlog_size: int = directive(
@@ -92,18 +92,18 @@ class ReplicaDirectives:
     )  # fmt: skip
     min_replicas_to_write: int = directive(
         0, integer(0, INT32_MAX), "refuse writes while fewer replicas have acknowledged something "
-        "within min-replicas-max-lag; 0: accept them always", section=REPLICAS,
+        "within min-replicas-max-lag; 0: never refuse them", section=REPLICAS,
     )  # fmt: skip
     min_replicas_max_lag: int = directive(
         10, integer(0, INT32_MAX), "seconds since the last acknowledgement for which a replica "
         "counts for min-replicas-to-write", section=REPLICAS,
     )  # fmt: skip
     shutdown_timeout: int = directive(
-        10, integer(0, INT32_MAX), "seconds that SHUTDOWN and SIGTERM wait at most until all "
+        10, integer(0, INT32_MAX), "maximum seconds that SHUTDOWN and SIGTERM wait until all "
         "replicas have everything; 0: do not wait", section=REPLICAS,
     )  # fmt: skip
     replicas_durable: int = directive(
         0, integer(0, 15), "a reply that shows data waits until this number of replicas have it on "
-        "their disks, as it waits for the disk of this server; with fewer replicas, writes are "
+        "disk, as it waits for the disk of this server; with fewer replicas, writes are "
         "refused", section=REPLICAS,
     )  # fmt: skip

@@ -43,7 +43,7 @@ class TlsDirectives:
     unixsocketperm: int = directive(
         0,
         PERMISSIONS,
-        "permissions of the Unix socket; 0: as the process creates it",
+        "permissions of the Unix socket; 0: those given by the umask",
         section=NETWORK,
         mutable=False,
     )
@@ -51,7 +51,7 @@ class TlsDirectives:
         0, integer(0, 65535), "port for TLS; 0: none", section=NETWORK, mutable=False
     )
     tls_cert_file: str = directive(
-        "", TEXT, "the server's certificate and its chain, in PEM", section=NETWORK
+        "", TEXT, "the server's certificate with its chain, in PEM", section=NETWORK
     )
     tls_key_file: str = directive("", TEXT, "the certificate's key, in PEM", section=NETWORK)
     tls_key_file_pass: str = directive(
@@ -83,7 +83,7 @@ class TlsDirectives:
         section=NETWORK,
     )
     tls_ca_cert_dir: str = directive(
-        "", TEXT, "folder of such certificates, named by their hashes", section=NETWORK
+        "", TEXT, "directory of such certificates, named by their hashes", section=NETWORK
     )
     tls_auth_clients: str = directive(
         "yes",
@@ -104,11 +104,14 @@ class TlsDirectives:
         "", TEXT, "ciphers of TLS 1.2, in OpenSSL's form; empty: Python's", section=NETWORK
     )
     tls_prefer_server_ciphers: bool = directive(
-        False, YES_NO, "choose the cipher by the server's order", section=NETWORK
+        False, YES_NO, "prefer the server's order of ciphers", section=NETWORK
     )
     tls_dh_params_file: str = directive(
         "", TEXT, "parameters of the Diffie-Hellman exchange, in PEM", section=NETWORK
     )
     tls_session_caching: bool = directive(
-        True, YES_NO, "let clients resume sessions, which halves the handshake", section=NETWORK
+        True,
+        YES_NO,
+        "let clients resume sessions, which halves the cost of a handshake",
+        section=NETWORK,
     )
