@@ -36,9 +36,9 @@ from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore
 from millstream.server.metrics.service import Metrics
-from millstream.server.monitor import log
+from millstream.server.monitor import allocator, log
 from millstream.server.monitor.eviction import Eviction
-from millstream.server.monitor.info import InfoText, Rates
+from millstream.server.monitor.info import Rates, info_text
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
@@ -93,8 +93,8 @@ class Server:
         self.registry = ClientRegistry(self)
         self.memory = Gauge()
         self.startup_bytes = self.memory.measure()
+        self.peak_rss_bytes = allocator.peak_rss_bytes()
         self.rates = Rates()
-        self.info_text = InfoText()
         self.slowlog = Slowlog()
         self.latency = LatencyMonitor()
         self.waits: dict[int, PositionWait] = {}
@@ -206,6 +206,7 @@ class Server:
             self.replication.feeds.sent_bytes,
         )
         self.memory.measure()  # often enough to notice the peak of the blocks' memory
+        self.peak_rss_bytes = allocator.peak_rss_bytes()
         if self.config.maxmemory:
             self.executor.memory_guard.check_memory()
         self.registry.tick_second()
@@ -289,7 +290,7 @@ class Server:
         self.rates.clear()
 
     def info(self, sections: Sequence[str]) -> str:
-        return self.info_text.make(self, sections)
+        return info_text(self, sections)
 
     def latency_counts(self) -> dict[str, list[int]]:
         return self.executor.latency_counts() if self.config.latency_tracking else {}

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from millstream.commands.admin.client_line import CLIENT_BYTES
 from millstream.commands.runtime.host import Client
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.connection import Connection
+from millstream.server.net.connection import Connection, sums_of
 from millstream.server.net.tls import common_name
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class ClientRegistry:
         """Close clients that are idle for too long, or do not read what they are sent."""
         self._close_idle()
         self._close_slow()
+
+    def sums_of(self, clients: list[Client]) -> tuple[int, int, int, int, int, list[Connection]]:
+        """What INFO shows of these clients together (server/net/connection)."""
+        return sums_of(clients, CLIENT_BYTES)
 
     def reset_stats(self) -> None:
         self.connections_received = 0

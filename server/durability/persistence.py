@@ -28,11 +28,12 @@ from millstream.server.durability.loading import (
     Progress,
     Restorable,
 )
-from millstream.server.durability.persistence_info import persistence_facts
+from millstream.server.durability.persistence_info import persistence_parts
 from millstream.server.durability.refusal import Refusal
 from millstream.server.durability.snapshots import Capturable, Snapshots
 from millstream.server.durability.unsynced import UnsyncedFrames
 from millstream.server.durability.workers import Machine, post
+from millstream.server.monitor.info_lines import Part
 from millstream.storage.files.journal import Journal
 from millstream.storage.files.journal_file import RESERVE_LEAST, JournalFile
 from millstream.storage.files.snapshot_format import BlockType
@@ -445,6 +446,6 @@ class Persistence(Commits):
             raise DataError(f"the journal ends at frame {loader.next_seq - 1} of {self.last_seq}")
         return report
 
-    def info(self) -> dict[str, object]:
-        """INFO persistence."""
-        return persistence_facts(self, self._machine.steady_clock())
+    def info(self, dirty: int) -> list[Part]:
+        """INFO persistence. `dirty` counts all changes so far."""
+        return persistence_parts(self, dirty, self._machine.steady_clock())

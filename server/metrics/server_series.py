@@ -13,7 +13,8 @@ from millstream.server.metrics.names import INFO_ROWS
 from millstream.server.metrics.text import histogram_lines, label, labels, number
 from millstream.server.monitor.client_totals import ClientTotals
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
-from millstream.server.monitor.info import SECTIONS, Section, clients_section
+from millstream.server.monitor.info import SECTIONS, clients_section, latency_fields
+from millstream.server.monitor.info_lines import Section, fields_of
 from millstream.server.monitor.memory_info import memory_section
 
 if TYPE_CHECKING:
@@ -37,16 +38,15 @@ def server_lines(server: Server, lines: Lines) -> Iterator[None]:
     totals = ClientTotals()
     clients = list(server.clients.values())
     for start in range(0, len(clients), CLIENTS_AT_ONCE):
-        for client in clients[start : start + CLIENTS_AT_ONCE]:
-            totals.add(client)
+        totals.add(server, clients[start : start + CLIENTS_AT_ONCE])
         yield
     for name in dict.fromkeys(row.section for row in INFO_ROWS):
         if name == "clients":
-            found[name] = clients_section(server, totals)
+            found[name] = fields_of(clients_section(server, totals))
         elif name == "memory":
-            found[name] = memory_section(server, totals)
+            found[name] = fields_of(memory_section(server, totals))
         else:
-            found[name] = SECTIONS[name][1](server)
+            found[name] = fields_of(SECTIONS[name][1](server))
         yield
     _info_lines(found, lines)
     yield
@@ -117,7 +117,7 @@ def _command_lines(server: Server, lines: Lines) -> Iterator[None]:
         _add(lines, "redis_errors_total", count, err=code)
     yield
     family = "redis_latency_percentiles_usec"
-    for field, fact in SECTIONS["latencystats"][1](server).items():
+    for field, fact in latency_fields(server).items():
         name = field.removeprefix(PERCENTILE)
         for part in str(fact).split(","):
             percentage, _, value = part.removeprefix("p").partition("=")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from millstream.commands.admin.client_line import memory_of
-
 if TYPE_CHECKING:
     from millstream.commands.runtime.host import Client
     from millstream.server.app import Server
@@ -24,26 +22,21 @@ class ClientTotals:
     watching: int = 0
     watched: set[tuple[int, bytes]] = field(default_factory=set)
 
-    def add(self, client: Client) -> None:
-        input_bytes, output_bytes = client.query_buffer_bytes, client.output_bytes
-        if input_bytes > self.input_max_bytes:
-            self.input_max_bytes = input_bytes
-        if output_bytes > self.output_max_bytes:
-            self.output_max_bytes = output_bytes
-        if client.feed is None:
-            self.memory_bytes += memory_of(client, input_bytes, output_bytes)
-        else:
-            self.replica_bytes += memory_of(client, input_bytes, output_bytes)
-        if client.channels or client.patterns:
-            self.subscribed += 1
-        if client.watches:
-            self.watching += 1
+    def add(self, server: Server, clients: list[Client]) -> None:
+        """Add some of the server's clients."""
+        sums = server.registry.sums_of(clients)
+        input_max, output_max, of_replicas, of_others, subscribed, watching = sums
+        self.input_max_bytes = max(self.input_max_bytes, input_max)
+        self.output_max_bytes = max(self.output_max_bytes, output_max)
+        self.replica_bytes += of_replicas
+        self.memory_bytes += of_others
+        self.subscribed += subscribed
+        self.watching += len(watching)
+        for client in watching:
             self.watched.update(client.watches)
 
 
 def client_totals(server: Server) -> ClientTotals:
     totals = ClientTotals()
-    add = totals.add
-    for client in server.clients.values():
-        add(client)
+    totals.add(server, list(server.clients.values()))
     return totals

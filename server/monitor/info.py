@@ -14,19 +14,23 @@ import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
 from millstream.server.monitor.client_totals import ClientTotals, client_totals
+from millstream.server.monitor.info_lines import Part, Section, lines, part_of
 from millstream.server.monitor.memory_info import memory_section
 
 if TYPE_CHECKING:
     from millstream.server.app import Server
 
-Section = dict[str, object]
 TOTALS = 5  # commands, bytes in and out, bytes in and out of the links of replicas
+NO_RATES = [0.0] * TOTALS
 SAMPLES = 16  # the seconds that the instantaneous rates cover, as in Redis
 
 
@@ -35,80 +39,125 @@ class Rates:
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=SAMPLES + 1)
+        self.per_second = NO_RATES  # of the totals; zeros until there are two samples
 
     def sample(self, now_ms: int, *totals: int) -> None:
         """Note the TOTALS."""
         self._samples.append((now_ms, totals))
+        if len(self._samples) > 1:
+            (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
+            seconds = max(last_ms - first_ms, 1) / 1000
+            self.per_second = [(b - a) / seconds for a, b in zip(first, last, strict=True)]
 
     def clear(self) -> None:
         self._samples.clear()
-
-    def per_second(self) -> list[float]:
-        """The rates of the totals; zeros until there are two samples."""
-        if len(self._samples) < 2:
-            return [0.0] * TOTALS
-        (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
-        seconds = max(last_ms - first_ms, 1) / 1000
-        return [(b - a) / seconds for a, b in zip(first, last, strict=True)]
+        self.per_second = NO_RATES
 
 
 # What does not change while the server runs.
-_PROGRAM: Section = {
-    "redis_version": REDIS_VERSION,
-    "redis_git_sha1": "00000000",
-    "redis_git_dirty": 0,
-    "redis_build_id": f"{crc32(__version__.encode()):016x}",
-    "redis_mode": "standalone",
-    "server": SERVER_NAME,
-    "millstream_version": __version__,
-    "os": f"{platform.system()} {platform.release()} {platform.machine()}",
-    "arch_bits": 64,
-    "monotonic_clock": "POSIX clock_gettime",
-    "python_version": platform.python_version(),
-    "multiplexing_api": "uvloop",
-    "gcc_version": platform.python_compiler().removeprefix("GCC "),
-}
+_PROGRAM = part_of(
+    {
+        "redis_version": REDIS_VERSION,
+        "redis_git_sha1": "00000000",
+        "redis_git_dirty": 0,
+        "redis_build_id": f"{crc32(__version__.encode()):016x}",
+        "redis_mode": "standalone",
+        "server": SERVER_NAME,
+        "millstream_version": __version__,
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "arch_bits": 64,
+        "monotonic_clock": "POSIX clock_gettime",
+        "python_version": platform.python_version(),
+        "multiplexing_api": "uvloop",
+        "gcc_version": platform.python_compiler().removeprefix("GCC "),
+    }
+)
+_PROCESS = lines(
+    "process_id",
+    "process_supervised",
+    "run_id",
+    "tcp_port",
+    "server_time_usec",
+    "uptime_in_seconds",
+    "uptime_in_days",
+    "hz",
+    "configured_hz",
+    "lru_clock",
+    "executable",
+    "config_file",
+    "io_threads_active:0",
+)
 
 
-def _server(server: Server) -> Section:
+@cache
+def _executable() -> str:
+    return os.path.abspath(sys.argv[0])
+
+
+@cache
+def _absolute(file: Path | None) -> str:
+    return "" if file is None else str(file.absolute())
+
+
+def _server(server: Server) -> Sequence[Part]:
     uptime_s = server.uptime_s()
-    return {
-        **_PROGRAM,
-        "process_id": os.getpid(),
-        "process_supervised": server.supervision.name,
-        "run_id": server.run_id,
-        "tcp_port": server.port,
-        "server_time_usec": server.now_us(),
-        "uptime_in_seconds": uptime_s,
-        "uptime_in_days": uptime_s // 86400,
-        "hz": server.config.shown("hz"),
-        "configured_hz": server.config.shown("hz"),
-        "lru_clock": server.now_ms() // 1000 & 0xFFFFFF,
-        "executable": os.path.abspath(sys.argv[0]),
-        "config_file": str(server.config_file.absolute() if server.config_file else ""),
-        "io_threads_active": 0,
-        **server.listeners.info_fields(),
-    }
+    hz = server.config.shown("hz")
+    process = (
+        os.getpid(),
+        server.supervision.name,
+        server.run_id,
+        server.port,
+        server.now_us(),
+        uptime_s,
+        uptime_s // 86400,
+        hz,
+        hz,
+        server.now_ms() // 1000 & 0xFFFFFF,
+        _executable(),
+        _absolute(server.config_file),
+    )
+    return _PROGRAM, (_PROCESS, process), server.listeners.info()
 
 
-def clients_section(server: Server, totals: ClientTotals) -> Section:
-    waiting = server.executor.serving.waiting
-    return {
-        "connected_clients": len(server.clients),
-        "cluster_connections": 0,
-        "maxclients": server.config.maxclients,
-        "client_recent_max_input_buffer": totals.input_max_bytes,
-        "client_recent_max_output_buffer": totals.output_max_bytes,
-        "blocked_clients": server.executor.blocked_count,
-        "tracking_clients": 0,
-        "pubsub_clients": totals.subscribed,
-        "watching_clients": totals.watching,
-        "clients_in_timeout_table": server.executor.serving.waiting.timed_count,
-        "total_watched_keys": len(totals.watched),
-        "total_blocking_keys": len([*waiting.keys()]),
-        "total_blocking_keys_on_nokey": sum(1 for _ in waiting.keys_that_must_stay()),
-        **_pause(server),
-    }
+_CLIENTS = lines(
+    "connected_clients",
+    "cluster_connections:0",
+    "maxclients",
+    "client_recent_max_input_buffer",
+    "client_recent_max_output_buffer",
+    "blocked_clients",
+    "tracking_clients:0",
+    "pubsub_clients",
+    "watching_clients",
+    "clients_in_timeout_table",
+    "total_watched_keys",
+    "total_blocking_keys",
+    "total_blocking_keys_on_nokey",
+    "paused_reason",
+    "paused_actions",
+    "paused_timeout_milliseconds",
+)
+
+
+def clients_section(server: Server, totals: ClientTotals) -> Sequence[Part]:
+    executor = server.executor
+    waiting = executor.serving.waiting
+    is_waiting = waiting.count > 0
+    values = (
+        len(server.clients),
+        server.config.maxclients,
+        totals.input_max_bytes,
+        totals.output_max_bytes,
+        executor.blocked_count,
+        totals.subscribed,
+        totals.watching,
+        waiting.timed_count,
+        len(totals.watched),
+        len([*waiting.keys()]) if is_waiting else 0,
+        sum(1 for _ in waiting.keys_that_must_stay()) if is_waiting else 0,
+        *_pause(server),
+    )
+    return ((_CLIENTS, values),)
 
 
 _PAUSE_REASONS = {
@@ -118,155 +167,217 @@ _PAUSE_REASONS = {
 }
 
 
-def _pause(server: Server) -> Section:
-    """The commands that a pause postpones, and for how long."""
+def _pause(server: Server) -> tuple[str, str, int]:
+    """Why commands are postponed, which ones, and for how long."""
     pause = server.executor.pauses.current
     if pause is None:
-        return {
-            "paused_reason": "none",
-            "paused_actions": "none",
-            "paused_timeout_milliseconds": 0,
-        }
-    return {
-        "paused_reason": _PAUSE_REASONS[next(iter(sorted(pause.reasons)), "")],
-        "paused_actions": "all" if pause.all else "write",
-        "paused_timeout_milliseconds": max(0, pause.until_ms - server.steady_ms()),
-    }
+        return "none", "none", 0
+    reason = _PAUSE_REASONS[next(iter(sorted(pause.reasons)), "")]
+    actions = "all" if pause.all else "write"
+    return reason, actions, max(0, pause.until_ms - server.steady_ms())
 
 
-def _persistence(server: Server) -> Section:
-    changes = server.keyspace.dirty - server.persistence.snapshots.save_points.changes_at_save
-    fields = dict(server.persistence.info())
+_STALLS = lines("journal_queue_stalls")
+
+
+def _persistence(server: Server) -> Sequence[Part]:
+    parts = server.persistence.info(server.keyspace.dirty)
     if server.persistence.appendonly:
-        fields["journal_queue_stalls"] = server.executor.backpressure.count
-    # In Redis' order: after the fields about the current load and save.
-    now = ("loading", "async_loading", "current_")
-    first = {name: fields.pop(name) for name in list(fields) if name.startswith(now)}
-    return {**first, "rdb_changes_since_last_save": changes, **fields}
+        parts.append((_STALLS, (server.executor.backpressure.count,)))
+    return parts
 
 
-def _stats(server: Server) -> Section:
-    return {**_traffic(server), **_data_stats(server), **_request_stats(server)}
+_TRAFFIC = lines(
+    "total_connections_received",
+    "total_commands_processed",
+    "instantaneous_ops_per_sec",
+    "total_net_input_bytes",
+    "total_net_output_bytes",
+    "total_net_repl_input_bytes",
+    "total_net_repl_output_bytes",
+    "instantaneous_input_kbps:%.2f",
+    "instantaneous_output_kbps:%.2f",
+    "instantaneous_input_repl_kbps:%.2f",
+    "instantaneous_output_repl_kbps:%.2f",
+    "rejected_connections",
+    "sync_full",
+    "sync_partial_ok",
+    "sync_partial_err",
+    "sync_rewinds",
+)
 
 
-def _traffic(server: Server) -> Section:
-    commands, bytes_in, bytes_out, repl_in, repl_out = server.rates.per_second()
-    executor = server.executor
-    return {
-        "total_connections_received": server.registry.connections_received,
-        "total_commands_processed": executor.statistics.commands,
-        "instantaneous_ops_per_sec": round(commands),
-        "total_net_input_bytes": executor.bytes_in,
-        "total_net_output_bytes": executor.outbox.bytes_out,
-        "total_net_repl_input_bytes": server.replication.received_bytes,
-        "total_net_repl_output_bytes": server.replication.feeds.sent_bytes,
-        "instantaneous_input_kbps": f"{bytes_in / 1024:.2f}",
-        "instantaneous_output_kbps": f"{bytes_out / 1024:.2f}",
-        "instantaneous_input_repl_kbps": f"{repl_in / 1024:.2f}",
-        "instantaneous_output_repl_kbps": f"{repl_out / 1024:.2f}",
-        "rejected_connections": server.registry.connections_rejected,
-        "sync_full": server.replication.resync.full_syncs,
-        "sync_partial_ok": server.replication.resync.partial_syncs,
-        "sync_partial_err": server.replication.resync.refused_partial_syncs,
-        "sync_rewinds": server.replication.rewinds,
-    }
+def _traffic(server: Server) -> Part:
+    commands, bytes_in, bytes_out, repl_in, repl_out = server.rates.per_second
+    executor, replication = server.executor, server.replication
+    return _TRAFFIC, (
+        server.registry.connections_received,
+        executor.statistics.commands,
+        round(commands),
+        executor.bytes_in,
+        executor.outbox.bytes_out,
+        replication.received_bytes,
+        replication.feeds.sent_bytes,
+        bytes_in / 1024,
+        bytes_out / 1024,
+        repl_in / 1024,
+        repl_out / 1024,
+        server.registry.connections_rejected,
+        replication.resync.full_syncs,
+        replication.resync.partial_syncs,
+        replication.resync.refused_partial_syncs,
+        replication.rewinds,
+    )
 
 
-def _data_stats(server: Server) -> Section:
-    return {
-        "expired_subkeys": 0,
-        "expired_keys": server.keyspace.expired_count,
-        "expired_keys_active": server.executor.due.expired_count,
-        "expired_subkeys_active": 0,
-        "reservations_pending": sum(db.reservations for db in server.keyspace.databases),
-        "reservations_expired": server.keyspace.reservations_expired,
-        "expired_stale_perc": "0.00",
-        "expired_time_cap_reached_count": 0,
-        "evicted_keys": 0,
-        "evicted_entries": server.eviction.evicted_entries,
-        "evicted_blocks": server.eviction.evicted_blocks,
-        "evicted_clients": 0,
-        "evicted_scripts": 0,
-        "total_eviction_exceeded_time": 0,
-        "current_eviction_exceeded_time": 0,
-        "keyspace_hits": server.keyspace.hits,
-        "keyspace_misses": server.keyspace.misses,
-        "pubsub_channels": server.pubsub.channel_count,
-        "pubsub_patterns": server.pubsub.pattern_count,
-        "pubsubshard_channels": 0,
-        "latest_fork_usec": 0,
-        "total_forks": 0,
-        "migrate_cached_sockets": 0,
-        "slave_expires_tracked_keys": 0,
-        "active_defrag_hits": 0,
-        "active_defrag_misses": 0,
-        "active_defrag_key_hits": 0,
-        "active_defrag_key_misses": 0,
-        "total_active_defrag_time": 0,
-        "current_active_defrag_time": 0,
-    }
+_DATA_STATS = lines(
+    "expired_subkeys:0",
+    "expired_keys",
+    "expired_keys_active",
+    "expired_subkeys_active:0",
+    "reservations_pending",
+    "reservations_expired",
+    "expired_stale_perc:0.00",
+    "expired_time_cap_reached_count:0",
+    "evicted_keys:0",
+    "evicted_entries",
+    "evicted_blocks",
+    "evicted_clients:0",
+    "evicted_scripts:0",
+    "total_eviction_exceeded_time:0",
+    "current_eviction_exceeded_time:0",
+    "keyspace_hits",
+    "keyspace_misses",
+    "pubsub_channels",
+    "pubsub_patterns",
+    "pubsubshard_channels:0",
+    "latest_fork_usec:0",
+    "total_forks:0",
+    "migrate_cached_sockets:0",
+    "slave_expires_tracked_keys:0",
+    "active_defrag_hits:0",
+    "active_defrag_misses:0",
+    "active_defrag_key_hits:0",
+    "active_defrag_key_misses:0",
+    "total_active_defrag_time:0",
+    "current_active_defrag_time:0",
+)
 
 
-def _request_stats(server: Server) -> Section:
+RESERVATIONS = attrgetter("reservations")
+
+
+def _data_stats(server: Server) -> Part:
+    keyspace = server.keyspace
+    return _DATA_STATS, (
+        keyspace.expired_count,
+        server.executor.due.expired_count,
+        sum(map(RESERVATIONS, keyspace.databases)),
+        keyspace.reservations_expired,
+        server.eviction.evicted_entries,
+        server.eviction.evicted_blocks,
+        keyspace.hits,
+        keyspace.misses,
+        server.pubsub.channel_count,
+        server.pubsub.pattern_count,
+    )
+
+
+_REQUEST_STATS = lines(
+    "tracking_total_keys:0",
+    "tracking_total_items:0",
+    "tracking_total_prefixes:0",
+    "unexpected_error_replies:0",
+    "total_error_replies",
+    "dump_payload_sanitizations:0",
+    "total_reads_processed",
+    "total_writes_processed",
+    "io_threaded_reads_processed:0",
+    "io_threaded_writes_processed:0",
+    "io_threaded_total_prefetch_batches:0",
+    "io_threaded_total_prefetch_entries:0",
+    "client_output_buffer_limit_disconnections",
+    "reply_buffer_shrinks:0",
+    "reply_buffer_expands:0",
+    "acl_access_denied_auth",
+    "acl_access_denied_cmd",
+    "acl_access_denied_key",
+    "acl_access_denied_channel",
+)
+
+
+def _request_stats(server: Server) -> Part:
     executor = server.executor
     denied = server.access.log.counts
-    return {
-        "tracking_total_keys": 0,
-        "tracking_total_items": 0,
-        "tracking_total_prefixes": 0,
-        "unexpected_error_replies": 0,
-        "total_error_replies": executor.statistics.error_replies,
-        "dump_payload_sanitizations": 0,
-        "total_reads_processed": executor.statistics.reads,
-        "total_writes_processed": executor.outbox.writes,
-        "io_threaded_reads_processed": 0,
-        "io_threaded_writes_processed": 0,
-        "io_threaded_total_prefetch_batches": 0,
-        "io_threaded_total_prefetch_entries": 0,
-        "client_output_buffer_limit_disconnections": server.registry.output_limit_closings,
-        "reply_buffer_shrinks": 0,
-        "reply_buffer_expands": 0,
-        "acl_access_denied_auth": denied["auth"],
-        "acl_access_denied_cmd": denied["command"],
-        "acl_access_denied_key": denied["key"],
-        "acl_access_denied_channel": denied["channel"],
-    }
+    return _REQUEST_STATS, (
+        executor.statistics.error_replies,
+        executor.statistics.reads,
+        executor.outbox.writes,
+        server.registry.output_limit_closings,
+        denied.get("auth", 0),
+        denied.get("command", 0),
+        denied.get("key", 0),
+        denied.get("channel", 0),
+    )
 
 
-def _replication(server: Server) -> Section:
-    return server.replication.facts()
+def _stats(server: Server) -> Sequence[Part]:
+    return _traffic(server), _data_stats(server), _request_stats(server)
 
 
-def _cpu(server: Server) -> Section:
+def _replication(server: Server) -> Sequence[Part]:
+    return server.replication.info()
+
+
+_CPU = lines(
+    "used_cpu_sys:%.6f",
+    "used_cpu_user:%.6f",
+    "used_cpu_sys_children:%.6f",
+    "used_cpu_user_children:%.6f",
+    "used_cpu_sys_main_thread:%.6f",
+    "used_cpu_user_main_thread:%.6f",
+)
+
+
+def _cpu(server: Server) -> Sequence[Part]:
+    return ((_CPU, _cpu_times(server.steady_ms())),)
+
+
+@lru_cache(maxsize=1)
+def _cpu_times(now_ms: int) -> tuple[float, ...]:
+    """The times of the process, its children and its main thread, read once in a millisecond."""
     whole = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     main = resource.getrusage(resource.RUSAGE_THREAD)
-    return {
-        "used_cpu_sys": f"{whole.ru_stime:.6f}",
-        "used_cpu_user": f"{whole.ru_utime:.6f}",
-        "used_cpu_sys_children": f"{children.ru_stime:.6f}",
-        "used_cpu_user_children": f"{children.ru_utime:.6f}",
-        "used_cpu_sys_main_thread": f"{main.ru_stime:.6f}",
-        "used_cpu_user_main_thread": f"{main.ru_utime:.6f}",
-    }
+    return (
+        whole.ru_stime,
+        whole.ru_utime,
+        children.ru_stime,
+        children.ru_utime,
+        main.ru_stime,
+        main.ru_utime,
+    )
 
 
-def _modules(server: Server) -> Section:
-    return {}
+def _modules(server: Server) -> Sequence[Part]:
+    return ()
 
 
-def _commandstats(server: Server) -> Section:
-    return {
+def _commandstats(server: Server) -> Sequence[Part]:
+    fields = {
         f"cmdstat_{name}": f"calls={stat.calls},usec={stat.usec},"
         f"usec_per_call={stat.usec / stat.calls if stat.calls else 0:.2f},"
         f"rejected_calls={stat.rejected_calls},failed_calls={stat.failed_calls}"
         for name, stat in server.executor.command_stats().items()
     }
+    return (part_of(fields),)
 
 
-def _errorstats(server: Server) -> Section:
+def _errorstats(server: Server) -> Sequence[Part]:
     counts = server.executor.statistics.errors_by_code
-    return {f"errorstat_{code}": f"count={counts[code]}" for code in sorted(counts)}
+    if not counts:
+        return ()
+    return (part_of({f"errorstat_{code}": f"count={counts[code]}" for code in sorted(counts)}),)
 
 
 def percentile_us(counts: Sequence[int], percentage: float) -> int:
@@ -281,7 +392,8 @@ def percentile_us(counts: Sequence[int], percentage: float) -> int:
     raise ValueError("there are no calls")
 
 
-def _latencystats(server: Server) -> Section:
+def latency_fields(server: Server) -> Section:
+    """The percentiles of each command's times."""
     percentages = server.config.latency_tracking_info_percentiles
     return {
         f"latency_percentiles_usec_{name}": ",".join(
@@ -292,90 +404,78 @@ def _latencystats(server: Server) -> Section:
     }
 
 
-def _cluster(server: Server) -> Section:
-    return {"cluster_enabled": 0}
+def _latencystats(server: Server) -> Sequence[Part]:
+    return (part_of(latency_fields(server)),)
 
 
-def _keyspace(server: Server) -> Section:
-    return {
-        f"db{db.index}": f"keys={len(db)},expires={db.expiring_count},"
-        f"avg_ttl={db.average_ttl_ms()},subexpiry=0"
-        for db in server.keyspace.databases
-        if len(db)
-    }
+_CLUSTER = lines("cluster_enabled:0")
 
 
-OF_CLIENTS: dict[str, Callable[[Server, ClientTotals], Section]] = {
+def _cluster(server: Server) -> Sequence[Part]:
+    return ((_CLUSTER, ()),)
+
+
+def _keyspace(server: Server) -> Sequence[Part]:
+    fields: Section = {}
+    for db in server.keyspace.databases:
+        if db.table:
+            fields[f"db{db.index}"] = (
+                f"keys={len(db)},expires={db.expiring_count},"
+                f"avg_ttl={db.average_ttl_ms()},subexpiry=0"
+            )
+    return (part_of(fields),)
+
+
+Collect = Callable[..., Sequence[Part]]
+OF_CLIENTS: dict[str, Collect] = {
     "clients": clients_section,
     "memory": memory_section,
 }
 """Sections for which all clients are looked at, once for all of these sections."""
-SECTIONS: dict[str, tuple[str, Callable[[Server], Section]]] = {
-    "server": ("Server", _server),
-    "clients": ("Clients", lambda server: clients_section(server, client_totals(server))),
-    "memory": ("Memory", lambda server: memory_section(server, client_totals(server))),
-    "persistence": ("Persistence", _persistence),
-    "stats": ("Stats", _stats),
-    "replication": ("Replication", _replication),
-    "cpu": ("CPU", _cpu),
-    "modules": ("Modules", _modules),
-    "commandstats": ("Commandstats", _commandstats),
-    "errorstats": ("Errorstats", _errorstats),
-    "latencystats": ("Latencystats", _latencystats),
-    "cluster": ("Cluster", _cluster),
-    "keyspace": ("Keyspace", _keyspace),
+SECTIONS: dict[str, tuple[str, Collect]] = {
+    "server": ("\r\n# Server\r\n", _server),
+    "clients": ("\r\n# Clients\r\n", lambda server: clients_section(server, client_totals(server))),
+    "memory": ("\r\n# Memory\r\n", lambda server: memory_section(server, client_totals(server))),
+    "persistence": ("\r\n# Persistence\r\n", _persistence),
+    "stats": ("\r\n# Stats\r\n", _stats),
+    "replication": ("\r\n# Replication\r\n", _replication),
+    "cpu": ("\r\n# CPU\r\n", _cpu),
+    "modules": ("\r\n# Modules\r\n", _modules),
+    "commandstats": ("\r\n# Commandstats\r\n", _commandstats),
+    "errorstats": ("\r\n# Errorstats\r\n", _errorstats),
+    "latencystats": ("\r\n# Latencystats\r\n", _latencystats),
+    "cluster": ("\r\n# Cluster\r\n", _cluster),
+    "keyspace": ("\r\n# Keyspace\r\n", _keyspace),
 }
 EVERYTHING = frozenset(SECTIONS)
 BY_DEFAULT = EVERYTHING - {"commandstats", "latencystats"}
 GROUPS = {"default": BY_DEFAULT, "all": EVERYTHING, "everything": EVERYTHING}
+NAMES = frozenset({*EVERYTHING, *GROUPS})
+ONLY_DEFAULT = frozenset({"default"})
 
 
-def _chosen(names: Sequence[str]) -> frozenset[str]:
-    """The sections that these names select."""
-    if not names:
-        return BY_DEFAULT
-    return frozenset().union(*(GROUPS.get(name, {name} & EVERYTHING) for name in names))
+@lru_cache(maxsize=16)
+def _chosen(names: frozenset[str]) -> tuple[tuple[str, Collect, bool], ...]:
+    """The sections that these names select: title, function, and whether it needs the clients."""
+    chosen: frozenset[str] = frozenset().union(*(GROUPS.get(name, {name}) for name in names))
+    return tuple(
+        (title, OF_CLIENTS.get(name, collect), name in OF_CLIENTS)
+        for name, (title, collect) in SECTIONS.items()
+        if name in chosen
+    )
 
 
-class SectionText:
-    """The text of one section of INFO. Most fields are as in the last INFO: only the lines of
-    others are made again."""
-
-    def __init__(self, title: str) -> None:
-        self._names: list[str] = []
-        self._values: list[object] = []
-        self._lines = [f"# {title}\r\n"]
-        self._text = self._lines[0]
-
-    def update(self, fields: Section) -> str:
-        """The text for these fields. A field's values are always of one type."""
-        names, values, lines = list(fields), list(fields.values()), self._lines
-        if names != self._names:
-            lines[1:] = [f"{name}:{value}\r\n" for name, value in fields.items()]
-        elif values == self._values:
-            return self._text
+def info_text(server: Server, names: Sequence[str]) -> str:
+    """INFO for these sections (lower case; none: the default ones), in Redis' layout."""
+    totals: ClientTotals | None = None
+    found: list[str] = []
+    for title, collect, of_clients in _chosen(NAMES.intersection(names) if names else ONLY_DEFAULT):
+        found.append(title)
+        if of_clients:
+            totals = totals or client_totals(server)
+            parts = collect(server, totals)
         else:
-            for place, old in enumerate(self._values):
-                if old != values[place]:
-                    lines[place + 1] = f"{names[place]}:{values[place]}\r\n"
-        self._names, self._values, self._text = names, values, "".join(lines)
-        return self._text
-
-
-class InfoText:
-    """INFO in Redis' layout."""
-
-    def __init__(self) -> None:
-        self._sections = {name: SectionText(title) for name, (title, _) in SECTIONS.items()}
-
-    def make(self, server: Server, names: Sequence[str]) -> str:
-        """INFO for these sections (lower case; none: the default ones)."""
-        chosen = _chosen(names)
-        totals = client_totals(server) if chosen & OF_CLIENTS.keys() else ClientTotals()
-        parts = []
-        for name, (_, collect) in SECTIONS.items():
-            if name in chosen:
-                of_clients = OF_CLIENTS.get(name)
-                fields = collect(server) if of_clients is None else of_clients(server, totals)
-                parts.append(self._sections[name].update(fields))
-        return "\r\n".join(parts)
+            parts = collect(server)
+        for part, values in parts:
+            found.append(part.text(values))
+    return "".join(found).removeprefix("\r\n")

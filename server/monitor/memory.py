@@ -44,6 +44,7 @@ class Gauge:
         self._held = self._read_held()
         self._blocks = blocks()
         self._rest = self._rest_at_first = max(0, self._held - self._blocks)
+        self._used = self._measured_ms = -1
 
     def measure(self) -> int:
         """Used memory, measured again."""
@@ -66,6 +67,14 @@ class Gauge:
     def held(self) -> int:
         """The resident set of the process."""
         return self._read_held()
+
+    def measure_at(self, now_ms: int) -> tuple[int, int]:
+        """Used memory and the resident set, measured again unless they were measured in this
+        millisecond."""
+        if now_ms != self._measured_ms:
+            self._measured_ms = now_ms
+            self._used = self.measure()
+        return self._used, self._held
 
     def estimate(self) -> int:
         """The last measurement, corrected by the change of the blocks since then; cheap."""

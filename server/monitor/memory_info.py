@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from millstream.server.monitor import allocator
 from millstream.server.monitor.client_totals import ClientTotals, client_totals
+from millstream.server.monitor.info_lines import Part, lines
 
 if TYPE_CHECKING:
     from millstream.server.app import Server
@@ -41,67 +44,95 @@ def _data_share(server: Server, used: int, data: int) -> float:
     return min(1.0, data / max(1, used - server.startup_bytes))
 
 
-def memory_section(server: Server, totals: ClientTotals) -> dict[str, object]:
-    used, rss = server.memory.measure(), server.memory.held()
-    peak = max(rss, allocator.peak_rss_bytes())
+_USED = lines(
+    "used_memory",
+    "used_memory_human",
+    "used_memory_rss",
+    "used_memory_rss_human",
+    "used_memory_peak",
+    "used_memory_peak_human",
+    "used_memory_peak_perc:%.2f%%",
+    "used_memory_overhead",
+    "used_memory_startup",
+    "used_memory_dataset",
+    "used_memory_dataset_perc:%.2f%%",
+    "allocator_allocated",
+    "allocator_active",
+    "allocator_resident",
+    "allocator_muzzy:0",
+    f"total_system_memory:{_MEMORY_TOTAL}",
+    f"total_system_memory_human:{human(_MEMORY_TOTAL)}",
+)
+_SCRIPTS = lines(
+    "used_memory_lua:0",
+    "used_memory_vm_eval:0",
+    "used_memory_lua_human:0B",
+    "used_memory_scripts_eval:0",
+    "number_of_cached_scripts",
+    "number_of_functions:0",
+    "number_of_libraries:0",
+    "used_memory_vm_functions:0",
+    "used_memory_vm_total:0",
+    "used_memory_vm_total_human:0B",
+    "used_memory_functions:0",
+    "used_memory_scripts:0",
+    "used_memory_scripts_human:0B",
+)
+_OTHER = lines(
+    "maxmemory",
+    "maxmemory_human",
+    "maxmemory_policy",
+    "allocator_frag_ratio:%.2f",
+    "allocator_frag_bytes",
+    "allocator_rss_ratio:1.00",
+    "allocator_rss_bytes:0",
+    "rss_overhead_ratio:1.00",
+    "rss_overhead_bytes:0",
+    "mem_fragmentation_ratio:%.2f",
+    "mem_fragmentation_bytes",
+    "mem_not_counted_for_evict:0",
+    "mem_replication_backlog",
+    "mem_total_replication_buffers",
+    "mem_replica_full_sync_buffer:0",
+    "mem_clients_slaves",
+    "mem_clients_normal",
+    "mem_cluster_links:0",
+    "mem_aof_buffer",
+    "mem_allocator:libc",
+    "mem_overhead_db_hashtable_rehashing:0",
+    "active_defrag_running:0",
+    "lazyfree_pending_objects:0",
+    "lazyfreed_objects:0",
+)
+
+
+def memory_section(server: Server, totals: ClientTotals) -> Sequence[Part]:
+    used, rss = server.memory.measure_at(server.steady_ms())
+    peak = max(rss, server.peak_rss_bytes)
     overhead = min(_overhead_bytes(server, totals), used)
     data = used - overhead
-    return {
-        "used_memory": used,
-        "used_memory_human": human(used),
-        "used_memory_rss": rss,
-        "used_memory_rss_human": human(rss),
-        "used_memory_peak": peak,
-        "used_memory_peak_human": human(peak),
-        "used_memory_peak_perc": f"{100 * used / peak:.2f}%",
-        "used_memory_overhead": overhead,
-        "used_memory_startup": server.startup_bytes,
-        "used_memory_dataset": data,
-        "used_memory_dataset_perc": f"{100 * _data_share(server, used, data):.2f}%",
-        "allocator_allocated": used,
-        "allocator_active": rss,
-        "allocator_resident": rss,
-        "allocator_muzzy": 0,
-        "total_system_memory": _MEMORY_TOTAL,
-        "total_system_memory_human": human(_MEMORY_TOTAL),
-        "used_memory_lua": 0,
-        "used_memory_vm_eval": 0,
-        "used_memory_lua_human": human(0),
-        "used_memory_scripts_eval": 0,
-        "number_of_cached_scripts": len(server.executor.context.scripts),
-        "number_of_functions": 0,
-        "number_of_libraries": 0,
-        "used_memory_vm_functions": 0,
-        "used_memory_vm_total": 0,
-        "used_memory_vm_total_human": human(0),
-        "used_memory_functions": 0,
-        "used_memory_scripts": 0,
-        "used_memory_scripts_human": human(0),
-        "maxmemory": server.config.maxmemory,
-        "maxmemory_human": human(server.config.maxmemory),
-        "maxmemory_policy": server.config.shown("maxmemory-policy"),
-        "allocator_frag_ratio": f"{_ratio(rss, used):.2f}",
-        "allocator_frag_bytes": rss - used,
-        "allocator_rss_ratio": "1.00",
-        "allocator_rss_bytes": 0,
-        "rss_overhead_ratio": "1.00",
-        "rss_overhead_bytes": 0,
-        "mem_fragmentation_ratio": f"{_ratio(rss, used):.2f}",
-        "mem_fragmentation_bytes": rss - used,
-        "mem_not_counted_for_evict": 0,
-        "mem_replication_backlog": server.replication.backlog_bytes,
-        "mem_total_replication_buffers": server.replication.backlog_bytes,
-        "mem_replica_full_sync_buffer": 0,
-        "mem_clients_slaves": totals.replica_bytes,
-        "mem_clients_normal": totals.memory_bytes,
-        "mem_cluster_links": 0,
-        "mem_aof_buffer": server.persistence.queued_bytes,
-        "mem_allocator": "libc",
-        "mem_overhead_db_hashtable_rehashing": 0,
-        "active_defrag_running": 0,
-        "lazyfree_pending_objects": 0,
-        "lazyfreed_objects": 0,
-    }
+    config, backlog_bytes = server.config, server.replication.backlog_bytes
+    share = _data_share(server, used, data)
+    other = (
+        *(config.maxmemory, human(config.maxmemory), config.maxmemory_policy),
+        *(_ratio(rss, used), rss - used, _ratio(rss, used), rss - used),
+        *(backlog_bytes, backlog_bytes, totals.replica_bytes, totals.memory_bytes),
+        server.persistence.queued_bytes,
+    )
+    used_fields = _used_fields(used, rss, peak, overhead, server.startup_bytes, share)
+    scripts = (len(server.executor.context.scripts),)
+    return (_USED, used_fields), (_SCRIPTS, scripts), (_OTHER, other)
+
+
+@lru_cache(maxsize=4)  # mostly those of the last INFO
+def _used_fields(
+    used: int, rss: int, peak: int, overhead: int, startup: int, share: float
+) -> tuple[object, ...]:
+    return (
+        *(used, human(used), rss, human(rss), peak, human(peak), 100 * used / peak),
+        *(overhead, startup, used - overhead, 100 * share),
+        *(used, rss, rss),
+    )
 
 
 def memory_facts(server: Server) -> dict[str, object]:

@@ -279,3 +279,37 @@ cdef class Connection(Client):
     @property
     def output_bytes(self) -> int:
         return self.held_bytes + self.unsent_bytes + self.transport.get_write_buffer_size()
+
+
+def sums_of(list clients not None, uint64_t client_bytes) -> tuple:
+    """What INFO shows of these connections together: the most received and the most unsent bytes of
+    one of them, the memory of replicas, that of all other clients, the number of subscribers, and a
+    list of the clients that watch keys. Each connection takes `client_bytes` beyond its buffers."""
+    cdef Connection client
+    cdef uint64_t input_bytes, output_bytes, memory_bytes
+    cdef uint64_t input_max = 0
+    cdef uint64_t output_max = 0
+    cdef uint64_t of_replicas = 0
+    cdef uint64_t of_others = 0
+    cdef uint64_t subscribed = 0
+    cdef list watching = []
+    for client in clients:
+        input_bytes = 0
+        output_bytes = client.held_bytes + client.unsent_bytes
+        if client.backlog or client.direct_number < 0:
+            output_bytes += <uint64_t>client.transport.get_write_buffer_size()
+        memory_bytes = client_bytes + output_bytes + client.queued_bytes
+        if client.parser is not None:
+            input_bytes = client.parser.waiting_bytes()
+            memory_bytes += client.parser.capacity + client.parser.table_bytes()
+        input_max = max(input_max, input_bytes)
+        output_max = max(output_max, output_bytes)
+        if client.feed is None:
+            of_others += memory_bytes
+        else:
+            of_replicas += memory_bytes
+        if client.channels or client.patterns:
+            subscribed += 1
+        if client.watches:
+            watching.append(client)
+    return input_max, output_max, of_replicas, of_others, subscribed, watching

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 from millstream.errors import StartError
 from millstream.server.config.directives import Config
+from millstream.server.monitor.info_lines import Part, part_of
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listen import bind_sockets, bind_unix, check_ports, start_listening
 from millstream.server.net.tls import HANDSHAKE_S, Tls, make_tls
@@ -121,14 +123,19 @@ class Listeners:
         ]
         return ", ".join(found + ([config.unixsocket] if config.unixsocket else []))
 
-    def info_fields(self) -> dict[str, str]:
+    def info(self) -> Part:
         """The listeners as INFO shows them."""
         config = self._config
-        found = []
-        if self.port:
-            found = [f"name=tcp,bind={address},port={self.port}" for address in config.bind]
-        if config.unixsocket:
-            found.append(f"name=unix,bind={config.unixsocket}")
-        if self.tls_port:
-            found += [f"name=tls,bind={address},port={self.tls_port}" for address in config.bind]
-        return {f"listener{number}": text for number, text in enumerate(found)}
+        return _shown(tuple(config.bind), self.port, config.unixsocket, self.tls_port)
+
+
+@lru_cache(maxsize=4)
+def _shown(addresses: tuple[str, ...], port: int, path: str, tls_port: int) -> Part:
+    found = []
+    if port:
+        found = [f"name=tcp,bind={address},port={port}" for address in addresses]
+    if path:
+        found.append(f"name=unix,bind={path}")
+    if tls_port:
+        found += [f"name=tls,bind={address},port={tls_port}" for address in addresses]
+    return part_of({f"listener{number}": text for number, text in enumerate(found)})

@@ -6,8 +6,10 @@ every frame so far, the same on all servers.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from millstream.server.monitor.info_lines import Part, Section, lines, part_of
 from millstream.server.replication.receiving import Replacement
 
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from millstream.server.replication.following import Following
     from millstream.server.replication.role import Replication
 
-Section = dict[str, object]
 NO_HISTORY = "0" * 40
 
 
@@ -36,43 +37,85 @@ def role_reply(role: Replication) -> list[Any]:
     ]
 
 
-def replication_facts(role: Replication) -> Section:
+_ROLE = lines("role")
+_CONNECTED = lines("connected_slaves")
+_GOOD = lines("min_slaves_good_slaves")
+_FRAMES = lines(
+    "master_failover_state",
+    "master_replid",
+    "master_replid2",
+    "master_repl_offset",
+    "second_repl_offset",
+    "repl_backlog_active",
+    "repl_backlog_size",
+    "repl_backlog_first_byte_offset",
+    "repl_backlog_histlen",
+    "repl_frame",
+    "repl_durable_frame",
+    "repl_safe_frame",
+    "hold_bytes",
+    "hold_age_ms",
+)
+_ERRORS = lines(
+    "repl_connection_errors",
+    "repl_link_errors",
+    "repl_refusals",
+    "repl_failed_syncs",
+    "repl_kept_data",
+    "repl_last_error",
+)
+
+
+def replication_parts(role: Replication) -> list[Part]:
     """INFO replication."""
-    following, frames = role.following, role.node.persistence
-    fields: Section = {"role": "master" if following is None else "slave"}
+    following = role.following
+    parts: list[Part] = [(_ROLE, ("master" if following is None else "slave",))]
     if following is not None:
-        fields |= _primary_facts(role, following)
-    fields["connected_slaves"] = len(role.feeds)
+        parts.append(part_of(_primary_facts(role, following)))
+    replicas = len(role.feeds)
+    parts.append((_CONNECTED, (replicas,)))
     if role.node.config.min_replicas_to_write or role.node.config.replicas_durable:
-        fields["min_slaves_good_slaves"] = role.feeds.good_count()
-    for number, feed in enumerate(role.feeds):
-        fields[f"slave{number}"] = _feed_fact(role, feed)
-    return {
-        **fields,
-        "master_failover_state": role.failover.state,
-        **_history_facts(role),
-        **_backlog_facts(role),
-        "repl_frame": frames.last_seq,
-        "repl_durable_frame": frames.durable_seq,
-        "repl_safe_frame": role.restrictions.safe_seq,
-        **_hold_facts(role),
-        "repl_connection_errors": role.connection_errors,
-        "repl_link_errors": role.link_errors,
-        "repl_refusals": role.refusals,
-        "repl_failed_syncs": role.failed_syncs,
-        "repl_kept_data": role.kept_data,
-        "repl_last_error": " ".join(role.last_error.replace(",", ";").split()),
-    }
+        parts.append((_GOOD, (role.feeds.good_count(),)))
+    if replicas:
+        slaves = enumerate(role.feeds)
+        parts.append(part_of({f"slave{n}": _feed_fact(role, feed) for n, feed in slaves}))
+    parts.append((_FRAMES, _frame_facts(role)))
+    errors = (
+        role.connection_errors,
+        role.link_errors,
+        role.refusals,
+        role.failed_syncs,
+        role.kept_data,
+        " ".join(role.last_error.replace(",", ";").split()),
+    )
+    parts.append((_ERRORS, errors))
+    return parts
 
 
-def _hold_facts(role: Replication) -> Section:
-    """Replies that wait for the disk here, or for replicas."""
-    outbox = role.node.executor.outbox
+def _frame_facts(role: Replication) -> tuple[object, ...]:
+    """The line of history, the backlog, the frames so far, and the replies that wait for the disk
+    here, or for replicas."""
+    node, ring = role.node, role.feeds.ring
+    frames, outbox = node.persistence, node.executor.outbox
+    newest, before = _last_histories(role)
+    size_bytes = 0 if ring is None else ring.size_bytes
     since_ms = outbox.held_since_ms
-    return {
-        "hold_bytes": outbox.held_bytes,
-        "hold_age_ms": 0 if since_ms is None else max(role.node.steady_ms() - since_ms, 0),
-    }
+    return (
+        role.failover.state,
+        newest,
+        before,
+        frames.frame_bytes,
+        role.bytes_before_history if newest == role.history else -1,
+        int(ring is not None),
+        node.config.repl_backlog_size,
+        0 if ring is None else frames.frame_bytes - size_bytes + 1,
+        size_bytes,
+        frames.last_seq,
+        frames.durable_seq,
+        role.restrictions.safe_seq,
+        outbox.held_bytes,
+        0 if since_ms is None else max(node.steady_ms() - since_ms, 0),
+    )
 
 
 def _feed_fact(role: Replication, feed: Feed) -> str:
@@ -117,28 +160,10 @@ def _primary_facts(role: Replication, following: Following) -> Section:
     }
 
 
-def _history_facts(role: Replication) -> Section:
+def _last_histories(role: Replication) -> tuple[str, str]:
     """The last two lines of history. On a primary, the newest one may have no frame yet."""
-    lines = list(role.node.keyspace.histories)
-    if role.following is None and (not lines or lines[-1][0] != role.history):
-        lines.append((role.history, role.node.persistence.last_seq + 1))
-    newest = lines[-1][0] if lines else NO_HISTORY
-    before = lines[-2] if len(lines) > 1 else None
-    return {
-        "master_replid": newest,
-        "master_replid2": NO_HISTORY if before is None else before[0],
-        "master_repl_offset": role.node.persistence.frame_bytes,
-        "second_repl_offset": role.bytes_before_history if newest == role.history else -1,
-    }
-
-
-def _backlog_facts(role: Replication) -> Section:
-    ring = role.feeds.ring
-    size_bytes = ring.size_bytes if ring is not None else 0
-    first = role.node.persistence.frame_bytes - size_bytes + 1
-    return {
-        "repl_backlog_active": int(ring is not None),
-        "repl_backlog_size": role.node.config.repl_backlog_size,
-        "repl_backlog_first_byte_offset": first if ring is not None else 0,
-        "repl_backlog_histlen": size_bytes,
-    }
+    names = [NO_HISTORY, NO_HISTORY]
+    names += map(itemgetter(0), role.node.keyspace.histories)
+    if role.following is None and names[-1] != role.history:
+        names.append(role.history)
+    return names[-1], names[-2]

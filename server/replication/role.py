@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
+from millstream.server.monitor.info_lines import Part
 from millstream.server.replication import history
-from millstream.server.replication.facts import NO_HISTORY, replication_facts, role_reply
+from millstream.server.replication.facts import NO_HISTORY, replication_parts, role_reply
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
@@ -167,9 +168,9 @@ class Replication:
         is_whole = not (self._is_changing or following.is_distrusted)
         return priority if following.accepted and is_whole else 0
 
-    def facts(self) -> dict[str, object]:
+    def info(self) -> list[Part]:
         """INFO replication."""
-        return replication_facts(self)
+        return replication_parts(self)
 
     def primary_clients(self) -> list[Any]:
         """The link to the primary, as CLIENT LIST shows it; at most one."""

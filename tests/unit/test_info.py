@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import random
 
-from millstream.server.monitor.info import SectionText
+from millstream.server.monitor.info_lines import fields_of, lines, part_of
 
 
 def plain(fields: dict[str, object]) -> str:
-    return "# Title\r\n" + "".join(f"{name}:{value}\r\n" for name, value in fields.items())
+    return "".join(f"{name}:{value}\r\n" for name, value in fields.items())
 
 
-def test_a_section_shows_its_fields_after_any_changes() -> None:
-    source, text = random.Random(1), SectionText("Title")
+def test_lines_show_their_values_after_any_changes() -> None:
+    source, form = random.Random(1), lines("a", "b:%.2f", "c:0%%", "d")
+    for _ in range(500):
+        a, b, d = source.randrange(3), source.randrange(3) / 2, source.choice("xyz")
+        assert form.text((a, b, d)) == f"a:{a}\r\nb:{b:.2f}\r\nc:0%\r\nd:{d}\r\n"
+
+
+def test_names_may_differ_from_time_to_time() -> None:
+    source = random.Random(2)
     fields: dict[str, object] = {}
     for _ in range(500):
-        name = source.choice("abcdef")
+        name = source.choice(("a", "b", "c:d", "%s", "100%"))
         if source.random() < 0.2:
             fields.pop(name, None)
         else:
             fields[name] = source.randrange(3)
-        assert text.update(fields) == plain(fields)
+        form, values = part_of(fields)
+        assert form.text(values) == plain(fields)
+        assert fields_of([(form, values)]) == fields
 
 
-def test_a_section_is_not_changed_by_fields_that_are_reused() -> None:
-    text = SectionText("Title")
-    fields: dict[str, object] = {"a": 1, "b": "x"}
-    assert text.update(fields) == plain(fields)
-    fields["b"] = "y"
-    assert text.update(fields) == plain(fields)
-    assert text.update({}) == plain({})
+def test_fields_keep_their_types_and_order() -> None:
+    form = lines("a", "b:%.2f", "c:0", "d")
+    found = fields_of([(form, (1, 0.5, "x")), part_of({"e": 2})])
+    assert list(found.items()) == [("a", 1), ("b", "0.50"), ("c", "0"), ("d", "x"), ("e", 2)]

@@ -28,6 +28,7 @@ from millstream.errors import CommandError, DataError
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.snapshots import Snapshots
 from millstream.server.durability.workers import Machine
+from millstream.server.monitor.info_lines import fields_of
 from millstream.storage.files import journal as journal_module
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.journal_file import create_journal
@@ -239,7 +240,7 @@ def test_a_slow_worker_bounds_the_queue() -> None:
         pass
     assert len(world.workers[1].tasks) <= 40
     assert world.keyspace.captures[0].keys
-    while world.persistence.info()["rdb_bgsave_in_progress"]:
+    while fields_of(world.persistence.info(0))["rdb_bgsave_in_progress"]:
         world.loop.advance(2)
         world.settle()
     assert len(reload(world.disk.copy()).keyspace.numbers()) == 10_000
@@ -253,14 +254,14 @@ def test_only_one_snapshot_runs_and_another_waits() -> None:
     with pytest.raises(CommandError, match="ERR Background save already in progress"):
         world.persistence.save()
     assert world.persistence.rewrite() == "Background append only file rewriting scheduled"
-    assert world.persistence.info()["aof_rewrite_scheduled"] == 1
+    assert fields_of(world.persistence.info(0))["aof_rewrite_scheduled"] == 1
     world.settle()
     assert world.disk.names() == ["base-3.msnap", "journal-3.log", "manifest"]
-    assert world.persistence.info()["aof_rewrites"] == 1
+    assert fields_of(world.persistence.info(0))["aof_rewrites"] == 1
 
 
 def shown_jobs(world: World) -> list[object]:
-    info = world.persistence.info()
+    info = fields_of(world.persistence.info(0))
     names = ["rdb_saves", "aof_rewrites", "rdb_bgsave_in_progress", "aof_rewrite_in_progress"]
     return [info[name] for name in [*names, "aof_rewrite_scheduled"]]
 
@@ -300,7 +301,7 @@ def test_a_job_is_finished_at_any_of_its_steps(
             world.persistence.save()
         world.settle()
         assert shown_jobs(world) == [2 + (not appendonly), 2, 0, 0, 0]
-        assert world.persistence.info()["rdb_last_bgsave_status"] == "ok"
+        assert fields_of(world.persistence.info(0))["rdb_last_bgsave_status"] == "ok"
         assert failures == [], "what was published is published once"
         assert all(capture.closed for capture in world.keyspace.captures)
         again = reload(world.disk.copy(), appendonly=appendonly)
@@ -353,7 +354,7 @@ def test_a_failed_snapshot_leaves_everything_as_it_was() -> None:
         world.persistence.save()
     world.persistence.bgsave()
     world.settle()
-    info = world.persistence.info()
+    info = fields_of(world.persistence.info(0))
     assert (info["rdb_last_bgsave_status"], info["aof_last_write_status"]) == ("err", "ok")
     assert world.persistence.writable_error() is None
     write_many(world, 5)
@@ -402,7 +403,7 @@ def test_failed_attempts_leave_no_files(operation: str, name: str) -> None:
         world.disk.fail(operation, errno.ENOSPC, name_now, times=1)
         world.persistence.rewrite()
         world.settle()
-        assert world.persistence.info()["aof_last_bgrewrite_status"] == "err"
+        assert fields_of(world.persistence.info(0))["aof_last_bgrewrite_status"] == "err"
         world.disk.mend()
         write_many(world, 1)
         world.settle()
@@ -727,7 +728,7 @@ def test_a_failed_journal_acknowledges_nothing_and_recovers(mode: str, operation
     assert operation == "sync" or 4 not in world.acked
     assert world.write() is None
     assert world.persistence.durable_seq == world.persistence.last_seq  # reads are answered
-    assert world.persistence.info()["aof_last_write_status"] == "err"
+    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "err"
     world.persistence.commit(world.keyspace.add(b"timer", 5))  # an effect of the clock
     world.next_number = 6
     assert world.persistence.durable_seq == world.persistence.last_seq
@@ -771,7 +772,7 @@ def test_a_full_disk_refuses_writes_before_they_execute() -> None:
         written += 1
         assert written < 5000
     assert world.persistence.writable_error() == FULL
-    assert world.persistence.info()["aof_last_write_status"] == "err"
+    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "err"
     assert world.failed == []
     assert len(world.acked) == written
     world.disk.mend()
@@ -780,7 +781,7 @@ def test_a_full_disk_refuses_writes_before_they_execute() -> None:
     world.write_tick()
     world.settle()
     assert len(world.acked) == written + 1
-    assert world.persistence.info()["aof_last_write_status"] == "ok"
+    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "ok"
 
 
 def test_a_full_disk_is_reported_with_directive_and_size(caplog: pytest.LogCaptureFixture) -> None:
@@ -818,11 +819,11 @@ def test_a_removed_directory_refuses_writes_until_it_is_there_again(
     assert error.startswith(b"MISCONF ")
     world.second()
     assert len([line for line in caplog.messages if "is gone" in line]) == 1
-    assert world.persistence.info()["aof_last_write_status"] == "err"
+    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "err"
     world.disk.files.update(files)
     world.second()
     assert world.persistence.writable_error() is None
-    assert world.persistence.info()["aof_last_write_status"] == "ok"
+    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "ok"
 
 
 def test_a_rewrite_puts_back_what_was_removed() -> None:
@@ -940,7 +941,7 @@ def test_the_journal_is_rewritten_when_it_has_grown() -> None:
         world.write_tick()
         world.second()
     assert world.disk.names() == ["base-2.msnap", "journal-2.log", "manifest"]
-    info = world.persistence.info()
+    info = fields_of(world.persistence.info(0))
     assert info["aof_rewrites"] == 1
     assert info["aof_base_size"] == len(world.disk.content("base-2.msnap"))
     assert info["aof_current_size"] == sum(
@@ -953,10 +954,10 @@ def test_save_points() -> None:
     write_many(world, 50)
     for _ in range(20):
         world.second()
-    assert world.persistence.info()["rdb_saves"] == 0
+    assert fields_of(world.persistence.info(0))["rdb_saves"] == 0
     write_many(world, 60)
     world.second()
-    assert world.persistence.info()["rdb_saves"] == 1
+    assert fields_of(world.persistence.info(0))["rdb_saves"] == 1
     assert world.persistence.snapshots.last_save_s == world.loop.now_ms // 1000
 
 
@@ -965,7 +966,7 @@ def test_save_points_are_off_by_default_with_appendonly() -> None:
     write_many(world, 50)
     world.loop.advance(4_000_000)
     world.second()
-    assert world.persistence.info()["rdb_saves"] == 0
+    assert fields_of(world.persistence.info(0))["rdb_saves"] == 0
 
 
 # ------------------------------------------------------------------------------------------ crashes
