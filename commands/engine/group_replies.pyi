@@ -47,3 +47,13 @@ class GroupProgress(Encodable):
 
 class PendingSummary(Encodable):
     def __init__(self, group: Group) -> None: ...
+
+class FewGroups(Encodable):
+    def __init__(self, stream: Stream, now_ms: int) -> None: ...
+
+def few_groups(stream: Stream, now_ms: int) -> FewGroups | None: ...
+
+class StreamFields(Encodable):
+    def __init__(
+        self, stream: Stream, now_ms: int, counted_nodes: int, idempotence: bytes, is_full: bool
+    ) -> None: ...

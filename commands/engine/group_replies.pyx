@@ -13,8 +13,11 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output, format_u64, put_nil, put_null_array
 from millstream.entry_id cimport EntryId, id_less
+from millstream.storage.blocks.encode cimport IdText, encode_entry
+from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.nodes cimport node_count, radix_tree_nodes
 from millstream.storage.streams.pending cimport IDLE, UNOWNED, Chunk, Pending, PendingAt
 from millstream.storage.streams.pending_chunks cimport first_pending, share_chunks
 from millstream.storage.streams.pending_list cimport deliveries_of
@@ -35,6 +38,8 @@ cdef enum:
     SKIPPED_LOOKS = 10
     # Consumers whose rows are made at once.
     FEW = 500
+    # Names in the map of XINFO STREAM.
+    STREAM_FIELDS = 16
     # How many entries a group has read, when that cannot be known.
     UNKNOWN = -1
 
@@ -507,15 +512,126 @@ cdef class GroupRows(Rows):
         self.numbers = numbers
 
     cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
-        cdef const GroupRow* row = self.groups.find(number)
-        put_map_head(out, resp, 6)
-        out.put(b"$4\r\nname\r\n")
-        out.put_bulk_bytes(self.names[number])
-        out.put(b"$9\r\nconsumers\r\n")
-        out.put_head(c':', row.consumers)
-        out.put(b"$7\r\npending\r\n")
-        out.put_head(c':', row.pending)
-        return put_progress(out, resp, self.ends, row)
+        return put_group(out, resp, self.names[number], self.ends, self.groups.find(number))
+
+
+cdef int put_group(Output out, int resp, bytes name, StreamEnds ends, const GroupRow* row) except -1:
+    put_map_head(out, resp, 6)
+    out.put_raw(b"$4\r\nname\r\n", 10)
+    out.put_bulk_bytes(name)
+    out.put_raw(b"$9\r\nconsumers\r\n", 15)
+    out.put_head(c':', row.consumers)
+    out.put_raw(b"$7\r\npending\r\n", 13)
+    out.put_head(c':', row.pending)
+    return put_progress(out, resp, ends, row)
+
+
+cdef class FewGroups(Encodable):
+    """`GroupRows` of a stream with few groups. Encode it before anything changes the stream."""
+    cdef Stream stream
+    cdef uint64_t now_ms
+
+    def __init__(self, Stream stream not None, uint64_t now_ms):
+        self.stream = stream
+        self.now_ms = now_ms
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef StreamEnds ends = StreamEnds(self.stream)
+        cdef Group group
+        cdef GroupRow row
+        cdef list found = [group for group in self.stream.all_groups()
+                           if not (group.ttl_ms and group.is_over(self.now_ms))]
+        if len(found) > 1:
+            found.sort(key=group_name_of)
+        out.put_head(c'*', len(found))
+        for group in found:
+            row.offset.ms = group.offset_ms
+            row.offset.seq = group.offset_seq
+            row.entries_read = group.entries_read
+            row.pending = group.pendings.count
+            row.consumers = group.consumer_count()
+            put_group(out, resp, group.name, ends, &row)
+        return 0
+
+
+def group_name_of(Group group not None) -> bytes:
+    return group.name
+
+
+def few_groups(Stream stream not None, uint64_t now_ms) -> FewGroups | None:
+    """The rows of all groups that have not ended by now_ms; None if there are too many to make them
+    at once."""
+    return FewGroups(stream, now_ms) if stream.group_count() <= FEW else None
+
+
+cdef class StreamFields(Encodable):
+    """XINFO STREAM: a map of a stream's counters, the number of its groups, and its first and last
+    entry; for FULL (`is_full`) only the names and values of the counters. `idempotence` is a part of
+    the map, encoded. The nodes of Redis' radix tree are counted for the first `counted_nodes` nodes."""
+    cdef Stream stream
+    cdef uint64_t now_ms
+    cdef Py_ssize_t counted_nodes
+    cdef bytes idempotence
+    cdef bint is_full
+
+    def __init__(self, Stream stream not None, uint64_t now_ms, Py_ssize_t counted_nodes,
+                 bytes idempotence not None, bint is_full):
+        self.stream = stream
+        self.now_ms = now_ms
+        self.counted_nodes = counted_nodes
+        self.idempotence = idempotence
+        self.is_full = is_full
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef EntryId first, last
+        cdef bint has_entries = self.stream.first_entry(&first)
+        if not has_entries:
+            first.ms = first.seq = 0
+        if not self.is_full:
+            put_map_head(out, resp, STREAM_FIELDS)
+        self.put_counters(out, first)
+        if self.is_full:
+            return 0
+        out.put_raw(b"$6\r\ngroups\r\n", 12)
+        out.put_head(c':', self.stream.live_group_count(self.now_ms))
+        out.put_raw(b"$11\r\nfirst-entry\r\n", 18)
+        if not has_entries or not self.stream.last_entry(&last):
+            put_nil(out, resp)
+            out.put_raw(b"$10\r\nlast-entry\r\n", 17)
+            return put_nil(out, resp)
+        put_entry(out, self.stream, first)
+        out.put_raw(b"$10\r\nlast-entry\r\n", 17)
+        return put_entry(out, self.stream, last)
+
+    cdef int put_counters(self, Output out, EntryId first) except -1:
+        cdef Stream stream = self.stream
+        out.put_raw(b"$6\r\nlength\r\n", 12)
+        out.put_head(c':', stream.length)
+        out.put_raw(b"$15\r\nradix-tree-keys\r\n", 22)
+        out.put_head(c':', node_count(stream))
+        out.put_raw(b"$16\r\nradix-tree-nodes\r\n", 23)
+        out.put_head(c':', radix_tree_nodes(stream, self.counted_nodes))
+        out.put_raw(b"$17\r\nlast-generated-id\r\n", 24)
+        out.put_id(stream.last_ms, stream.last_seq, False)
+        out.put_raw(b"$20\r\nmax-deleted-entry-id\r\n", 27)
+        out.put_id(stream.max_deleted_ms, stream.max_deleted_seq, False)
+        out.put_raw(b"$13\r\nentries-added\r\n", 20)
+        put_signed(out, <int64_t>stream.entries_added)
+        out.put_raw(b"$23\r\nrecorded-first-entry-id\r\n", 30)
+        out.put_id(first.ms, first.seq, False)
+        return out.put(self.idempotence)
+
+
+cdef int put_entry(Output out, Stream stream, EntryId at) except -1:
+    """An entry that is there."""
+    cdef View view
+    cdef Entry entry
+    cdef IdText id_text
+    if not stream.find(at.ms, at.seq, &view, &entry):
+        raise KeyError((at.ms, at.seq))
+    id_text.size = 0
+    id_text.dotted = False
+    return encode_entry(out, &view, &entry, &id_text)
 
 
 cdef class GroupProgress(Encodable):

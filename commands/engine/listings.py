@@ -20,6 +20,7 @@ from millstream.commands.engine.group_replies import (
     OwnerRows,
     PendingSummary,
     StreamEnds,
+    few_groups,
     has_few_consumers,
 )
 from millstream.commands.engine.references import settle_groups
@@ -124,12 +125,12 @@ def live_group_count(ctx: Context, stream: Stream) -> int:
 def groups_reply(ctx: Context, key: bytes, stream: Stream) -> Encodable:
     """XINFO GROUPS: a map for each group, by name."""
     settle_groups(ctx, key, stream)
+    few = few_groups(stream, ctx.steady_ms)
+    if few is not None:
+        return few
     groups, ends = shared_groups(stream.groups, False, ctx.steady_ms), StreamEnds(stream)
-    names = groups.names
-    if len(names) <= FEW:
-        return GroupRows(groups, ends)
-    parts = named_rows(names, range(len(names)), lambda part: GroupRows(groups, ends, part))
-    return LongReply(parts)
+    numbers = range(len(groups.names))
+    return LongReply(named_rows(groups.names, numbers, lambda part: GroupRows(groups, ends, part)))
 
 
 # ---------------------------------------------------------------- XINFO STREAM FULL

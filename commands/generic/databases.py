@@ -101,6 +101,8 @@ def scan(ctx: Context, args: Args) -> object:
     matches nothing.
     """
     cursor = _take_cursor(args)
+    if not args.remaining:
+        return _scanned(ctx, *ctx.db.slots.scan(cursor, SCAN_COUNT))
     pattern: bytes | None = None
     wanted_type: bytes | None = None
     count = SCAN_COUNT
@@ -122,10 +124,13 @@ def scan(ctx: Context, args: Args) -> object:
     if pattern is not None:
         matches = matcher(pattern)
         found = [key for key in found if matches(key)]
-    found = alive(ctx.db, found)
     if wanted_type is not None:
         found = [key for key in found if type_name(ctx.db.get(key)) == wanted_type]
-    return [b"%d" % following if following else CURSOR_START, found]
+    return _scanned(ctx, following, found)
+
+
+def _scanned(ctx: Context, following: int, found: list[bytes]) -> list[object]:
+    return [b"%d" % following if following else CURSOR_START, alive(ctx.db, found)]
 
 
 @generic_command(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.draft.tpolicy import policy_reply
-from millstream.commands.engine.group_replies import shown_count
+from millstream.commands.engine.group_replies import StreamFields, shown_count
 from millstream.commands.engine.lifecycle import live_group, live_held
 from millstream.commands.engine.listings import (
     consumers_reply,
@@ -19,7 +19,7 @@ from millstream.commands.engine.listings import (
     live_group_count,
 )
 from millstream.commands.engine.ranges import first_entries
-from millstream.commands.runtime.replies import MapHead, Raw, Several
+from millstream.commands.runtime.replies import MapHead, Several
 from millstream.commands.table.containers import Container
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
@@ -40,6 +40,8 @@ UINT64_MAX = 2**64 - 1
 
 # Entries, and pending entries of each group and consumer, that FULL shows.
 FULL_COUNT = 10
+# Names in the map of FULL.
+FULL_FIELDS = 15
 # Listpacks for which the nodes of Redis' radix tree are counted; there are more only in proportion.
 COUNTED_NODES = 16
 
@@ -53,7 +55,7 @@ xinfo_command = Container(
 
 
 @xinfo_command("STREAM key [full-block: FULL [COUNT count]]")
-def xinfo_stream(ctx: Context, args: Args) -> Fields | Several:
+def xinfo_stream(ctx: Context, args: Args) -> Encodable | Several:
     """Returns information about a stream.
 
     A map: length, IDs, counters, and the first and the last entry. With FULL, also the first
@@ -62,21 +64,12 @@ def xinfo_stream(ctx: Context, args: Args) -> Fields | Several:
     key = args.take()
     stream = _stream(ctx, key)
     if not args.remaining:
-        return _stream_fields(ctx, stream)
+        return _stream_fields(ctx, stream, is_full=False)
     limit = _full_limit(args)
     groups = full_groups_reply(ctx, key, stream, limit)
-    return _in_parts(
-        _counters(ctx, stream, stream.first_id)
-        | {b"entries": first_entries(stream, limit), b"groups": groups}
-    )
-
-
-def _in_parts(fields: Fields) -> Several:
-    """A map one of whose values may be too long to make at once."""
-    parts: list[object] = [MapHead(len(fields))]
-    for field in fields.items():
-        parts += field
-    return Several(parts)
+    counters = _stream_fields(ctx, stream, is_full=True)
+    entries = first_entries(stream, limit)
+    return Several([MapHead(FULL_FIELDS), counters, b"entries", entries, b"groups", groups])
 
 
 def _full_limit(args: Args) -> int | None:
@@ -93,50 +86,35 @@ def _full_limit(args: Args) -> int | None:
     return FULL_COUNT
 
 
-def _stream_fields(ctx: Context, stream: Stream) -> Fields:
-    first = stream.first_id
-    fields = _counters(ctx, stream, first)
-    fields[b"groups"] = live_group_count(ctx, stream)
-    fields[b"first-entry"] = _entry(stream, first)
-    fields[b"last-entry"] = _entry(stream, stream.newest_id)
-    return fields
-
-
-def _counters(ctx: Context, stream: Stream, first: tuple[int, int] | None) -> Fields:
+def _stream_fields(ctx: Context, stream: Stream, *, is_full: bool) -> StreamFields:
     window = stream.idempotence
-    return {
-        b"length": len(stream),
-        b"radix-tree-keys": stream.node_count,
-        b"radix-tree-nodes": stream.radix_tree_nodes(COUNTED_NODES),
-        b"last-generated-id": Id(*stream.last_id),
-        b"max-deleted-entry-id": Id(*stream.max_deleted_id),
-        b"entries-added": shown_count(stream.entries_added),
-        b"recorded-first-entry-id": Id(0, 0) if first is None else Id(*first),
-        **(NO_IDEMPOTENCE if window is None else _idempotence_fields(ctx, window)),
-    }
+    idempotence = NO_IDEMPOTENCE if window is None else _idempotence_fields(ctx, window)
+    return StreamFields(stream, ctx.steady_ms, COUNTED_NODES, idempotence, is_full)
 
 
-def _idempotence_fields(ctx: Context, window: Window) -> Fields:
+def _idempotence_fields(ctx: Context, window: Window) -> bytes:
     window.expire(ctx.now_ms)
     producers, names = window.tracked()
-    return {
-        b"idmp-duration": window.duration_s,
-        b"idmp-maxsize": window.maxsize,
-        b"pids-tracked": producers,
-        b"iids-tracked": names,
-        b"iids-added": window.added,
-        b"iids-duplicates": window.duplicates,
-    }
+    return _encoded(
+        window.duration_s, window.maxsize, producers, names, window.added, window.duplicates
+    )
 
 
-NO_IDEMPOTENCE: Fields = {
-    b"idmp-duration": DURATION_S,
-    b"idmp-maxsize": MAXSIZE,
-    b"pids-tracked": 0,
-    b"iids-tracked": 0,
-    b"iids-added": 0,
-    b"iids-duplicates": 0,
-}
+def _encoded(*values: int) -> bytes:
+    """The fields about messages that count once, encoded: the same in RESP2 and RESP3."""
+    pairs = zip(IDEMPOTENCE, values, strict=True)
+    return b"".join(b"$%d\r\n%b\r\n:%d\r\n" % (len(name), name, value) for name, value in pairs)
+
+
+IDEMPOTENCE = (
+    b"idmp-duration",
+    b"idmp-maxsize",
+    b"pids-tracked",
+    b"iids-tracked",
+    b"iids-added",
+    b"iids-duplicates",
+)
+NO_IDEMPOTENCE = _encoded(DURATION_S, MAXSIZE, 0, 0, 0, 0)
 
 
 @xinfo_command("GROUPS key", complexity="O(n), n the number of groups")
@@ -217,7 +195,3 @@ def _stream(ctx: Context, key: bytes) -> Stream:
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
     return stream
-
-
-def _entry(stream: Stream, place: tuple[int, int] | None) -> Raw | None:
-    return None if place is None else Raw(stream.encoded_entry(*place) or b"")

@@ -119,6 +119,11 @@ cdef class KeySlots:
         bits = self.used[word] >> (slot % WORD_BITS) << (slot % WORD_BITS)
         while bits == 0:
             word += 1
+            # Four words at once: most of the words of a small database are zero.
+            while word % 4 == 0 and word < WORDS and (
+                    self.used[word] | self.used[word + 1]
+                    | self.used[word + 2] | self.used[word + 3]) == 0:
+                word += 4
             if word == WORDS:
                 return SLOT_COUNT
             bits = self.used[word]
@@ -199,11 +204,15 @@ cdef class KeySlots:
         """About `count` keys of the slots from a cursor on, and the next cursor, 0 at the end."""
         cdef uint32_t slot = self.next_used(<uint32_t>min(cursor, <uint64_t>SLOT_COUNT))
         cdef uint32_t slots = 0
+        cdef uint32_t key_count, i
+        cdef Key* keys
         cdef list found = []
         while slot < SLOT_COUNT:
             if len(found) >= count:
                 return slot, found
-            found += self.list_keys(slot)
+            keys = self.keys_at(slot, &key_count)
+            for i in range(key_count):
+                found.append(<object>keys[i])
             slots += 1
             if slots == self.used_count:
                 break  # a small database: no look at the slots without keys after these

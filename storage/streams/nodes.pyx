@@ -42,6 +42,11 @@ cdef inline uint64_t live_before_index(const View* view, uint32_t end) noexcept:
     return view.live  # there is no id above the block's last
 
 
+cdef inline bint has_all(const View* view, uint64_t hidden) noexcept:
+    """Whether a block still has all of its entries, so that each of its nodes has some."""
+    return hidden == 0 and view.live == view.count
+
+
 cdef list nodes_of(const View* view, uint64_t hidden):
     """Each node of a block as (first id after it, its last id, its entries that are not hidden)."""
     cdef uint32_t i
@@ -67,7 +72,7 @@ cdef uint64_t node_count(EntryLog log) except? 0xffffffffffffffff:
     if log.has_tail():
         nodes += log.tail.node_count
     log.walk_start(&walk, 0, 0)
-    if walk.valid:
+    if walk.valid and not has_all(&walk.view, log.head_gone):
         left = sum([1 for _, _, live in nodes_of(&walk.view, log.head_gone) if live])
         nodes -= walk.view.node_count - left
     return nodes
@@ -132,6 +137,13 @@ cdef list starts_of(const View* view, uint64_t hidden):
     cdef Cursor cursor
     cdef uint32_t i
     cdef list starts = []
+    if has_all(view, hidden):
+        starts.append((view.first_ms, view.first_seq))
+        for i in range(1, view.node_count):
+            cursor_to_index(&cursor, view, view.nodes[i - 1])
+            cursor_next(&cursor, view)
+            starts.append((cursor.entry.ms, cursor.entry.seq))
+        return starts
     with_entries = {last for _, last, live in nodes_of(view, hidden) if live}
     for i in range(view.node_count):
         cursor_to_index(&cursor, view, view.nodes[i - 1] if i else 0)
