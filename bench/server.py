@@ -82,6 +82,10 @@ class Server:
 
     def _launch(self) -> subprocess.Popen[bytes]:
         where = ["--port", str(self.port), "--dir", str(self.data_directory)]
+        # An installed program has its bytecode. Without it, each start compiles all modules.
+        environment = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
         with open(self._directory / "log", "ab") as log:
             try:
                 return subprocess.Popen(
@@ -90,6 +94,7 @@ class Server:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    env=environment,
                     preexec_fn=_child_setup(self._core),
                 )
             except OSError as error:

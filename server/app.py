@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.commands.runtime.context import Session
 from millstream.commands.runtime.effects import apply_effects
@@ -35,7 +35,6 @@ from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore
-from millstream.server.metrics.service import Metrics
 from millstream.server.monitor import allocator, log
 from millstream.server.monitor.eviction import Eviction
 from millstream.server.monitor.info import Rates, info_text
@@ -62,6 +61,9 @@ from millstream.storage.blocks.lazyfree import defer
 from millstream.storage.files.disk import Disk, SystemDisk
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.restore import continue_times
+
+if TYPE_CHECKING:
+    from millstream.server.metrics.service import Metrics
 
 GC_THRESHOLDS = (200_000, 50, 100)
 
@@ -102,7 +104,7 @@ class Server:
         self.supervision = Supervision(config.supervised)
         self.pid_file = PidFile(config.located(config.pidfile))
         self.listeners = Listeners(config, lambda: Connection(self))
-        self.metrics = Metrics(self)
+        self.metrics = self._make_metrics()
         self._timer: asyncio.TimerHandle | None = None
         self.keyspace = Keyspace(databases=config.databases)
         self.persistence = Persistence(
@@ -128,6 +130,14 @@ class Server:
         self.access.set_default_password(config.requirepass)
         self.settings.put_in_force()
 
+    def _make_metrics(self) -> Metrics | None:
+        """The metrics' port. Without one, its modules are not loaded: a start is mostly imports."""
+        if not self.config.metrics_port:
+            return None
+        from millstream.server.metrics.service import Metrics
+
+        return Metrics(self)
+
     # Life
 
     async def start(self) -> None:
@@ -135,16 +145,19 @@ class Server:
         self.user_store.load_first()
         make_link_context(self.config)  # StartError now, and not when the link is made
         self.listeners.bind()
-        self.metrics.bind()
+        if self.metrics is not None:
+            self.metrics.bind()
         fit_maxclients(self.config)
         if self._disk is None:
             prepare_directory(self.config.dir)
         if not await self._starting.load():
             return
         defer(True)
-        gc.collect()
+        if any(map(len, self.keyspace.databases)):
+            gc.collect()  # otherwise there is hardly any garbage
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        gc.enable()  # server/main disables it
         self._await_second()
         self.replication.start()
         self._starting.tell_ready()
@@ -176,7 +189,8 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         self.listeners.close()
-        self.metrics.close()
+        if self.metrics is not None:
+            self.metrics.close()
         # No await from here to the end of the loop, so that nothing can run after the last fsync.
         self.executor.end_tick()
         self.replication.stop()

@@ -4,24 +4,25 @@ with `millstream serve` (server/cli).
 If the server cannot start, the program prints one sentence on standard error and exits with code 1,
 without a traceback that would hide the sentence.
 
-This module imports little: the process reads the configuration and then executes itself again if
-that gives it huge pages (server/monitor/huge_pages).
+This module imports little, and the rest where it is used: the process executes itself again if that
+gives it huge pages (server/monitor/huge_pages), mostly before it reads the configuration.
 """
 
 from __future__ import annotations
 
-import logging
+import gc
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millstream import __version__
-from millstream.errors import DamageError, DataError, StartError
-from millstream.server.config import directives as configuration
-from millstream.server.config.directives import Config
-from millstream.server.config.loading import load
 from millstream.server.monitor import huge_pages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from millstream.server.config.directives import Config
 
 SERVER_USAGE = f"""\
 millstream-server {__version__}
@@ -42,6 +43,12 @@ Directives:
 
 def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False) -> int:
     """Serve until a stop is requested, or only check the configuration; return the exit code."""
+    # Imports make many objects and hardly any garbage. A server enables collections when it has
+    # started.
+    gc.disable()
+    from millstream.errors import DamageError, DataError, StartError
+    from millstream.server.config.loading import load
+
     try:
         config = load(file, arguments)
         if only_check:
@@ -54,7 +61,6 @@ def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False
             return 0
         # With huge pages, the event loop's buffer takes 256 KB in each TLS connection.
         huge_pages.prepare(config.disable_thp or config.tls_port > 0)
-        # Not imported at the top: the process has just started again, or will not.
         from millstream.server.process import serve_until_stopped
 
         return 0 if serve_until_stopped(config, file) else 1
@@ -65,6 +71,8 @@ def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False
     except (StartError, DataError) as problem:
         return _refuse(str(problem))
     except OSError as problem:
+        import logging
+
         logging.getLogger("millstream").debug("cannot start", exc_info=True)
         name = f" ({problem.filename})" if problem.filename else ""
         return _refuse(f"{problem.strerror or problem}{name}")
@@ -77,10 +85,12 @@ def _refuse(sentence: str) -> int:
 
 def server_help() -> str:
     """The text of `millstream-server --help`: usage, and a line for each directive."""
+    from millstream.server.config.directives import DIRECTIVES, Config
+
     config = Config()
     lines = [
         f"  --{directive.name} {_default(config, directive.name)}\n      {directive.meaning}"
-        for directive in configuration.DIRECTIVES.values()
+        for directive in DIRECTIVES.values()
     ]
     return SERVER_USAGE + "\n".join(lines)
 
@@ -107,8 +117,12 @@ def server_main() -> None:
     if arguments in (["-v"], ["--version"]):
         _print(f"millstream-server {__version__}")
         sys.exit(0)
-    file = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("--") else None
-    sys.exit(run(file, arguments))
+    name = arguments.pop(0) if arguments and not arguments[0].startswith("--") else None
+    if name is None:
+        huge_pages.prepare_early(arguments)
+    from pathlib import Path
+
+    sys.exit(run(None if name is None else Path(name), arguments))
 
 
 if __name__ == "__main__":

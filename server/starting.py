@@ -47,7 +47,8 @@ class Starting:
         with without_collections(), contextlib.closing(slices):
             next(slices)  # locks the directory
             await server.listeners.listen()
-            await server.metrics.listen()
+            if server.metrics is not None:
+                await server.metrics.listen()
             server.pid_file.write()
             if not await self._in_turns(slices):
                 LOGGER.info("stopped while loading: nothing was changed")

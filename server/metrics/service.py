@@ -34,7 +34,7 @@ INDEX = b"""<!doctype html><html lang="en"><title>millstream</title><h1>millstre
 
 
 class Metrics:
-    """Serves the metrics and health checks of a server. Without `metrics-port` it does nothing."""
+    """Serves the metrics and health checks of a server that has a `metrics-port`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -46,10 +46,7 @@ class Metrics:
 
     def bind(self) -> None:
         """Take the port. StartError with one sentence."""
-        if self.port:
-            self._sockets = bind_sockets(
-                self._server.config.metrics_bind, self.port, "metrics-port"
-            )
+        self._sockets = bind_sockets(self._server.config.metrics_bind, self.port, "metrics-port")
 
     async def listen(self) -> None:
         """Accept connections from now on. StartError if another program listens there."""

@@ -7,7 +7,8 @@ Redis disables huge pages because its snapshots fork, and a forked process copie
 each page that changes. This server does not fork. If the system provides huge pages on request
 (``madvise``, the usual setting), glibc requests them for its heap when GLIBC_TUNABLES says so.
 glibc reads this variable before any Python code runs, so the server executes itself again, in the
-same process.
+same process. If the command line shows that nothing forbids it, this happens before the
+configuration and its modules are loaded, which would have to be loaded twice.
 
 Such a heap grows and shrinks by two megabytes, and the kernel clears new pages. By default glibc
 returns the last page as soon as a buffer at the heap's end is free, and requests it again for the
@@ -21,9 +22,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
 KEPT_BYTES = 4 << 20
 SHARED_BYTES = 1 << 20
 TUNABLE = "glibc.malloc.hugetlb"
@@ -32,6 +36,15 @@ TUNABLES = (
     f":glibc.malloc.mmap_threshold={SHARED_BYTES}"
 )
 PR_SET_THP_DISABLE = 41
+# In arguments: what may forbid huge pages, may contain such a directive, or starts no server.
+UNDECIDED = ("thp", "tls", "include", "config", "check", "help")
+
+
+def prepare_early(arguments: Sequence[str]) -> None:
+    """Request huge pages if the command line alone shows that nothing forbids them; otherwise
+    `prepare` decides when the configuration is known."""
+    if not any(part in word.lower() for word in arguments for part in UNDECIDED):
+        prepare(False)
 
 
 def prepare(disabled: bool) -> None:
@@ -51,7 +64,8 @@ def prepare(disabled: bool) -> None:
 def system_setting() -> str:
     """`always`, `madvise` or `never`."""
     try:
-        words = SETTING.read_text().split()
+        with open(SETTING, encoding="ascii") as file:
+            words = file.read().split()
     except OSError:
         return "never"
     return next((word.strip("[]") for word in words if word.startswith("[")), "never")

@@ -7,9 +7,10 @@ lines of the commands are therefore in this file.
 
 from __future__ import annotations
 
+import sys
 from difflib import get_close_matches
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -57,6 +58,13 @@ COMMANDS = {
 
 class LazyGroup(click.Group):
     """A group whose commands are loaded when they are called."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        if not args and sys.argv[1:2] == ["serve"]:
+            from millstream.server.monitor import huge_pages
+
+            huge_pages.prepare_early(sys.argv[2:])
+        return super().main(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

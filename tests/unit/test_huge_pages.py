@@ -20,7 +20,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 def setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
     file = tmp_path / "enabled"
     file.write_text(text)
-    monkeypatch.setattr(huge_pages, "SETTING", file)
+    monkeypatch.setattr(huge_pages, "SETTING", str(file))
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,31 @@ def test_the_program_starts_again_only_where_the_system_wants_to_be_asked(
 ) -> None:
     setting(monkeypatch, tmp_path, text)
     huge_pages.prepare(disabled)
+    assert len(starts) == times
+
+
+@pytest.mark.parametrize(
+    ("arguments", "times"),
+    [
+        ([], 1),
+        (["--port", "7000", "--dir", "data"], 1),
+        (["--disable-thp", "yes"], 0),
+        (["--TLS-port=7001"], 0),
+        (["--include", "more.conf"], 0),
+        (["--config", "server.conf"], 0),
+        (["--check"], 0),
+        (["--help"], 0),
+    ],
+)
+def test_it_starts_again_early_only_if_no_argument_may_forbid_it(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    starts: list[dict[str, str]],
+    arguments: list[str],
+    times: int,
+) -> None:
+    setting(monkeypatch, tmp_path, "always [madvise] never\n")
+    huge_pages.prepare_early(arguments)
     assert len(starts) == times
 
 
@@ -75,5 +100,5 @@ def test_a_size_that_the_user_gave_comes_last_and_so_counts() -> None:
 def test_a_system_without_the_setting_has_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(huge_pages, "SETTING", tmp_path / "missing")
+    monkeypatch.setattr(huge_pages, "SETTING", str(tmp_path / "missing"))
     assert huge_pages.system_setting() == "never"
