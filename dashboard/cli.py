@@ -27,11 +27,11 @@ HEADER_MAX = 16_384  # bytes
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the password that browsers must give; needed to listen on other addresses.",
+    help="File with the password that browsers must send; needed to listen on other addresses.",
 )
 @click.option(
     "--host", "hosts", multiple=True, metavar="NAME",
-    help="A name under which browsers reach the dashboard; repeatable.",
+    help="Host name that browsers use to reach the dashboard; repeatable.",
 )  # fmt: skip
 @click.option("--actions", is_flag=True, help="Allow changes: acknowledge, claim, trim, delete.")
 def dashboard(
@@ -45,7 +45,7 @@ def dashboard(
     """Show streams and groups in a browser.
 
     URL is redis://, rediss:// or unix://; by default redis://127.0.0.1:6455. Redis servers work,
-    too. The dashboard may do what the user of the URL may do.
+    too. The dashboard has the permissions of the user in the URL.
     """
     password = _password(password_file)
     if not _is_local(bind) and password is None:

@@ -43,7 +43,7 @@ class ServeCommand(click.Command):
     "file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Configuration file, as redis.conf.",
+    help="Configuration file in the format of redis.conf.",
 )
 @click.option(
     "--check",

@@ -27,7 +27,7 @@ from millstream.tools.server import Seconds, Server, ToolError, text, url_option
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def health(server: str | None, url: str, timeout_s: float, as_json: bool) -> None:
-    """Ask whether a server answers."""
+    """Check whether a server replies."""
     try:
         answer = _answer_of(server or url, timeout_s)
     except ToolError as problem:

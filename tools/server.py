@@ -49,7 +49,7 @@ url_option = click.option(
     default=DEFAULT_URL,
     show_default=True,
     metavar="URL",
-    help="Server: redis://, rediss:// or unix://; also from MILLSTREAM_URL. The password may come "
+    help="Server: redis://, rediss:// or unix://; also from MILLSTREAM_URL. The password can come "
     "from REDISCLI_AUTH.",
 )
 

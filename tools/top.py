@@ -36,7 +36,7 @@ ORDERS: dict[str, Callable[[Row], Any]] = {
 
 
 @click.command(
-    epilog="age: how long the oldest entry that the group has not acknowledged has waited. "
+    epilog="age: the age of the oldest entry that the group has not acknowledged. "
     "Without a terminal, the table is printed once."
 )
 @url_option
@@ -51,7 +51,7 @@ ORDERS: dict[str, Callable[[Row], Any]] = {
     default=2,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks; rates are computed over it.",
+    help="Time between refreshes, over which rates are computed.",
 )
 @click.option("--match", "pattern", default="*", metavar="GLOB", help="Only keys that match.")
 @click.option(
@@ -60,7 +60,7 @@ ORDERS: dict[str, Callable[[Row], Any]] = {
     default=1000,
     show_default=True,
     metavar="N",
-    help="Look at no more than N streams.",
+    help="Examine at most N streams.",
 )
 @click.option("--once", is_flag=True, help="Print one table, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and stop.")

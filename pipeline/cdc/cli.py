@@ -82,7 +82,7 @@ def _fail_without(library: str) -> NoReturn:
 )
 @click.pass_context
 def cdc(ctx: click.Context, file: str | None) -> None:
-    """Bring the changes of PostgreSQL databases to another one.
+    """Copy changes from PostgreSQL databases to another one.
 
     The guide is docs/cdc.md.
     """
@@ -128,7 +128,7 @@ def run(call: Call, source: tuple[str, ...]) -> None:
 @cdc.command()
 @click.pass_obj
 def check(call: Call) -> None:
-    """Test sources, millstream and destination, and change nothing."""
+    """Test the sources, millstream and the destination, and change nothing."""
     config = call.config()
 
     def work() -> int:
@@ -151,7 +151,7 @@ def check(call: Call) -> None:
 def resync(call: Call, source: str, table: str | None, everything: bool) -> None:
     """Copy a table again, or everything.
 
-    The request is recorded in millstream, and run carries it out: at once if it is running,
+    The request is recorded in millstream, and run carries it out: immediately if it is running,
     otherwise when it is started.
     """
     if (table is None) != everything:
@@ -176,7 +176,7 @@ def resync(call: Call, source: str, table: str | None, everything: bool) -> None
 @click.option("--master", metavar="M", help="Spark's master.  [default: master in the file]")
 @click.pass_obj
 def apply_(call: Call, once: bool, master: str | None) -> None:
-    """Apply what is in millstream to the destination until it is stopped."""
+    """Apply the changes in millstream to the destination until it is stopped."""
     config = call.config()
     needed("pyspark")
 

@@ -91,16 +91,16 @@ def _as_json(value: object) -> str:
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--repair", "mend", is_flag=True, help="Save what can be read, and keep the replaced files."
+    "--repair", "mend", is_flag=True, help="Recover what can be read, and keep the replaced files."
 )
 @click.option(
     "--no-load",
     is_flag=True,
-    help="Only read the files; do not load all data, which needs as much memory as a server.",
+    help="Only read the files; do not load the data, which takes as much memory as a server.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def check(directory: Path, mend: bool, no_load: bool, as_json: bool) -> None:
-    """Verify every byte of a data directory; say what a repair would lose.
+    """Verify every byte of a data directory, and report what a repair would lose.
 
     Nothing is changed without --repair. No server may be using the directory.
     """

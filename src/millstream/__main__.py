@@ -37,7 +37,7 @@ COMMANDS = {
     "tail": Entry(
         "millstream.tools.tail:tail", "Follow a stream: print its entries as they arrive.", "tools"
     ),
-    "health": Entry("millstream.tools.health:health", "Ask whether a server answers.", "tools"),
+    "health": Entry("millstream.tools.health:health", "Check whether a server replies.", "tools"),
     "dashboard": Entry(
         "millstream.dashboard.cli:dashboard", "Show streams and groups in a browser.", "dashboard"
     ),
@@ -46,7 +46,7 @@ COMMANDS = {
     ),
     "cdc": Entry(
         "millstream.pipeline.cdc.cli:cdc",
-        "Bring the changes of PostgreSQL databases to another one.",
+        "Copy changes from PostgreSQL databases to another one.",
         "cdc",
     ),
     "completion": Entry(
@@ -112,7 +112,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-v", "--version", prog_name="millstream")
 def main() -> None:
-    """A stream server that speaks the protocol of Redis."""
+    """A stream server that speaks the Redis protocol."""
 
 
 if __name__ == "__main__":
