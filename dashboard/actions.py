@@ -86,12 +86,14 @@ class Actions:
     async def handle(self, request: Request) -> Response:
         path = request.url.path
         if not self._board.has_actions:
-            raise HTTPException(403, "this dashboard only reads; --actions allows changes")
+            raise HTTPException(
+                403, "this dashboard is read-only; start it with --actions to allow changes"
+            )
         values = query(request)
         db, key = stream_key_of(values)
         found = await self._board.sampler.streams([(db, key)])
         if not found:
-            raise HTTPException(404, "there is no such stream, or it may not be read")
+            raise HTTPException(404, "there is no such stream, or you may not read it")
         name = values.get("name", b"")
         group = find_group(found[0], name) if path.startswith("/group/") else None
         if request.method == "POST":
@@ -109,7 +111,7 @@ class Actions:
                 raise HTTPException(413, "the form is too long")
         values = form_values(body)
         if not self._board.tokens.allows(request, values.get("token")):
-            raise HTTPException(403, "this form does not come from this dashboard, or is too old")
+            raise HTTPException(403, "this form is not from this dashboard, or has expired")
         path = request.url.path
         done = await self._run[path](stream, name, values)
         stream_query = f"db={stream.db}&key={shown.in_url(stream.key)}"
@@ -132,7 +134,7 @@ class Actions:
     async def _acknowledge(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
         ids = await self._pending(stream, name, values)
         if not ids:
-            return "No entry was pending for so long."
+            return "No entry has been pending that long."
         count = await self._link.call("XACK", stream.key, name, *ids, db=stream.db)
         return f"{count} entries were acknowledged."
 
@@ -142,7 +144,7 @@ class Actions:
             raise HTTPException(400, "the consumer needs a name")
         ids = await self._pending(stream, name, values)
         if not ids:
-            return "No entry was pending for so long."
+            return "No entry has been pending that long."
         words: list[Word] = ["XCLAIM", stream.key, name, consumer, _number(values) * 1000, *ids]
         claimed = await self._link.call(*words, "JUSTID", db=stream.db)
         return f"{len(claimed)} entries were claimed."

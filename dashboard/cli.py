@@ -61,7 +61,7 @@ def dashboard(
             password=password,
         )
     except ValueError as problem:
-        raise click.ClickException(f"the URL is not understood: {problem}") from None
+        raise click.ClickException(f"the URL is invalid: {problem}") from None
     click.echo(f"The dashboard is at http://{bind}:{port}/", err=True)
     uvicorn.run(
         app, host=bind, port=port, log_level="warning", access_log=False, server_header=False,

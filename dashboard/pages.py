@@ -109,7 +109,7 @@ class Pages:
     async def _stream(self, db: int, key: bytes) -> Stream:
         found = await self._sampler.streams([(db, key)])
         if not found:
-            raise HTTPException(404, "there is no such stream, or it may not be read")
+            raise HTTPException(404, "there is no such stream, or you may not read it")
         return found[0]
 
     async def _entries(

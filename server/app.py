@@ -438,4 +438,4 @@ class Server:
         except StartError as problem:
             LOGGER.error("SIGHUP: %s; nothing was changed", problem)
             return
-        LOGGER.info("SIGHUP: the log file and the certificates are in use as they are now")
+        LOGGER.info("SIGHUP: the log file was reopened and the certificates were reread")

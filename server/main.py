@@ -67,7 +67,7 @@ def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False
     except DamageError as problem:
         from millstream.server.repair.cli_hint import advised
 
-        return _refuse(f"{problem}, or see what can be saved: {advised('check', config.dir)}")
+        return _refuse(f"{problem}, or see what can be recovered: {advised('check', config.dir)}")
     except (StartError, DataError) as problem:
         return _refuse(str(problem))
     except OSError as problem:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 LOADING_TURN_S = 0.005
 
 PROMISES = {
-    "always": "a reply leaves once the journal is on disk, a crash loses nothing acknowledged",
-    "everysec": "the journal goes to disk once a second, a crash of the machine loses about that",
-    "no": "the operating system decides when the journal goes to disk",
+    "always": "replies are sent when the journal is on disk; a crash loses no acknowledged write",
+    "everysec": "the journal is synced once a second; a crash of the machine loses about a second",
+    "no": "the operating system decides when the journal is synced",
 }
 
 

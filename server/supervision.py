@@ -30,9 +30,7 @@ class Supervision:
         if mode == "no" or (mode == "auto" and not address):
             return
         if not address.startswith(("/", "@")):
-            LOGGER.warning(
-                "supervised %s: there is no NOTIFY_SOCKET, systemd is not notified", mode
-            )
+            LOGGER.warning("supervised %s: NOTIFY_SOCKET is not set; systemd is not notified", mode)
             return
         if address.startswith("@"):  # an abstract socket
             address = "\0" + address[1:]

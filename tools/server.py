@@ -75,7 +75,7 @@ class Server:
             self.db = int(pool.connection_kwargs.get("db") or 0)
             self.names_db = bool(pool.connection_kwargs.get("db") is not None)
         except (ValueError, TypeError) as problem:
-            raise ToolError(f"the URL {self.name} is not understood: {problem}") from None
+            raise ToolError(f"the URL {self.name} is invalid: {problem}") from None
         try:
             self._connection.connect()
         except (redis.RedisError, OSError) as problem:

@@ -122,7 +122,7 @@ class Opening:
         names = set(self.found)
         if not names & token.names():
             shown = ", ".join(repr(name) for name in self.listed)
-            raise InvalidStream(f"the token is of other shards; it has no place of {shown}")
+            raise InvalidStream(f"the token is for other shards; it has no position for {shown}")
         self.lineage.done |= token.done
         self.lineage.before |= token.early
         for name in sorted(names - self.lineage.done.keys()):

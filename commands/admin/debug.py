@@ -202,28 +202,29 @@ def _nothing(ctx: Context, words: Words) -> object:
 # name -> (fewest words, most words or None, what to do, usage, what it does)
 Row = tuple[int, int | None, Handler, str, str]
 SUBCOMMANDS: dict[bytes, Row] = {
-    b"DIGEST": (0, 0, _digest, "", "A figure that tells whether two datasets are the same."),
+    b"DIGEST": (0, 0, _digest, "", "Returns a digest that shows whether two datasets are equal."),
     b"DIGEST-VALUE": (0, None, _digest_value, "<key> [<key> ...]", "The same for single values."),
-    b"ERROR": (1, 1, _error, "<string>", "Answers an error with <string> as its message."),
+    b"ERROR": (1, 1, _error, "<string>", "Returns an error with <string> as its message."),
     b"LOADAOF": (0, None, _loadaof, "", "Syncs the journal, empties the server and loads it."),
     b"LOG": (1, 1, _log, "<message>", "Writes <message> to the server's log."),
     b"OBJECT": (1, 2, _object, "<key>", "Low level info about a key and its value."),
     b"POPULATE": (
         1, 3, _populate, "<count> [<prefix>] [<size>]",
-        "Makes <count> strings named key:<number> where there is no such key.",
+        "Creates <count> strings named key:<number>, except where such a key exists.",
     ),
-    b"PROTOCOL": (1, 1, _protocol, "<type>", "Answers a value of that type."),
+    b"PROTOCOL": (1, 1, _protocol, "<type>", "Returns a value of that type."),
     b"RELOAD": (
         0, None, _reload, "[MERGE] [NOFLUSH] [NOSAVE]",
-        "Saves a snapshot, empties the server and loads it. NOSAVE: loads what the disk has. "
-        "NOFLUSH MERGE: what is loaded is put over what is there.",
+        "Saves a snapshot, empties the server and loads it. NOSAVE: loads the data on disk. "
+        "NOFLUSH MERGE: merges the loaded data into the current data.",
     ),
     b"SET-ACTIVE-EXPIRE": (
-        1, 1, _set_active_expire, "<0|1>", "Whether expired keys go without being looked at.",
+        1, 1, _set_active_expire, "<0|1>",
+        "Whether expired keys are removed without being accessed.",
     ),
-    b"SLEEP": (1, 1, _sleep, "<seconds>", "Stops the whole server for so long."),
+    b"SLEEP": (1, 1, _sleep, "<seconds>", "Blocks the whole server for this long."),
     b"STRINGMATCH-LEN": (
-        2, 2, _stringmatch, "<length> <pattern>", "Matches a pattern against this many letters a.",
+        2, 2, _stringmatch, "<length> <pattern>", "Matches a pattern against <length> letters a.",
     ),
 }  # fmt: skip
 NOTHING_TO_DO = (
@@ -237,7 +238,7 @@ def _help() -> list[Simple]:
     for name, (_, _, _, usage, meaning) in sorted(SUBCOMMANDS.items()):
         lines += [f"{name.decode()} {usage}".rstrip(), f"    {meaning}"]
     for name in NOTHING_TO_DO:
-        lines += [name.decode(), "    Accepted; there is nothing here that it could change."]
+        lines += [name.decode(), "    Accepted, but has no effect here."]
     lines += ["HELP", "    Prints this help."]
     return [Simple(line.encode()) for line in lines]
 
@@ -245,7 +246,7 @@ def _help() -> list[Simple]:
 @command(
     "DEBUG subcommand [argument ...]",
     "admin noscript loading stale protected",
-    complexity="O(1), but for those that go over all keys",
+    complexity="O(1), except for subcommands that process all keys",
 )
 def debug(ctx: Context, args: Args) -> object:
     """A container for debugging commands.

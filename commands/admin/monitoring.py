@@ -39,9 +39,9 @@ slowlog_command = Container(
 def slowlog_get(ctx: Context, args: Args) -> object:
     """Returns the slow log's entries.
 
-    The newest `count` entries (10; -1 for all), newest first, each as [number, Unix time in
-    seconds, microseconds, words, client's address, client's name]. A request is cut after 32 words,
-    and a word after 128 bytes. Passwords are not shown.
+    The latest `count` entries (10 by default; -1 for all), newest first, each as [number, Unix time
+    in seconds, microseconds, arguments, client's address, client's name]. A request is cut after 32
+    arguments, and an argument after 128 bytes. Passwords are not shown.
     """
     count = SLOWLOG_COUNT
     if args.remaining > 1:
@@ -122,8 +122,7 @@ GRAPH_ROWS = 4
 def latency_graph(ctx: Context, args: Args) -> object:
     """Returns a latency graph for an event.
 
-    A graph as text: one column per second, the newest at the right, with the age below each
-    column.
+    A graph as text: one column per second, the newest on the right, with the age below each column.
     """
     event = shown(args.take())
     samples = ctx.server.latency.history(event)
@@ -164,13 +163,13 @@ def age_text(seconds: int) -> str:
 
 MONITORING_OFF = (
     "Latency monitoring is disabled in this server. CONFIG SET latency-monitor-threshold "
-    "<milliseconds> enables it: every command that takes as long is noted from then on.\n"
+    "<milliseconds> enables it: every command that takes at least that long is then recorded.\n"
 )
 ADVICE = {
-    "command": "SLOWLOG GET shows which commands they were (slowlog-log-slower-than says from when "
-    "on). Long ranges, KEYS, FLUSHALL of many keys and DEBUG take the longest.",
+    "command": "SLOWLOG GET shows these commands (slowlog-log-slower-than sets the limit). "
+    "Long ranges, KEYS, FLUSHALL of many keys and DEBUG take the longest.",
     "fast-command": "These commands are quick: check whether the machine is busy with "
-    "something else, or swaps.",
+    "something else, or is swapping.",
 }
 
 
@@ -180,7 +179,7 @@ ADVICE = {
 def latency_doctor(ctx: Context, args: Args) -> object:
     """Returns a human-readable latency analysis report.
 
-    A report on the samples, as text."""
+    A text report on the samples."""
     monitor = ctx.server.latency
     if not monitor.threshold_ms and not monitor.latest():
         return Verbatim(MONITORING_OFF.encode())
@@ -192,7 +191,7 @@ def latency_doctor(ctx: Context, args: Args) -> object:
             f"{event}: {len(figures)} latency spikes (average {mean_ms} ms, worst "
             f"{greatest_ms} ms). {ADVICE.get(event, '')}\n"
         )
-    text = "".join(parts) or "No latency spike was noted so far.\n"
+    text = "".join(parts) or "No latency spike has been recorded so far.\n"
     return Verbatim(text.encode())
 
 
@@ -207,7 +206,7 @@ def latency_histogram(ctx: Context, args: Args) -> object:
 
     A map from command (a subcommand as `container|sub`) to its `calls` and `histogram_usec`: the
     number of calls that took at most that many microseconds, at powers of two. Commands that were
-    not called are left out. Equal commands of one pipeline share their time.
+    not called are left out. Consecutive calls of one command in a pipeline share their total time.
     """
     counts = ctx.server.latency_counts()
     wanted = [word.lower().decode("utf-8", "replace") for word in args.rest()]

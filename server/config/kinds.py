@@ -100,7 +100,7 @@ def one_of(*choices: str) -> Kind:
             raise ValueError(
                 f"argument(s) must be one of the following: {', '.join(choices)}"
                 if len(choices) > 1
-                else f"the only value here is {choices[0]}"
+                else f"the only supported value is {choices[0]}"
             )
         return text.lower()
 
@@ -113,7 +113,7 @@ def _parse_foreground(text: str, current: object) -> str:
             "the server stays in the foreground; let systemd run it (deploy/millstream.service)"
         )
     if text.lower() != "no":
-        raise ValueError("the only value here is no")
+        raise ValueError("the only supported value is no")
     return "no"
 
 
@@ -179,7 +179,7 @@ def only(value: int) -> Kind:
 
     def parse(text: str, current: object) -> int:
         if parse_size(text) != value:
-            raise ValueError(f"the only value here is {value}")
+            raise ValueError(f"the only supported value is {value}")
         return value
 
     return Kind(parse, str, str(value))

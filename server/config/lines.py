@@ -52,7 +52,7 @@ def _lines_of(path: Path, included_by: str = "") -> Iterator[Line]:
         raise StartError(f"{included_by}cannot read {path}: {problem.strerror}") from None
     except UnicodeDecodeError as problem:
         number = data[: problem.start].count(b"\n") + 1
-        raise StartError(f"{path}, line {number}: this is not a text in UTF-8") from None
+        raise StartError(f"{path}, line {number}: this is not UTF-8 text") from None
     for number, line in enumerate(data.split(b"\n"), start=1):
         where = f"{path}, line {number}"
         if line.strip() and not line.strip().startswith(b"#"):

@@ -100,7 +100,7 @@ def configured_users(config: Config, users: Users) -> list[User]:
         return users_of_lines(config.user_lines, users)
     if config.user_lines:
         raise StartError(
-            f"{config.user_lines[0].where}: users may be in the aclfile or in lines `user`, not "
+            f"{config.user_lines[0].where}: define users in the aclfile or in `user` lines, not "
             "in both"
         )
     try:

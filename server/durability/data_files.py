@@ -70,7 +70,7 @@ class DataFiles:
         yield from remove_leftovers(self.disk, self.manifest, report.removed)
         if report.removed:
             report.notes.append(
-                "removed files that do not count, unfinished or replaced:"
+                "removed files that are not in use, unfinished or replaced:"
                 f" {', '.join(report.removed)}"
             )
 

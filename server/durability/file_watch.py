@@ -60,9 +60,9 @@ class FileWatch:
             lost = None
         if lost is not None and self._refusal.lost is None:
             log.error(
-                "%s in the data directory %s is gone, or the directory is another one than at the"
-                " start: writes are refused, the next start would not find them; restore what is"
-                " missing, or make the directory and write all data again with BGREWRITEAOF",
+                "%s in the data directory %s is gone, or the directory was replaced: writes are"
+                " refused, because the next start would not find them; restore what is missing, or"
+                " create the directory and write all data again with BGREWRITEAOF",
                 lost,
                 self._files.disk.directory,
             )

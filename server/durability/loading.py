@@ -215,6 +215,6 @@ class Loader:
 
 def _not_restored(reader: SnapshotReader, key: bytes | None, error: Exception) -> DataError:
     return DataError(
-        f"{reader.name}: the key {key!r} cannot be restored ({error}) though its checksum fits:"
-        " another version may have written it; nothing was changed"
+        f"{reader.name}: the key {key!r} cannot be restored ({error}) although its"
+        " checksum is correct: another version may have written it; nothing was changed"
     )

@@ -117,7 +117,7 @@ class Persistence(Commits):
         elif error is not None and self.refusal.space is None:
             wanted_bytes = self._config.journal_reserve_size
             log.error(
-                "%s: not even %d bytes of journal-reserve-size %d could be reserved ahead: %s;"
+                "%s: not even %d bytes of journal-reserve-size %d could be reserved: %s;"
                 " writes are refused until they can",
                 journal.name,
                 min(wanted_bytes, RESERVE_LEAST),
@@ -280,8 +280,8 @@ class Persistence(Commits):
         self.snapshots.cancel()
         if not wanted:
             log.warning(
-                "appendonly is off: what is written from now on and is not in a snapshot is lost"
-                " with the process"
+                "appendonly is off: data written from now on is lost with the process unless a"
+                " snapshot has it"
             )
             self.snapshots.scheduled = None
             self._end_journal()

@@ -55,7 +55,7 @@ class UnsyncedFrames:
         if found is not None:
             log.warning(
                 "stopping: waiting for the disk for %.0f seconds: journal frames %d to %d are not"
-                " synced (%d in all, %d bytes are not written); a second signal gives them up",
+                " synced (%d in all, %d bytes are not written); a second signal abandons them",
                 waited_s,
                 *found,
                 found[1] - found[0] + 1,
@@ -64,7 +64,7 @@ class UnsyncedFrames:
         else:
             log.warning(
                 "stopping: waiting for the disk for %.0f seconds; a second signal ends the server"
-                " at once",
+                " immediately",
                 waited_s,
             )
 
@@ -76,7 +76,7 @@ class UnsyncedFrames:
         elif found is not None:
             log.error(
                 "stopped by a second signal: journal frames %d to %d are not on the disk (%d in"
-                " all); under appendfsync always no client was answered for them",
+                " all); under appendfsync always, no client has had a reply that shows them",
                 *found,
                 found[1] - found[0] + 1,
             )
@@ -91,7 +91,7 @@ class UnsyncedFrames:
             return
         log.error(
             "stopping with data that is not on the disk: journal frames %d to %d, since %s UTC (%d"
-            " in all); under appendfsync always no client was answered for them",
+            " in all); under appendfsync always, no client has had a reply that shows them",
             unsaved.first_seq,
             unsaved.last_seq,
             time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(unsaved.since_ms / 1000)),

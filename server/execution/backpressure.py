@@ -79,7 +79,7 @@ class Backpressure:
     def _reason(self) -> str:
         if self.waiting_bytes > self.limit_bytes:
             return f"journal-queue-limit is {self.limit_bytes}"
-        return "the space reserved ahead of the journal is used up"
+        return "the space reserved for the journal is used up"
 
     def _warn(self) -> None:
         if self._now_s() - self._warned_s >= WARNED_EVERY_S:

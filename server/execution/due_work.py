@@ -101,7 +101,7 @@ class DueWork:
             try:
                 action()
             except Exception:
-                LOGGER.exception("what was due now failed")
+                LOGGER.exception("automatic work that was due has failed")
         self.expired_count += self._keyspace.expire_due(EXPIRED_MAX)
         self._trim()
         executor.serve_ready()

@@ -49,7 +49,7 @@ class Metrics:
         self._sockets = bind_sockets(self._server.config.metrics_bind, self.port, "metrics-port")
 
     async def listen(self) -> None:
-        """Accept connections from now on. StartError if another program listens there."""
+        """Accept connections from now on. StartError if another program is listening there."""
         loop = self._server.loop
         for bound in self._sockets:
             start_listening(bound, BACKLOG, "metrics-port")

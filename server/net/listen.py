@@ -73,14 +73,14 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "the file exists and is no socket")
+        raise FileExistsError(errno.EEXIST, "the file exists and is not a socket")
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise OSError(errno.EADDRINUSE, "another program listens there")
+    raise OSError(errno.EADDRINUSE, "another program is listening there")
 
 
 def start_listening(bound: socket.socket, backlog: int, directive: str) -> None:

@@ -206,7 +206,7 @@ def _load_authorities(context: ssl.SSLContext, config: Config) -> None:
         _readable("tls-ca-cert-file", file)
         _check_certificates("tls-ca-cert-file", file)
     if folder and not Path(folder).is_dir():
-        raise StartError(f"tls-ca-cert-dir: {folder} is no folder")
+        raise StartError(f"tls-ca-cert-dir: {folder} is not a folder")
     if file or folder:
         context.load_verify_locations(file or None, folder or None)
 
@@ -227,7 +227,7 @@ def _tried_out(context: ssl.SSLContext, config: Config) -> int:
         raise StartError(f"tls-cert-file: {certificate}: {problem.verify_message}") from None
     except ssl.SSLError as problem:
         raise StartError(
-            "tls-protocols, tls-ciphers and the certificate do not fit: no handshake succeeds "
+            "tls-protocols, tls-ciphers and the certificate do not match: no handshake succeeds "
             f"({problem.reason})"
         ) from None
     found = client.getpeercert()

@@ -115,7 +115,7 @@ class Checker:
             report.hopeless = f"the directory has a {NAME} but no file of a server"
             return
         named = ", ".join(report.manifest.files)
-        report.notes.append(f"from the files themselves it follows that {named} count")
+        report.notes.append(f"the files themselves show that {named} are in use")
 
     def _check_unnamed(self) -> None:
         """Check files that a start would not remove, because the manifest is older than they are. A
@@ -137,7 +137,7 @@ class Checker:
             self._take_in(own, wider)
             own = []
         for one in own:
-            self._unnamed(one, f"this file: it {one.holds}, which do not go on after the rest")
+            self._unnamed(one, f"this file: it {one.holds}, which do not continue after the rest")
         for one in foreign:
             self._unnamed(one, "no data of this directory")
 
@@ -145,7 +145,7 @@ class Checker:
         self.report.manifest = wider
         self.report.files[0].state = "damaged"
         for one in found:
-            reason = f"does not name {one.name}, which {one.holds} and goes on after the rest"
+            reason = f"does not name {one.name}, which {one.holds} and continues after the rest"
             self.report.files[0].places.append(Place(None, reason))
 
     def _unnamed(self, one: Leftover, loses: str) -> None:
@@ -209,7 +209,7 @@ class Checker:
         damage = DamageError(name, None, f"is missing although {NAME} names it")
         file = FileReport(name)
         file.wrong(damage)
-        file.loses.append("all that was in it, which is unknown")
+        file.loses.append("all of its contents, which are unknown")
         self.report.files.append(file)
         self.report.worsen(Verdict.DAMAGED)
         if hopeless is not None:
@@ -237,7 +237,7 @@ class Checker:
             except DamageError as damage:
                 file.wrong(damage)
                 self.report.worsen(Verdict.DAMAGED)
-                self.report.hopeless = f"nothing in {name} tells any more what is where in it"
+                self.report.hopeless = f"nothing in {name} shows any longer where its contents are"
                 return None
             self._check_keys(file, opened)
         self._advance(file.size_bytes)
@@ -256,7 +256,7 @@ class Checker:
                         before + opened.reader.summary.chunks[chunk].offset, self._total_bytes
                     )
         if recovery.lost_keys:
-            file.loses.append(f"{counted(recovery.lost_keys, 'key')}; which cannot be told")
+            file.loses.append(f"{counted(recovery.lost_keys, 'key')}; it is unknown which")
         file.loses += recovery.lost
         for damage in recovery.damage:
             file.wrong(damage)
@@ -336,7 +336,7 @@ class Checker:
         report.places.append(
             Place(
                 torn.offset,
-                f"an unfinished write of {torn.torn_bytes} bytes, as a crash leaves it: a start"
+                f"an unfinished write of {torn.torn_bytes} bytes, left by a crash: the next start"
                 " cuts it off",
             )
         )

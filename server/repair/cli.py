@@ -39,9 +39,9 @@ _VERDICTS = {
 _HINTS = {
     "unread": "it is unknown which of its frames count",
     "unjudged": "it is unknown whether it counts",
-    "unfinished": "left by a crash; a start removes it",
-    "unnamed": "counts for nothing",
-    "kept": "what a repair replaced or a rewind cut off; may be removed",
+    "unfinished": "left by a crash; the next start removes it",
+    "unnamed": "not in use",
+    "kept": "replaced by a repair or cut off by a rewind; may be removed",
     "foreign": "not a file of the server; not touched",
 }
 _WIDE = 10_000  # columns if the output is not a terminal, so that nothing is cut off
@@ -157,7 +157,7 @@ def _print_report(report: Report, done: list[str] | None, *, tried: bool) -> Non
     if report.hopeless:
         click.echo(f"cannot be repaired: {report.hopeless}; restore the directory from a copy")
     elif report.verdict is Verdict.DAMAGED and not tried:
-        click.echo(f"{advised('check', '--repair', report.directory)} saves the rest")
+        click.echo(f"{advised('check', '--repair', report.directory)} recovers the rest")
     for sentence in done or ():
         click.echo(f"repaired: {sentence}")
     verdict = "repaired" if done is not None else _VERDICTS[report.verdict]

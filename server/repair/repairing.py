@@ -86,7 +86,7 @@ class _Repair:
         self._try_out(manifest)
         self._lay_down(manifest)
         self._publish(manifest)
-        self._done.append(f"{NAME} is written again: {', '.join(manifest.files) or 'no file'}")
+        self._done.append(f"{NAME} is rewritten: {', '.join(manifest.files) or 'no file'}")
         return self._done
 
     def publish_new(self, manifest: Manifest) -> list[str]:
@@ -180,7 +180,9 @@ class _Repair:
             self._disk.sync_directory()
         except OSError as problem:
             reason = problem.strerror or problem
-            self._done.append(f"what is replaced is still there ({reason}); a start removes it")
+            self._done.append(
+                f"replaced files could not be removed ({reason}); a start removes them"
+            )
 
     def _discard(self, made: Manifest) -> None:
         names = self._disk.names()
@@ -237,7 +239,7 @@ class Salvage:
     def skipped_words(self) -> list[str]:
         """Describes the effects that were left out because they change lost data."""
         return [
-            f"{counted(count, 'effect')} on {named(db, key)} left out: what it changes is lost"
+            f"{counted(count, 'effect')} on {named(db, key)} skipped: the data it changes is lost"
             for (db, key), count in self._skipped.most_common(_SKIPPED_SHOWN)
         ]
 

@@ -47,7 +47,7 @@ class FrameApplier:
     def add(self, record: Record) -> None:
         """A frame has arrived. LinkError when it is not the one that was due."""
         if record.number != self.due_seq:
-            raise LinkError(f"frame {record.number} where {self.due_seq} was due")
+            raise LinkError(f"received frame {record.number}, expected {self.due_seq}")
         self.due_seq += 1
         self._pending.append(record)
         self._pending_bytes += record.size

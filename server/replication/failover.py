@@ -64,7 +64,7 @@ class Failover:
         node.executor.pauses.pause_writes(_PAUSE)
         if timeout_ms:
             node.loop.call_later(timeout_ms / 1000, self._time_out, self._attempt)
-        log.warning("a failover begins: writes are put off until a replica has all frames")
+        log.warning("a failover begins: writes are held back until a replica has all frames")
         node.loop.call_soon(self.check_acknowledged)  # after the requests of this tick
 
     def _check(self, target: tuple[str, int]) -> None:
@@ -103,7 +103,7 @@ class Failover:
     def check_candidates(self) -> None:
         """Once a second: without a replica there is nothing to wait for."""
         if self.state == WAITING and not self._is_forced and not self._candidates():
-            self.give_up("the replica is not online any more")
+            self.give_up("the replica is no longer online")
 
     def _proceed(self, feed: Feed) -> None:
         log.warning("the replica %s has all frames: it becomes the primary", feed.address)
@@ -137,7 +137,7 @@ class Failover:
 
     def give_up(self, reason: str) -> None:
         """This server is the primary as before."""
-        log.warning("the failover is given up: %s", reason)
+        log.warning("the failover is abandoned: %s", reason)
         was_replica = self.state == IN_PROGRESS
         self._end()
         if was_replica:

@@ -153,7 +153,7 @@ class Feeds:
         now_ms = self._steady_ms()
         for feed in self:
             if feed.is_online and now_ms - feed.acked_ms > self._config.repl_timeout * 1000:
-                feed.drop(f"nothing was heard from it for {self._config.repl_timeout} seconds")
+                feed.drop(f"no data was received from it for {self._config.repl_timeout} seconds")
             elif feed.state == "wait_bgsave":
                 feed.send(b"\r\n")
             elif feed.client.paused:

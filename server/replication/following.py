@@ -103,7 +103,7 @@ class Following:
             if self._wait_s <= 0:
                 self.connect()
         elif now_ms - self.heard_ms > self._node.config.repl_timeout * 1000:
-            reason = f"nothing was heard for {self._node.config.repl_timeout} seconds"
+            reason = f"no data was received for {self._node.config.repl_timeout} seconds"
             self._note_connection_error(reason)
             self._drop(reason)
         elif self.is_connected:
@@ -307,14 +307,14 @@ class Following:
         if knows_it and full.common_seq < 0 and full.frame_bytes < frames.frame_bytes:
             self._wait_s = _RETRY_MAX_S
             log.error(
-                "the primary %s:%d has other data than before, and less: %d bytes of frames,"
-                " there are %d here. Nothing is replaced; if this is wanted, send REPLICAOF %s %d"
-                " again",
+                "the primary %s:%d has different data than before, and less: %d bytes of frames,"
+                " there are %d here. Nothing is replaced; to replace it anyway, send REPLICAOF %s"
+                " %d again",
                 self.host, self.port, full.frame_bytes, frames.frame_bytes, self.host, self.port,
             )  # fmt: skip
             self._role.kept_data += 1
-            self._role.last_error = "the primary has other data than before, and less"
-            self._drop("it would replace the data here by less")
+            self._role.last_error = "the primary has different data than before, and less"
+            self._drop("it would replace the data here with less")
             return
         self.state = "sync"
         self.history = full.history

@@ -162,7 +162,7 @@ class Link:
         self._ended = True
         text = text.removeprefix("-")
         if self._asked == "REPLCONF" and "REPLCONF" in text:
-            text = f"the primary is no millstream server of this kind ({text})"
+            text = f"the primary is not a compatible millstream server ({text})"
         return Refused(text, text.startswith(_TEMPORARY))
 
     def _position(self, text: str) -> Event | None:
@@ -187,7 +187,7 @@ class Link:
         if text.startswith("-"):
             return self._refused(text)
         raise LinkError(
-            f"{text[:80]!r} as the answer to PSYNC: the primary is no millstream server"
+            f"{text[:80]!r} as the answer to PSYNC: the primary is not a millstream server"
         )
 
 

@@ -54,7 +54,7 @@ class Resync:
         """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
         said = self._introductions.get(client.id)
         if client.feed is not None:
-            raise CommandError("ERR this connection is the link of a replica already")
+            raise CommandError("ERR this connection is already the link of a replica")
         if said is None or not said.is_known:
             raise CommandError(why_unsuitable(said))
         if is_failover:
@@ -83,7 +83,7 @@ class Resync:
                 "ERR this server has appendonly off: it needs a journal to feed replicas"
             )
         if not node.persistence.attached or node.persistence.writable_error() is not None:
-            raise CommandError("NOMASTERLINK the journal of this server does not work at present")
+            raise CommandError("NOMASTERLINK the journal of this server is not working")
         databases = len(node.keyspace.databases)
         if said.databases < databases:
             raise CommandError(

@@ -136,7 +136,7 @@ class Replication:
     def forget_histories(self) -> None:
         """The data has changed without a frame: no number identifies it any more."""
         self.node.keyspace.histories = ()
-        self.feeds.drop_all("the data here has changed in a way that no frame describes")
+        self.feeds.drop_all("the data here has changed without a frame that describes it")
         if self.following is None:
             self._begin_history()
         else:

@@ -58,7 +58,7 @@ def _back_length(size_bytes: int) -> bytes:
 def _check_header(listpack: bytes) -> int:
     """The number of elements that the header of a listpack states."""
     if len(listpack) <= HEADER_BYTES or listpack[-1:] != END:
-        raise PayloadError("a node is no listpack")
+        raise PayloadError("a node is not a listpack")
     size_bytes, elements = struct.unpack_from("<IH", listpack)
     if size_bytes != len(listpack):
         raise PayloadError("the length of a node differs from the length in its header")
@@ -212,7 +212,7 @@ def _append(
         # A limit of one entry begins a new node; no limit continues the node.
         stream.append_entry(*entry_id, words, 1 if node_bytes else 0, 0)
     except ValueError as error:
-        raise PayloadError("the IDs of entries do not rise") from error
+        raise PayloadError("the IDs of entries do not increase") from error
 
 
 # ---------------------------------------------------------------- writing

@@ -56,7 +56,7 @@ class PendingReader:
                 yield
             entry_id = self._reader.take(ID_BYTES)
             if entry_id <= before:
-                raise PayloadError("the pending entries of a group do not rise")
+                raise PayloadError("the pending entries of a group do not increase")
             before = entry_id
             self._ids += entry_id
             self._records += self._record(*struct.unpack(">QQ", entry_id))

@@ -159,7 +159,7 @@ def _load_stream(
     yield from _load_nodes(reader, stream)
     length, last_id = reader.length(), reader.id()
     if length != stream.length or last_id < stream.last_id:
-        raise PayloadError("a stream's length or last id does not fit its entries")
+        raise PayloadError("a stream's length or last id does not match its entries")
     stream.entries_added = length
     if kind >= STREAM_2:
         reader.id()  # the first entry's ID, which is known

@@ -90,11 +90,11 @@ def _open_without_footer(
     )
     made = Summary(header, 0, 0, tuple(parts.chunks), sections, (), {})
     lost = [
-        f"keys whose index was at offset {offset}, how many cannot be told"
+        f"keys whose index was at offset {offset}, their number is unknown"
         for offset in parts.lost_copies
     ]
     if not whole:
-        lost.append(f"keys after offset {parts.end}, if there were any: how many cannot be told")
+        lost.append(f"keys after offset {parts.end}, if there were any: their number is unknown")
     return Opened(SnapshotReader(file, made), [damage], totals_are_known=False, lost=lost)
 
 

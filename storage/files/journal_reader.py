@@ -68,7 +68,7 @@ class JournalReader:
                     if seq > due and index and offset == start:
                         self._judge(index, 0, _gap(due, seq), missing=True)
                         return
-                    raise damage_at(file, at, f"frame {seq} is there where {due} was due")
+                    raise damage_at(file, at, f"found frame {seq}, expected {due}")
                 yield file, at, payload
                 self.next_seq = due = seq + 1
                 offset = at + head_size + len(payload)
@@ -84,7 +84,7 @@ class JournalReader:
         if first_seq == 0:  # the first frame has the number
             return head.format
         if first_seq < self.next_seq or (first_seq > self.next_seq and index == 0):
-            raise damage_at(file, 16, f"it starts with frame {first_seq}, {self.next_seq} was due")
+            raise damage_at(file, 16, f"it starts with frame {first_seq}, not {self.next_seq}")
         if first_seq > self.next_seq:
             self._judge(index, 0, _gap(self.next_seq, first_seq), missing=True)
             return None

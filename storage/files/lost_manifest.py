@@ -35,8 +35,8 @@ def guess_manifest(disk: Disk, without: Set[str] = frozenset()) -> Manifest:
         elif last >= due:
             if first != due:
                 raise DataError(
-                    f"{name} begins with frame {first} where {due} was due: which files belong"
-                    " together cannot be told from them"
+                    f"{name} begins with frame {first}, not {due}: it is unknown which files belong"
+                    " together"
                 )
             journals.append(name)
             due = last + 1

@@ -150,7 +150,7 @@ class RecoveryReader(Generic[B]):
             raise self._damaged_piece(piece, "a piece holds no block")
         for block in blocks:
             if last is not None and block.first_id <= last:
-                raise self._damaged_piece(piece, "ids do not rise from block to block")
+                raise self._damaged_piece(piece, "ids do not increase from block to block")
             last = block.last_id
         return blocks
 

@@ -161,7 +161,7 @@ class SnapshotEnds:
 
     def _check_crc(self, offset: int, data: Bytes, place: Place, seed: int) -> None:
         if crc32(data, seed) != place.crc:
-            raise self._damage(offset, "the checksum does not fit")
+            raise self._damage(offset, "the checksum does not match")
 
     def _unpack(self, offset: int, data: Bytes, place: Place, seed: int) -> bytes:
         self._check_crc(offset, data, place, seed)
@@ -327,7 +327,7 @@ class SnapshotReader(SnapshotEnds):
         chunk, offset, length, *crc = record.meta_place
         data = self._slice(chunk, offset, length)
         if crc and crc32(data) != crc[0]:
-            raise self._bad_piece(chunk, offset, "the checksum of a key's metadata does not fit")
+            raise self._bad_piece(chunk, offset, "the checksum of a key's metadata does not match")
         try:
             meta: dict[str, Any] = msgpack.unpackb(data)
         except ValueError as error:

@@ -116,7 +116,7 @@ def test_the_sql_of_setup_gives_the_least_privileges(
         shop.target = name + destination.info.dbname
         shop.configure({"eu": name + source.info.dbname}, TABLES)
         done = shop.call("check", code=1).stdout
-        assert f"{role} has no right to replicate: ALTER ROLE" in done
+        assert f"{role} does not have the REPLICATION attribute: ALTER ROLE" in done
         assert f"{role} may not read the table: GRANT" in done
         text = shop.call("setup", "--create-targets", "--print-sql").stdout
         at_source, at_destination = text.split("-- at the destination\n")

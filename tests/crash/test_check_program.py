@@ -79,14 +79,14 @@ def test_a_refused_start_names_the_command_that_repairs_and_it_does(killed: Serv
     damage_journal(killed)
     with pytest.raises(AssertionError, match="did not start"):
         killed.start()
-    (command,) = re.findall(r"see what can be saved: (.*)$", killed.log, re.MULTILINE)
+    (command,) = re.findall(r"see what can be recovered: (.*)$", killed.log, re.MULTILINE)
     code, said = typed(command)
     assert code == 1
     journal = data_directory.last_journal(killed.directory).name
     assert f"{journal} " in said
     assert "at offset" in said
     assert "a repair loses" in said
-    (command,) = re.findall(r"^(.*) saves the rest$", said, re.MULTILINE)
+    (command,) = re.findall(r"^(.*) recovers the rest$", said, re.MULTILINE)
     code, said = typed(command)
     assert code == 0, said
     killed.start()

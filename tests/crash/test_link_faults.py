@@ -92,7 +92,7 @@ def test_a_redis_as_primary(replicas: Replicas, tmp_path: Path) -> None:
     replica = replicas.start("b")
     fill(replica, 7, "other")
     replicas.follow("b", "a")
-    assert_is_refused(replicas, "the primary is no millstream server of this kind")
+    assert_is_refused(replicas, "the primary is not a compatible millstream server")
 
 
 def test_a_redis_as_replica(replicas: Replicas, tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_a_partition_without_an_error_at_either_end(replicas: Replicas) -> None:
         fill(primary, 5)
         wait_until(lambda: facts(primary)["connected_slaves"] == 0)
         wait_until(lambda: not is_up(replica))
-        assert "nothing was heard for 2 seconds" in replicas.servers["b"].log
-        assert "nothing was heard for 2 seconds" in str(facts(replica)["repl_last_error"])
-        assert "nothing was heard from it for 2 seconds" in replicas.servers["a"].log
+        assert "no data was received for 2 seconds" in replicas.servers["b"].log
+        assert "no data was received for 2 seconds" in str(facts(replica)["repl_last_error"])
+        assert "no data was received from it for 2 seconds" in replicas.servers["a"].log
         assert replica.xlen("s") == 5
         gate.requests.release()
         gate.replies.release()

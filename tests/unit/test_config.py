@@ -249,7 +249,7 @@ def test_a_command_line_gives_values_in_both_ways() -> None:
             "millstream.conf, line 1: daemonize: the server stays in the foreground; let systemd "
             "run it (deploy/millstream.service)",
         ),
-        ("daemonize perhaps", "millstream.conf, line 1: daemonize: the only value here is no"),
+        ("daemonize perhaps", "millstream.conf, line 1: daemonize: the only supported value is no"),
         ("xyzzy 1", "millstream.conf, line 1: unknown directive 'xyzzy'"),
         ('dir "x', "millstream.conf, line 1: unbalanced quotes"),
         (
@@ -271,7 +271,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "binary"
     file.write_bytes(b"port 1\n\n# \xff\xfe\n")
-    with pytest.raises(StartError, match=r"binary, line 3: .*not a text in UTF-8"):
+    with pytest.raises(StartError, match=r"binary, line 3: .*not UTF-8 text"):
         load(file, [])
 
 

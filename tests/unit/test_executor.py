@@ -570,7 +570,7 @@ def test_the_log_says_what_lets_requests_wait(
         journal.in_process = InProcessServer(journal)
         journal.in_process.executor.limit_queue(1000)
         journal.in_process.player().send("SET k v")
-        reason = "the space reserved ahead of the journal is used up"
+        reason = "the space reserved for the journal is used up"
     else:
         stalled(1000)
         reason = "journal-queue-limit is 1000"

@@ -288,7 +288,7 @@ def test_redis_as_a_primary_is_named() -> None:
     found = events(link, b"+PONG\r\n-ERR Unrecognized REPLCONF option: version\r\n")
     assert found == [
         Refused(
-            "the primary is no millstream server of this kind"
+            "the primary is not a compatible millstream server"
             " (ERR Unrecognized REPLCONF option: version)",
             False,
         )

@@ -391,7 +391,7 @@ def test_each_error_names_the_file(
         f"tls-key-file: {nonsense} has no key": {"tls_key_file": str(nonsense)},
         f"tls-key-file: {key} is not the key of": {"tls_key_file": str(key)},
         f"tls-ca-cert-file: {nonsense} has no": {"tls_ca_cert_file": str(nonsense)},
-        "tls-ca-cert-dir: /none is no folder": {"tls_ca_cert_dir": "/none"},
+        "tls-ca-cert-dir: /none is not a folder": {"tls_ca_cert_dir": "/none"},
         f"tls-dh-params-file: {nonsense} has no": {"tls_dh_params_file": str(nonsense)},
         "tls-ciphers: OpenSSL knows none": {"tls_ciphers": "nonsense"},
         "tls-auth-clients needs tls-ca-cert-file": {"tls_ca_cert_file": ""},
@@ -513,14 +513,14 @@ def test_unix_socket(new_server: NewServer, tmp_path: Path) -> None:
     assert f"addr={path}:0 laddr={path}:0" in line
     assert f"name=unix,bind={path}" in unix_command(path, b"INFO", b"server").decode()
     second = new_server("second", {"unixsocket": str(path)})
-    with pytest.raises(AssertionError, match="another program listens there"):
+    with pytest.raises(AssertionError, match="another program is listening there"):
         second.start()
     assert unix_command(path, b"PING") == b"+PONG\r\n"
     server.stop()
     assert not path.exists()
     path.write_text("a file")
     third = new_server("third", {"unixsocket": str(path)})
-    with pytest.raises(AssertionError, match="the file exists and is no socket"):
+    with pytest.raises(AssertionError, match="the file exists and is not a socket"):
         third.start()
 
 

@@ -116,7 +116,7 @@ def test_a_missing_certificate_of_the_client_is_named(
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://127.0.0.1:port", "redis://[::1"])
 def test_a_url_that_is_not_understood(url: str) -> None:
-    assert "is not understood" in refused(run("health", url))
+    assert "is invalid" in refused(run("health", url))
 
 
 # top

@@ -82,7 +82,7 @@ def check_slot(record: SourceRecord) -> Iterator[Finding]:
         for line in refusal.lines:
             yield error(source.name, line)
     except (psycopg.Error, ServerError, StateError) as problem:
-        yield error(source.name, f"the slot cannot be looked at: {problem}")
+        yield error(source.name, f"the slot cannot be examined: {problem}")
 
 
 def check_millstream(server: Server) -> list[Finding]:

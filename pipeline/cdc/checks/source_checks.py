@@ -64,7 +64,7 @@ def _check(
     if not may_replicate:
         yield error(
             source.name,
-            f"{role} has no right to replicate",
+            f"{role} does not have the REPLICATION attribute",
             f"ALTER ROLE {identifier(role)} REPLICATION",
         )
     yield from _settings(source, connection)

@@ -209,7 +209,5 @@ def _not_the_same(
         return f"{table.full_name} is not the table that was copied: it was renamed or dropped"
     members = {} if publication is None else publication.members
     if (table.schema, table.name) not in members:
-        return (
-            f"{table.full_name} is not in the publication any more, so changes of it may be missing"
-        )
+        return f"{table.full_name} is no longer in the publication, so changes of it may be missing"
     return None
