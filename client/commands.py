@@ -234,7 +234,7 @@ class StreamCommands(Generic[T]):
         return self._ask(requests.tcomplete(key, writer, id, fields))
 
     def tabort(self, key: Key, writer: Key, *ids: IdWord, keep: Sequence[IdWord] = ()) -> int:
-        """Give up reservations of a writer; returns how many.
+        """Give up reservations of a writer; returns their number.
 
         Without IDs all of the writer's are given up, or with `keep` all but those.
 
@@ -245,7 +245,7 @@ class StreamCommands(Generic[T]):
         return self._ask(requests.tabort(key, writer, ids, keep))
 
     def trenew(self, key: Key, writer: Key, ms: int, *ids: IdWord) -> int:
-        """Restart leases with this length; returns how many. Without IDs all of the writer's.
+        """Restart leases with this length; returns their number. Without IDs all of the writer's.
 
         >>> _ = ms.treserve("rooms", "api-1", 2)
         >>> ms.trenew("rooms", "api-1", 60_000)

@@ -48,7 +48,7 @@ class RecordsExpired(MillstreamError):
 
 
 class ShardUnavailable(MillstreamError):
-    """A shard has not answered for `max_wait` seconds, and nothing can be handed out without it.
+    """A shard has not answered for `max_wait` seconds, and nothing can be returned without it.
 
     `shard` is the shard's name, `cause` the last error, or None if the server is only silent.
     """

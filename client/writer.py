@@ -62,7 +62,7 @@ class Fact(FactFields[T]):
         self._writer._run(self._writer._book.complete(self))
 
     def abort(self) -> None:
-        """Give the fact up. Nothing happens if it is completed or given up already.
+        """Give the fact up. Nothing happens if it is already completed or given up.
 
         >>> with ms.writer("orders", "api-8") as writer:
         ...     fact = writer.fact()

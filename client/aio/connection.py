@@ -188,10 +188,10 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         `batch` records of a shard at once.
 
         In `order` "strict", records come by ID, whatever shard they are from. In order "available"
-        they are handed out as they arrive, in order within each shard. `on_gap` "raise" reports
+        they are returned as they arrive, in order within each shard. `on_gap` "raise" reports
         lost records as RecordsExpired, "skip" only in `gaps`, the log and to `on_event`. If a shard
-        does not answer for `max_wait` seconds, and nothing can be handed out without it, calls
-        raise ShardUnavailable; None waits for ever.
+        does not answer for `max_wait` seconds, and nothing can be returned without it, calls
+        raise ShardUnavailable; None waits forever.
 
         A shard that does not exist is created, unless `create` is False or the position is a token.
         `clock` False never asks for promises by the clock, which bind explicit IDs; a strict stream
@@ -225,9 +225,9 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
     ) -> Writer[T]:
         """Write to a stream: exactly once, and facts with IDs that are reserved first.
 
-        The name belongs to one running writer at a time. `lease` is how many seconds a reservation
-        lasts. `take_over` gives up what an earlier process with this name left open. Requests whose
-        reply is lost are repeated for `retry_for` seconds.
+        Only one running writer at a time may use a name. `lease` is the number of seconds that a
+        reservation lasts. `take_over` gives up reservations that an earlier process with this name
+        left open. Requests whose reply is lost are repeated for `retry_for` seconds.
 
         >>> with ms.writer("orders", "api-7") as writer:
         ...     writer.append({"item": "tea"}) < writer.append({"item": "salt"})
@@ -250,8 +250,8 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
 
         The group is created at once, at `position`: "trim_horizon", "latest" or an ID. It ends when
         it was not used for `ttl` seconds; 0 means never. An entry that is not acknowledged within
-        `retry` seconds goes to the next consumer, for up to `expire` seconds, 0 for ever. Without
-        `retry` entries are delivered once, and a consumer that fails loses what it was given.
+        `retry` seconds goes to the next consumer, for up to `expire` seconds; 0 means forever.
+        Without `retry`, entries are delivered once, and those of a consumer that fails are lost.
 
         Up to `batch` entries are fetched at once: 10, or 1 without `retry`, because what is fetched
         and not handed out would be lost. With `retry`, the work on a complete batch has to be done

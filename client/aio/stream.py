@@ -194,8 +194,8 @@ class Stream(Generic[T]):
 
     @property
     def token(self) -> dict[str, Any]:
-        """The place of the stream, for `json`: where a stream continues that is given it as its
-        position. It reflects the records that were handed out.
+        """The position of the stream, for `json`. A stream that is opened at it continues after
+        the records that were returned.
 
         >>> stream = ms.stream("quiet")
         >>> stream.token["v"]
@@ -205,7 +205,7 @@ class Stream(Generic[T]):
 
     @property
     def watermark(self) -> ID:
-        """Up to this ID every record was handed out, and none will come.
+        """Every record up to this ID was returned, and no more will come.
 
         >>> ms.stream("quiet").watermark
         ID(ms=0, seq=0)

@@ -71,7 +71,7 @@ class Fact(FactFields[T]):
         await self._writer._run(self._writer._book.complete(self))
 
     async def abort(self) -> None:
-        """Give the fact up. Nothing happens if it is completed or given up already.
+        """Give the fact up. Nothing happens if it is already completed or given up.
 
         >>> with ms.writer("orders", "api-8") as writer:
         ...     fact = writer.fact()
