@@ -1,6 +1,6 @@
 """The options of `spark.read.format("millstream")` and its kin, in one table.
 
-Spark hands options over as texts with lower-cased names and drops none, so a misspelt one would
+Spark hands options over as texts with lower-cased names and drops none, so a misspelled one would
 silently do nothing: every name is checked here, and the error says the nearest that there is. The
 names of live reading follow Spark's Kafka source.
 """

@@ -91,7 +91,7 @@ class Losses:
 
     def deleted(self, key: bytes, after: Id) -> None:
         self.report(
-            f"the stream {key_text(key)!r} was deleted; what it had after {id_text(after)} cannot "
+            f"the stream {key_text(key)!r} was deleted; its entries after {id_text(after)} cannot "
             "be read any more"
         )
 
@@ -110,7 +110,7 @@ class Losses:
 
     def made_again(self, key: bytes, after: Id) -> None:
         self.report(
-            f"the stream {key_text(key)!r} was deleted and created again; what it had after "
+            f"the stream {key_text(key)!r} was deleted and created again; its entries after "
             f"{id_text(after)} can no longer be read"
         )
 

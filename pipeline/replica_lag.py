@@ -64,7 +64,7 @@ class ReplicaLag:
         if not keys or not is_replica(server):
             return
         log.warning(
-            "the replica %s has not received all that was read of %s; waiting for up to %g s",
+            "the replica %s has not received all entries read of %s; waiting for up to %g s",
             server.address,
             _names(keys),
             self._timeout_s,
@@ -80,7 +80,7 @@ class ReplicaLag:
     def _check_lag(self, server: Server, found: Lagging) -> None:
         if found.late:
             raise ReplicaLagError(
-                f"the replica {server.address} has not received all that was read of"
+                f"the replica {server.address} has not received all entries that were read of"
                 f" {_names(found.late)} within {self._timeout_s:g} s: start the query again when"
                 " the replica has caught up, or set the option 'server' to its primary"
             )

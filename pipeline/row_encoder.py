@@ -87,9 +87,7 @@ class Layout:
         key = options.text("key")
         self.key = None if key is None else key_bytes(key)
         if self.key is None and "key" not in types:
-            raise OptionError(
-                "where do the entries go? Give the stream as option 'key', or a column 'key'"
-            )
+            raise OptionError("no stream is given: set the option 'key', or add a column 'key'")
         if self.key is None:
             _check_text("key", types["key"])
         self.has_id = "id" in types

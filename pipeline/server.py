@@ -101,7 +101,7 @@ class Server:
             pool.connection_kwargs.update({name: x for name, x in given.items() if x is not None})
             self._client: Any = redis.Redis.from_pool(pool)
         except (ValueError, TypeError) as error:
-            raise ServerError(f"the address {address} is not understood: {error}") from error
+            raise ServerError(f"the address {address} is invalid: {error}") from error
 
     def __enter__(self) -> Server:
         return self

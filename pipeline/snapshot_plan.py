@@ -138,7 +138,7 @@ def _check_owner(folder: Folder, manifest: Manifest, file_name: str, directory: 
 def _newest(folder: Folder, manifest: Manifest) -> str:
     if manifest.base is None:
         raise DataError(
-            f"{folder} has no snapshot yet: all it holds is in its journal. Let the server"
+            f"{folder} has no snapshot yet: all of its data is in the journal. Let the server"
             " save one first: redis-cli -p 6455 BGSAVE"
         )
     return manifest.base

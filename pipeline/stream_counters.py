@@ -146,7 +146,7 @@ def _commands(part: Iterable[tuple[bytes, Sequence[tuple[Id, int]]]]) -> Iterabl
 def _info(server: Server, key: bytes, reply: Any) -> Info | None:
     if isinstance(reply, Exception) and "unknown command" in str(reply):
         raise ServerError(
-            f"the server at {server.address} is not a millstream server: it answered {reply}"
+            f"the server at {server.address} is not a millstream server: it replied {reply}"
         )
     if isinstance(reply, Exception):
         shown = key.decode("utf-8", "backslashreplace")

@@ -99,7 +99,7 @@ def _kept(schema: StructType) -> dict[str, Any]:
 
 def _check(options: Mapping[str, str]) -> None:
     for name in options.keys() - belonging(options, READS).keys():
-        raise OptionError(f"option {name!r} is for writing, and a table is for reading: {_INSTEAD}")
+        raise OptionError(f"option {name!r} is for writing, but a table is for reading: {_INSTEAD}")
     for name in _SECRET:
         if name in options:
             raise OptionError(_secret(f"the option {name!r}"))

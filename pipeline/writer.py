@@ -221,7 +221,7 @@ class _Sender:
             if not entries:
                 missing.append((row, entry))
             elif entries[0][1:] != entry.words:
-                raise RowError(f"row {row}: {_named(entry)} is there with other fields")
+                raise RowError(f"row {row}: {_named(entry)} exists with different fields")
         self._check_missing(missing)
 
     def _check_missing(self, missing: list[tuple[int, Entry]]) -> None:
@@ -285,7 +285,7 @@ def _sorted(
 def _log_written(what: str, messages: list[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, Written)]
     log.info(
-        "%s: %d entries appended, %d were there already",
+        "%s: %d entries appended, %d already existed",
         what,
         sum(message.appended for message in written),
         sum(message.repeated for message in written),
@@ -302,5 +302,7 @@ def _property(name: str) -> str:
     context = TaskContext.get()
     value = None if context is None else context.getLocalProperty(name)
     if value is None:
-        raise ServerError(f"Spark does not say {name}, so a repeated batch could not be recognized")
+        raise ServerError(
+            f"Spark does not pass {name}, so a repeated batch could not be recognized"
+        )
     return value

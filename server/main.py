@@ -31,7 +31,7 @@ Usage: millstream-server [FILE] [--directive value ...]
        millstream-server -v | --version
        millstream-server -h | --help
 
-FILE has one directive per line, as redis.conf; the command line takes precedence. Examples:
+FILE has one directive per line, like redis.conf; the command line takes precedence. Examples:
 
   millstream-server
   millstream-server /etc/millstream.conf --port 7000

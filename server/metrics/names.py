@@ -236,7 +236,7 @@ CONSUMER_FAMILIES = (
 )  # fmt: skip
 
 PROCESS_FAMILIES = (
-    Family("process_cpu_seconds_total", COUNTER, "Processor time, user and system"),
+    Family("process_cpu_seconds_total", COUNTER, "CPU time, user and system"),
     Family("process_resident_memory_bytes", GAUGE, "Resident memory"),
     Family("process_virtual_memory_bytes", GAUGE, "Virtual memory"),
     Family("process_virtual_memory_max_bytes", GAUGE, "Limit of the virtual memory"),

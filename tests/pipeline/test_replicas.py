@@ -162,7 +162,9 @@ def test_a_task_reports_a_server_that_does_not_have_the_end_of_its_range(
 def test_a_lag_is_no_loss(pair: LaggingPair, query: DirectQuery, is_fatal: bool) -> None:
     """A query that continued from the end of the replica would read the entries again later."""
     query.options |= pair.address | {"failOnDataLoss": is_fatal}
-    wanted = r"has not received all that was read of 's:a' within 0.1 s: start the query again"
+    wanted = (
+        r"has not received all entries that were read of 's:a' within 0.1 s: start the query again"
+    )
     with pytest.raises(ReplicaLagError, match=wanted):
         query.run(replicaLagTimeout="100ms")
     pair.catch_up()

@@ -136,7 +136,7 @@ def test_a_table_with_a_list_of_columns_says_where_its_options_are_to_be(
     ("wrong", "wanted"),
     [
         ("server 'redis://h', subscrib 's'", "unknown option 'subscrib'; did you mean"),
-        ("server 'redis://h', key 's'", "'key' is for writing, and a table is for reading"),
+        ("server 'redis://h', key 's'", "'key' is for writing, but a table is for reading"),
         ("server 'redis://h', subscribe 's', password 'x'", "does not keep the option 'password'"),
         ("server 'redis://u:x@h', subscribe 's'", "does not keep a user or a password"),
         ("subscribe 's'", "a table needs the option 'server', or 'path'"),

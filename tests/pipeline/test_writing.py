@@ -137,7 +137,7 @@ def test_a_row_that_cannot_be_written_is_named(
     ("rows", "message"),
     [
         ([("9-0", "a"), ("8-0", "b")], "row 1: the id of 8-0 of 'out' is not above .* last, 9-0"),
-        ([("9-0", "a"), ("9-0", "b")], "row 1: 9-0 of 'out' is there with other fields"),
+        ([("9-0", "a"), ("9-0", "b")], "row 1: 9-0 of 'out' exists with different fields"),
         ([("9-0", "a"), ("x", "b")], "row 1: 'x' is not an entry ID"),
         ([("0-0", "a")], "row 0: '0-0' is not an entry ID"),
     ],

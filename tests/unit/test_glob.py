@@ -88,7 +88,7 @@ def test_any_case() -> None:
 
 
 def test_a_hostile_pattern_does_not_run_away() -> None:
-    # Backtracking would need more steps than there are atoms; the test's time-out is the judge.
+    # Backtracking would need more steps than there are atoms; the test's timeout is the judge.
     assert not matcher(b"*a" * 60 + b"*b")(b"a" * 20_000)
 
 

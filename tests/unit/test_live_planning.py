@@ -234,9 +234,9 @@ def test_a_stream_made_again_is_read_from_its_beginning() -> None:
 def test_a_batch_whose_stream_is_gone_or_another_is_a_loss_and_not_other_rows() -> None:
     ends = {b"a": Position((5, 0), 5, 1)}
     planner = Planner(Options({}, LIVE), Losses(True))
-    with pytest.raises(DataLossError, match="'a' was deleted and created again; what it had after"):
+    with pytest.raises(DataLossError, match="'a' was deleted and created again; its entries after"):
         planner.plan(NaiveServer(a=stream_of(9, incarnation=2)), {}, ends)  # type: ignore[arg-type]
-    with pytest.raises(DataLossError, match="'a' was deleted; what it had after 0-0"):
+    with pytest.raises(DataLossError, match="'a' was deleted; its entries after 0-0"):
         planner.plan(NaiveServer(), {}, ends)  # type: ignore[arg-type]
     careless = Planner(Options({}, LIVE), Losses(False))
     assert careless.plan(NaiveServer(), {}, ends) == []  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ def _settings(source: Source, connection: Connection) -> Iterator[Finding]:
     if level != "logical":
         yield error(
             source.name,
-            f"wal_level is {level}; the source has to be restarted after",
+            f"wal_level is {level}; restart the source after changing it",
             "ALTER SYSTEM SET wal_level = 'logical'",
         )
     for name, limit, used in (
@@ -273,7 +273,7 @@ def _publication(
     what = "does not exist" if found is None else "does not have what is configured"
     text = "; ".join(commands)
     if may_change and owned:
-        yield warning(source.name, f"the publication {what}; setup and run make it so", text)
+        yield warning(source.name, f"the publication {what}; setup and run change it", text)
     else:
         yield error(
             source.name, f"the publication {what}, and only the tables' owner can change that", text

@@ -46,7 +46,7 @@ def resync_table(record: SourceRecord, table: Table) -> str:
         except ReplacedError:
             continue  # the reader has just begun or ended a copy
         return f"{table.full_name} is copied again"
-    raise RequestError(f"the state of {table.full_name} changes all the time: try again")
+    raise RequestError(f"the state of {table.full_name} keeps changing: try again")
 
 
 def resync_all(record: SourceRecord) -> str:
@@ -61,7 +61,7 @@ def resync_all(record: SourceRecord) -> str:
         except ReplacedError:
             continue  # the reader has just written its progress
         return f"{record.source.name} is copied again, with a new slot"
-    raise RequestError(f"the state of {record.source.name} changes all the time: try again")
+    raise RequestError(f"the state of {record.source.name} keeps changing: try again")
 
 
 def resume(record: SourceRecord, table: Table) -> str:

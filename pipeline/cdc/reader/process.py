@@ -121,7 +121,7 @@ class SourceProcess:
         except (psycopg.Error, OSError, ServerError, RefusedError) as error:
             return "waiting", self._secrets.hide(error)
         except (DecodeError, ProtocolError) as error:
-            return "waiting", f"the replication stream cannot be understood: {error}"
+            return "waiting", f"the replication stream cannot be decoded: {error}"
         return "waiting", None
 
     async def _wait_for_space(self) -> None:
@@ -234,7 +234,7 @@ class SourceProcess:
         while not self._publisher.resync.is_set():
             self._raise_failure()
             await asyncio.sleep(LOOK_S)
-        raise ReplacedError("everything is copied again, as was asked for")
+        raise ReplacedError("everything is copied again, as requested")
 
     async def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -61,7 +61,7 @@ class Child:
         if now - self._started > STEADY_S:
             self._pauses.reset()
         cause = f"signal {-code}" if code < 0 else f"exit code {code}"
-        log.error("%s: the process ended with %s; it is started again", self.source.name, cause)
+        log.error("%s: the process ended with %s; it is restarted", self.source.name, cause)
         self._process, self._start_at = None, now + self._pauses.next_s()
 
     def _start(self) -> None:
