@@ -1,4 +1,4 @@
-"""The page of metrics: the server's processor time for a scrape of many streams and groups.
+"""The page of metrics: the server's CPU time for a scrape of many streams and groups.
 
 Redis has no such page, so the figure is compared only with its goal.
 """
@@ -20,7 +20,7 @@ PAGE_KEPT_S = 1.0  # the server builds a new page after this time
 
 
 def scrapes(harness: Harness, full: int, quick: int) -> Lanes:
-    """Processor time of one scrape, in microseconds: building the page and sending it."""
+    """CPU time of one scrape, in microseconds: building the page and sending it."""
     harness.stop()
     port = free_port()
     directives = (*JOURNAL_OFF, "--metrics-port", str(port))

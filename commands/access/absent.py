@@ -2,7 +2,7 @@
 
 An aclfile that Redis has written names them. Such a rule is kept and shown, and has no effect:
 there is no command that it could allow or deny. Any other unknown name is an error, so that a
-misspelt name does not go unnoticed.
+misspelled name does not go unnoticed.
 """
 
 from __future__ import annotations

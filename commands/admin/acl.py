@@ -42,9 +42,9 @@ acl_command = Container(
 def acl_setuser(ctx: Context, args: Args) -> object:
     """Creates and modifies an ACL user and its rules.
 
-    OK. All rules are applied, in order, or with an error none. The user's connected clients are
-    bound by them at once: reads that wait for what is now forbidden end, and subscribers to it are
-    disconnected.
+    OK. The rules are applied in order; after an error, none is. They affect the user's connected
+    clients immediately: waiting reads that are now forbidden end, and subscribers to forbidden
+    channels are disconnected.
     """
     name, *rules = args.rest()
     if has_spaces(name):
@@ -103,7 +103,7 @@ def acl_getuser(ctx: Context, args: Args) -> object:
 def acl_list(ctx: Context, args: Args) -> object:
     """Dumps the effective rules in ACL file format.
 
-    A line for each user, in the order of the names."""
+    A line for each user, sorted by name."""
     return [user.line() for user in ctx.server.access.users]
 
 
@@ -126,7 +126,7 @@ def acl_whoami(ctx: Context, args: Args) -> object:
 def acl_cat(ctx: Context, args: Args) -> object:
     """Lists the ACL categories, or the commands inside a category.
 
-    The categories of Redis, also those without a command here."""
+    All categories of Redis, including those without commands here."""
     if not args.remaining:
         return [category.encode() for category in CATEGORIES]
     word = args.take()
@@ -154,7 +154,7 @@ def _find_command(words: list[bytes]) -> Command:
 def acl_dryrun(ctx: Context, args: Args) -> object:
     """Simulates the execution of a command by a user, without executing the command.
 
-    OK, or a text that says what the user lacks, with the name of the key or channel."""
+    OK, or a text that says which permission the user lacks, with the name of the key or channel."""
     name, *words = args.rest()
     user = ctx.server.access.users.get(name)
     if user is None:
@@ -167,7 +167,7 @@ def acl_dryrun(ctx: Context, args: Args) -> object:
 def acl_genpass(ctx: Context, args: Args) -> object:
     """Generates a pseudorandom, secure password that can be used to identify ACL users.
 
-    Hexadecimal digits with this number of random bits or up to 3 more (256)."""
+    Hexadecimal digits with this number of random bits (256 by default), or up to 3 more."""
     bits = args.take_int() if args.remaining else GENPASS_BITS
     if args.remaining:
         raise wrong_subcommand("ACL", args[1])
@@ -185,7 +185,8 @@ def acl_genpass(ctx: Context, args: Args) -> object:
 def acl_log(ctx: Context, args: Args) -> object:
     """Lists recent security events generated due to ACL rules.
 
-    The newest refusals (10), newest first, as maps; RESET forgets them and returns OK."""
+    The latest entries (10 by default), newest first, as maps. RESET clears the log and returns
+    OK."""
     if args.remaining > 1:
         raise wrong_subcommand("ACL", args[1])
     log = ctx.server.access.log
@@ -204,7 +205,7 @@ def acl_load(ctx: Context, args: Args) -> object:
     """Reloads the rules from the configured ACL file.
 
     OK. Clients of users that were removed or changed are disconnected. If a line of the file is
-    wrong, an error names it and nothing changes.
+    invalid, the error names it and nothing changes.
     """
     ctx.server.user_store.load()
     return OK

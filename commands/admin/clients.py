@@ -150,7 +150,7 @@ def _all_clients(ctx: Context) -> list[Client]:
 def client_list(ctx: Context, args: Args) -> object:
     """Lists open connections.
 
-    Text: a line of `name=value` pairs for each connection, oldest first."""
+    Text with a line of `name=value` pairs for each connection, oldest first."""
     chosen = _all_clients(ctx)
     clients = {client.id: client for client in chosen}
     if args.remaining >= 2 and args.option(b"TYPE"):
@@ -230,8 +230,7 @@ def client_kill(ctx: Context, args: Args) -> object:
     """Terminates open connections.
 
     With only an address: OK, or an error if there is no such client. With options: the number of
-    clients killed, which are those that match all options. SKIPME YES (the default) spares the
-    caller.
+    clients killed, namely those that match all options. SKIPME YES (the default) spares the caller.
     """
     clients = _all_clients(ctx)
     if args.remaining == 1:
@@ -263,8 +262,8 @@ def client_kill(ctx: Context, args: Args) -> object:
 def client_reply(ctx: Context, args: Args) -> object:
     """Instructs the server whether to reply to commands.
 
-    OFF stops all replies, including its own. SKIP drops its own reply and the next one. ON,
-    which answers OK, turns replies on again. Messages of channels are always sent.
+    OFF stops all replies, including its own. SKIP drops its own reply and the next one. ON, which
+    returns OK, turns replies back on. Messages on channels are always sent.
     """
     session = ctx.session
     if args.option(b"ON"):
@@ -284,8 +283,8 @@ def client_reply(ctx: Context, args: Args) -> object:
 def client_unblock(ctx: Context, args: Args) -> object:
     """Unblocks a client blocked by a blocking command from a different connection.
 
-    Ends another client's wait as its time-out would (TIMEOUT, the default) or with the error
-    `UNBLOCKED`. Returns 1, or 0 if there is no such client or it does not wait for data.
+    Ends another client's wait as its timeout would (TIMEOUT, the default) or with the error
+    `UNBLOCKED`. Returns 1, or 0 if there is no such client or it is not waiting for data.
     """
     if args.remaining > 2:
         raise wrong_subcommand("CLIENT", args[1])
@@ -304,8 +303,8 @@ def client_pause(ctx: Context, args: Args) -> object:
     """Suspends commands processing.
 
     Postpones commands for `timeout` milliseconds: the commands of all clients (ALL, the
-    default), or writes, PUBLISH and transactions that contain them (WRITE). Keys do not expire in
-    that time. Of two pauses, the longer time and the stricter mode apply.
+    default), or writes, PUBLISH and transactions that contain them (WRITE). Keys do not expire
+    during that time. If two pauses overlap, the longer time and the stricter mode apply.
     """
     if args.remaining > 2:
         raise wrong_subcommand("CLIENT", args[1])
@@ -341,9 +340,9 @@ def client_getredir(ctx: Context, args: Args) -> object:
 def monitor(ctx: Context, args: Args) -> object:
     """Listens for all requests received by the server in real-time.
 
-    Sends every command that runs from now on as a status line: time, database, address and the
-    words. RESET and QUIT end it. Commands with the flag `admin` are not shown, and passwords appear
-    as `(redacted)`.
+    Sends every command that runs from now on as a status line: time, database, address and
+    arguments. RESET and QUIT end it. Commands with the flag `admin` are not shown, and passwords
+    appear as `(redacted)`.
     """
     if not ctx.may_block:
         raise CommandError(MONITOR_IN_TRANSACTION)

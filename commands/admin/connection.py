@@ -53,7 +53,7 @@ def ping(ctx: Context, args: Args) -> object:
     """Returns the server's liveliness response.
 
     PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an array of
-    `pong` and the message ("" if there is none), to distinguish the reply from messages of
+    `pong` and the message ("" if there is none), to distinguish the reply from messages on
     channels.
     """
     words = len(args)
@@ -118,7 +118,8 @@ def _authenticate(ctx: Context, name: bytes, password: bytes, word: bytes) -> No
 def auth(ctx: Context, args: Args) -> object:
     """Authenticates the connection.
 
-    OK. Without a name the user is `default`, whose password the directive `requirepass` sets."""
+    OK. Without a name, the user is `default`, whose password is set by the directive
+    `requirepass`."""
     words = args.rest()
     if len(words) > 2:
         raise CommandError(SYNTAX)

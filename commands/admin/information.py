@@ -80,7 +80,7 @@ def config_get(ctx: Context, args: Args) -> object:
 def config_set(ctx: Context, args: Args) -> object:
     """Sets configuration parameters in-flight.
 
-    OK, or an error; after an error none of the pairs has been set."""
+    OK, or an error, in which case none of the pairs has been set."""
     words = args.rest()
     if len(words) % 2:
         raise CommandError(SYNTAX)
@@ -104,9 +104,9 @@ def config_resetstat(ctx: Context, args: Args) -> object:
 def config_rewrite(ctx: Context, args: Args) -> object:
     """Persists the effective configuration to file.
 
-    OK when the configuration file has the values that the server runs with. Comments and the
-    order of lines are kept. Values that differ from the default and are not in the file are added
-    at its end. The file is replaced in one step.
+    OK when the configuration file has the values that the server uses. Comments and the order of
+    lines are kept. Values that differ from the default and are not in the file are added at its
+    end. The file is replaced in one step.
     """
     ctx.server.config_rewrite()
     return OK
@@ -130,7 +130,7 @@ def lolwut(ctx: Context, args: Args) -> object:
     """Displays computer art and the server's version.
 
     Text: a drawing of a water wheel in a stream. There is only one drawing; VERSION and the
-    words after it must be numbers.
+    arguments after it must be numbers.
     """
     if args.remaining >= 2 and args.option(b"VERSION"):
         while args.remaining:

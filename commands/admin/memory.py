@@ -28,8 +28,8 @@ memory_command = Container(
 def memory_usage(ctx: Context, args: Args) -> object:
     """Estimates the memory usage of a key.
 
-    The bytes that the key and its value take, or null if the key does not exist. A stream knows
-    its size, so there is no sampling; SAMPLES is checked and accepted.
+    The bytes that the key and its value take, or null if the key does not exist. A stream knows its
+    size, so there is no sampling; SAMPLES is accepted but has no effect.
     """
     key = args.take()
     while args.remaining:

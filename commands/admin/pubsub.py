@@ -63,7 +63,7 @@ def _unsubscribe(
 def subscribe(ctx: Context, args: Args) -> object:
     """Listens for messages published to channels.
 
-    For each channel a push of `subscribe`, the channel's name and the client's number of
+    For each channel, a push of `subscribe`, the channel's name and the client's number of
     subscriptions. Each message then arrives as a push of `message`, the channel and the message.
     """
     return _answer(ctx, _each(ctx, b"subscribe", args.rest(), ctx.server.pubsub.subscribe))
@@ -77,7 +77,7 @@ def subscribe(ctx: Context, args: Args) -> object:
 def psubscribe(ctx: Context, args: Args) -> object:
     """Listens for messages published to channels that match one or more patterns.
 
-    As SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and the
+    Like SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and the
     message.
     """
     patterns = args.rest()
@@ -95,8 +95,8 @@ def psubscribe(ctx: Context, args: Args) -> object:
 def unsubscribe(ctx: Context, args: Args) -> object:
     """Stops listening to messages posted to channels.
 
-    Without channels it ends all subscriptions to channels; subscriptions to patterns stay. There
-    is always a reply, also for a channel that was not subscribed.
+    Without channels, it ends all subscriptions to channels; subscriptions to patterns stay. There
+    is always a reply, even for a channel that was not subscribed.
     """
     names, held = args.rest(), ctx.session.channels
     return _unsubscribe(ctx, b"unsubscribe", names, held, ctx.server.pubsub.unsubscribe)
@@ -110,7 +110,7 @@ def unsubscribe(ctx: Context, args: Args) -> object:
 def punsubscribe(ctx: Context, args: Args) -> object:
     """Stops listening to messages published to channels that match one or more patterns.
 
-    As UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
+    Like UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
     matches.
     """
     names, held = args.rest(), ctx.session.patterns
@@ -126,9 +126,9 @@ def punsubscribe(ctx: Context, args: Args) -> object:
 def publish(ctx: Context, args: Args) -> object:
     """Posts a message to a channel.
 
-    The number of clients that it was sent to, without those of replicas. If the publisher is
-    itself subscribed, it gets the message after this reply. Subscribers at replicas get messages of
-    up to 256 KB, unless the replica is slow.
+    The number of clients that received the message, not counting those of replicas. If the
+    publisher is itself subscribed, it gets the message after this reply. Subscribers on replicas
+    get messages of up to 256 KB, unless the replica is slow.
     """
     channel, message = args.take(), args.take()
     ctx.server.replication.publish(channel, message)

@@ -39,9 +39,9 @@ ON_REPLICA = (
 def replicaof(ctx: Context, args: Args) -> object:
     """Configures a server as replica of another, or promotes it to a master.
 
-    OK. The server becomes a replica of the primary at this host and port: its data is brought to
-    the state of the primary's, and writes are refused. NO ONE makes it a primary again, with the
-    data that it has. The given address again lets a full sync replace more data by less.
+    OK. The server becomes a replica of the primary at this host and port: its data becomes that of
+    the primary, and writes are refused. NO ONE makes it a primary again, with the data that it has.
+    Repeating the current address lets a full sync replace more data with less.
     """
     host, port = args.take(), args.take()
     role = ctx.server.replication
@@ -68,9 +68,9 @@ def slaveof(ctx: Context, args: Args) -> object:
 def role(ctx: Context, args: Args) -> object:
     """Returns the replication role.
 
-    On a primary [master, offset, replicas], with [address, port, offset] of each replica. On a
-    replica [slave, address, port, state, offset] of its primary; the state is connect, connecting,
-    sync or connected. Offsets count the bytes of all journal frames so far.
+    On a primary, [master, offset, replicas], with [address, port, offset] for each replica. On a
+    replica, [slave, address, port, state, offset] for its primary; the state is connect,
+    connecting, sync or connected. Offsets count the bytes of all journal frames so far.
     """
     return ctx.server.replication.role_reply()
 
@@ -83,11 +83,11 @@ def role(ctx: Context, args: Args) -> object:
 def failover(ctx: Context, args: Args) -> object:
     """Starts a coordinated failover from a server to one of its replicas.
 
-    OK, and then this primary and a replica change their roles: writes are put off until the
-    replica has everything, the replica becomes the primary, and this server follows it.
-    `master_failover_state` in INFO shows the progress. Without TO, the first replica that has
-    everything is taken. After TIMEOUT the failover is given up; with FORCE, the replica becomes the
-    primary then, even if it lacks frames. ABORT gives it up.
+    OK. Then this primary and a replica swap roles: writes are held back until the replica has
+    everything, the replica becomes the primary, and this server follows it. `master_failover_state`
+    in INFO shows the progress. Without TO, the first replica that has everything is chosen. After
+    TIMEOUT, the failover is abandoned or, with FORCE, the replica becomes the primary even if it
+    lacks frames. ABORT abandons the failover.
     """
     failover = ctx.server.replication.failover
     words = args.rest()
@@ -99,7 +99,7 @@ def failover(ctx: Context, args: Args) -> object:
 
 
 def _failover_options(words: list[bytes]) -> tuple[tuple[str, int] | None, bool, int]:
-    """The target, whether it is forced, and the time-out in milliseconds."""
+    """The target, whether it is forced, and the timeout in milliseconds."""
     target: tuple[str, int] | None = None
     forced, timeout_ms = False, 0
     left = iter(words)
@@ -136,9 +136,9 @@ def _option_number(word: bytes | None) -> int:
 def replconf(ctx: Context, args: Args) -> object:
     """An internal command for configuring the replication stream.
 
-    Sent by replicas: their address and what they have (listening-port, ip-address, capa,
-    version, databases, histories), and later what they have applied (ACK), have on their disks
-    (FACK), and the size of all frames applied (OFFSET).
+    Sent by replicas: their address and capabilities (listening-port, ip-address, capa, version,
+    databases, histories), and later the last frame applied (ACK), the last frame on disk (FACK),
+    and the size of all frames applied (OFFSET).
     """
     words = args.rest()
     if len(words) % 2:
@@ -169,9 +169,9 @@ def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:
 def psync(ctx: Context, args: Args) -> object:
     """An internal command used in replication.
 
-    Sent by replicas: the history and the number of the frame that they need next. The frames
-    follow, after a base if they are not enough. With FAILOVER, this replica becomes the primary
-    first: its own primary asks for that.
+    Sent by replicas: the history, and the number of the frame that they need next. The frames
+    follow, preceded by a base if they are not sufficient. With FAILOVER, sent by this replica's own
+    primary, the replica becomes the primary first.
     """
     name = args.take()
     next_seq = args.take_int()
@@ -187,7 +187,8 @@ def psync(ctx: Context, args: Args) -> object:
 def sync(ctx: Context, args: Args) -> object:
     """An internal command used in replication.
 
-    Always an error: a snapshot here is no RDB file, and what follows it are effects."""
+    Always an error: a snapshot here is not an RDB file, and it is followed by effects, not
+    commands."""
     raise CommandError(
         "ERR only a millstream server can be a replica of this server: effects are not commands of"
         " Redis"
@@ -198,7 +199,7 @@ def sync(ctx: Context, args: Args) -> object:
 
 
 def _take_deadline(ctx: Context, args: Args) -> int:
-    """The moment a time-out in milliseconds ends at; 0 for never."""
+    """The moment a timeout in milliseconds ends at; 0 for never."""
     timeout_ms = take_timeout(args)
     return ctx.steady_ms + timeout_ms if timeout_ms else 0
 
@@ -250,9 +251,9 @@ def wait(ctx: Context, args: Args) -> object:
     """Blocks until the asynchronous replication of all preceding write commands sent by the
     connection is completed.
 
-    The number of replicas that have applied everything that this connection has changed. The
-    reply comes when `numreplicas` of them have, or after `timeout` (milliseconds; 0: never). In a
-    transaction it comes at once.
+    The number of replicas that have applied everything that this connection has changed. The reply
+    is sent when `numreplicas` of them have, or after `timeout` (milliseconds; 0: never). In a
+    transaction, it is sent immediately.
     """
     wanted = args.take_int()
     deadline_ms = _take_deadline(ctx, args)
@@ -296,11 +297,11 @@ def waitaof(ctx: Context, args: Args) -> object:
     """Blocks until all of the preceding write commands sent by the connection are written
     to the append-only file of the master and/or replicas.
 
-    [local, replicas]: 1 if everything that this connection has changed is on the disk of this
-    server, and on how many replicas' disks it is, whatever appendfsync says. The reply comes when
-    both reach `numlocal` (0 or 1) and `numreplicas`, or after `timeout` (milliseconds; 0: never).
-    In a transaction it comes at once. With numlocal 1, `CONFIG SET appendonly no` ends the wait
-    with an error.
+    [local, replicas]: 1 if everything that this connection has changed is on this server's disk
+    (else 0), and the number of replicas that have it on disk, regardless of appendfsync. The reply
+    is sent when these reach `numlocal` (0 or 1) and `numreplicas`, or after `timeout`
+    (milliseconds; 0: never). In a transaction, it is sent immediately. With numlocal 1, `CONFIG SET
+    appendonly no` ends the wait with an error.
     """
     local = args.take_int()
     if not 0 <= local <= 1:

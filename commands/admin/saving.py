@@ -29,7 +29,7 @@ SHUTDOWN_FAILED = "ERR Errors trying to SHUTDOWN. Check logs."
 def save(ctx: Context, args: Args) -> object:
     """Synchronously saves the database(s) to disk.
 
-    OK when the snapshot is on disk. No other client is served in that time: prefer BGSAVE."""
+    OK when the snapshot is on disk. No other client is served during that time: prefer BGSAVE."""
     ctx.server.save()
     return OK
 
@@ -39,8 +39,8 @@ def bgsave(ctx: Context, args: Args) -> object:
     """Asynchronously saves the database(s) to disk.
 
     Starts a snapshot in the background, without a fork; LASTSAVE and INFO persistence show when
-    it is done. With SCHEDULE, if the journal is being rewritten, the snapshot is taken after that
-    instead of failing with an error.
+    it is done. If the journal is being rewritten, it fails with an error or, with SCHEDULE, takes
+    the snapshot afterwards.
     """
     schedule = args.option(b"SCHEDULE")
     args.finish()
@@ -51,7 +51,7 @@ def bgsave(ctx: Context, args: Args) -> object:
 def bgrewriteaof(ctx: Context, args: Args) -> object:
     """Asynchronously rewrites the append-only file to disk.
 
-    Replaces a long journal by a new base and an empty journal. During a BGSAVE, the rewrite
+    Replaces a long journal with a new base and an empty journal. During a BGSAVE, the rewrite
     starts after it.
     """
     return Simple(ctx.server.rewrite().encode())
@@ -71,12 +71,12 @@ def lastsave(ctx: Context, args: Args) -> object:
 def shutdown(ctx: Context, args: Args) -> object:
     """Synchronously saves the database(s) to disk and shuts down the server.
 
-    Closes the connection and stops the server. First, writes are put off and up to
-    `shutdown-timeout` seconds pass until all replicas have everything; not with NOW. The journal
-    always gets a last fsync; SAVE also writes a snapshot. If the journal has failed, all data is
-    first written to a new base, unless NOSAVE is given; if that fails the server keeps running.
-    FORCE stops the server even if the snapshot or base fails. ABORT, from another client, ends the
-    wait for replicas, and the server goes on.
+    Closes the connection and stops the server. Unless NOW is given, the server first holds back
+    writes and waits up to `shutdown-timeout` seconds until all replicas have everything. The
+    journal always gets a last fsync; SAVE also writes a snapshot. If the journal has failed, all
+    data is first written to a new base, unless NOSAVE is given; if that fails, the server keeps
+    running. FORCE stops the server even if the snapshot or base fails. ABORT, from another client,
+    ends the wait for replicas, and the server continues to run.
     """
     given = {word.upper() for word in args.rest()}
     if (

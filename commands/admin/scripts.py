@@ -116,7 +116,7 @@ SCRIPTS = {
     # redis-py before 3.5: always later than it would
     b"4a484ac024e9b025224cd9f8e1d59dbf3c15d00d": Script("extend of an old redis-py", extend, 2),
 }
-UNKNOWN_TEXT = "ERR this server runs no Lua; of scripts it knows only the locks' of redis-py: " + (
+UNKNOWN_TEXT = "ERR this server has no Lua; it knows only the scripts of redis-py's locks: " + (
     ", ".join(f"{digest.decode()} ({script.title})" for digest, script in SCRIPTS.items())
 )
 
@@ -155,7 +155,7 @@ def _run(ctx: Context, digest: bytes, keys: int, words: list[bytes]) -> int:
 @command(
     "EVAL script numkeys [key [key ...]] [arg [arg ...]]",
     "noscript stale skip_monitor tells",
-    complexity="O(1), as every script known here",
+    complexity="O(1), like every known script",
 )
 def eval_(ctx: Context, args: Args) -> object:
     """Executes a server-side Lua script.
@@ -171,13 +171,13 @@ def eval_(ctx: Context, args: Args) -> object:
 @command(
     "EVALSHA sha1 numkeys [key [key ...]] [arg [arg ...]]",
     "noscript stale skip_monitor tells",
-    complexity="O(1), as every script known here",
+    complexity="O(1), like every known script",
 )
 def evalsha(ctx: Context, args: Args) -> object:
     """Executes a server-side Lua script by SHA1 digest.
 
-    As EVAL, for a script that was loaded by SCRIPT LOAD or EVAL. If it was not loaded the error
-    is `NOSCRIPT`, and clients then load the script.
+    Like EVAL, for a script that was loaded with SCRIPT LOAD or EVAL. If it was not loaded, the
+    error is `NOSCRIPT`, and clients then load the script.
     """
     digest = args.take().lower()
     if len(digest) != DIGEST_LETTERS:
@@ -214,8 +214,8 @@ script_command = Container(
 def script_load(ctx: Context, args: Args) -> object:
     """Loads a server-side Lua script to the script cache.
 
-    The SHA1 of the text, for EVALSHA. If the script is not one of the known scripts (see EVAL),
-    an error that names them.
+    The SHA1 of the text, for EVALSHA. If the script is not one of the known scripts (see EVAL), the
+    reply is an error that names them.
     """
     return _load(ctx, args.take())
 
@@ -228,7 +228,7 @@ def script_load(ctx: Context, args: Args) -> object:
 def script_exists(ctx: Context, args: Args) -> object:
     """Determines whether server-side Lua scripts exist in the script cache.
 
-    For each digest 1 if its script is loaded, otherwise 0."""
+    For each digest, 1 if its script is loaded, otherwise 0."""
     return [int(digest.lower() in ctx.scripts) for digest in args.rest()]
 
 

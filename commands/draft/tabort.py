@@ -37,7 +37,7 @@ def _take_ids(args: Args) -> EntryIds:
     complexity="O(n), n the number of reservations",
 )
 def tabort(ctx: Context, args: Args) -> int:
-    """Gives up reservations of a writer; returns how many.
+    """Gives up reservations of a writer; returns their number.
 
     Without IDs, all reservations of the writer are given up; with EXCEPT, all but these. IDs
     that are not reserved by the writer are ignored.
@@ -67,10 +67,10 @@ def tabort(ctx: Context, args: Args) -> int:
     complexity="O(n), n the number of reservations",
 )
 def trenew(ctx: Context, args: Args) -> int:
-    """Restarts the leases of a writer's reservations; returns how many.
+    """Restarts the leases of a writer's reservations; returns their number.
 
-    Each lease begins now and has this length. Without IDs, all leases of the writer are
-    restarted. IDs that are not reserved by the writer are ignored.
+    Each lease starts over with this length. Without IDs, all leases of the writer are restarted.
+    IDs that are not reserved by the writer are ignored.
     """
     key, writer = args.take(), take_writer(args)
     lease_ms = args.take_int_or(BAD_LEASE)

@@ -31,7 +31,7 @@ NOT_POSITIVE = "ERR value is out of range, must be positive"
 @command(
     "TBLOCKS key start end [COUNT blocks] [BYTES bytes]",
     "readonly",
-    complexity="O(log n) to find the start and O(m) for the m bytes answered",
+    complexity="O(log n) to find the start and O(m) for the m bytes returned",
 )
 def tblocks(ctx: Context, args: Args) -> LongReply | None:
     """Returns the blocks that hold the entries between two IDs, page by page."""

@@ -43,7 +43,7 @@ UNBALANCED = ("ERR Unbalanced 'tmread' list of streams: for each stream key an I
     complexity="O(log n) to find each start and O(m) for the m entries answered",
 )
 def tmread(Context ctx not None, Args args not None):
-    """Reads entries after an ID from each stream, and tells how far each stream is settled.
+    """Reads entries after an ID from each stream, and reports how far each stream is settled.
 
     For each stream, in the order of the request: its key, prev, next, the entries, whether it has
     ended, and its incarnation. No entry that the reader has not received has, or will get, an ID in

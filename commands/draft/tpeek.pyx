@@ -46,7 +46,7 @@ def tpeek(Context ctx not None, Args args not None):
     """Reads entries as soon as their own writers have settled everything before them.
 
     The token for the next call, and the entries. The first token is an ID (entries above it), or an
-    empty string or `$` (entries that can be returned from now on).
+    empty string or `$` (entries that become available from now on).
     """
     cdef PeekRead read = PeekRead.__new__(PeekRead)
     cdef Stream stream

@@ -70,8 +70,8 @@ cdef bint take_number(Args args, int64_t most, int64_t* number) except -1:
 def treserve(Context ctx not None, Args args not None):
     """Reserves IDs for entries that a writer completes later.
 
-    The reserved ID; with COUNT an array of consecutive IDs. The stream is created if it doesn't
-    exist. Readers get no entry above an ID that is reserved.
+    The reserved ID; with COUNT, an array of consecutive IDs. The stream is created if it doesn't
+    exist. Readers get no entry above a reserved ID.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])
     cdef int64_t count = 0
@@ -213,8 +213,8 @@ def apply_reserve(Keyspace keyspace, int db, list words):
 def tcomplete(Context ctx not None, Args args not None):
     """Completes a reserved entry; returns the stream's position.
 
-    The position afterwards: entries up to it are visible. If the reply of a completion is lost,
-    send it again: FACTDONE says that the entry exists.
+    The position after the completion: entries up to it are visible. If the reply is lost, send the
+    request again: FACTDONE means that the entry exists.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])
     cdef EntryId entry_id

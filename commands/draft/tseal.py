@@ -43,11 +43,11 @@ def _take_names(args: Args) -> list[bytes]:
     complexity="O(n), n the number of children",
 )
 def tseal(ctx: Context, args: Args) -> Id:
-    """Seals a stream: it takes no more entries, and continues in its children.
+    """Seals a stream: it accepts no more entries, and its children continue it.
 
-    The final ID: the last one handed out. Open reservations may still be settled. Each child is
-    created with this stream as its parent and the final ID as its last ID; with ELSEWHERE the
-    children are on other servers, and only their names are kept.
+    The final ID, which is the last one handed out. Open reservations can still be settled. Each
+    child is created with this stream as its parent and the final ID as its last ID; with ELSEWHERE
+    the children are on other servers, and only their names are kept.
     """
     key = args.take()
     elsewhere = args.option(b"ELSEWHERE")

@@ -266,10 +266,10 @@ def increx(ctx: Context, args: Args) -> object:
     """Increments the numeric value of a key by a number and sets its expiration time. Uses
     0 as initial value if the key doesn't exist.
 
-    The new value and the number that was added to it; the number is 1 without BYINT and BYFLOAT.
-    If the sum is outside LBOUND and UBOUND, or outside the type's range, the value and the expiry
-    do not change, and the reply says that 0 was added. With SATURATE the value is set to the bound.
-    ENX sets the expiry only if the key has none.
+    The new value and the number that was added, which is 1 without BYINT and BYFLOAT. If the sum is
+    outside LBOUND and UBOUND, or outside the type's range, the value and the expiry do not change,
+    and the reply says that 0 was added; with SATURATE, the value is set to the bound instead. ENX
+    sets the expiry only if the key has none.
     """
     key = args.take()
     increment = _take_increment(args)

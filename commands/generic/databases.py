@@ -200,8 +200,8 @@ def flushdb(ctx: Context, args: Args) -> object:
 def flushall(ctx: Context, args: Args) -> object:
     """Removes all keys from all databases.
 
-    OK. ASYNC and SYNC are the same here. If save points are set, an empty snapshot replaces the
-    last one at once, unless a snapshot is being written.
+    OK. ASYNC and SYNC make no difference here. If save points are set, an empty snapshot replaces
+    the last one immediately, unless a snapshot is being written.
     """
     removed = _flush(args, ctx.keyspace.databases)
     ctx.changed_databases(b"FLUSHALL", count=removed + 1)
@@ -239,7 +239,7 @@ def swapdb(ctx: Context, args: Args) -> object:
     """Swaps two databases.
 
     OK. Clients stay in the database that they selected and find the other database's keys there.
-    Readers blocked on a key of that database are served from the other's keys.
+    Readers blocked on a key are served from the keys that are now in their database.
     """
     first, second = _take_index(args, "first"), _take_index(args, "second")
     databases = range(len(ctx.keyspace.databases))

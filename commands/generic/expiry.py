@@ -126,7 +126,7 @@ def expire(ctx: Context, args: Args) -> object:
 
     1, or 0 if the key does not exist or a condition is not met. NX: the key has no expiry. XX:
     it has one. GT and LT: the new time is later, or earlier, than the current one (a key without
-    expiry counts as never expiring). A time of 0 or less deletes the key at once.
+    expiry counts as never expiring). A time of 0 or less deletes the key immediately.
     """
     if ctx.put_off_expiry(args, ctx.now_ms, 1000):
         return 1
@@ -137,7 +137,7 @@ def expire(ctx: Context, args: Args) -> object:
 def pexpire(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key in milliseconds.
 
-    As EXPIRE, in milliseconds."""
+    Like EXPIRE, in milliseconds."""
     if ctx.put_off_expiry(args, ctx.now_ms, 1):
         return 1
     return _expire(ctx, args, "pexpire", base_ms=ctx.now_ms, unit_ms=1)
@@ -149,7 +149,7 @@ def pexpire(ctx: Context, args: Args) -> object:
 def expireat(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key to a Unix timestamp.
 
-    As EXPIRE, with an absolute time in seconds since 1970."""
+    Like EXPIRE, with an absolute time in seconds since 1970."""
     if ctx.put_off_expiry(args, 0, 1000):
         return 1
     return _expire(ctx, args, "expireat", base_ms=0, unit_ms=1000)
@@ -163,7 +163,7 @@ def expireat(ctx: Context, args: Args) -> object:
 def pexpireat(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key to a Unix milliseconds timestamp.
 
-    As EXPIRE, with an absolute time in milliseconds since 1970."""
+    Like EXPIRE, with an absolute time in milliseconds since 1970."""
     if ctx.put_off_expiry(args, 0, 1):
         return 1
     return _expire(ctx, args, "pexpireat", base_ms=0, unit_ms=1)

@@ -149,8 +149,7 @@ def del_(ctx: Context, args: Args) -> object:
 def unlink(ctx: Context, args: Args) -> object:
     """Deletes one or more keys.
 
-    The same as DEL, which also frees large values lazily: the memory of a large stream is freed
-    in small steps.
+    The same as DEL, because both free the memory of a large stream in small steps.
     """
     keys = ctx.take_present(args)
     return delete_keys(ctx, keys) if keys else 0
@@ -165,7 +164,7 @@ def unlink(ctx: Context, args: Args) -> object:
 def exists(ctx: Context, args: Args) -> object:
     """Determines whether one or more keys exist.
 
-    The number of keys that exist; a key that is given twice counts twice."""
+    The number of keys that exist; a key given twice counts twice."""
     return ctx.count_existing(args)
 
 
@@ -326,8 +325,7 @@ def copy(ctx: Context, args: Args) -> object:
 
     1, or 0 if the source does not exist, or if the destination exists and REPLACE is not given.
     The copy has the same expiry. The copy of a stream has all entries, groups, consumers and
-    pending entries; it shares the memory of the entries, and has an `incarnation` of its own in
-    TINFO.
+    pending entries; it shares the memory of the entries, and has its own `incarnation` in TINFO.
     """
     key, new_key = args.take(), args.take()
     to, replace = _take_copy_options(ctx, args)

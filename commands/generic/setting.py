@@ -123,9 +123,9 @@ def set_(ctx: Context, args: Args) -> object:
     exist.
 
     OK, or null if a condition prevented the change: NX (the key must not exist), XX (it must
-    exist), IFEQ and IFNE (its value must, must not be this), IFDEQ and IFDNE (the same with its
-    DIGEST). If the key does not exist, IFNE and IFDNE set it, IFEQ and IFDEQ do not. With GET: the
-    previous value, or null. The key's expiry is removed unless KEEPTTL is given.
+    exist), IFEQ and IFNE (its value must, or must not, equal this one), IFDEQ and IFDNE (the same
+    with its DIGEST). If the key does not exist, IFNE and IFDNE set it; IFEQ and IFDEQ do not. With
+    GET: the previous value, or null. The key's expiry is removed unless KEEPTTL is given.
     """
     if ctx.overwrite(args) or ctx.overwrite_expiring(args):
         return OK
@@ -175,7 +175,7 @@ def setex(ctx: Context, args: Args) -> object:
     """Sets the string value and expiration time of a key. Creates the key if it doesn't
     exist.
 
-    OK: as SET with EX."""
+    OK: like SET with EX."""
     return _set_with_expiry(ctx, args, "setex", b"EX")
 
 
@@ -184,7 +184,7 @@ def psetex(ctx: Context, args: Args) -> object:
     """Sets both string value and expiration time in milliseconds of a key. The key is
     created if it doesn't exist.
 
-    OK: as SET with PX."""
+    OK: like SET with PX."""
     return _set_with_expiry(ctx, args, "psetex", b"PX")
 
 
@@ -292,8 +292,8 @@ def _use_in_delex(words: Sequence[bytes]) -> str:
 def delex(ctx: Context, args: Args) -> object:
     """Conditionally removes the specified key based on value or digest comparison.
 
-    1, or 0 if the key does not exist or the condition is not met. Without a condition it is DEL
-    of one key of any type; with a condition the key must hold a string.
+    1, or 0 if the key does not exist or the condition is not met. Without a condition, it acts like
+    DEL for one key of any type; with a condition, the key must hold a string.
     """
     key, condition = args.take(), args.rest()
     if not condition:

@@ -15,7 +15,7 @@ from millstream.ids cimport parse_id
 
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
 
-# So that a deadline, now and the time-out together, is a signed 64-bit number.
+# So that a deadline, now and the timeout together, is a signed 64-bit number.
 cdef int64_t TIMEOUT_MAX_MS = 0x7fe0000000000000
 TIMEOUT_NOT_INTEGER = "ERR timeout is not an integer or out of range"
 TIMEOUT_NEGATIVE = "ERR timeout is negative"

@@ -261,7 +261,7 @@ class Outside(Protocol):
     def unpause_clients(self) -> None: ...
 
     def unblock_client(self, client: Client, error: bool) -> bool:
-        """Ends a client's wait as its time-out would, or with an error; false if it waits not."""
+        """Ends a client's wait as its timeout would, or with an error; false if it waits not."""
 
     @property
     def access(self) -> Access: ...

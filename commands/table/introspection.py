@@ -142,7 +142,7 @@ def command_count(ctx: Context, args: Args) -> object:
 def command_info(ctx: Context, args: Args) -> object:
     """Returns information about one, multiple or all commands.
 
-    For each name its row as a list of ten, or null for an unknown command."""
+    For each name, its details as a list of ten elements, or null for an unknown command."""
     if not args.remaining:
         return [details(row) for row in COMMANDS.values()]
     rows = [find(name) for name in args.rest()]

@@ -98,7 +98,7 @@ def xcfgset(ctx: Context, args: Args) -> Simple:
     """Sets how many messages of each producer a stream remembers, and for how long.
 
     New values clear the messages that the stream remembers. Above 10,000 producers, the stream
-    forgets the producer that has been silent longest.
+    forgets the producer that has been idle longest.
     """
     key = args.take()
     stream = ctx.write_stream(key)

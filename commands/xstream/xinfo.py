@@ -121,7 +121,7 @@ NO_IDEMPOTENCE = _encoded(DURATION_S, MAXSIZE, 0, 0, 0, 0)
 def xinfo_groups(ctx: Context, args: Args) -> Encodable:
     """Returns the consumer groups of a stream.
 
-    A map for each group, in the order of their names."""
+    A map for each group, sorted by name."""
     key = args.take()
     return groups_reply(ctx, key, _stream(ctx, key))
 
@@ -132,9 +132,8 @@ def xinfo_groups(ctx: Context, args: Args) -> Encodable:
 def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
     """Returns the consumers of a consumer group.
 
-    A map for each consumer, in the order of their names. In milliseconds, `idle` is the time
-    since the consumer's last request, and `inactive` the time since it last received an entry (-1:
-    never).
+    A map for each consumer, sorted by name. In milliseconds, `idle` is the time since the
+    consumer's last request, and `inactive` the time since it last received an entry (-1: never).
     """
     key, name = args.take(), args.take()
     group = live_group(ctx, key, _stream(ctx, key), name)

@@ -37,8 +37,8 @@ def xsetid(ctx: Context, args: Args) -> Simple:
     """Sets a stream's last ID and counters.
 
     For tools that copy streams between servers. A stream that has handed out reservations, or
-    continues another one, takes no lower ID than its last: an ID that was given up is not used
-    twice, and all entries come after those of the parents."""
+    continues another one, does not accept an ID below its last one: an ID that was given up is
+    never used again, and all entries come after those of the parents."""
     key = args.take()
     last = args.take_entry_id()
     added = None

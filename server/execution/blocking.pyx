@@ -3,7 +3,7 @@
 
 `waiting` knows who stands in which queue. Here a waiting read is tried when its key was marked
 ready, in its own client's name and database, and its reply is noted for the end of the tick; the
-same for a time-out, CLIENT UNBLOCK and a client that goes.
+same for a timeout, CLIENT UNBLOCK and a client that goes.
 """
 
 from functools import partial

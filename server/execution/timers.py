@@ -3,7 +3,7 @@
 Nothing is polled. Every moment stands in one heap; the executor keeps one timer, to the earliest.
 A moment may be noted too early (a group that was used in the meantime lives on); the action then
 finds nothing to do and notes the next one. What is called off stays in the heap as an empty alarm
-until half of it is empty: a wait with a time-out of a day, served at once, must not be kept a day.
+until half of it is empty: a wait with a timeout of a day, served at once, must not be kept a day.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
    primary. When the replica accepts, writes continue and are refused here (READONLY).
 
 Nothing is lost, because no frame is made between the replica's last acknowledgement and its
-promotion. With FORCE, step 2 follows at the time-out in any case.
+promotion. With FORCE, step 2 follows at the timeout in any case.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Starts servers by forking a process that has already imported the server.
 
-Importing takes about 0.1 s of processor time, and a test run starts many hundred servers.
+Importing takes about 0.1 s of CPU time, and a test run starts many hundred servers.
 This file is the program that forks; `forking.py` starts it and talks to it. A forked server runs
 `millstream-server` from its first line: arguments, configuration, data directory, signals, exit
 code. Only the imports are done.
