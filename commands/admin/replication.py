@@ -11,6 +11,7 @@ from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
+from millstream.hosts import check_host
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
@@ -50,7 +51,12 @@ def replicaof(ctx: Context, args: Args) -> object:
         return OK
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise CommandError(INVALID_PORT)
-    return Simple(role.follow(host.decode("utf-8", "replace"), int(port)).encode())
+    name = host.decode("utf-8", "replace")
+    try:
+        check_host(name)
+    except ValueError as error:
+        raise CommandError(f"ERR Invalid master host: {error}") from None
+    return Simple(role.follow(name, int(port)).encode())
 
 
 @command(

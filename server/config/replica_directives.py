@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.hosts import check_host
 from millstream.server.config.kinds import (
     INT32_MAX,
     INT64_MAX,
@@ -25,12 +26,19 @@ def parse_address(text: str) -> tuple[str, int] | None:
         return None
     if len(words) != 2 or not words[1].isdigit() or not 0 < int(words[1]) < 65536:
         raise ValueError("argument must be a host and a port")
+    check_host(words[0])
     return words[0], int(words[1])
 
 
 def _parse_primary(text: str, current: object) -> str:
     address = parse_address(text)
     return "" if address is None else f"{address[0]} {address[1]}"
+
+
+def _parse_host(text: str, current: object) -> str:
+    if text:
+        check_host(text)
+    return text
 
 
 def _parse_yes(text: str, current: object) -> bool:
@@ -40,6 +48,9 @@ def _parse_yes(text: str, current: object) -> bool:
 
 
 YES = Kind(_parse_yes, YES_NO.show, "yes")
+
+
+HOST = Kind(_parse_host, str, "host")
 
 
 PRIMARY = Kind(_parse_primary, str, "host and port", many=True)
@@ -56,7 +67,7 @@ class ReplicaDirectives:
     masteruser: str = directive("", TEXT, "user for the primary", section=REPLICAS)
     masterauth: str = directive("", TEXT, "password for the primary", section=REPLICAS)
     replica_announce_ip: str = directive(
-        "", TEXT, "address that the primary shows for this server; empty: the one that the "
+        "", HOST, "address that the primary shows for this server; empty: the one that the "
         "primary sees", section=REPLICAS,
     )  # fmt: skip
     replica_announce_port: int = directive(

@@ -34,8 +34,8 @@ def bind_sockets(
         for address, optional in _expanded(addresses):
             try:
                 found = _bind(address, port)
-            except OSError as problem:
-                if optional and problem.errno in ABSENT:
+            except (OSError, UnicodeError) as problem:  # the latter: not a name to look up
+                if optional and isinstance(problem, OSError) and problem.errno in ABSENT:
                     continue
                 where = f"port {port} on {address}"
                 raise StartError(_why_not(problem, where, directive)) from None
@@ -137,10 +137,10 @@ def _bind(address: str, port: int) -> socket.socket:
     return bound
 
 
-def _why_not(problem: OSError, where: str, directive: str) -> str:
+def _why_not(problem: OSError | UnicodeError, where: str, directive: str) -> str:
+    if isinstance(problem, (socket.gaierror, UnicodeError)):
+        return f"cannot listen on {where}: no such address"
     if problem.errno == errno.EADDRINUSE:
         return f"{where} is in use by another program; choose another one with --{directive}"
-    if isinstance(problem, socket.gaierror):
-        return f"cannot listen on {where}: no such address"
     reason = os.strerror(problem.errno) if problem.errno else str(problem)
     return f"cannot listen on {where}: {reason}"

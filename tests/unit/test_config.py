@@ -249,6 +249,11 @@ def test_a_command_line_gives_values_in_both_ways() -> None:
             "millstream.conf, line 1: daemonize: the server stays in the foreground; let systemd "
             "run it (deploy/millstream.service)",
         ),
+        (
+            "replicaof a..b 1",
+            "millstream.conf, line 1: replicaof: 'a..b' is neither the name nor the IP address of "
+            "a host; give one without a port",
+        ),
         ("daemonize perhaps", "millstream.conf, line 1: daemonize: the only supported value is no"),
         ("xyzzy 1", "millstream.conf, line 1: unknown directive 'xyzzy'"),
         ('dir "x', "millstream.conf, line 1: unbalanced quotes"),
@@ -537,6 +542,7 @@ def test_event_classes_are_shown_in_the_order_of_redis(written: str, shown: str)
         (b"oom-score-adj-values", b"1 2", "must be between -2000 and 2000"),
         (b"enable-debug-command", b"yes", "can't set immutable config"),
         (b"slowlog-log-slower-than", b"-2", "argument must be between -1 and"),
+        (b"replica-announce-ip", b"a b", "'a b' is neither the name nor the IP address of a host"),
         (b"stream-idmp-duration", b"0", "argument must be between 1 and 86400 inclusive"),
     ],
 )

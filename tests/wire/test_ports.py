@@ -34,6 +34,12 @@ def test_a_port_that_another_program_takes_between_bind_and_listen(
         start_listening(second, 10, "tls-port")
 
 
+@pytest.mark.parametrize("address", ["a..b", "256.0.0.1", "no-such-host.invalid", "x" * 300])
+def test_an_address_that_does_not_exist(address: str) -> None:
+    with pytest.raises(StartError, match=f"cannot listen on port 7000 on {address}: no such"):
+        bind_sockets([address], 7000)
+
+
 @pytest.mark.parametrize("other", ["tls-port", "metrics-port"])
 def test_two_directives_with_one_port(new_server: NewServer, other: str) -> None:
     server = new_server("data")
