@@ -378,13 +378,12 @@ cdef take_range(Context ctx, Args args, bint reverse):
     """XRANGE and XREVRANGE."""
     cdef EntryRange reply = make_range(None, False, MAX)
     cdef Stream stream
-    args.pos = 2
-    if reverse:
-        take_end(args, &reply.end, False)
-        take_start(args, &reply.start, False)
-    else:
-        take_start(args, &reply.start, False)
-        take_end(args, &reply.end, False)
+    # As in Redis, the start is checked first, wherever it is.
+    args.pos = 3 if reverse else 2
+    take_start(args, &reply.start, False)
+    args.pos = 2 if reverse else 3
+    take_end(args, &reply.end, False)
+    args.pos = 4
     take_limit(args, &reply.limit)
     stream = ctx.read_stream_at(&args.items[1])
     if stream is None:
