@@ -41,21 +41,25 @@ class Settings:
                 f"try with {most}",
             )
         before = {attribute: getattr(self._config, attribute) for attribute in values}
+        tls = self._server.listeners.tls
         try:
-            self._set(values)
+            self._assign(values)
+            if any(attribute.startswith("tls_") for attribute in values):
+                make_link_context(self._config)
+                self._server.listeners.renew()
+            self.put_in_force()
         except (OSError, CommandError, StartError) as problem:
-            self._set(before)
+            self._assign(before)
+            # The files of the earlier certificate may have changed: they are not read again.
+            self._server.listeners.use(tls)
+            self.put_in_force()
             raise CommandError(f"ERR CONFIG SET failed - {problem}") from None
 
-    def _set(self, values: dict[str, Any]) -> None:
+    def _assign(self, values: dict[str, Any]) -> None:
         for attribute, value in values.items():
             setattr(self._config, attribute, value)
         if "requirepass" in values:
             self._server.access.set_default_password(self._config.requirepass)
-        if any(attribute.startswith("tls_") for attribute in values):
-            make_link_context(self._config)
-            self._server.listeners.renew()
-        self.put_in_force()
 
     def put_in_force(self) -> None:
         """Update the objects that have a copy of a directive; the others read the config each

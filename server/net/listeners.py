@@ -82,10 +82,15 @@ class Listeners:
     def renew(self) -> None:
         """Use the certificates that the directives name now, for new connections. StartError when
         they cannot be used; then nothing changes."""
-        if not self.tls_port:
+        if self.tls_port:
+            self.use(make_tls(self._config))
+
+    def use(self, tls: Tls | None) -> None:
+        """Use this context for new connections, if it is another one."""
+        if tls is None or tls is self.tls:
             return
-        self.tls = make_tls(self._config)
-        self._renewal = self._loop.create_task(self._replace(self.tls, self._renewal))
+        self.tls = tls
+        self._renewal = self._loop.create_task(self._replace(tls, self._renewal))
 
     async def _replace(self, tls: Tls, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:

@@ -5,6 +5,7 @@ The link on it speaks the protocol without I/O; this passes bytes between it and
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING
 
 from millstream.server.durability.data_files import in_words
@@ -14,6 +15,29 @@ if TYPE_CHECKING:
     from millstream.server.replication.following import Following
     from millstream.server.replication.node import Transport
     from millstream.server.replication.primary_client import PrimaryClient
+
+
+def why_lost(error: Exception | None, uses_tls: bool, unanswered: bool) -> str:
+    """Why a connection has ended, with the directive to look at if TLS is the reason. A server
+    closes a connection without a word when the other side does not speak TLS, or lacks a
+    certificate."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted: {error.verify_message}; tls-ca-cert-file names the "
+            "authority"
+        )
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "this port does not speak TLS; tls-replication needs the tls-port of the primary"
+    if error is not None and not isinstance(error, ConnectionResetError):
+        return in_words(error)
+    if not unanswered:
+        return "it was closed"
+    if uses_tls:
+        return (
+            "it was closed without an answer; the primary may not trust the certificate of this "
+            "server, which tls-client-cert-file or tls-cert-file names"
+        )
+    return "it was closed without an answer; a port with TLS needs tls-replication yes"
 
 
 class Attempt:
@@ -45,8 +69,8 @@ class Attempt:
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_over:
-            reason = in_words(error) if error is not None else "it was closed"
-            self._following.connection_lost(self, reason)
+            uses_tls, unanswered = self._following.uses_tls, self.link.is_unanswered
+            self._following.connection_lost(self, why_lost(error, uses_tls, unanswered))
 
     def flush(self) -> None:
         if self.transport is not None and self.link.output and not self.is_over:

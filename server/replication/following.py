@@ -90,6 +90,10 @@ class Following:
         return self.state == "connected"
 
     @property
+    def uses_tls(self) -> bool:
+        return self._node.config.tls_replication
+
+    @property
     def client(self) -> PrimaryClient | None:
         """The link as CLIENT LIST shows it."""
         return None if self._attempt is None else self._attempt.client

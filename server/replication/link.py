@@ -91,6 +91,11 @@ class Link:
         self._ended = False
         self._ask_next()
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the primary has answered nothing yet."""
+        return self._asked == "PING"
+
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events that these bytes complete. LinkError if they are not allowed."""
         if not self.is_streaming:
@@ -127,7 +132,7 @@ class Link:
         opening = self._opening
         yield [b"PING"]
         if opening.password:
-            user = [opening.user.encode()] if opening.user else []
+            user = [opening.user.encode("utf-8", "surrogateescape")] if opening.user else []
             yield [b"AUTH", *user, opening.password.encode("utf-8", "surrogateescape")]
         announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
         yield [

@@ -76,8 +76,13 @@ class Resync:
 
     def _check_can_feed(self, said: Introduction) -> None:
         node = self._node
-        if self._role.following is not None and not self._role.following.is_connected:
-            raise CommandError("NOMASTERLINK Can't SYNC while not connected with my master")
+        following = self._role.following
+        if following is not None and not following.is_connected:
+            raise CommandError(
+                "NOMASTERLINK Can't SYNC while not connected with my master "
+                f"{following.host}:{following.port} (if servers follow each other, or one follows "
+                "itself, send one of them REPLICAOF NO ONE)"
+            )
         if not node.config.appendonly:
             raise CommandError(
                 "ERR this server has appendonly off: it needs a journal to feed replicas"

@@ -49,6 +49,16 @@ def test_a_wrong_password(replicas: Replicas) -> None:
     wait_until(has_same(primary, replica, "s"))
 
 
+def test_a_user_whose_name_is_not_utf8(replicas: Replicas) -> None:
+    primary = replicas.start("a")
+    fill(primary, 20)
+    primary.execute_command("ACL", "SETUSER", b"\xff", "on", ">right", "+@all")
+    replica = replicas.start("b", masterauth="right")
+    replica.config_set("masteruser", b"\xff")
+    replicas.follow("b", "a")
+    wait_until(has_same(primary, replica, "s"))
+
+
 def test_a_default_user_without_the_right_to_ping(replicas: Replicas) -> None:
     """As in Redis, the replica goes on to AUTH."""
     primary = replicas.start("a")
@@ -150,6 +160,15 @@ def test_servers_that_follow_each_other(replicas: Replicas) -> None:
     fill(one, 5)
     assert one.wait(1, 10_000) == 1
     assert has_same(one, other, "s")()
+
+
+def test_a_server_that_follows_itself(replicas: Replicas) -> None:
+    replica = replicas.start("b")
+    fill(replica, 7, "other")
+    replicas.follow("b", "b")
+    itself = replicas.address("b").replace(" ", ":")
+    sentence = f"NOMASTERLINK Can't SYNC while not connected with my master {itself} (if servers "
+    assert_is_refused(replicas, sentence)
 
 
 def test_a_partition_without_an_error_at_either_end(replicas: Replicas) -> None:

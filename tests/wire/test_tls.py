@@ -244,6 +244,26 @@ def test_a_new_certificate_without_a_restart(
     assert old.ping()  # connections that exist go on
 
 
+def test_a_refused_change_does_not_read_the_earlier_files(
+    open_server: TlsServer, authority: Authority, tmp_path: Path
+) -> None:
+    """The earlier certificate is still in use when its file has been damaged since."""
+    client = open_server.redis(authority)
+    certificate, key = (tmp_path / "server.crt", tmp_path / "server.key")
+    for name, path in (("cert", certificate), ("key", key)):
+        shutil.copy(client.config_get()[f"tls-{name}-file"], path)
+    client.execute_command(
+        "CONFIG SET", "tls-cert-file", str(certificate), "tls-key-file", str(key)
+    )
+    certificate.write_text("nonsense")
+    with pytest.raises(redis.ResponseError, match=r"nowhere\.crt: No such file or directory"):
+        client.config_set("tls-cert-file", str(tmp_path / "nowhere.crt"))
+    assert client.config_get("tls-cert-file") == {"tls-cert-file": str(certificate)}
+    with pytest.raises(redis.ResponseError, match=r"server\.crt has no certificate in PEM"):
+        client.config_set("tls-session-caching", "no")
+    assert can_ping(open_server.redis(authority))
+
+
 def test_sighup_reads_the_files_again(
     new_server: NewServer, authority: Authority, tmp_path: Path
 ) -> None:
@@ -472,10 +492,32 @@ def test_a_replica_does_not_trust_another_authority(
     other = Authority(tmp_path, "other")
     follow = {"replicaof": f"127.0.0.1 {open_server.port}", "tls-replication": "yes"}
     replica = new_server("replica", {**follow, "tls-ca-cert-file": str(other.file)}).start()
-    wait_until(lambda: "certificate" in replica.log.lower(), what="a refused link")
+    sentence = "its certificate is not trusted: "
+    wait_until(lambda: sentence in replica.log, what="a refused link")
+    assert "; tls-ca-cert-file names the authority" in replica.log
     assert replica.log.count("no link to the primary") == 1
     with replica.client() as client:
         assert client.info("replication")["master_link_status"] == "down"
+
+
+def test_a_link_that_cannot_use_tls_says_why(
+    new_server: NewServer, authority: Authority, server_files: dict[str, str], tmp_path: Path
+) -> None:
+    """The port without TLS, and then a primary that does not trust the replica's certificate."""
+    primary = TlsServer(new_server, server_files)
+    other = Authority(tmp_path, "other")
+    certificate, key = other.issue("replica")
+    files = {"tls-ca-cert-file": str(authority.file), "tls-client-cert-file": str(certificate)}
+    files["tls-client-key-file"] = str(key)
+    directives = {**files, "tls-replication": "yes"}
+    directives["replicaof"] = f"127.0.0.1 {primary.server.port}"
+    replica = new_server("replica", directives).start()
+    sentence = "this port does not speak TLS; tls-replication needs the tls-port of the primary"
+    wait_until(lambda: sentence in replica.log, what="the first reason")
+    with replica.client() as client:
+        client.call("REPLICAOF", "127.0.0.1", str(primary.port))
+    sentence = "the primary may not trust the certificate of this server, which tls-client-cert"
+    wait_until(lambda: sentence in replica.log, what="the second reason")
 
 
 def test_without_tls_replication_nothing_of_a_tls_port_is_believed(
@@ -488,6 +530,8 @@ def test_without_tls_replication_nothing_of_a_tls_port_is_believed(
         assert "tls-replication needs tls-ca-cert-file" in str(reply)
         assert client.call("CONFIG", "GET", "tls-replication") == [b"tls-replication", b"no"]
         assert client.info("replication")["master_link_status"] == "down"
+        sentence = "closed without an answer; a port with TLS needs tls-replication yes"
+        wait_until(lambda: sentence in replica.log, what="the reason")
         client.call("CONFIG", "SET", "tls-ca-cert-file", authority.file, "tls-replication", "yes")
         wait_until(
             lambda: client.info("replication")["master_link_status"] == "up", what="the link"
