@@ -116,9 +116,10 @@ SCRIPTS = {
     # redis-py before 3.5: always later than it would
     b"4a484ac024e9b025224cd9f8e1d59dbf3c15d00d": Script("extend of an old redis-py", extend, 2),
 }
-UNKNOWN_TEXT = "ERR this server has no Lua; it knows only the scripts of redis-py's locks: " + (
-    ", ".join(f"{digest.decode()} ({script.title})" for digest, script in SCRIPTS.items())
-)
+UNKNOWN_TEXT = (
+    "ERR this server does not run Lua, only the scripts of redis-py's locks, "
+    "which it knows by SHA1: "
+) + ", ".join(f"{digest.decode()} ({script.title})" for digest, script in SCRIPTS.items())
 
 
 def _load(ctx: Context, text: bytes) -> bytes:
