@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import uvicorn
 
 from millstream.dashboard.app import make_app
 from millstream.dashboard.guard import LOCAL_NAMES
+from millstream.dashboard.listen import ListenError, bind_sockets
+from millstream.remote import url_reason_of
 
 DEFAULT_URL = "redis://127.0.0.1:6455"
 PORT = 6480
@@ -50,7 +53,8 @@ def dashboard(
     password = _password(password_file)
     if not _is_local(bind) and password is None:
         raise click.ClickException(f"--bind {bind} needs --password-file")
-    names = [*LOCAL_NAMES, bind if ":" not in bind else f"[{bind}]", *hosts]
+    shown = bind if ":" not in bind else f"[{bind}]"
+    names = [*LOCAL_NAMES, shown, *hosts]
     allowed = {f"{name}:{port}" for name in names} | set(hosts)
     try:
         app = make_app(
@@ -61,13 +65,19 @@ def dashboard(
             password=password,
         )
     except ValueError as problem:
-        raise click.ClickException(f"the URL is invalid: {problem}") from None
-    click.echo(f"The dashboard is at http://{bind}:{port}/", err=True)
-    uvicorn.run(
-        app, host=bind, port=port, log_level="warning", access_log=False, server_header=False,
+        raise click.ClickException(f"the URL is invalid: {url_reason_of(problem)}") from None
+    try:
+        sockets = bind_sockets(bind, port)
+    except ListenError as problem:
+        raise click.ClickException(str(problem)) from None
+    click.echo(f"The dashboard is at http://{shown}:{port}/", err=True)
+    server = uvicorn.Server(uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False,
         timeout_graceful_shutdown=STOP_S, limit_concurrency=REQUESTS_MAX,
         h11_max_incomplete_event_size=HEADER_MAX,
-    )  # fmt: skip
+    ))  # fmt: skip
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn has stopped in an orderly way by then
+        server.run(sockets=sockets)
 
 
 def _password(file: Path | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ FIELDS_MAX = 12  # columns of a table of entries
 PENDING_SHOWN = 100
 PENDING_COUNTED = 1000
 AGES_S = ((60, "under a minute"), (600, "under 10 minutes"), (3600, "under an hour"))
+ID = re.compile(r"([0-9]{1,20})(?:[-.]([0-9]{1,20}))?")  # with a dot, as the T commands show it
+ID_MAX = 2**64 - 1
 TAIL_PER_S = 200
 TAILS_MAX = 8
 TAIL_BLOCK_MS = 2000
@@ -246,13 +249,18 @@ def _now_ms() -> int:
 
 def _end_of(text: bytes) -> str:
     """The ID up to which entries are shown: an ID, or a time of this machine or with a zone."""
-    words = text.decode("utf-8", "replace")
-    if words.replace("-", "", 1).isdigit():
-        return words
+    words = text.decode("utf-8", "replace").strip()
+    numbers = ID.fullmatch(words)
+    if numbers is not None and all(int(number or 0) <= ID_MAX for number in numbers.groups()):
+        return words.replace(".", "-")
     try:
         moment = datetime.fromisoformat(words)
     except ValueError:
-        raise HTTPException(400, "this is neither an ID nor a time") from None
+        raise HTTPException(
+            400,
+            f"{words[:100]!r} is neither an ID, such as 1769848212481-0, nor a time, such as "
+            "2026-01-31T09:30",
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return str(max(0, int(moment.timestamp() * 1000)))

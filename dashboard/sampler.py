@@ -20,6 +20,7 @@ from millstream.dashboard.link import Link, Unavailable, Word, info_fields, is_e
 from millstream.remote import oldest_ms, oldest_requests
 
 SAMPLE_S = 2.0
+CANCEL_AGAIN_S = 0.1
 HISTORY_S = 900
 WATCHED_S = 10.0  # a page that shows a stream asks again within this time
 KEYS_KEPT_S = 10.0
@@ -97,10 +98,11 @@ class Sampler:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
+        """End the task. The cancellation is repeated, because `asyncio.wait_for` of Python 3.11 can
+        lose it, and redis-py uses that."""
+        while self._task is not None and not self._task.done():
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task], timeout=CANCEL_AGAIN_S)
         await self.link.close()
 
     async def _run(self) -> None:

@@ -6,6 +6,7 @@ UTF-8 are shown as hexadecimal digits, and long values are cut.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ HEX_BYTES = 64
 HIDDEN = {*range(32), *range(0x7F, 0xA0), 0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F),
           *range(0x2060, 0x2070), 0xFEFF}  # fmt: skip
 VISIBLE = {code: f"\\u{code:04x}" for code in HIDDEN} | {9: "\\t", 10: "\\n", 13: "\\r"}
+BLANKS = re.compile(r"^\s+|\s+$|(?<=\s)\s+")
 DAY_S = 86_400
 
 
@@ -37,8 +39,10 @@ def readable(raw: object, most: int = VALUE_MAX) -> str:
 
 
 def name(raw: object) -> str:
-    """A name of a key, group or consumer; an empty one is visible."""
-    return readable(raw, NAME_MAX) or "(empty)"
+    """A name of a key, group or consumer. An empty one is visible, and so are spaces that a browser
+    would leave out."""
+    text = readable(raw, NAME_MAX) or "(empty)"
+    return BLANKS.sub(lambda blanks: "".join(f"\\u{ord(c):04x}" for c in blanks[0]), text)
 
 
 def in_url(raw: bytes) -> str:
@@ -48,6 +52,11 @@ def in_url(raw: bytes) -> str:
 
 def count(number: object) -> str:
     return f"{number:,}" if isinstance(number, int) else "-"
+
+
+def counted(number: int, one: str, more: str) -> str:
+    """1 group, 2 groups"""
+    return f"{count(number)} {one if number == 1 else more}"
 
 
 def size(size_bytes: object) -> str:

@@ -16,9 +16,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from millstream.remote import add_password, connect_reason_of, reason_of
+from millstream.remote import add_password, connect_reason_of, reason_of, url_reason_of
 
 DEFAULT_URL = "redis://127.0.0.1:6455"
+SCHEMES = ("redis", "rediss", "unix")
 Word = bytes | str | int
 
 
@@ -75,7 +76,8 @@ class Server:
             self.db = int(pool.connection_kwargs.get("db") or 0)
             self.names_db = bool(pool.connection_kwargs.get("db") is not None)
         except (ValueError, TypeError) as problem:
-            raise ToolError(f"the URL {self.name} is invalid: {problem}") from None
+            reason = url_reason_of(problem)
+            raise ToolError(f"the URL {self.name} is invalid: {reason}") from None
         try:
             self._connection.connect()
         except (redis.RedisError, OSError) as problem:
@@ -127,6 +129,8 @@ def _without_secrets(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return "given"
+    if parts.scheme not in SCHEMES:  # the user may be in any part
+        return printable(url.partition("?")[0].rpartition("@")[2])
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
@@ -134,6 +138,21 @@ def text(word: object) -> str:
     """Bytes of the server as a text; bytes that are not UTF-8 are escaped."""
     assert isinstance(word, bytes)
     return word.decode("utf-8", "backslashreplace")
+
+
+def quoted(word: bytes) -> str:
+    """Bytes in double quotes, in which a backslash begins an escape; UTF-8 is shown as it is."""
+    return f'"{"".join(map(_escaped, word.decode("utf-8", "surrogateescape")))}"'
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return "\\" + letter
+    if letter.isprintable():
+        return letter
+    if "\udc80" <= letter <= "\udcff":  # a byte that is not UTF-8
+        return f"\\x{ord(letter) - 0xDC00:02x}"
+    return letter.encode("unicode_escape").decode()
 
 
 def printable(shown: str) -> str:

@@ -25,6 +25,14 @@ def reason_of(problem: BaseException) -> str:
     return " ".join(str(text).split()).rstrip(".") or type(problem).__name__
 
 
+def url_reason_of(problem: Exception) -> str:
+    """The reason why redis-py does not understand a URL. Its own sentence about the beginning of
+    the URL does not fit into one of ours."""
+    if "schemes" in str(problem):
+        return "it has to begin with redis://, rediss:// or unix://"
+    return str(problem)
+
+
 def connect_reason_of(problem: BaseException, *, uses_tls: bool) -> str:
     """The same for a connection that was never made, with what to do about TLS. A server closes a
     connection without a word when a client does not speak TLS, or lacks a certificate."""

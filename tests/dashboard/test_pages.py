@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
@@ -16,6 +17,9 @@ from tests.support.http import fetch
 from tests.support.resp import Simple
 from tests.support.server import Server
 from tests.support.waiting import wait_until
+
+from millstream.dashboard.link import Link
+from millstream.dashboard.sampler import Sampler
 
 STATIC = Path(__file__).resolve().parents[2] / "dashboard" / "static"
 Visits = Callable[..., Visit]
@@ -127,6 +131,23 @@ def test_hostile_names_are_only_text(board: Board, visit: Visits, name: bytes) -
     assert page.get_by_text("Pending entries").first.is_visible()
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [(b"  ", r"\u0020\u0020"), (b" a  b\xc2\xa0", r"\u0020a \u0020b\u00a0")]
+)
+def test_spaces_in_a_name_are_visible(
+    ours: Server, new_board: Boards, visit: Visits, name: bytes, text: str
+) -> None:
+    board = new_board(ours)
+    with ours.client() as client:
+        client.call("XADD", name, "*", "f", "v")
+        page = visit().page
+        page.goto(board.address + "/?search=" + quote(name, safe=""))
+        page.get_by_role("link", name=text, exact=True).click()
+        page.wait_for_url("**/stream?**")
+        assert page.locator("h1").inner_text() == text
+        client.call("DEL", name)
+
+
 def test_a_stream_is_followed_live(
     board: Board, request: pytest.FixtureRequest, visit: Visits
 ) -> None:
@@ -232,6 +253,7 @@ def test_actions_ask_first(ours: Server, new_board: Boards, visit: Visits) -> No
 
         page.goto(board.path("/group", b"jobs", name=b"g"))
         page.get_by_role("link", name="Claim").click()
+        assert page.get_by_text("g (4 pending entries, 1 consumer)").is_visible()
         assert page.get_by_text("belong to another consumer").is_visible()
         page.get_by_label("The consumer that gets them").fill("b")
         page.get_by_role("button", name="Claim").click()
@@ -295,6 +317,41 @@ def test_other_hosts_and_headers(board: Board) -> None:
     assert not re.search(r"<script(?! src=)|\son\w+=|\sstyle=", body)
 
 
+def test_a_port_in_use_ends_the_program(ours: Server, new_board: Boards) -> None:
+    with pytest.raises(
+        AssertionError,
+        match=f"Error: port {ours.port} on 127.0.0.1 is in use by another program; choose another",
+    ):
+        new_board(ours, "--port", str(ours.port))
+    with pytest.raises(AssertionError, match=r"cannot listen on port 7000 on a\.\.b: no such addr"):
+        new_board(ours, "--bind", "a..b", "--port", "7000", "--password-file", __file__)
+
+
+def test_it_stops_while_it_connects() -> None:
+    """A cancellation can get lost in asyncio.wait_for of Python 3.11, which redis-py uses."""
+
+    async def start_and_stop(server: asyncio.Server, turns: int) -> None:
+        port = server.sockets[0].getsockname()[1]
+        sampler = Sampler(Link(f"redis://127.0.0.1:{port}"))
+        sampler.start()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        done, _ = await asyncio.wait([asyncio.create_task(sampler.stop())], timeout=10)
+        assert done, f"it does not stop, {turns} turns after the start"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1000):
+            writer.write(b"-ERR no\r\n")
+        writer.close()
+
+    async def run() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            for turns in range(40):
+                await start_and_stop(server, turns)
+
+    asyncio.run(run())
+
+
 def test_other_addresses_need_a_password(ours: Server, new_board: Boards, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="needs --password-file"):
         new_board(ours, "--bind", "0.0.0.0")
@@ -313,6 +370,9 @@ def test_other_addresses_need_a_password(ours: Server, new_board: Boards, tmp_pa
     ("path", "status"),
     [("/stream", 400), ("/stream?db=x&key=a", 400), ("/stream?db=0&key=absent", 404),
      ("/group?db=0&key=orders&name=absent", 404), ("/stream?db=0&key=orders&at=never", 400),
+     ("/stream?db=0&key=orders&at=18446744073709551616", 400),
+     ("/stream?db=0&key=orders&at=5-", 400), ("/stream?db=0&key=orders&at=5.1", 200),
+     ("/stream?db=0&key=orders&at=18446744073709551615-1", 200),
      ("/stream?db=99&key=orders", 503), ("/nothing", 404), ("/static/../app.py", 404),
      ("/?page=0&sort=unknown", 200), ("/?search=%ff%00", 200)],
 )  # fmt: skip

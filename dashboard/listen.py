@@ -1,0 +1,58 @@
+"""The dashboard's listening sockets, bound before anything else begins."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Any
+
+ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class ListenError(Exception):
+    """The address cannot be used. The text is one sentence."""
+
+
+def bind_sockets(address: str, port: int) -> list[socket.socket]:
+    """A bound socket for each address that a name stands for and this machine has. ListenError if
+    one cannot be used, or there is none."""
+    sockets: list[socket.socket] = []
+    refused: OSError | UnicodeError | None = None
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, place in found:
+            try:
+                sockets.append(_bind(socket.socket(family, kind, protocol), place))
+            except OSError as problem:
+                refused = problem
+                if problem.errno not in ABSENT:
+                    raise
+        if sockets or refused is None:
+            return sockets
+    except (OSError, UnicodeError) as problem:  # the latter: not a name to look up
+        refused = problem
+    for bound in sockets:
+        bound.close()
+    raise ListenError(_why_not(refused, f"port {port} on {address}"))
+
+
+def _why_not(problem: OSError | UnicodeError, where: str) -> str:
+    if isinstance(problem, (socket.gaierror, UnicodeError)):
+        return f"cannot listen on {where}: no such address"
+    if problem.errno == errno.EADDRINUSE:
+        return f"{where} is in use by another program; choose another one with --port"
+    reason = os.strerror(problem.errno) if problem.errno else str(problem)
+    return f"cannot listen on {where}: {reason}"
+
+
+def _bind(bound: socket.socket, place: Any) -> socket.socket:
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if bound.family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(place)
+    except OSError:
+        bound.close()
+        raise
+    return bound
