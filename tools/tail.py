@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from millstream.tools.server import Server, ToolError, is_error, printable, text, url_option
+from millstream.tools.server import Server, ToolError, is_error, quoted, text, url_option
 
 BATCH_ENTRIES = 100
 BLOCK_MS = 1000  # between two looks at Ctrl-C
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     fields: list[tuple[bytes, bytes]]
 
     def line(self) -> str:
-        """Time, ID, and each field with its value. Words with spaces are in quotes."""
+        """Time, ID, and each field with its value. Words that need it are in quotes."""
         moment = datetime.fromtimestamp(int(self.id.partition("-")[0]) / 1000)
         pairs = (f"{_word(name)}={_word(value)}" for name, value in self.fields)
         return f"{moment.isoformat(' ', 'milliseconds')}  {self.id}  {' '.join(pairs)}"
@@ -50,8 +50,8 @@ class Entry(NamedTuple):
 
 
 def _word(word: bytes) -> str:
-    shown = printable(text(word))
-    return shown if _PLAIN.fullmatch(shown) else json.dumps(shown, ensure_ascii=False)
+    shown = word.decode("utf-8", "surrogateescape")
+    return shown if shown.isprintable() and _PLAIN.fullmatch(shown) else quoted(word)
 
 
 def first_id(

@@ -173,6 +173,8 @@ def _cells(stream: Stream, group: Group | None) -> list[Text | str]:
 
 def _shown(name: str) -> str:
     shown = printable(name)
+    if shown != shown.strip() or not shown:
+        shown = f'"{shown}"'
     return shown if len(shown) <= _NAME_MAX else f"{shown[: _NAME_MAX - 1]}…"
 
 

@@ -119,6 +119,16 @@ def test_a_url_that_is_not_understood(url: str) -> None:
     assert "is invalid" in refused(run("health", url))
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:6455", "user:secret@127.0.0.1:6455", "http://user:secret@127.0.0.1:6455?a=secret"],
+)
+def test_a_url_of_another_kind_is_shown_without_secrets(url: str) -> None:
+    sentence = refused(run("health", url))
+    assert "the URL 127.0.0.1:6455 is not understood: it has to begin with redis://" in sentence
+    assert "secret" not in sentence
+
+
 # top
 
 
@@ -182,6 +192,14 @@ def test_top_as_a_table(server: Server) -> None:
     ]
     assert "\x1b" not in done.stdout  # hostile names do not reach the terminal
     assert "odd \\xff\\x1b[31m" in done.stdout
+
+
+def test_a_name_of_spaces_is_in_quotes(server: Server) -> None:
+    with server.client() as client:
+        client.call("XGROUP", "CREATE", "  ", "", "0", "MKSTREAM")
+    done = run("top", "--once", "--interval", "0.1", url=url_of(server))
+    assert '"  "' in done.stdout
+    assert '""' in done.stdout
 
 
 def test_a_long_name_does_not_widen_the_table(server: Server) -> None:
@@ -270,7 +288,14 @@ def test_hostile_bytes_do_not_reach_the_terminal(server: Server) -> None:
     with server.client() as client:
         client.call("XADD", "s", "1-1", "a b", b"\x1b[2J\n\xff", "", "=")
     done = run("tail", "s", "--from", "0", "--count", "1", url=url_of(server))
-    assert done.stdout.endswith('1-1  "a b"="\\\\x1b[2J\\\\n\\\\xff" ""="="\n')
+    assert done.stdout.endswith('1-1  "a b"="\\x1b[2J\\n\\xff" ""="="\n')
+
+
+def test_tail_tells_a_backslash_from_an_escape(server: Server) -> None:
+    with server.client() as client:
+        client.call("XADD", "s", "1-1", "é", rb"\xff", "q", '"')
+    done = run("tail", "s", "--from", "0", "--count", "1", url=url_of(server))
+    assert done.stdout.endswith('1-1  é="\\\\xff" q="\\""\n')
 
 
 def test_tail_follows_a_stream_that_does_not_exist_yet(server: Server) -> None:
