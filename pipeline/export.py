@@ -85,8 +85,8 @@ def _run(request: Request, output: str) -> None:
     except BrokenPipeError:
         raise  # the reader closed the pipe, like `head`: click ends the program without a message
     except OSError as problem:
-        name = f" ({problem.filename})" if problem.filename else ""
-        _fail(f"{problem.strerror or problem}{name}")
+        name = f"{problem.filename}: " if problem.filename else ""
+        _fail(f"{name}{problem.strerror or problem}")
     click.echo(f"{shown_uri(output) if is_uri(output) else output}: {rows:,} rows")
 
 

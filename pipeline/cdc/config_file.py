@@ -60,9 +60,9 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     try:
         text = path.read_text()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 at byte {error.start}") from None
+        raise ConfigError(f"{path} is not UTF-8 at byte {error.start}") from None
     return parse(text, path, environment)
 
 
@@ -71,7 +71,7 @@ def parse(text: str, path: Path, environment: Mapping[str, str]) -> Config:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
     return _Reader(text, path, environment).config(document)
 
 
@@ -89,7 +89,9 @@ class _Reader:
         )
         databases = document.get("database", [])
         if not isinstance(databases, list) or not databases:
-            raise self._fault("database", "at least one [[database]] is needed")
+            raise self._fault(
+                "database", "is missing or empty: at least one [[database]] is needed"
+            )
         config = Config(
             self._path,
             self._section(ServerConfig, document, "millstream"),
@@ -140,7 +142,10 @@ class _Reader:
         failover = self._value(bool, database.get("failover", False), f"{place}.failover")
         sources = database.get("source", [])
         if not isinstance(sources, list) or not sources:
-            raise self._fault(f"{place}.source", "at least one {sid = .., url = ..} is needed")
+            raise self._fault(
+                f"{place}.source",
+                "is missing or empty: at least one {sid = .., url = ..} is needed",
+            )
         tables = tuple(self._tables(database.get("tables", {}), schema, f"{place}.tables"))
         for number, source in enumerate(sources):
             where = f"{place}.source[{number}]"
@@ -153,7 +158,7 @@ class _Reader:
 
     def _tables(self, tables: Any, default_schema: str, place: str) -> Iterator[Table]:
         if not isinstance(tables, dict) or not tables:
-            raise self._fault(place, "at least one table is needed")
+            raise self._fault(place, "is missing or empty: at least one table is needed")
         for name, options in tables.items():
             where = f"{place}.{name}"
             if not isinstance(options, dict):

@@ -170,6 +170,26 @@ def test_a_source_does_not_have_the_key_of_applys_report() -> None:
         read(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", r"cdc.toml: database is missing or empty: at least one \[\[database\]\] is needed"),
+        ("[database]", r"database is missing or empty: at least one"),
+        (
+            "[[database]]\nname = 'x'",
+            r"cdc.toml.*: database\[0\].source is missing or empty: at least",
+        ),
+        (
+            "[[database]]\nname = 'x'\nsource = [{ sid = 'a', url = 'postgresql://b' }]",
+            r"database\[0\].tables is missing or empty: at least one table is needed",
+        ),
+    ],
+)
+def test_what_is_needed_is_named(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        read(f"[destination]\nurl = 'postgresql://c'\n{text}")
+
+
 def test_a_target_without_a_sid_column_has_one_source() -> None:
     text = WHOLE.replace("[read]", 'sid_column = ""\n[read]')
     with pytest.raises(ConfigError, match=r"shop:eu public.orders and shop:us public.orders share"):
@@ -177,7 +197,7 @@ def test_a_target_without_a_sid_column_has_one_source() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no.toml: cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=r"no.toml cannot be read: No such file"):
         load(tmp_path / "no.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is not UTF-8 at byte 0"):

@@ -278,7 +278,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_no_file(
     done = export(three, missing)
     assert (done.exit_code, done.output) == (
         1,
-        f"millstream: No such file or directory ({missing})\n",
+        f"millstream: {missing}: No such file or directory\n",
     )
 
 

@@ -76,7 +76,9 @@ def _check(
         yield from findings
     if not wrong:
         yield from _publication(source, connection, catalog, may_create)
-    yield ok(source.name, f"PostgreSQL {version // 10000}, {len(source.tables)} tables")
+    count = len(source.tables)
+    tables = f"{count} {'table' if count == 1 else 'tables'}"
+    yield ok(source.name, f"PostgreSQL {version // 10000}, {tables}")
 
 
 def _row(connection: Connection, query: str, values: Mapping[str, Any]) -> Any:
