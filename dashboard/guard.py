@@ -59,7 +59,8 @@ class Guard:
 
         app = self._app
         if not self._knows(headers.get("host", "")):
-            app = PlainTextResponse("this dashboard has another name\n", 421)
+            text = "this dashboard has another name; the option --host adds one\n"
+            app = PlainTextResponse(text, 421)
         elif self._password is not None and not self._may_enter(headers.get("authorization", "")):
             asked = {"www-authenticate": 'Basic realm="millstream", charset="UTF-8"'}
             app = PlainTextResponse("the password is wrong or missing\n", 401, asked)
