@@ -31,7 +31,7 @@ def test_an_unknown_command_is_refused() -> None:
     assert "no-such-command" in done.output
 
 
-def test_a_misspelt_command_gets_a_suggestion() -> None:
+def test_a_misspelled_command_gets_a_suggestion() -> None:
     done = CliRunner().invoke(main, ["srve"])
     assert done.exit_code == 2
     assert "No such command 'srve'. Did you mean 'serve'?" in done.output

@@ -224,7 +224,7 @@ def test_a_rule_for_what_only_redis_has_is_kept_and_changes_nothing(sign: str, n
 @pytest.mark.parametrize(
     "rule", ["+hsett", "-hsett", "+hset|", "+ft.", "+@jsn", "-get|x", "+client|x"]
 )
-def test_a_misspelt_name_is_an_error(rule: str) -> None:
+def test_a_misspelled_name_is_an_error(rule: str) -> None:
     user = Users().new(b"ann")
     with pytest.raises(RuleError, match="Unknown command or category name"):
         user.apply(rule.encode())
