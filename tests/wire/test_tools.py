@@ -125,7 +125,7 @@ def test_a_url_that_is_not_understood(url: str) -> None:
 )
 def test_a_url_of_another_kind_is_shown_without_secrets(url: str) -> None:
     sentence = refused(run("health", url))
-    assert "the URL 127.0.0.1:6455 is not understood: it has to begin with redis://" in sentence
+    assert "the URL 127.0.0.1:6455 is invalid: it has to begin with redis://" in sentence
     assert "secret" not in sentence
 
 
