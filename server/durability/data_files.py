@@ -290,4 +290,6 @@ def prepare_directory(path: Path) -> None:
     except OSError as problem:
         raise StartError(f"cannot use the data directory {path}: {problem.strerror}") from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise StartError(f"cannot use the data directory {path}: it may not be read and written")
+        read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+        reason = "its file system is read-only" if read_only else os.strerror(errno.EACCES)
+        raise StartError(f"cannot use the data directory {path}: {reason}")

@@ -5,10 +5,12 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from millstream.errors import DataError
+from millstream.errors import DataError, StartError
+from millstream.server.durability.data_files import prepare_directory
 from millstream.storage.files.disk import SystemDisk, make_directory
 
 
@@ -227,3 +229,17 @@ def test_a_directory_is_made_in_one_that_may_be_written_but_not_read(
     monkeypatch.setattr(os, "open", refuse)
     make_directory(tmp_path / "data")
     assert (tmp_path / "data").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [(os.ST_RDONLY, "its file system is read-only"), (0, "Permission denied")],
+)
+def test_a_directory_without_access_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, reason: str
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
+    with pytest.raises(StartError) as caught:
+        prepare_directory(tmp_path)
+    assert str(caught.value) == f"cannot use the data directory {tmp_path}: {reason}"
