@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
-from typing import Any
 
-ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+from millstream.listening import ABSENT, bound_socket, why_not
 
 
 class ListenError(Exception):
@@ -23,7 +20,7 @@ def bind_sockets(address: str, port: int) -> list[socket.socket]:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, place in found:
             try:
-                sockets.append(_bind(socket.socket(family, kind, protocol), place))
+                sockets.append(bound_socket(family, kind, protocol, place))
             except OSError as problem:
                 refused = problem
                 if problem.errno not in ABSENT:
@@ -34,25 +31,4 @@ def bind_sockets(address: str, port: int) -> list[socket.socket]:
         refused = problem
     for bound in sockets:
         bound.close()
-    raise ListenError(_why_not(refused, f"port {port} on {address}"))
-
-
-def _why_not(problem: OSError | UnicodeError, where: str) -> str:
-    if isinstance(problem, (socket.gaierror, UnicodeError)):
-        return f"cannot listen on {where}: no such address"
-    if problem.errno == errno.EADDRINUSE:
-        return f"{where} is in use by another program; choose another one with --port"
-    reason = os.strerror(problem.errno) if problem.errno else str(problem)
-    return f"cannot listen on {where}: {reason}"
-
-
-def _bind(bound: socket.socket, place: Any) -> socket.socket:
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if bound.family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind(place)
-    except OSError:
-        bound.close()
-        raise
-    return bound
+    raise ListenError(why_not(refused, f"port {port} on {address}", "port"))

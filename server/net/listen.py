@@ -7,18 +7,17 @@ to listen when the data directory is locked; until then connections are refused.
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.errors import StartError
+from millstream.listening import ABSENT, bound_socket, why_not
 from millstream.server.config.directives import Config
 
 EVERYWHERE = ("0.0.0.0", "::")
 ALL_OF_IPV6 = "::*"  # as Redis writes it
-ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def bind_sockets(
@@ -38,7 +37,7 @@ def bind_sockets(
                 if optional and isinstance(problem, OSError) and problem.errno in ABSENT:
                     continue
                 where = f"port {port} on {address}"
-                raise StartError(_why_not(problem, where, directive)) from None
+                raise StartError(why_not(problem, where, directive)) from None
             sockets.append(found)
             port = port or found.getsockname()[1]
         if not sockets:
@@ -91,7 +90,7 @@ def start_listening(bound: socket.socket, backlog: int, directive: str) -> None:
     except OSError as problem:
         name = bound.getsockname()
         where = f"port {name[1]} on {name[0]}" if isinstance(name, tuple) else str(name)
-        raise StartError(_why_not(problem, where, directive)) from None
+        raise StartError(why_not(problem, where, directive)) from None
 
 
 def check_ports(config: Config) -> None:
@@ -124,23 +123,6 @@ def _bind(address: str, port: int) -> socket.socket:
     family, kind, protocol, _, where = socket.getaddrinfo(
         address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind(where)
-        bound.setblocking(False)
-    except OSError:
-        bound.close()
-        raise
+    bound = bound_socket(family, kind, protocol, where)
+    bound.setblocking(False)
     return bound
-
-
-def _why_not(problem: OSError | UnicodeError, where: str, directive: str) -> str:
-    if isinstance(problem, (socket.gaierror, UnicodeError)):
-        return f"cannot listen on {where}: no such address"
-    if problem.errno == errno.EADDRINUSE:
-        return f"{where} is in use by another program; choose another one with --{directive}"
-    reason = os.strerror(problem.errno) if problem.errno else str(problem)
-    return f"cannot listen on {where}: {reason}"

@@ -1,0 +1,37 @@
+"""Binding sockets to listen on, and why that is impossible, for the server and the dashboard."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Any
+
+ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""The errors of an address that this machine does not have."""
+
+
+def bound_socket(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    """A socket bound to an address, as `getaddrinfo` describes it; one of IPv6 is not for IPv4 as
+    well. OSError."""
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def why_not(problem: OSError | UnicodeError, where: str, option: str) -> str:
+    """Why a port cannot be listened on. `option` sets the port on the command line; a UnicodeError
+    is that of a name that cannot be looked up."""
+    if isinstance(problem, (socket.gaierror, UnicodeError)):
+        return f"cannot listen on {where}: no such address"
+    if problem.errno == errno.EADDRINUSE:
+        return f"{where} is in use by another program; choose another one with --{option}"
+    reason = os.strerror(problem.errno) if problem.errno else str(problem)
+    return f"cannot listen on {where}: {reason}"
