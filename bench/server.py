@@ -52,7 +52,7 @@ class Server:
             str(self.tls_port) if word == OWN_TLS_PORT else word for word in directives
         ]
         self._given = directives
-        self._core = core
+        self.core = core
         self._directory = Path(tempfile.mkdtemp(prefix="millstream-bench-"))
         self.data_directory.mkdir()
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,7 +72,7 @@ class Server:
 
     def another(self, core: int | None = None) -> Server:
         """Another server of the same kind, with an empty directory."""
-        return Server(self._command, self._given, self._core if core is None else core)
+        return Server(self._command, self._given, self.core if core is None else core)
 
     def kill(self) -> None:
         """Kill the process like a crash: it saves nothing, and its files remain."""
@@ -95,7 +95,7 @@ class Server:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                     env=environment,
-                    preexec_fn=_child_setup(self._core),
+                    preexec_fn=_child_setup(self.core),
                 )
             except OSError as error:
                 raise BenchError(f"cannot start {self._command[0]}: {error.strerror}") from error

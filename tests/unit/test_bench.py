@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import os
 import re
 import socket
 import threading
@@ -20,6 +21,7 @@ from bench import (
     harness,
     hundred_million,
     load,
+    pauses,
     persistence_rows,
     report,
     rows,
@@ -37,6 +39,33 @@ def readings(*costs: float, rate: float | None = None) -> list[Reading]:
 
 def row(goal: Goal = NO_GOAL, unit: str = "ns/op") -> harness.Row:
     return harness.Row("a-row", "Section", "a row", lambda _: {}, goal, unit)
+
+
+# pauses of the machine
+
+
+def test_only_times_without_any_available_core_are_pauses() -> None:
+    one, other = [(1.0, 2.0), (5.0, 6.0), (8.0, 9.0)], [(1.5, 5.5), (7.0, 8.0)]
+    assert pauses.common(one, other) == [(1.5, 2.0), (5.0, 5.5)]
+
+
+def test_a_pause_counts_only_as_far_as_it_overlaps() -> None:
+    found = pauses.Pauses([0, 1])
+    found.spans = [(1.0, 2.0), (3.0, 4.0)]
+    assert found.within(1.5, 3.25) == 0.75
+    assert found.within(2.0, 3.0) == 0
+
+
+def test_a_single_core_is_not_watched() -> None:
+    with pauses.Pauses([0]) as found:
+        pass
+    assert found.spans == []
+
+
+def test_watchers_end_with_the_measurement() -> None:
+    with pauses.Pauses(os.sched_getaffinity(0)) as found:
+        pass
+    assert all(start < end for start, end in found.spans)
 
 
 # figures
