@@ -40,4 +40,5 @@ def commit_tick(executor: Executor, persistence: Persistence) -> None:
     effects = executor.effects
     if len(effects):
         persistence.commit(effects.take_payload())
+        executor.schedule_tick()  # at whose end the frame is sent to replicas
     effects.forget_room()  # the next effects may go to another journal

@@ -44,6 +44,7 @@ cdef class Executor:
     cdef int batch_left
     cdef uint64_t batch_end_ns
     cdef bint tick_scheduled
+    cdef public object after_tick  # called after the replies of each tick, unless it is None
     cdef uint64_t tick_begun_ns  # 0: no batch has run in this tick
     cdef readonly Histogram tick_times
     cdef readonly Histogram hold_times

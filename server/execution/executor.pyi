@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from millstream.commands.runtime.context import Context
@@ -45,6 +45,7 @@ class Executor:
     read_only: str | None
     lacks_replicas: str | None
     primary_ahead_ms: int
+    after_tick: Callable[[], None] | None
     @property
     def has_written(self) -> bool: ...
     def applied(self) -> None: ...

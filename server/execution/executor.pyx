@@ -287,9 +287,8 @@ cdef class Executor:
 
     cdef uint64_t time_slice(self) noexcept:
         """How long, in nanoseconds, one client's requests may run: less when many have to wait."""
-        cdef uint64_t waiting = len(self.resumable)
-        cdef uint64_t share = BATCH_NS // (1 + waiting // 4)
-        return share if share > <uint64_t>BATCH_MIN_NS else <uint64_t>BATCH_MIN_NS
+        cdef uint64_t share = BATCH_NS // (1 + <uint64_t>len(self.resumable) // 4)
+        return max(share, <uint64_t>BATCH_MIN_NS)
 
     cdef int run_requests(self, Client client) except -1:
         cdef RequestRunner runner = self.runner
@@ -478,6 +477,8 @@ cdef class Executor:
         if self.outbox.dirty_clients:
             self.outbox.now_ms = self.context.steady_ms
             self.outbox.send()
+        if self.after_tick is not None:
+            self.after_tick()
         if (self.unchecked_bytes + <int64_t>self.outbox.held_bytes) * CHECK_PARTS > self.runner.tick_bytes:
             self.check_queue()
         if self.tick_begun_ns:
@@ -513,7 +514,10 @@ cdef class Executor:
     def applied(self) -> None:
         """Effects of another server were applied: serve the readers that they made ready."""
         self.watch_limits()
-        self.serve_ready()
+        if self.keyspace.ready:
+            self.serving.serve_ready()
+        if self.runner.current is None:  # no request changes anything here that could join
+            self.end_tick()
 
     def check_due(self) -> None:
         """What came due while nothing might be changed is done now, if it may be."""
@@ -553,5 +557,4 @@ cdef class Executor:
             self.runner.row.calls = 1  # the one that asks for it, as in Redis
         self.statistics.reset()
         self.due.expired_count = 0
-        self.bytes_in = 0
-        self.outbox.bytes_out = self.outbox.writes = 0
+        self.bytes_in = self.outbox.bytes_out = self.outbox.writes = 0

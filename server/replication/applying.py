@@ -1,7 +1,7 @@
 """The frames that a replica has received: waiting in order, and applied in slices.
 
-Whole frames are applied, one slice per turn of the event loop, and committed under their own
-numbers.
+Whole frames are applied, the first slice in the turn in which they arrive and one in each later
+turn, and committed under their own numbers.
 """
 
 from __future__ import annotations
@@ -51,12 +51,16 @@ class FrameApplier:
         self.due_seq += 1
         self._pending.append(record)
         self._pending_bytes += record.size
-        self.schedule()
 
     def clear(self) -> None:
         """Drop what is not applied yet."""
         self._pending.clear()
         self._pending_bytes = 0
+
+    def apply_soon(self) -> None:
+        """Apply what has arrived in this turn and the next ones, while the link is up."""
+        if not self._is_scheduled:
+            self._apply()
 
     def schedule(self) -> None:
         """Apply what has arrived in the next turns of the loop, while the link is up."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from millstream.server.durability.workers import Scheduler, TaskWorker
 from millstream.server.replication.feed import Feed
 from millstream.server.replication.pacing import Pace
-from millstream.server.replication.records import Beat, encode_beat, encode_frame
+from millstream.server.replication.records import Beat, encode_beat
 from millstream.server.replication.ring import Ring
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest
@@ -40,6 +40,12 @@ class Loop(Scheduler, Protocol):
     def call_soon(self, callback: Callable[..., object], /, *args: Any) -> object: ...
 
 
+class Ticks(Protocol):
+    """The part of an Executor that feeds need."""
+
+    after_tick: Callable[[], None] | None
+
+
 class Config(Protocol):
     """The directives used here; read each time, so that CONFIG SET works."""
 
@@ -55,7 +61,12 @@ class Feeds:
     disconnected."""
 
     def __init__(
-        self, config: Config, frames: Frames, loop: Loop, steady_ms: Callable[[], int]
+        self,
+        config: Config,
+        frames: Frames,
+        ticks: Ticks,
+        loop: Loop,
+        steady_ms: Callable[[], int],
     ) -> None:
         self.loop = loop
         self.ring: Ring | None = None
@@ -65,9 +76,10 @@ class Feeds:
         self.worker: TaskWorker
         self._config = config
         self._frames = frames
+        self._ticks = ticks
         self._steady_ms = steady_ms
         self._alone_since_ms = 0
-        self._pace = Pace(loop, self.pump)
+        self._pace = Pace(loop, steady_ms, self.pump)
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
 
     def __iter__(self) -> Iterator[Feed]:
@@ -105,6 +117,7 @@ class Feeds:
         if self.ring is None:
             self.ring = Ring(self._config.repl_backlog_size, self._frames.last_seq + 1)
             self._frames.on_commit = self._keep
+            self._ticks.after_tick = self._pace.look
 
     def remove(self, client: Any) -> None:
         """A connection was closed. Connections of other clients are ignored."""
@@ -121,7 +134,7 @@ class Feeds:
         self.drop_ring()
 
     def drop_ring(self) -> None:
-        self.ring = self._frames.on_commit = None
+        self.ring = self._frames.on_commit = self._ticks.after_tick = None
 
     # Frames
 
@@ -129,10 +142,11 @@ class Feeds:
         """A frame was recorded here: keep it for replicas."""
         assert self.ring is not None
         self.ring.limit_bytes = self._config.repl_backlog_size
-        self.ring.append(encode_frame(seq, payload))
+        self.ring.append(payload)
         if self._frames.durable_seq >= seq and self.by_client:
-            # appendfsync is everysec or no: no callback reports that the frame is durable.
-            self.pump_soon()
+            # appendfsync is everysec or no: no callback reports that the frame is durable. The tick
+            # ends with the send, after the replies: another turn would delay the replicas.
+            self._pace.soon_in_turn(without_rest=bool(self._config.replicas_durable))
 
     def pump_soon(self) -> None:
         """More frames are durable. Where replies wait for replicas, each frame is sent at once."""

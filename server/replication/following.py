@@ -73,7 +73,7 @@ class Following:
         self._told_reason = ""  # why there is no link, as the log has said
         self._is_stopped = False
         self.applier = FrameApplier(role.node, self)
-        self._ack_pace = Pace(role.node.loop, self.acknowledge)
+        self._ack_pace = Pace(role.node.loop, role.node.steady_ms, self.acknowledge)
         self._retry_s = 0
         self._wait_s = 0
 
@@ -211,6 +211,7 @@ class Following:
             self._role.last_error = str(error)
             self._drop(str(error))
             return
+        self.applier.apply_soon()
         attempt.flush()
         attempt.read_more(not self._is_full())
 
@@ -423,7 +424,8 @@ class Following:
 
     def _ack_soon(self) -> None:
         if self.is_connected:
-            self._ack_pace.soon()
+            self._ack_pace.soon_in_turn()
+            self._ack_pace.look()
 
     def acknowledge(self) -> None:
         """Tell the primary what is applied here, and what is on the disk."""

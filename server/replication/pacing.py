@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 PERIOD_S = 0.001
-FEW = 8  # requests in a period that are no load
+FEW = 8  # requests in a millisecond that are no load
 
 
 class Loop(Protocol):
@@ -20,44 +20,63 @@ class Loop(Protocol):
 
 
 class Pace:
-    """Calls `act` after `soon`: at once for the first FEW requests in a period, at the end of the
-    period for all others. A period with more requests is followed by one in which all wait."""
+    """Calls `act` after `soon`: at once for the first FEW requests in a millisecond of the clock, a
+    millisecond later for all others. A millisecond with more requests is followed by one in which
+    all wait. A timer is only set for requests that wait, because it costs as much as a send.
 
-    def __init__(self, loop: Loop, act: Callable[[], object]) -> None:
+    "At once" is the next turn of the loop, or, after `soon_in_turn`, the `look` of the same turn.
+    """
+
+    def __init__(self, loop: Loop, steady_ms: Callable[[], int], act: Callable[[], object]) -> None:
         self._loop = loop
+        self._steady_ms = steady_ms
         self._act = act
         self._is_due = False  # asked for, and not done yet
-        self._in_period = False
-        self._requests = 0  # in this period
-        self._few = FEW  # requests of this period that do not wait
+        self._waits_for_look = False
+        self._has_timer = False
+        self._now_ms = 0  # the millisecond of the last request
+        self._requests = 0  # in this millisecond
+        self._few = FEW  # requests of this millisecond that do not wait
 
     def soon(self, *, without_rest: bool = False) -> None:
         """Ask for a call; several requests before it are one."""
-        self._requests += 1
-        if self._is_due:
-            return
-        self._is_due = True
-        if without_rest or not self._in_period or self._requests <= self._few:
+        if self._ask(without_rest):
             self._loop.call_soon(self._call)
 
-    def _call(self) -> None:
-        if not self._is_due:  # the period has ended since then
-            return
-        self._is_due = False
-        self._act()
-        if not self._in_period:
-            self._begin_period(FEW)
+    def soon_in_turn(self, *, without_rest: bool = False) -> None:
+        """`soon` for a caller that calls `look` at the end of this turn."""
+        if self._ask(without_rest):
+            self._waits_for_look = True
 
-    def _begin_period(self, few: int) -> None:
-        self._in_period = True
-        self._requests = 0
-        self._few = few
-        self._loop.call_later(PERIOD_S, self._end_period)
+    def look(self) -> None:
+        if self._waits_for_look:
+            self._call()
 
-    def _end_period(self) -> None:
-        self._in_period = False
+    def _ask(self, without_rest: bool) -> bool:
+        """Whether the call is due at once, and the caller has to make it."""
+        now_ms = self._steady_ms()
+        if now_ms != self._now_ms:
+            was_busy = now_ms == self._now_ms + 1 and self._requests > FEW
+            self._few = 0 if was_busy else FEW
+            self._now_ms = now_ms
+            self._requests = 0
+        self._requests += 1
         if self._is_due:
-            few = FEW if self._requests <= FEW else 0
+            return False
+        self._is_due = True
+        if without_rest or self._requests <= self._few:
+            return True
+        if not self._has_timer:
+            self._has_timer = True
+            self._loop.call_later(PERIOD_S, self._on_timer)
+        return False
+
+    def _on_timer(self) -> None:
+        self._has_timer = False
+        self._call()
+
+    def _call(self) -> None:
+        self._waits_for_look = False
+        if self._is_due:  # a timer may have come first
             self._is_due = False
             self._act()
-            self._begin_period(few)

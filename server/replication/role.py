@@ -45,7 +45,7 @@ class Replication:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.following: Following | None = None
-        self.feeds = Feeds(node.config, node.persistence, node.loop, node.steady_ms)
+        self.feeds = Feeds(node.config, node.persistence, node.executor, node.loop, node.steady_ms)
         self.feeds.check_output = node.executor.outbox.check_output or self.feeds.check_output
         self.worker = self.feeds.worker = node.new_worker("millstream-replicas", _NICENESS)
         node.persistence.on_gap = self.forget_histories

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.fakepersistence import HandLoop, HandWorker
 
 from millstream.server.replication.feeds import Feeds
+from millstream.server.replication.records import encode_frame
 from millstream.storage.files.disk import File
 from millstream.storage.files.manifest import Manifest
 
@@ -43,6 +45,13 @@ class StubFrames:
         self.files = StubFiles(disk)
 
 
+class StubTicks:
+    """An executor, as far as feeds know it."""
+
+    def __init__(self) -> None:
+        self.after_tick: Callable[[], None] | None = None
+
+
 class StubClient:
     def __init__(self, number: int) -> None:
         self.id = number
@@ -64,7 +73,14 @@ class OnlineFeeds:
     def __init__(self, disk: FakeDisk, count: int) -> None:
         self.frames = StubFrames(disk)
         self.loop = HandLoop()
-        self.feeds = Feeds(StubConfig(), self.frames, self.loop, self.loop.clock)  # type: ignore[arg-type]
+        self.ticks = StubTicks()
+        self.feeds = Feeds(
+            StubConfig(),
+            self.frames,  # type: ignore[arg-type]
+            self.ticks,
+            self.loop,
+            self.loop.clock,
+        )
         self.feeds.worker = HandWorker("test")
         self.clients = [StubClient(number) for number in range(count)]
         for client in self.clients:
@@ -88,3 +104,21 @@ def test_a_link_that_ends_while_a_message_is_sent_does_not_disturb_the_others() 
         client.transmit = lambda data, client=client: made.feeds.remove(client) or 0  # type: ignore
     made.feeds.publish(b"record", 9)
     assert len(made.feeds) == 0
+
+
+def test_a_frame_is_sent_at_the_end_of_its_tick_without_another_turn_of_the_loop() -> None:
+    made = OnlineFeeds(FakeDisk(1), 2)
+    for client in made.clients:
+        client.feed.next_seq = 10
+    made.frames.last_seq = made.frames.durable_seq = 10
+    made.frames.on_commit(10, b"payload")
+    assert [client.sent for client in made.clients] == [b"", b""]  # the replies are sent first
+    assert made.ticks.after_tick is not None
+    made.ticks.after_tick()
+    assert [client.sent for client in made.clients] == [encode_frame(10, b"payload")] * 2
+
+
+def test_ticks_call_nothing_when_no_replica_may_come_back() -> None:
+    made = OnlineFeeds(FakeDisk(1), 1)
+    made.feeds.drop_all("the test ends")
+    assert made.ticks.after_tick is None

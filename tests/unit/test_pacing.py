@@ -8,11 +8,12 @@ from millstream.server.replication.pacing import FEW, Pace
 
 
 class Loop:
-    """Runs callbacks by hand: those of a turn, and the timer at the end of the period."""
+    """Runs callbacks by hand, those of a turn and the timer, and is the clock."""
 
     def __init__(self) -> None:
         self.ready: list[Callable[..., object]] = []
         self.timers: list[Callable[..., object]] = []
+        self.now_ms = 5
 
     def call_soon(self, callback: Callable[..., object], /, *args: object) -> None:
         self.ready.append(callback)
@@ -25,17 +26,18 @@ class Loop:
         for callback in ready:
             callback()
 
-    def end_period(self) -> None:
-        (timer,) = self.timers
-        self.timers = []
-        timer()
+    def pass_ms(self, count: int = 1) -> None:
+        self.now_ms += count
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            timer()
 
 
 class Paced:
     def __init__(self) -> None:
         self.loop = Loop()
         self.calls = 0
-        self.pace = Pace(self.loop, self._act)
+        self.pace = Pace(self.loop, lambda: self.loop.now_ms, self._act)
 
     def _act(self) -> None:
         self.calls += 1
@@ -48,18 +50,18 @@ class Paced:
             self.loop.turn()
         return self.calls - before
 
-    def end_period(self) -> int:
+    def pass_ms(self, count: int = 1) -> int:
         before = self.calls
-        self.loop.end_period()
+        self.loop.pass_ms(count)
         return self.calls - before
 
 
 def test_a_client_that_waits_for_each_reply_is_never_delayed() -> None:
     paced = Paced()
-    assert paced.ask(1 + FEW) == 1 + FEW
-    assert paced.end_period() == 0
-    assert paced.loop.timers == []
-    assert paced.ask(1 + FEW) == 1 + FEW
+    for _ in range(3):
+        assert paced.ask(FEW) == FEW
+        assert paced.loop.timers == []
+        assert paced.pass_ms() == 0
 
 
 def test_requests_of_one_turn_are_one_call() -> None:
@@ -70,23 +72,30 @@ def test_requests_of_one_turn_are_one_call() -> None:
     assert paced.calls == 1
 
 
-def test_under_load_there_is_one_call_in_a_period() -> None:
+def test_under_load_there_is_one_call_in_a_millisecond() -> None:
     paced = Paced()
-    assert paced.ask(10 * FEW) == 1 + FEW
-    assert paced.end_period() == 1
+    assert paced.ask(10 * FEW) == FEW
+    assert paced.pass_ms() == 1
     for _ in range(3):
         assert paced.ask(10 * FEW) == 0
-        assert paced.end_period() == 1
+        assert paced.pass_ms() == 1
 
 
 def test_when_the_load_ends_requests_are_not_delayed_any_more() -> None:
     paced = Paced()
     paced.ask(10 * FEW)
-    paced.end_period()
+    paced.pass_ms()
     assert paced.ask(1) == 0
-    assert paced.end_period() == 1
+    assert paced.pass_ms() == 1
     assert paced.ask(FEW) == FEW
-    assert paced.end_period() == 0
+    assert paced.pass_ms() == 0
+
+
+def test_after_a_pause_requests_are_not_delayed() -> None:
+    paced = Paced()
+    paced.ask(10 * FEW)
+    paced.pass_ms(2)
+    assert paced.ask(FEW) == FEW
 
 
 def test_without_rest_nothing_waits() -> None:
@@ -94,10 +103,35 @@ def test_without_rest_nothing_waits() -> None:
     assert paced.ask(10 * FEW, without_rest=True) == 10 * FEW
 
 
-def test_a_call_that_the_end_of_the_period_has_made_is_not_made_again() -> None:
+def test_a_call_that_the_timer_has_made_is_not_made_again() -> None:
     paced = Paced()
-    paced.ask(1)
-    paced.pace.soon()
-    assert paced.end_period() == 1
+    paced.ask(1 + FEW)
+    assert paced.loop.timers
+    paced.loop.now_ms += 2
+    paced.pace.soon()  # it waits already
+    assert paced.pass_ms() == 1
     paced.loop.turn()
-    assert paced.calls == 2
+    assert paced.pass_ms() == 0
+
+
+def test_a_look_at_the_end_of_a_turn_saves_the_next_one() -> None:
+    paced = Paced()
+    for calls in range(1, 1 + FEW):
+        paced.pace.soon_in_turn()
+        assert paced.calls == calls - 1
+        paced.pace.look()
+        assert paced.calls == calls
+    assert paced.loop.ready == []
+    paced.pace.look()
+    assert paced.calls == FEW
+
+
+def test_a_look_does_nothing_for_what_waits_for_the_timer() -> None:
+    paced = Paced()
+    paced.ask(FEW)
+    paced.pace.soon_in_turn()
+    paced.pace.look()
+    assert paced.calls == FEW
+    assert paced.pass_ms() == 1
+    paced.pace.look()
+    assert paced.calls == 1 + FEW

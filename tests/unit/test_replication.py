@@ -184,18 +184,21 @@ def test_a_record_of_any_length_is_not_awaited() -> None:
 
 def test_the_ring_drops_the_oldest_records_above_its_limit() -> None:
     ring = Ring(100, 5)
-    for _ in range(10):
-        ring.append(b"x" * 30)
+    for number in range(5, 15):
+        ring.append(b"x" * (30 - HEAD_BYTES))
+        if number % 2:  # whether it was sent before it is dropped
+            assert ring.take(number, number, 1000) == [encode_frame(number, b"x" * 10)]
     assert (ring.first_seq, ring.next_seq, ring.size_bytes) == (12, 15, 90)
     assert [ring.holds(seq) for seq in (11, 12, 14, 15)] == [False, True, True, False]
     assert len(ring.take(12, 13, 1000)) == 2
     assert len(ring.take(12, 20, 60)) == 2
     assert len(ring.take(12, 20, 1)) == 1
+    assert ring.take(13, 14, 1000) == [encode_frame(seq, b"x" * 10) for seq in (13, 14)]
 
 
 def test_the_ring_keeps_a_record_that_is_larger_than_its_limit() -> None:
     ring = Ring(100, 1)
-    ring.append(b"x" * 30)
+    ring.append(b"x" * 10)
     ring.append(b"x" * 300)
     assert (ring.first_seq, ring.next_seq) == (2, 3)
 

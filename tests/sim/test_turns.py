@@ -1,0 +1,48 @@
+"""How many turns of the event loops an entry takes from a primary to a reader on its replica."""
+
+from __future__ import annotations
+
+from tests.sim.fleet import Fleet
+from tests.sim.fleet_node import FleetNode
+
+
+class Pair(Fleet):
+    """Server 1 follows server 0, both are idle, and appends wait for no disk."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, 0)
+        self.nodes = self.nodes[:2]
+        for index, node in enumerate(self.nodes):
+            node.config.appendfsync = "everysec"
+            self.nodes[index] = FleetNode(self, index, node.disk, node.config, self._own())
+            self.nodes[index].start()
+        self._primary = self.nodes[0]
+        self._settle()
+        self.rest()
+
+    def rest(self) -> None:
+        """Run what is due, until the first frame after a pause would be sent at once."""
+        self._advance(10)
+        while any(node.has_work() for node in self.nodes) or any(self._deliverable()):
+            for node in self.nodes:
+                while node.has_work():
+                    node.step()
+            if any(self._deliverable()):
+                self._deliver()
+
+
+def test_an_entry_reaches_a_reader_on_a_replica_without_a_turn_between() -> None:
+    fleet = Pair(1)
+    primary, replica = fleet.nodes
+    (link,) = fleet.connections
+    primary.ask(primary.accept(), b"XADD", b"a", b"*", b"n", b"1")
+    fleet.rest()
+    reader = replica.accept()
+    replica.ask(reader, b"XREAD", b"BLOCK", b"0", b"STREAMS", b"a", b"$")
+    fleet.rest()
+    assert reader.asked  # it waits
+    primary.ask(primary.accept(), b"XADD", b"a", b"*", b"n", b"2")
+    primary.step()  # the end of the tick
+    assert link.down.data
+    link.down.deliver(len(link.down.data))
+    assert not reader.asked
