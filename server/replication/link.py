@@ -15,6 +15,10 @@ from millstream.storage.streams.keyspace import Line
 
 CAPABILITY = b"millstream-1"
 _LINE_MAX = 4096
+_ACK = (
+    b"*7\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$%d\r\n%b\r\n$4\r\nFACK\r\n$%d\r\n%b\r\n"
+    b"$6\r\nOFFSET\r\n$%d\r\n%b\r\n"
+)
 # The primary cannot serve a replica at present; it will be asked again soon.
 _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", "TRYAGAIN")
 
@@ -121,8 +125,8 @@ class Link:
     def acknowledge(self, applied_seq: int, synced_seq: int, frame_bytes: int) -> None:
         """Tell the primary the last frame that is applied, the last one on the disk (-1: there is
         no journal), and the size of all frames up to the first of these."""
-        words = (b"ACK", applied_seq, b"FACK", synced_seq, b"OFFSET", frame_bytes)
-        self.output += encode_request([b"REPLCONF", *(_word(word) for word in words)])
+        applied, synced, size = b"%d" % applied_seq, b"%d" % synced_seq, b"%d" % frame_bytes
+        self.output += _ACK % (len(applied), applied, len(synced), synced, len(size), size)
 
     def say_promoted(self) -> None:
         """Tell the primary that this server has become a primary."""

@@ -22,6 +22,7 @@ from millstream.storage.blocks.checksum import crc32
 
 _HEAD = struct.Struct("<IIQI")
 _CHECKED = struct.Struct("<QI")
+_CHECKED_AT = _HEAD.size - _CHECKED.size  # from there to its end a record is checked
 _BEAT = struct.Struct("<QQQ")
 _OFFSET = struct.Struct("<Q")
 _CHANNEL = struct.Struct("<I")
@@ -37,6 +38,9 @@ class Kind(IntEnum):
     PIECE = 2
     END = 3
     MESSAGE = 4
+
+
+_KINDS = tuple(Kind)  # in the order of their numbers, without a gap
 
 
 class LinkError(Exception):
@@ -113,14 +117,19 @@ class Decoder:
 
     def __init__(self, payload_max: int) -> None:
         self._payload_max = payload_max
-        self._data = bytearray()
+        self._data: bytes | bytearray = b""  # a bytearray while a record continues in it
         self._at = 0
 
     def feed(self, data: bytes) -> None:
-        if self._at:
+        if self._at == len(self._data):
+            self._data = data
+        elif isinstance(self._data, bytearray):
             del self._data[: self._at]
-            self._at = 0
-        self._data += data
+            self._data += data
+        else:
+            self._data = bytearray(self._data[self._at :])
+            self._data += data
+        self._at = 0
 
     def next(self) -> Record | None:
         """The next complete record; None until more bytes arrive. LinkError for a damaged one."""
@@ -133,10 +142,12 @@ class Decoder:
         if left < HEAD_BYTES + length:
             return None
         start = self._at + HEAD_BYTES
-        payload = bytes(self._data[start : start + length])
-        if crc32(payload, crc32(_CHECKED.pack(number, kind))) != crc:
-            raise LinkError("the checksum of a record is wrong")
-        self._at = start + length
-        if kind not in Kind.__members__.values() or bool(number) != (kind == Kind.FRAME):
+        end = start + length
+        payload = bytes(self._data[start:end])
+        with memoryview(self._data) as view, view[self._at + _CHECKED_AT : end] as checked:
+            if crc32(checked) != crc:
+                raise LinkError("the checksum of a record is wrong")
+        self._at = end
+        if kind >= len(_KINDS) or (number == 0) == (kind == 0):
             raise LinkError(f"a record of kind {kind} with number {number}")
-        return Record(number, Kind(kind), payload)
+        return Record(number, _KINDS[kind], payload)
