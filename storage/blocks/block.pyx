@@ -20,8 +20,8 @@ from millstream.entry_id cimport id_less
 from millstream.storage.blocks.block_check cimport check_view, fault_text
 from millstream.storage.blocks.encode cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport (
-    BLOCK_HEADER_BYTES, DELETED, FORMAT_VERSION, SLACK, Cursor, Head, View, cursor_next, cursor_seek,
-    cursor_start, entry_words, form_size, view_of,
+    BLOCK_HEADER_BYTES, DELETED, FORMAT_VERSION, FORMAT_VERSION_PLAIN, SETS_MAX, SLACK, Cursor,
+    Head, View, cursor_next, cursor_seek, cursor_start, entry_words, form_size, view_of,
 )
 
 from millstream.errors import BlockError
@@ -35,7 +35,8 @@ cdef const char* form_fault(const Head* head, Py_ssize_t size) noexcept nogil:
         return b"it is shorter than its header"
     if head.magic[0] != c'M' or head.magic[1] != c'B':
         return b"its first bytes are not 'MB'"
-    if head.version != FORMAT_VERSION:
+    if head.version != FORMAT_VERSION and (
+            head.version != FORMAT_VERSION_PLAIN or head.set_count != SETS_MAX):
         return b"its format is not known to this version"
     if head.count == 0:
         return b"it has no entries"

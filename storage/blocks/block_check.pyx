@@ -14,7 +14,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from millstream.entry_id cimport id_less
 from millstream.storage.blocks.layout cimport (
     CHECKPOINT_EVERY, FORM_ANCHOR, FORM_LATER_MS, FORM_NEXT_MS, FORM_NEXT_SEQ, REF_LITERAL,
-    SETS_MAX, View, bulk_size, read_varint,
+    REF_PLAIN, SETS_MAX, View, bulk_size, read_varint,
 )
 
 
@@ -78,9 +78,10 @@ cdef inline const uint8_t* check_name(const uint8_t* at, const uint8_t* stop) no
     return at + size
 
 
-cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
+cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end, bint plain,
                                      uint64_t* fields) noexcept nogil:
-    """Check one field-name set; return the position after it, or NULL."""
+    """Check one field-name set, whose names are `plain` or bulk strings; return the position after
+    it, or NULL."""
     cdef uint64_t names_size
     cdef uint64_t _
     cdef const uint8_t* stop
@@ -91,6 +92,8 @@ cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
     if at == NULL or names_size > <uint64_t>(end - at):
         return NULL
     stop = at + names_size
+    if plain:
+        return stop if check_values(at, stop, fields[0]) == stop else NULL
     for _ in range(fields[0]):
         at = check_name(at, stop)
         if at == NULL:
@@ -217,13 +220,14 @@ cdef const char* scan_names(Scan* scan, const View* view, uint32_t ref,
     if ref < scan.known:
         fields[0] = scan.set_fields[ref]
         return NULL
-    if ref != REF_LITERAL and (ref != scan.known or ref >= view.set_count
-                               or view.sets[ref] != scan.at - view.entries):
+    if ref == REF_PLAIN and scan.known != SETS_MAX or ref < REF_PLAIN and (
+            ref != scan.known or ref >= view.set_count
+            or view.sets[ref] != scan.at - view.entries):
         return b"it refers to an unknown field-name set"
-    scan.at = check_definition(scan.at, scan.end, fields)
+    scan.at = check_definition(scan.at, scan.end, ref == REF_PLAIN, fields)
     if scan.at == NULL:
         return b"its field names are malformed"
-    if ref != REF_LITERAL:
+    if ref < REF_PLAIN:
         scan.set_fields[ref] = fields[0]
         scan.known += 1
     return NULL
@@ -308,7 +312,7 @@ cdef bint read_sets(const View* view, Sets* sets) noexcept nogil:
         if view.sets[i] >= view.size or (i and view.sets[i] <= view.sets[i - 1]):
             return False
         at = view.entries + view.sets[i]
-        after = check_definition(at, view.entries + view.size, &sets.fields[i])
+        after = check_definition(at, view.entries + view.size, False, &sets.fields[i])
         if after == NULL:
             return False
         sets.sizes[i] = <uint32_t>(after - at)
@@ -413,8 +417,8 @@ cdef const uint8_t* pass_any(const uint8_t* at, Lane* lane, const View* view,
         return NULL
     if ref < lane.known:
         fields = sets.fields[ref]
-    elif ref == REF_LITERAL:
-        at = check_definition(at, end, &fields)
+    elif ref >= REF_PLAIN and (ref == REF_LITERAL or lane.known == SETS_MAX):
+        at = check_definition(at, end, ref == REF_PLAIN, &fields)
         if at == NULL:
             return NULL
     elif ref == lane.known and ref < view.set_count and view.sets[ref] == at - view.entries:

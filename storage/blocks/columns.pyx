@@ -322,7 +322,7 @@ cdef class Decoder:
             if self.wants_values:
                 if entry.names != names:
                     names = entry.names
-                    layout = layout_of(&self.layouts, names, entry.fields, entry.names_size)
+                    layout = layout_of(&self.layouts, &entry)
                     if layout == NULL:
                         return self.failed(b"there is no memory for its field names")
                 at = self.add_values(layout, values, limit, self.rows + count)

@@ -7,11 +7,11 @@ A block has field names in RESP form, so a reply copies them.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from millstream.encoding cimport Output, format_u64, write_head
+from millstream.encoding cimport Output, Slice, format_u64, write_bulk, write_head
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport (
-    CHECKPOINT_EVERY, Cursor, Entry, View, cursor_checkpoint, cursor_next, cursor_seek, read_entry,
-    read_varint, skip_values,
+    CHECKPOINT_EVERY, Cursor, Entry, View, cursor_checkpoint, cursor_next, cursor_seek, next_word,
+    read_entry, read_varint, skip_values,
 )
 
 
@@ -56,12 +56,29 @@ cdef inline Py_ssize_t write_id(char* at, uint64_t ms, uint64_t seq,
     return head + id_text.size + 1 + seq_size + 2
 
 
+cdef char* write_plain_fields(char* to, const Entry* entry, const uint8_t** end) noexcept nogil:
+    """As write_fields, for an entry whose names have no frame."""
+    cdef const uint8_t* name = entry.names
+    cdef const uint8_t* value = entry.values
+    cdef Slice word
+    cdef uint32_t _
+    for _ in range(entry.fields):
+        name = next_word(name, &word)
+        to += write_bulk(to, word.ptr, word.size)
+        value = next_word(value, &word)
+        to += write_bulk(to, word.ptr, word.size)
+    end[0] = value
+    return to
+
+
 cdef inline char* write_fields(char* to, const Entry* entry, const uint8_t** end) noexcept nogil:
     """Write names and values as bulk strings; `end` becomes the position after the values."""
     cdef const uint8_t* name = entry.names
     cdef const uint8_t* value = entry.values
     cdef uint64_t size
     cdef uint32_t _
+    if entry.plain:
+        return write_plain_fields(to, entry, end)
     for _ in range(entry.fields):
         name = read_varint(name, &size)
         copy_short(to, name, size)
@@ -83,10 +100,10 @@ cdef inline const uint8_t* put_entry(Output out, const View* view, const Entry* 
                                      IdText* id_text) except NULL:
     """Encode one entry in the dialect of id_text; return the position after its values."""
     cdef const uint8_t* end
-    # The values cannot exceed the rest of the block. A value's length and line ends take at most 14
-    # bytes.
+    # The values cannot exceed the rest of the block. The length and line ends of a value, and of a
+    # plain name, take at most 14 bytes.
     cdef Py_ssize_t bound = (view.entries + view.size - entry.values) + entry.names_size
-    cdef char* start = out.reserve(bound + 16 * <Py_ssize_t>entry.fields + 160)
+    cdef char* start = out.reserve(bound + 32 * <Py_ssize_t>entry.fields + 160)
     cdef char* to = start
     if id_text.dotted:
         to += write_head(to, c'*', 1 + 2 * <uint64_t>entry.fields)

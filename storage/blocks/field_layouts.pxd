@@ -1,11 +1,13 @@
 from libc.stdint cimport uint8_t, uint32_t
 
 from millstream.encoding cimport Slice
+from millstream.storage.blocks.layout cimport Entry
 
 
 cdef struct Layout:
     uint32_t fields
     uint32_t names_size
+    bint plain
     uint8_t* names
     # For each field: its column, whether it is in the map, and the end of its name in `kept`.
     int* column
@@ -33,5 +35,4 @@ cdef struct LayoutCache:
 cdef bint begin_cache(LayoutCache* cache, const Slice* columns, int column_count,
                       bint keep_all) noexcept nogil
 cdef void free_cache(LayoutCache* cache) noexcept nogil
-cdef Layout* layout_of(LayoutCache* cache, const uint8_t* names, uint32_t fields,
-                       uint32_t size) noexcept nogil
+cdef Layout* layout_of(LayoutCache* cache, const Entry* entry) noexcept nogil

@@ -10,7 +10,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from millstream.encoding cimport Slice
-from millstream.storage.blocks.layout cimport read_varint
+from millstream.storage.blocks.layout cimport Entry, next_name
 
 cdef enum:
     LAYOUTS_MAX = 64
@@ -56,31 +56,31 @@ cdef void free_layout(Layout* layout) noexcept nogil:
     memset(layout, 0, sizeof(Layout))
 
 
-cdef Layout* layout_of(LayoutCache* cache, const uint8_t* names, uint32_t fields,
-                       uint32_t size) noexcept nogil:
-    """The columns of a field-name set; NULL when out of memory. The cache is searched by the position
-    of the set in this block, then by its bytes."""
+cdef Layout* layout_of(LayoutCache* cache, const Entry* entry) noexcept nogil:
+    """The columns of an entry's field-name set; NULL when out of memory. The cache is searched by the
+    position of the set in this block, then by its bytes."""
     cdef int i
     cdef Layout* layout
     for i in range(cache.seen_count):
-        if cache.seen[i] == names:
+        if cache.seen[i] == entry.names:
             return &cache.layouts[cache.seen_layout[i]]
-    layout = find_layout(cache, names, fields, size)
+    layout = find_layout(cache, entry)
     if layout != NULL and cache.seen_count < SETS_IN_BLOCK_MAX:
-        cache.seen[cache.seen_count] = names
+        cache.seen[cache.seen_count] = entry.names
         cache.seen_layout[cache.seen_count] = <int>(layout - cache.layouts)
         cache.seen_count += 1
     return layout
 
 
-cdef Layout* find_layout(LayoutCache* cache, const uint8_t* names, uint32_t fields,
-                         uint32_t size) noexcept nogil:
+cdef Layout* find_layout(LayoutCache* cache, const Entry* entry) noexcept nogil:
     cdef int i
     cdef Layout* layout
+    cdef uint32_t size = entry.names_size
+    cdef uint32_t fields = entry.fields
     for i in range(cache.layout_count):
         layout = &cache.layouts[i]
-        if (layout.fields == fields and layout.names_size == size
-                and memcmp(layout.names, names, size) == 0):
+        if (layout.fields == fields and layout.names_size == size and layout.plain == entry.plain
+                and memcmp(layout.names, entry.names, size) == 0):
             return layout
     layout = next_layout(cache)
     layout.names = <uint8_t*>malloc(size + 1)
@@ -92,7 +92,8 @@ cdef Layout* find_layout(LayoutCache* cache, const uint8_t* names, uint32_t fiel
             or layout.kept_ends == NULL or layout.kept_names == NULL):
         free_layout(layout)
         return NULL
-    memcpy(layout.names, names, size)
+    memcpy(layout.names, entry.names, size)
+    layout.plain = entry.plain
     layout.fields = fields
     layout.names_size = size
     if not describe(cache, layout):
@@ -138,13 +139,13 @@ cdef void find_columns(const LayoutCache* cache, Layout* layout, Names* names) n
     """The loop runs from the last field to the first, because the last one of fields with the same
     name counts. A table of names makes this linear for entries with very many fields."""
     cdef const uint8_t* at = layout.names
-    cdef uint64_t size
+    cdef Slice name
     cdef uint32_t i, slot
     cdef bint again
     for i in range(layout.fields):
-        at = read_varint(at, &size)
-        names.starts[i] = name_in(at, size, &names.sizes[i])
-        at += size
+        at = next_name(at, layout.plain, &name)
+        names.starts[i] = <const uint8_t*>name.ptr
+        names.sizes[i] = <uint32_t>name.size
     i = layout.fields
     while i > 0:
         i -= 1
@@ -191,16 +192,6 @@ cdef int column_named(const LayoutCache* cache, const uint8_t* name, Py_ssize_t 
                 and memcmp(cache.columns[i].ptr, name, size) == 0):
             return i
     return -1
-
-
-cdef inline const uint8_t* name_in(const uint8_t* bulk, uint64_t bulk_size,
-                                   uint32_t* size) noexcept nogil:
-    """The field name in its bulk string, which is valid: `$3 CR LF abc CR LF`."""
-    cdef const uint8_t* at = bulk
-    while at[0] != c'\n':
-        at += 1
-    size[0] = <uint32_t>(bulk + bulk_size - at - 3)
-    return at + 1
 
 
 cdef inline uint32_t hash_of(const uint8_t* text, uint32_t size) noexcept nogil:

@@ -7,6 +7,7 @@ from millstream.encoding cimport Slice
 
 cdef enum:
     FORMAT_VERSION = 1
+    FORMAT_VERSION_PLAIN = 2  # of blocks with SETS_MAX sets: they may have entries with REF_PLAIN
     BLOCK_HEADER_BYTES = 64
     # Readable bytes after the entries, because short copies may read past the end.
     SLACK = 32
@@ -19,6 +20,9 @@ cdef enum:
     FORM_NEXT_MS = 1
     FORM_LATER_MS = 2
     FORM_ANCHOR = 3
+    # Sets without a number, in the entry itself: the names as they are, or as bulk strings. The
+    # latter are only in blocks of earlier versions.
+    REF_PLAIN = 30
     REF_LITERAL = 31
 
 
@@ -62,6 +66,7 @@ cdef struct Entry:
     uint64_t ms
     uint64_t seq
     bint deleted
+    bint plain  # whether its names are without the frame of a bulk string
     uint32_t fields
     uint32_t names_size
     const uint8_t* names
@@ -149,7 +154,8 @@ cdef inline const uint8_t* read_entry(const View* view, const uint8_t* at,
         at = read_varint(at, &number)
         entry.ms = view.first_ms + number
         at = read_varint(at, &entry.seq)
-    definition = at if ref == REF_LITERAL else view.entries + view.sets[ref]
+    entry.plain = ref == REF_PLAIN
+    definition = at if ref >= REF_PLAIN else view.entries + view.sets[ref]
     entry.names = read_varint(definition, &number)
     entry.fields = <uint32_t>number
     entry.names = read_varint(entry.names, &number)
@@ -204,10 +210,13 @@ cdef inline const uint8_t* next_word(const uint8_t* at, Slice* word) noexcept no
     return at + size
 
 
-cdef inline const uint8_t* next_name(const uint8_t* at, Slice* name) noexcept nogil:
-    """As `next_word`, for a field's name, which a block has as a bulk string: without its frame."""
+cdef inline const uint8_t* next_name(const uint8_t* at, bint plain, Slice* name) noexcept nogil:
+    """As `next_word`, for a field's name, which a block has as a bulk string if it is not `plain`:
+    without the frame."""
     cdef Py_ssize_t head = 1
     at = next_word(at, name)
+    if plain:
+        return at
     while name.ptr[head] != c'\n':
         head += 1
     name.ptr += head + 1

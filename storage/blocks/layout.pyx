@@ -174,7 +174,7 @@ cdef list entry_words(const Entry* entry):
     cdef uint32_t _
     cdef list words = []
     for _ in range(entry.fields):
-        names = next_name(names, &word)
+        names = next_name(names, entry.plain, &word)
         words.append(word.ptr[:word.size])
         values = next_word(values, &word)
         words.append(word.ptr[:word.size])
@@ -187,5 +187,5 @@ cdef void entry_slices(const Entry* entry, Slice* items) noexcept nogil:
     cdef const uint8_t* values = entry.values
     cdef uint32_t i
     for i in range(entry.fields):
-        names = next_name(names, &items[2 * i])
+        names = next_name(names, entry.plain, &items[2 * i])
         values = next_word(values, &items[2 * i + 1])

@@ -14,8 +14,8 @@ from libc.string cimport memcmp, memcpy, memset
 from millstream.encoding cimport Slice, write_bulk
 from millstream.storage.blocks.block cimport Block, new_head
 from millstream.storage.blocks.layout cimport (
-    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, CHECKPOINT_EVERY, DELETED, FORMAT_VERSION, FORM_ANCHOR,
-    FORM_LATER_MS, FORM_NEXT_MS, FORM_NEXT_SEQ, REF_LITERAL, SETS_MAX, SLACK, Cursor, Entry, Head,
+    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, CHECKPOINT_EVERY, DELETED, FORMAT_VERSION,
+    FORMAT_VERSION_PLAIN, FORM_ANCHOR, FORM_LATER_MS, FORM_NEXT_MS, FORM_NEXT_SEQ, REF_PLAIN, SETS_MAX, SLACK, Cursor, Entry, Head,
     View, bulk_size, checkpoint_count, cursor_next, cursor_seek, cursor_to_index, next_name,
     read_varint, table_size,
 )
@@ -87,7 +87,7 @@ cdef uint64_t listpack_names_of(const Entry* entry) noexcept nogil:
     cdef Slice name
     cdef uint32_t _
     for _ in range(entry.fields):
-        at = next_name(at, &name)
+        at = next_name(at, entry.plain, &name)
         names += listpack_text(<uint64_t>name.size)
     return names
 
@@ -144,6 +144,22 @@ cdef uint8_t* write_definition(uint8_t* at, Slice* items, Py_ssize_t count) noex
     for i in range(0, count, 2):
         at = write_varint(at, bulk_size(items[i].size))
         at += write_bulk(<char*>at, items[i].ptr, items[i].size)
+    return at
+
+
+cdef uint8_t* write_plain_definition(uint8_t* at, Slice* items, Py_ssize_t count) noexcept nogil:
+    """As write_definition, without the frames of bulk strings: more than half of a short name."""
+    cdef uint64_t names_size = 0
+    cdef Py_ssize_t i
+    cdef uint8_t[10] scratch
+    for i in range(0, count, 2):
+        names_size += items[i].size + (write_varint(scratch, <uint64_t>items[i].size) - scratch)
+    at = write_varint(at, <uint64_t>count // 2)
+    at = write_varint(at, names_size)
+    for i in range(0, count, 2):
+        at = write_varint(at, <uint64_t>items[i].size)
+        memcpy(at, items[i].ptr, items[i].size)
+        at += items[i].size
     return at
 
 
@@ -262,7 +278,7 @@ cdef class OpenBlock:
     cdef inline bint is_new_to_node(self, uint8_t ref) noexcept:
         """Whether Redis would write the entry's names: it writes the names of a node's first entry
         only once."""
-        return ref != self.node_ref or self.count == self.node_start or ref == REF_LITERAL
+        return ref != self.node_ref or self.count == self.node_start or ref >= REF_PLAIN
 
     cdef inline void measure(self, uint8_t ref, uint64_t ms, uint64_t seq, uint64_t names,
                              uint64_t values, uint64_t fields) noexcept:
@@ -340,8 +356,8 @@ cdef class OpenBlock:
             self.last_ref = <uint16_t>ref
             return at
         if self.set_count >= SETS_MAX:
-            head[0] |= REF_LITERAL
-            return write_definition(at, items, count)
+            head[0] |= REF_PLAIN
+            return write_plain_definition(at, items, count)
         if self.set_count >= self.set_capacity:
             self.grow_sets()
         head[0] |= <uint8_t>self.set_count
@@ -415,7 +431,7 @@ cdef class OpenBlock:
         cdef uint32_t checkpoints = checkpoint_count(self.count)
         cdef uint32_t nodes = self.node_count - 1 if self.node_count else 0
         memcpy(head.magic, <const char*>b"MB", 2)
-        head.version = FORMAT_VERSION
+        head.version = FORMAT_VERSION if self.set_count < SETS_MAX else FORMAT_VERSION_PLAIN
         head.zero = 0
         head.crc32 = 0
         head.count = self.count

@@ -541,7 +541,41 @@ def named(names: bytes, fields: int = 1) -> bytes:
     return built(b"\x00%c%c%s\x00" % (fields, len(names), names), 1, [1], (5, 0))
 
 
+def after_thirty_sets(entry: bytes, **changes: int) -> bytes:
+    """A block of 30 entries, each with a set of its own, and one more entry."""
+    entries, places = b"", []
+    for number in range(30):
+        places.append(len(entries) + 1)
+        entries += b"%c\x01\x08\x07$1\r\n%c\r\n\x01x" % (number, 65 + number)
+    return built(entries + entry, 31, places, (5, 30), **changes)
+
+
+PLAIN = b"\x1e\x03\x07\x01a\x00\x03$\r\n\x01x\x00\x00"
+FRAMED = b"\x1f\x01\x08\x07$1\r\na\r\n\x01x"  # as earlier versions wrote it
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"), [(PLAIN, [b"a", b"x", b"", b"", b"$\r\n", b""]), (FRAMED, [b"a", b"x"])]
+)
+def test_sets_without_a_number_have_plain_or_framed_names(entry: bytes, words: Words) -> None:
+    block = Block.from_bytes(after_thirty_sets(entry))
+    assert block.entries()[-1] == (5, 30, words)
+    block = Block.from_bytes(block.to_bytes())
+    assert block.entries()[-1] == (5, 30, words)
+
+
+def test_plain_names_are_written_as_the_page_says() -> None:
+    made = open_block([(i, i, [b"%d" % i, b""]) for i in range(31)]).freeze().to_bytes()
+    assert made[2] == 2
+    assert made.endswith(b"\x7e\x1e\x1e\x01\x03\x0230\x00")
+
+
 WRONG = {
+    "plain name past its set": after_thirty_sets(b"\x1e\x01\x02\x02a\x01x"),
+    "plain names shorter than said": after_thirty_sets(b"\x1e\x01\x03\x01a\x01x"),
+    "fewer plain names than said": after_thirty_sets(b"\x1e\x02\x02\x01a\x01x"),
+    "no plain name": after_thirty_sets(b"\x1e\x00\x00"),
+    "plain names past the end": after_thirty_sets(b"\x1e\x01\x7f\x01a\x01x"),
     "no entry": built(b"", 0, [], (5, 0)),
     "no bytes": built(b"", 1, [], (5, 0)),
     "a byte too many": built(GOOD + b"\x00", 1, [1], (5, 0)),

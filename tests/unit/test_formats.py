@@ -45,11 +45,14 @@ class Reader:
             if byte < 128:
                 return value & MASK
 
-    def names(self) -> list[bytes]:
+    def names(self, *, plain: bool = False) -> list[bytes]:
         count, size = self.varint(), self.varint()
         end = self.at + size
         found = []
         for _ in range(count):
+            if plain:
+                found.append(self.take(self.varint()))
+                continue
             head, rest = self.take(self.varint()).split(b"\r\n", 1)
             found.append(rest[: int(head.removeprefix(b"$"))])
             assert rest == found[-1] + b"\r\n"
@@ -74,7 +77,8 @@ def decode(data: bytes) -> list[Entry]:
         struct.unpack_from(HEADER, data)
     )
     first_ms, first_seq, last_ms, last_seq = first_and_last
-    assert (magic, version) == (b"MB", 1)
+    assert magic == b"MB"
+    assert version == 1 or (version, set_count) == (2, 30)
     assert zlib.crc32(data[:4] + b"\0\0\0\0" + data[8:]) == crc
     tables = 4 * ((count - 1) // 32 + set_count + nodes - 1)
     assert len(data) == 64 + tables + size
@@ -86,8 +90,9 @@ def decode(data: bytes) -> list[Entry]:
         head = reader.take(1)[0]
         id_ = next_id(reader, head >> 5 & 3, id_, first_ms)
         number = head & 31
-        if number == 31:
-            names = reader.names()
+        if number >= 30:
+            assert number == 31 or len(sets) == 30
+            names = reader.names(plain=number == 30)
         else:
             if number == len(sets):
                 sets.append(reader.names())
