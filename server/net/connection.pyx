@@ -75,8 +75,9 @@ cdef class Connection(Client):
         self.file_number = transport.get_extra_info("socket").fileno()
         if transport.get_extra_info("ssl_object") is None:
             self.direct_number = self.file_number
-        self.local_address = name_of(transport.get_extra_info("sockname"))
-        self.is_unix = isinstance(transport.get_extra_info("sockname"), str)
+        local = transport.get_extra_info("sockname")  # a system call
+        self.local_address = name_of(local)
+        self.is_unix = isinstance(local, str)
         self.address = self.local_address
         if not self.is_unix:
             self.address = name_of(transport.get_extra_info("peername"))
