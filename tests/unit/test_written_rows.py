@@ -248,7 +248,7 @@ def test_a_row_that_is_no_entry_is_named(schema: str, row: tuple[Any, ...], mess
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("a string", "Give the stream as option 'key', or a column 'key'"),
+        ("a string", "set the option 'key', or add a column 'key'"),
         ("key int, a string", "'key' is int; it must be a string"),
         ("key string, id bigint, a string", "'id' is bigint; .*Rename the column"),
         ("key string, a array<int>", "'a' is array<int>, which has no text"),
