@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
+from millstream.server.replication.link import RETRY
 
 if TYPE_CHECKING:
     from millstream.server.replication.feed import Feed
@@ -129,8 +130,9 @@ class Failover:
             self._end()
 
     def refused(self, text: str) -> bool:
-        """The replica has refused; whether that ends a failover."""
-        if self.state != IN_PROGRESS:
+        """The replica has refused; whether that ends a failover. It does not if the replica is the
+        primary already: there would be two."""
+        if self.state != IN_PROGRESS or text.startswith(RETRY):
             return False
         self.give_up(f"the replica refuses: {text}")
         return True

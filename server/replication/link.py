@@ -20,7 +20,8 @@ _ACK = (
     b"$6\r\nOFFSET\r\n$%d\r\n%b\r\n"
 )
 # The primary cannot serve a replica at present; it will be asked again soon.
-_TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", "TRYAGAIN")
+RETRY = "TRYAGAIN"  # during a failover also: the server that refuses is the primary already
+_TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
 
 
 @dataclass(frozen=True)

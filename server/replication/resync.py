@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import CommandError, DataError
 from millstream.server.replication import history
 from millstream.server.replication.facts import NO_HISTORY
+from millstream.server.replication.link import RETRY
 from millstream.server.replication.replconf import Introduction, why_unsuitable
 from millstream.storage.files.snapshot_reader import SnapshotEnds
 
@@ -58,6 +59,7 @@ class Resync:
         if said is None or not said.is_known:
             raise CommandError(why_unsuitable(said))
         if is_failover:
+            self._check_before_taking_over(said)
             self._role.take_over(said, name, next_seq)
         self._check_can_feed(said)
         node = self._node
@@ -74,8 +76,17 @@ class Resync:
         feed = self._role.feeds.add(client, said.address or _host_of(client.address), said.port)
         node.loop.call_soon(self._answer, feed, common, their_last)
 
+    def _check_before_taking_over(self, said: Introduction) -> None:
+        """Refuse to become the primary if the old one could not follow this server: it would go on
+        as a primary, too. If this server is the primary already, the old one has to ask again."""
+        try:
+            self._check_files(said)
+        except CommandError as error:
+            if self._role.following is None:
+                raise CommandError(f"{RETRY} {error.message}") from None
+            raise
+
     def _check_can_feed(self, said: Introduction) -> None:
-        node = self._node
         following = self._role.following
         if following is not None and not following.is_connected:
             raise CommandError(
@@ -83,6 +94,10 @@ class Resync:
                 f"{following.host}:{following.port} (if servers follow each other, or one follows "
                 "itself, send one of them REPLICAOF NO ONE)"
             )
+        self._check_files(said)
+
+    def _check_files(self, said: Introduction) -> None:
+        node = self._node
         if not node.config.appendonly:
             raise CommandError(
                 "ERR this server has appendonly off: it needs a journal to feed replicas"

@@ -1,0 +1,46 @@
+"""FAILOVER to a replica that cannot be the primary of others."""
+
+from __future__ import annotations
+
+from tests.sim.test_turns import Pair
+
+
+def test_a_replica_whose_journal_does_not_work_does_not_take_over() -> None:
+    fleet = Pair(1)
+    primary, replica = fleet.nodes
+    replica.disk.fail("write", times=None)
+    primary.ask(primary.accept(), b"XADD", b"a", b"*", b"n", b"1")
+    fleet.rest()
+    assert replica.persistence.writable_error() is not None
+    primary.ask(primary.accept(), b"FAILOVER")
+    for _ in range(5):
+        fleet.rest()
+    assert not primary.replication.failover.is_under_way
+    assert primary.replication.following is None
+    assert replica.replication.following is not None
+
+
+def test_a_refusal_after_the_replica_has_taken_over_leaves_one_primary() -> None:
+    fleet = Pair(1)
+    old, new = fleet.nodes
+    old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"1")
+    fleet.rest()
+    old.ask(old.accept(), b"FAILOVER")
+    while new.replication.following is not None:
+        fleet.turn()
+    for link in fleet.connections:
+        link.cut()  # the answer is lost
+    new.disk.fail("write", times=None)
+    new.ask(new.accept(), b"XADD", b"a", b"*", b"n", b"2")
+    for _ in range(3):
+        fleet.second()
+    assert new.persistence.writable_error() is not None
+    assert old.replication.following is not None
+    assert old.replication.failover.is_under_way
+    new.disk.mend()
+    new.ask(new.accept(), b"BGREWRITEAOF")
+    for _ in range(3):
+        fleet.second()
+    assert not old.replication.failover.is_under_way
+    assert old.replication.following is not None
+    assert old.replication.following.is_connected
