@@ -462,14 +462,30 @@ def test_chart_is_the_same_for_the_same_report(tmp_path: Path) -> None:
     assert first[0].read_bytes() == second[0].read_bytes()
 
 
+CORE_ONLY_MAX = 29
+
+
+def listed_rows(cell: str) -> set[str]:
+    return set() if cell == "none" else set(cell.split(", "))
+
+
 def test_the_list_of_compiled_modules_is_complete_and_names_rows() -> None:
     root = Path(__file__).resolve().parents[2]
     page = (root / "docs" / "compiled-modules.md").read_text()
-    listed = dict(re.findall(r"^\| `([\w/]+)` \| (.+) \|$", page, re.MULTILINE))
+    table = re.findall(r"^\| `([\w/]+)` \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    listed = {name: (listed_rows(first), listed_rows(second)) for name, first, second in table}
     folders = ("server", "storage", "commands", "pipeline")
     sources = [path for folder in folders for path in (root / folder).rglob("*.pyx")]
     sources += (root / "src" / "millstream").glob("*.pyx")
     assert set(listed) == {str(path.relative_to(root).with_suffix("")) for path in sources}
+
     names = {row.name for row in rows.ROWS} | {f"spark {row.name}" for row in spark.ROWS}
-    wanted = {name for text in listed.values() for name in text.split(", ") if text != "none"}
-    assert wanted - names == set()
+    lines = (root / "bench" / "core_rows.txt").read_text().splitlines()
+    core = {line for line in lines if not line.startswith("#")}
+    assert core - names == set()
+    assert set().union(*(first for first, _ in listed.values())) - core == set()
+    assert set().union(*(second for _, second in listed.values())) - (names - core) == set()
+
+    core_only = [name for name, (_, second) in listed.items() if not second]
+    assert len(core_only) <= CORE_ONLY_MAX
+    assert f"at most {CORE_ONLY_MAX}, and at present {len(core_only)}." in page
