@@ -72,7 +72,7 @@ def connect(
 
 
 class _Client:
-    """What a connection and a pipeline have in common."""
+    """The common base class of connections and pipelines."""
 
     def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
         wait_s = options.pop("wait_s", 0.0)

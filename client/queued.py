@@ -1,4 +1,4 @@
-"""What the pipelines of both APIs have in common."""
+"""The common base class of the pipelines of both APIs."""
 
 from __future__ import annotations
 

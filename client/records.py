@@ -1,4 +1,4 @@
-"""What a client hands out: records, and the rows of replies."""
+"""The objects that a client returns: records, and the rows of replies."""
 
 from __future__ import annotations
 

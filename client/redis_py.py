@@ -1,4 +1,4 @@
-"""What this package needs of redis-py beyond its documented interface, in one place.
+"""The uses of redis-py beyond its documented interface.
 
 It holds for redis-py 5 to 8; the tests run with the oldest and the newest of them.
 """

@@ -26,7 +26,8 @@ AT_ONCE = 1000
 
 
 class Action(NamedTuple):
-    """What a form says and needs. `number` and `text` are the labels of inputs, if it has any."""
+    """The text and the inputs of a form. `number` and `text` are the labels of inputs, if it has
+    any."""
 
     title: str
     warning: str

@@ -1,4 +1,4 @@
-"""What protects the dashboard: the Host header, the password, headers of every answer, tokens.
+"""Protection of the dashboard: the Host header, the password, headers of every answer, tokens.
 
 A page of another origin could otherwise reach a dashboard on this machine through the browser, by a
 name that it makes point to 127.0.0.1, or by a form that it sends here.

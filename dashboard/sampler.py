@@ -74,14 +74,13 @@ class Stream:
 
 
 class Sampler:
-    """Asks the server and keeps what it said."""
+    """Queries the server and keeps the results."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.info: dict[str, str] = {}
         self.problem: str | None = "not connected yet"
         self.has_tinfo = False
-        self.has_t_commands = False
         self.ops: deque[tuple[float, float]] = deque(maxlen=int(HISTORY_S / SAMPLE_S))
         self._watched: dict[StreamKey, float] = {}
         self._history: dict[StreamKey, deque[tuple[float, int]]] = {}

@@ -1,4 +1,4 @@
-"""`millstream completion`: what a shell needs to complete the words of this program."""
+"""`millstream completion`: the script with which a shell completes the words of this program."""
 
 from __future__ import annotations
 

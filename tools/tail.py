@@ -15,7 +15,7 @@ import click
 from millstream.tools.server import Server, ToolError, is_error, quoted, text, url_option
 
 BATCH_ENTRIES = 100
-BLOCK_MS = 1000  # between two looks at Ctrl-C
+BLOCK_MS = 1000  # between two checks for Ctrl-C
 NUMBER_MAX = 2**64 - 1
 _ID = re.compile(r"(\d{1,20})(?:[-.](\d{1,20}))?")
 _PLAIN = re.compile(r"[^\s\"'=\\]+")

@@ -9,9 +9,9 @@
 
 The names are those of `millstream.client`, and so are the docstrings of the methods: their examples
 are in its form, without `await` and `async`. A connection belongs to one event loop.
-What talks to the server is awaited. Streams, writers, consumers and facts are awaited or entered
-with `async with`. `async for` over a stream or a consumer is `follow`, and `await read(timeout=0)`
-takes the place of `next`. A cancelled `read` loses nothing.
+Methods that talk to the server are awaited. Streams, writers, consumers and facts are awaited or
+entered with `async with`. `async for` over a stream or a consumer is `follow`, and `await
+read(timeout=0)` takes the place of `next`. A cancelled `read` loses nothing.
 """
 
 from millstream.client.aio.connection import Millstream, Pipeline, connect

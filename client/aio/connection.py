@@ -73,7 +73,7 @@ def connect(
 
 
 class _Client:
-    """What a connection and a pipeline have in common."""
+    """The common base class of connections and pipelines."""
 
     async def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
         with more_time(connection, options.pop("wait_s", 0.0)):

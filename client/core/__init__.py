@@ -1,6 +1,6 @@
 """The decisions of the client, without I/O.
 
-The modules here never touch a socket, a clock or a source of randomness. What needs I/O is a
-generator: it yields steps (`steps.py`) and is sent their results. The sync and the asyncio API
-carry the same steps out, one loop each.
+The modules here never touch a socket, a clock or a source of randomness. A function that needs I/O
+is a generator: it yields steps (`steps.py`) and is sent their results. The sync and the asyncio API
+each have one loop that carries out these steps.
 """

@@ -1,4 +1,4 @@
-"""Checks of what users give: each error says which argument is wrong, and what it should be."""
+"""Checks of arguments: each error names the wrong argument and the valid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to ask the servers of a stream, when to ask again, and for how long to wait for them.
+"""Which requests to send to the servers of a stream, when to repeat them, and how long to wait.
 
 Only shards with nothing buffered are asked. While records are buffered and held back, the shards
 that hold them back are asked again soon; with nothing buffered, the servers are asked to wait for

@@ -1,4 +1,4 @@
-"""Following shards as one sequence: what to do with the answers, and what to hand out.
+"""Following shards as one sequence: processing answers and handing out records.
 
 A record is handed out when the merge allows it. `asking` knows what to ask and when.
 """
@@ -41,7 +41,7 @@ class Follower:
         """`now` is a clock that never goes back, `wall` the time since 1970; both in seconds."""
         self.options = options
         self.events: deque[Event] = deque()
-        """What happened and was not passed on yet."""
+        """Events that were not passed on yet."""
         self.gaps: deque[Gap] = deque(maxlen=GAPS_KEPT)
         self.stops = Stops()
         self._servers = servers
@@ -118,15 +118,15 @@ class Follower:
         return None
 
     def flush(self) -> Steps[None]:
-        """Pass on what happened."""
+        """Pass on the events."""
         while self.events:
             yield Notify(self.events.popleft())
 
     def _next(self) -> Steps[Record[Any] | None]:
         """The next record, or None. Raises RecordsExpired for a gap before it.
 
-        What happened is passed on first, because passing it on may fail or be cancelled, and then
-        the record must still be here. What a record causes is passed on by the next call.
+        Events are passed on first, because that may fail or be cancelled, and then the record must
+        not be lost. Events that a record causes are passed on by the next call.
         """
         while True:
             yield from self.flush()

@@ -25,7 +25,8 @@ Resolve: TypeAlias = Callable[[str], Shard | None]
 
 
 class Servers:
-    """The servers of a stream, one for each connection. `check` refuses what is not one."""
+    """The servers of a stream, one for each connection. `check` raises an error for an invalid
+    client."""
 
     def __init__(
         self,

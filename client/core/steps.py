@@ -1,4 +1,4 @@
-"""What the core asks its caller to do, as steps that a generator yields.
+"""The steps that the core's generators yield, which its caller carries out.
 
 | step | result |
 |---|---|

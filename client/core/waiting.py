@@ -9,7 +9,7 @@ from millstream.client.core.arguments import number
 from millstream.client.core.steps import Clock
 
 WAIT_MAX_S = 1.0
-"""A call that waits looks at least this often whether it was stopped."""
+"""A waiting call checks at least this often whether it was stopped."""
 
 
 class Patience:
