@@ -22,7 +22,7 @@ from millstream.storage.files.snapshot_reader import ChunkReader, ReplacedError
 _NAMED_MAX = 3
 
 
-class Portion:
+class PartitionReader:
     """Reads one partition, once."""
 
     def __init__(self, partition: ScanPartition) -> None:

@@ -14,7 +14,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from millstream.pipeline.chunk_reader import Portion
+from millstream.pipeline.chunk_reader import PartitionReader
 from millstream.pipeline.ddl import arrow_from_ddl
 from millstream.pipeline.files import Folder
 from millstream.pipeline.options import LIVE, SCAN, OptionError, Options
@@ -87,7 +87,7 @@ def _of_snapshot(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa
     maker = BatchMaker(schema, request.mode)
     for number, part in enumerate(parts, 1):
         assert isinstance(part, ScanPartition)
-        yield from Portion(part).batches(maker)
+        yield from PartitionReader(part).batches(maker)
         tell(sum(sizes[:number]), sum(sizes))
     yield from maker.finish()
 

@@ -1,7 +1,7 @@
-"""The options of `spark.read.format("millstream")` and its kin, in one table.
+"""The options for reading and writing with `format("millstream")`, in one table.
 
-Spark hands options over as texts with lower-cased names and drops none, so a misspelled one would
-silently do nothing: every name is checked here, and the error says the nearest that there is. The
+Spark passes all options as texts with lower-case names, so a misspelled option would silently have no
+effect. Therefore every name is checked here, and the error suggests the nearest valid name. The
 names of live reading follow Spark's Kafka source.
 """
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import BinaryType, StructType
 
-from millstream.pipeline.chunk_reader import Portion
+from millstream.pipeline.chunk_reader import PartitionReader
 from millstream.pipeline.files import Folder
 from millstream.pipeline.options import Options
 from millstream.pipeline.pushdown import push
@@ -55,11 +55,11 @@ class SnapshotScan(DataSourceReader):
         if not isinstance(partition, ScanPartition):
             return  # Spark passes a partition of its own when nothing was planned
         maker = BatchMaker(arrow_schema(self._schema), self._mode)
-        portion = Portion(partition)
-        yield from portion.batches(maker)
+        reader = PartitionReader(partition)
+        yield from reader.batches(maker)
         yield from maker.finish()
         if self._metrics_path is not None:
-            _append(self._metrics_path, portion.metrics(maker.rows))
+            _append(self._metrics_path, reader.metrics(maker.rows))
 
 
 class PushFilters:

@@ -15,7 +15,6 @@ FIRST = (0, 0)
 LAST = (NUMBER_MAX, NUMBER_MAX)
 # The largest milliseconds of a timestamp, which is signed 64-bit microseconds.
 TIME_MS_MAX = (2**63 - 1) // 1000
-BIGINT_MAX = 2**63 - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,6 +1,6 @@
 """Change data capture: changes of PostgreSQL databases become entries, and then changes elsewhere.
 
-`reader` brings what a `source` commits to millstream (`streams`); `applier` brings it from there to
-the `destination`. Both may die at any time: `streams.state` and `destination.positions` are all
-that they remember.
+`reader` appends the changes that a `source` commits to millstream (`streams`); `applier` applies
+them to the `destination`. Both may be killed at any time: their only state is in `streams.state`
+and `destination.positions`.
 """

@@ -1,4 +1,4 @@
-"""The configuration of `millstream cdc`: what it holds, and what follows from it."""
+"""The configuration of `millstream cdc`, and values derived from it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ApplyConfig:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a database, and what becomes of it."""
+    """A table of a database, and its options."""
 
     schema: str
     name: str

@@ -13,10 +13,10 @@ from millstream.pipeline.cdc.config import Config
 
 HIDDEN = "***"
 PASSWORD = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", re.IGNORECASE)
-# What follows a password up to the next option: it may be a part of a password without quotes.
+# The text after a password up to the next option, which may be a part of an unquoted password.
 UNQUOTED = re.compile(r"password\s*=\s*\S+\s+(.*?)(?:\s\w+\s*=|$)", re.IGNORECASE)
 IN_URL = re.compile(r"(\w+://[^\s/@:]*:)\S+(@)")
-# What libpq says about a connection string that it cannot read, with a part of the string.
+# libpq's error for a connection string that it cannot parse, which contains a part of the string.
 UNREADABLE = re.compile(r"percent-encoded|connection info|connection option|URI|unexpected spaces")
 
 

@@ -30,7 +30,7 @@ class Reports(Collector):
         self._reports: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
-    def take(self, source: str, report: dict[str, Any]) -> None:
+    def set_report(self, source: str, report: dict[str, Any]) -> None:
         with self._lock:
             self._reports[source] = report
 

@@ -19,7 +19,7 @@ from tests.support.journals import DIRECTORY
 from tests.support.snapshots import Stream, write_base, write_snapshot
 
 from millstream.errors import DataError
-from millstream.pipeline.chunk_reader import Portion
+from millstream.pipeline.chunk_reader import PartitionReader
 from millstream.pipeline.files import Folder
 from millstream.pipeline.schema import BatchMaker
 from millstream.pipeline.selection import Selection
@@ -443,7 +443,7 @@ def test_an_index_that_points_out_of_its_chunk_is_an_error_and_not_fewer_rows(
     getattr(pieces, name)[-1] += more
     maker = BatchMaker(pa.schema([("key", pa.string())]))
     with pytest.raises(DataError, match=r"stream 'sensor:3' at .* pass the chunk's end"):
-        list(Portion(part).batches(maker))
+        list(PartitionReader(part).batches(maker))
 
 
 def planned(spark: SparkSession, directory: Path) -> RDD[Row]:

@@ -1,1 +1,1 @@
-"""`millstream cdc apply`: the Spark program that applies what is in millstream."""
+"""`millstream cdc apply`: the Spark program that applies the changes in millstream."""

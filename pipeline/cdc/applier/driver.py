@@ -1,6 +1,6 @@
 """The driver of `millstream cdc apply`: plans batches, has workers apply them, trims the streams.
 
-It starts from the positions at the destination alone, as often as it is started. Whatever fails is
+Every start begins with the positions at the destination, which are its only state. Failed work is
 planned again.
 """
 
@@ -33,7 +33,7 @@ from millstream.pipeline.cdc.applier.survey import (
     ConfiguredTable,
     SourceView,
     configured_tables,
-    look,
+    read_sources,
     trim,
     trim_copy,
 )
@@ -53,7 +53,7 @@ LOCK_PAUSE_S = 1.0
 LITTLE = 0.25
 
 Run = Callable[[Sequence[Sequence[Job]]], list[Answer]]
-"""Has the parts of a batch applied, each by one worker. RunError if a worker or Spark failed."""
+"""Runs the parts of a batch, each in one worker. RunError if a worker or Spark failed."""
 
 
 class RunError(CdcError):
@@ -66,7 +66,7 @@ class ApplyError(CdcError):
 
 @dataclass
 class Batch:
-    """The jobs of a batch, and whether more changes wait than fit into it."""
+    """The jobs of a batch, and whether further changes are waiting."""
 
     jobs: list[Job]
     is_full: bool = False
@@ -79,7 +79,7 @@ class Batch:
 
 
 class Driver:
-    """Applies what is in millstream until it is stopped. One thread uses it."""
+    """Applies the changes in millstream until it is stopped. For one thread."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class Driver:
         status: Status,
         begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """`begin` is called when no other `apply` works on the destination any more; again after
-        each lost connection."""
+        """`begin` is called when this `apply` has the destination's lock; again after each lost
+        connection."""
         self._config = config
         self._run = run
         self._status = status
@@ -136,7 +136,7 @@ class Driver:
     # ------------------------------------------------------------ connections
 
     def _is_alone(self, stop: threading.Event) -> bool:
-        """Whether no other `apply` works on this destination; waits a moment if one does."""
+        """Whether this `apply` has the destination's lock; waits a moment if another one has it."""
         if self._connections.is_open:
             return True
         schema = self._config.destination.schema
@@ -162,7 +162,7 @@ class Driver:
     def _step(self) -> Batch:
         positions = self._read_positions()
         server = self._connections.server
-        views = look(server, list(self._configured.values()))
+        views = read_sources(server, list(self._configured.values()))
         self._resume(server, views)
         self._trim(server, views, positions)
         batch = Batch([])
@@ -227,7 +227,7 @@ class Driver:
         self._plan_changes(server, view, positions, batch, streaming)
 
     def _is_resting(self, position: Position, table: View) -> bool:
-        """Whether a table has been stopped, and it is not time to try it again."""
+        """Whether a table has been stopped and its next retry is not due."""
         copy_lsn = table.state.copy_lsn if table.state is not None else 0
         self._copies[table.key] = copy_lsn
         return position.state == "stopped" and not self._retries.is_due(
@@ -244,9 +244,9 @@ class Driver:
     ) -> None:
         newest, rows_max = view.newest_cut, self._config.apply.max_rows
         known = self._cuts.get(view.source.name, 0)
-        if known > newest:  # everything was copied again, from a cluster with lower LSNs
+        if known > newest:  # all tables were copied again, from a cluster with lower LSNs
             known = 0
-        # A table that was stopped, or has just been copied, catches up without the others.
+        # A table that was stopped, or was copied just now, catches up without the others.
         older = count(server, streaming, known) if known else [0] * len(streaming)
         together = [one for one, waiting in zip(streaming, older, strict=True) if not waiting]
         groups = [together] + [
@@ -289,7 +289,7 @@ class Driver:
             self._retries.stopped(key, time.monotonic(), self._copies[key])
 
     def _continue(self, positions: dict[TableKey, Position], key: TableKey) -> None:
-        """A stopped table has no reason to be stopped any more, and nothing to apply."""
+        """Continue a stopped table whose reason no longer exists and that has nothing to apply."""
         positions[key] = replace(positions[key], state="streaming", error=None, error_id=None)
         self._positions.mark(key, "streaming", None)
         self._retries.forget(key)

@@ -1,4 +1,4 @@
-"""What the driver asks of a worker, and what the worker answers. Without I/O."""
+"""The jobs that the driver sends to a worker, and the worker's answer. Without I/O."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job. `error`: its table has been stopped. `is_stale`: the plan no longer
-    holds, and nothing was done."""
+    """The result of a job. `error`: its table has been stopped. `is_stale`: the plan was out of
+    date, and no change was made."""
 
     key: TableKey
     applied: int = 0
@@ -53,7 +53,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a worker did. `problem`: why it did not do everything; it is to be repeated."""
+    """A worker's results. `problem`: why some jobs were not done; they must be repeated."""
 
     outcomes: tuple[Outcome, ...] = ()
     problem: str | None = None

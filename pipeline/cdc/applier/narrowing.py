@@ -1,7 +1,7 @@
 """Finding the change that cannot be applied, and applying everything before it.
 
-What can be applied is kept; what cannot is tried in halves. A history is cut only between
-transactions of the source, because all that a transaction does to a key is one step.
+Changes that can be applied are kept; a failing group is halved and retried. A history is cut only
+between transactions of the source, because all changes of a key in one transaction are one step.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def stops(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Failure:
-    """The change, or the part of a copy, that cannot be applied. `is_lost`: a copy has to be made
+    """The change, or the part of a copy, that cannot be applied. `is_lost`: the copy must be made
     again."""
 
     id: Id

@@ -1,7 +1,7 @@
 """Planning a batch: which entries of which streams, up to which cut, and for which worker.
 
-The plan follows from the positions at the destination and the counters of the streams; nothing else
-is remembered.
+The plan follows from the positions at the destination and the counters of the streams; there is no
+other state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Need(Enum):
 
 @dataclass(frozen=True)
 class View:
-    """What millstream has of a table, at one moment."""
+    """The state and the streams of a table in millstream, at one moment."""
 
     key: TableKey
     stream: str
@@ -48,7 +48,7 @@ class View:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a table needs; `reason` says why it has to be stopped."""
+    """What a table needs; `reason` is why it must be stopped."""
 
     need: Need
     reason: str = ""
@@ -97,7 +97,7 @@ def copy_position(state: TableState, position: Position) -> Id:
 
 
 def _loss(view: View, state: TableState, position: Position) -> str:
-    """Why changes cannot be applied any more; empty if they can."""
+    """Why changes can no longer be applied; empty if they can."""
     if view.info is None:
         return f"the stream {view.stream} is missing"
     if view.info.incarnation != state.incarnation:

@@ -29,7 +29,7 @@ def apply(config: Config, once: bool = False, master: str | None = None) -> int:
     served: list[Served] = []
 
     def serve() -> None:
-        """Only then: the `apply` before this one may have used the same address."""
+        """Called late, because the previous `apply` may have used the same address."""
         if config.apply.metrics is not None and not served:
             served.append(serve_registry(config.apply.metrics, status.registry))
 

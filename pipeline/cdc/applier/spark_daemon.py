@@ -37,8 +37,8 @@ def main() -> None:
 
     import millstream.pipeline.cdc.applier.worker  # noqa: F401
 
-    # Workers collect garbage after each task. What was imported is never garbage, and the changes
-    # that a worker holds, up to 20,000 at a time, need not be looked at every 700 objects.
+    # Workers collect garbage after each task. Imported objects are never garbage, and the up to
+    # 20,000 changes of a worker need not be traversed after every 700 new objects.
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD)
     manager()

@@ -1,7 +1,7 @@
-"""Batches run by Spark: a collection with an element for each worker, its part of the plan.
+"""Runs batches with Spark: a collection with one element, a part of the plan, for each worker.
 
-Spark only schedules. Entries go from millstream to the worker, and nothing but the plan and the
-answers goes through the JVM. There is nothing in that for SQL's planner or for Arrow to do.
+Spark only schedules. Entries go directly from millstream to the worker; only the plan and the
+answers pass through the JVM, so neither SQL's planner nor Arrow is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ APPLICATION = "millstream cdc apply"
 # Overridden by [apply] spark. The console shows a line for each event, not Spark's progress bar.
 SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
-    # The JVM has little to do: what its better compiler costs is not earned back.
+    # The JVM has little work, so its optimizing compiler would cost more than it saves.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.python.daemon.module": "millstream.pipeline.cdc.applier.spark_daemon",
 }
@@ -53,7 +53,7 @@ def start(config: Config, master: str | None) -> SparkSession:
 
 
 class SparkRun:
-    """Has the parts of a batch applied by Spark's tasks.
+    """Runs the parts of a batch in Spark's tasks.
 
     `text` is that of the configuration file: the executors replace the environment variables in it,
     so that no password is in a task.

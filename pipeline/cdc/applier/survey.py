@@ -1,5 +1,5 @@
-"""What millstream has of each source and table, read by the driver before each batch, and what it
-removes there after it."""
+"""Reads the state of each source and table in millstream before a batch, and trims their streams
+after it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def configured_tables(config: Config) -> list[ConfiguredTable]:
     ]
 
 
-def look(server: Server, tables: Sequence[ConfiguredTable]) -> list[SourceView]:
+def read_sources(server: Server, tables: Sequence[ConfiguredTable]) -> list[SourceView]:
     """All sources. The state of a source's tables and their streams are of one moment."""
     by_source: dict[str, list[ConfiguredTable]] = {}
     for configured in tables:

@@ -21,8 +21,9 @@ APPLICATION = "millstream cdc: drop"
 def drop(record: SourceRecord, say: Callable[[str], None]) -> None:
     """Remove slot, publication, positions and keys of a source. RequestError while it is read.
 
-    The keys go last: a drop that is interrupted can be repeated, and meanwhile `run` refuses the
-    source. If `run` was started after the first look, it has reported itself before the second one.
+    The keys are removed last: an interrupted drop can be repeated, and meanwhile `run` refuses the
+    source. If `run` was started after the first check, it has reported itself before the second
+    one.
     """
     source, destination = record.source, record.config.destination
     if record.server.call("EXISTS", record.keys.alive):

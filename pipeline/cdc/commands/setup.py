@@ -30,8 +30,8 @@ Catalogs = dict[str, dict[tuple[str, str], CatalogTable]]
 
 
 def setup(config: Config, create_targets: bool, say: Callable[[str], None]) -> list[Finding]:
-    """Create what is missing, and say what. The errors that were found; with any, nothing is
-    created."""
+    """Create missing objects and report them. Returns the errors found; if there are any, no object
+    is created."""
     server = open_server(config.millstream)
     errors = [
         finding for finding in all_checks.check_millstream(server) if finding.level == "error"

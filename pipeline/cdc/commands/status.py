@@ -1,4 +1,4 @@
-"""`millstream cdc status`: what the sources, millstream and the destination say, put together."""
+"""`millstream cdc status`: the combined state of the sources, millstream and the destination."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Json = dict[str, Any]
 
 @dataclass
 class SourceSeen:
-    """What a source says about itself."""
+    """The state of a source according to itself."""
 
     slot: Slot | None = None
     lsn: int | None = None
@@ -52,7 +52,7 @@ class SourceSeen:
 
 @dataclass
 class Collected:
-    """What is known about one source."""
+    """The collected state of one source."""
 
     state: SourceState | None = None
     report: Json = field(default_factory=dict)
@@ -177,7 +177,8 @@ def _refusal(source: Source, state: SourceState | None, seen: SourceSeen) -> str
 
 
 def _applied_lsn(tables: list[Json], durable: int | None) -> int | None:
-    """Everything before it is at the destination; None while a table is waiting or copied."""
+    """The LSN before which all changes are at the destination; None while a table is waiting or
+    copied."""
     if durable is None or any(one["state"] in (None, "waiting", "copying") for one in tables):
         return None
     lsns = [read_lsn(one["lsn"]) for one in tables if one["pending"]]
@@ -271,7 +272,7 @@ class TableShown:
 
 
 def table_state(state: TableState | None, position: Position | None) -> str:
-    """What becomes of a table now."""
+    """The state of a table, in the words of `status`."""
     if position is not None and position.state == "stopped":
         return "stopped"
     if state is None or (position is None and state.phase in ("wanted", "pausing")):

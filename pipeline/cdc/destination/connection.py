@@ -11,8 +11,8 @@ from millstream.pipeline.cdc.protocol.session import Connection, session
 from millstream.pipeline.cdc.streams.appending import address_of
 from millstream.pipeline.server import Server
 
-# row_security: a policy must cause an error, not hide rows. lock_timeout: whoever waits for another
-# program's lock reports it, and tries again.
+# row_security: a policy must cause an error, not hide rows. lock_timeout: a wait for another
+# program's lock ends with an error, is reported and repeated.
 SETTINGS = (
     "-c xmloption=content -c row_security=off -c client_min_messages=warning"
     " -c lock_timeout=60000 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"

@@ -29,7 +29,7 @@ Key: TypeAlias = Row
 
 
 class Effect(Enum):
-    """What becomes of a key."""
+    """The effect of the changes on a key."""
 
     DELETED = "d"
     PUT = "i"

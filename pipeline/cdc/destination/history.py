@@ -30,8 +30,8 @@ BYTES_MAX = 64 << 20
 
 
 class HistoryWriter:
-    """Applies changes to one history. `flush` at the end of the range: it is not before then that
-    everything is at the destination."""
+    """Applies changes to one history. Call `flush` at the end of the range: only then are all
+    changes at the destination."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class HistoryWriter:
             self._count += 1
 
     def _present(self, key: Key, names: list[str]) -> dict[str, Value]:
-        """Present values of a key: of the steps that have not been written, and of the target."""
+        """Current values of a key: from the steps that are not written yet, and from the target."""
         found: dict[str, Value] = {}
         for step in reversed(self._steps.get(key, [])):
             if step.values is None:

@@ -1,7 +1,7 @@
 """The table of positions in the destination: how far the changes of each table have been applied.
 
 It is the only record of progress. A position moves in the transaction that applies the changes, so
-the two cannot differ, whatever dies.
+the two cannot differ, even after a crash.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class Positions:
                 )
 
     def mark(self, key: TableKey, state: State, error: str | None) -> None:
-        """Another state of a position that is not locked: how far the table has been applied stays
-        as it is, because a worker may be moving it."""
+        """Set the state of a position that is not locked. Its progress does not change, because a
+        worker may be moving it."""
         query = SQL(
             "UPDATE {} SET state = %s, error = %s, error_id = NULL, updated = clock_timestamp()"
             " WHERE database = %s AND sid = %s AND source_table = %s"
@@ -157,7 +157,7 @@ class Positions:
             return bool(taken)
 
     def lock_holder(self) -> str:
-        """Who holds that lock, in words."""
+        """A description of the lock's holder."""
         query = SQL(
             "SELECT a.pid, coalesce(host(a.client_addr), 'a socket') FROM pg_locks l"
             " JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted"

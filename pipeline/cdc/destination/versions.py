@@ -42,8 +42,8 @@ LAST_US = time_us(LAST_TEXT + "T00:00:00Z")
 
 @dataclass(slots=True)
 class Step:
-    """All that one transaction did to a key. `values` are the row that it left, without those that
-    it did not change; None if it left none. A `whole` row has no values of the row before."""
+    """All changes of a key in one transaction. `values` are the row that it left, without those
+    that it did not change; None if it left none. A `whole` row has no values of the row before."""
 
     lsn: int
     at_us: int
@@ -77,8 +77,8 @@ class Version:
 
 @dataclass(slots=True)
 class Made:
-    """What has to be done for a key: how the target's open version ends (None: not at all), and
-    the versions that follow."""
+    """The changes for a key: the end of the target's open version (None: it stays open), and the
+    versions that follow."""
 
     end_us: int | None = None
     deleted: bool = False

@@ -211,8 +211,8 @@ class Replication:
         return psycopg.OperationalError("the source has ended the replication stream")
 
     def confirm(self, durable_lsn: int, wants_reply: bool = False) -> None:
-        """Tell the source that everything before `durable_lsn` may be forgotten. Never waits:
-        what the socket does not take at once, `flushed` or the next call sends."""
+        """Confirm to the source that it may remove everything before `durable_lsn`. Never waits:
+        `flushed` or the next call sends the bytes that the socket does not accept now."""
         now_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
         self._pgconn.put_copy_data(
             struct.pack("!cQQQqB", b"r", durable_lsn, durable_lsn, durable_lsn, now_us, wants_reply)

@@ -155,7 +155,7 @@ class Copier:
         name, key = table.full_name, self._keys.table_state(table)
         report = self._report.tables[name]
         text = self._repeat(lambda: self._states.read(key))
-        # After the table's state: whoever makes a new slot changes both.
+        # After the table's state, because the creation of a new slot changes both.
         source = self._repeat(lambda: self._record.source_state(self._states))
         if text is None or not is_ready(source):
             raise ReplacedError(f"the slot of {self._source.name} is being made")

@@ -99,7 +99,8 @@ class SourceProcess:
     # ------------------------------------------------------------ sessions
 
     async def _session(self) -> tuple[ReaderState, str | None]:
-        """Prepare and read until something ends it; what the source is then, and why."""
+        """Prepare and read until an error ends that; returns the reader's state then, and the
+        reason."""
         try:
             if self._is_prepared:
                 await self._wait_for_space()
@@ -125,8 +126,8 @@ class SourceProcess:
         return "waiting", None
 
     async def _wait_for_space(self) -> None:
-        """Wait while the streams hold too much, without a connection: with each one, the source
-        would decode its WAL again."""
+        """Wait while the streams hold too much data, without a connection: for each new connection
+        the source would decode its WAL again."""
         while (problem := self._backlog.problem()) is not None:
             if self._publisher.resync.is_set():
                 return
@@ -136,14 +137,15 @@ class SourceProcess:
 
     def _prepare(self) -> SourceState:
         state = self._prepared()
-        # A write, so that a server without memory is noticed before the source is asked.
+        # A write, to detect a server without memory before the source is read.
         states = States(self._record.server)
         states.expect(self._record.keys.state, state.to_json())
         states.swap(self._record.keys.state, state.to_json())
         return state
 
     def _prepared(self) -> SourceState:
-        """The state from which the source is read. Only what is cheap, if it has been read."""
+        """The state from which the source is read. If it was read before, only cheap checks are
+        made."""
         preparation = Preparation(self._record, self._waiting, self._say)
         if self._is_prepared:
             state, _ = preparation.compare()
@@ -156,7 +158,7 @@ class SourceProcess:
         return state
 
     def _check(self) -> None:
-        """Refusal for what would not work."""
+        """Check the configuration against the source; Refusal if reading cannot work."""
         findings = all_checks.before_reading(self._record)
         warnings = [finding.text for finding in findings if finding.level == "warning"]
         for text in warnings:

@@ -24,7 +24,7 @@ STATUS_S = 1.0
 SLOW_S = 3.0
 STUCK_S = 10.0
 SILENCE_S = 60.0
-"""A source that does not answer for this long is not there any more."""
+"""A source that does not answer for this long counts as lost."""
 MESSAGES_IN_A_TURN = 200
 
 
@@ -35,8 +35,8 @@ class StuckError(Exception):
 class Reading:
     """Reads one connection, which has been started, until an error ends it.
 
-    `paused` says why no other transaction may be read now, if there is a reason; `described` gets
-    the columns of each table before its first change and after the table was changed.
+    `paused` returns the reason why no further transaction may be read now, or None; `described`
+    gets the columns of each table before its first change and after the table was changed.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Reading:
                 await self._replication.readable()
 
     def _take_some(self) -> bool:
-        """Take messages until others have to get their turn; False if no other has arrived."""
+        """Process messages until other tasks should run; False if no further message has
+        arrived."""
         for _ in range(MESSAGES_IN_A_TURN):
             received = self._replication.receive_now()
             if received is None:
@@ -155,7 +156,7 @@ class Reading:
 
 
 async def first_of(*works: Coroutine[object, object, None]) -> None:
-    """Run them together until one ends, and end as it does."""
+    """Run coroutines together until one ends; return or raise as it does."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What the process of a source reports about itself: in millstream every second, and to `run`."""
+"""The report of a source's process: to millstream every second, and to `run`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Report:
     durable_lsn: int = 0
     confirmed_lsn: int = 0
     source_lsn: int = 0
-    """The source's end of WAL, as far as it was heard of."""
+    """The last known end of the source's WAL."""
     heard: float | None = None
     """Unix time of the last message from the source."""
     committed: str | None = None

@@ -48,7 +48,7 @@ class Child:
     def is_refused(self) -> bool:
         return self.report.get("reader") == "refused"
 
-    def look(self, log: logging.Logger) -> None:
+    def start_if_ended(self, log: logging.Logger) -> None:
         """Start the process if it does not run."""
         now = time.monotonic()
         if self._process is None:
@@ -94,7 +94,8 @@ class Child:
 
 
 def run(config: Config, sources: Sequence[Source]) -> int:
-    """Read the sources until SIGTERM or SIGINT: 0. 1 when every source has been refused."""
+    """Read the sources until SIGTERM or SIGINT. The exit code: 0, or 1 when every source was
+    refused."""
     log = open_log("run", Secrets(config))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -108,7 +109,7 @@ def _watch(children: Sequence[Child], stop: threading.Event, log: logging.Logger
     try:
         while not stop.wait(LOOK_S):
             for child in children:
-                child.look(log)
+                child.start_if_ended(log)
             if all(child.is_refused for child in children):
                 log.error("every source was refused")
                 return 1
@@ -126,12 +127,12 @@ def _ignored(source: str, report: dict[str, Any]) -> None:
 
 @contextmanager
 def _serving(address: str) -> Iterator[Take]:
-    """Serve metrics; what is yielded takes the reports."""
+    """Serve metrics; yields the function that receives the reports."""
     from millstream.pipeline.cdc.metrics import Reports, serve
 
     reports = Reports()
     served = serve(address, reports)
     try:
-        yield reports.take
+        yield reports.set_report
     finally:
         served.close()

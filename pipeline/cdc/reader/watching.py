@@ -1,7 +1,7 @@
-"""The threads of a reader's process that look around: at millstream, and at the source.
+"""The threads of a reader's process that watch millstream and the source.
 
-One publishes the report every second, measures what the streams hold, and notices requests to copy
-everything again. The other looks at the slot and at the tables' definitions.
+One publishes the report every second, measures the size of the streams, and detects requests to
+copy everything again. The other checks the slot and the tables' definitions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOK_S = 5.0
 
 
 class Backlog:
-    """What the streams of a source hold: as measured, and what was appended since."""
+    """The size of a source's streams: the last measurement, plus the bytes appended since then."""
 
     def __init__(self, limit_mb: int) -> None:
         self._limit_mb = limit_mb
@@ -45,7 +45,7 @@ class Backlog:
         self._measured_bytes, self._added_bytes = size_bytes, 0
 
     def problem(self) -> str | None:
-        """Why nothing more may be read now."""
+        """The reason why no more changes may be read now, or None."""
         total = self._measured_bytes + self._added_bytes
         if total <= self._limit_mb << 20:
             return None

@@ -1,4 +1,4 @@
-"""What happens at a source before it is read: comparing, the publication, the tables, the slot."""
+"""Preparing a source before it is read: comparing, the publication, the tables, the slot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from millstream.pipeline.cdc.streams.state import SourceState, TableConfig, Tabl
 
 
 class Refusal(CdcError):
-    """The source cannot be read as things are; nothing was changed. One line for each reason."""
+    """The source cannot be read in its current state; no change was made. One line for each
+    reason."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("; ".join(lines))
@@ -173,7 +174,7 @@ class Preparation:
             self._log(command)
 
     def _make_slot(self, connection: Connection, system: SystemId) -> SourceState:
-        """Everything begins again: empty streams, a new slot, and copies of all tables."""
+        """Begin from scratch: empty streams, a new slot, and copies of all tables."""
         state = SourceState(self._source.slot, system.system, system.timeline, 0)
         others: list[Words] = []
         kept = {self._keys.state, self._keys.alive}

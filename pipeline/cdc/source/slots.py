@@ -1,4 +1,4 @@
-"""A source's slot: what it is now, whether it fits the state in millstream, and how it is made."""
+"""A source's slot: its state, whether it fits the state in millstream, and its creation."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What millstream holds of a source: keys, states, and the entries of its streams."""
+"""The data of a source in millstream: keys, states, and the entries of its streams."""

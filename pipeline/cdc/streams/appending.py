@@ -1,7 +1,7 @@
 """Writing to millstream: entries in transactions, cuts with the durable LSN, states.
 
-A request is sent again until millstream has answered it; an entry that had arrived is dropped by
-the server. Every reply is checked.
+A request is repeated until millstream has answered it; the server ignores entries that it already
+has. Every reply is checked.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class States:
         return None if text is None else bytes(text)
 
     def expect(self, key: str, text: str) -> None:
-        """This is the text that a state has now."""
+        """Set the text that a state is known to have."""
         self._seen[key] = text.encode()
 
     def seen(self, key: str) -> bytes:
@@ -196,7 +196,7 @@ class States:
         return swap_words(key, self._seen.get(key), new)
 
     def check(self, key: str, new: str, reply: Any) -> None:
-        """Note what the reply to `words` means."""
+        """Process the reply to `words`."""
         if reply is None and self._server.call("GET", key) != new.encode():
             raise ReplacedError(f"{key} was changed by another process")
         self._seen[key] = new.encode()

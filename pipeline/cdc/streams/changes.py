@@ -35,7 +35,7 @@ Words: TypeAlias = list[bytes]
 
 
 class ProtocolError(Exception):
-    """The messages do not follow each other as the protocol says."""
+    """The order of the messages violates the protocol."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Translator:
         return self._begun is not None
 
     def feed(self, message: Message) -> list[Output]:
-        """What one message means. ProtocolError if it cannot come now."""
+        """Translate one message. ProtocolError if it is not allowed at this point."""
         match message:  # the frequent ones first
             case Insert(relation_id, new):
                 return self._change(relation_id, b"insert", new, None, False)

@@ -1,8 +1,8 @@
 """From the entries of a table's stream to changes of rows. Without I/O.
 
-The names of an entry's fields hardly ever differ from those of the entry before. What they mean is
-therefore worked out once for each combination, a `_Shape`; after that, reading an entry is picking
-values by their places.
+The field names of an entry rarely differ from those of the previous entry. Therefore each
+combination of names is analysed once, as a `_Shape`; reading an entry then only selects values by
+their places.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What millstream records of a source, as the programs find it."""
+"""The records of a source in millstream, for all programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reader records about a source and its tables in millstream, as JSON.
+"""The states of a source and its tables in millstream, as JSON.
 
 The reader writes the states, `millstream cdc apply` only reads them. Every change of a state names
 the text that it replaces, so a request to copy a table again is never lost, and a reader that was
