@@ -1,7 +1,7 @@
 """The options for reading and writing with `format("millstream")`, in one table.
 
-Spark passes all options as texts with lower-case names, so a misspelled option would silently have no
-effect. Therefore every name is checked here, and the error suggests the nearest valid name. The
+Spark passes all options as texts with lower-case names. A misspelled option would have no
+effect, so every name is checked here, and the error suggests the nearest valid name. The
 names of live reading follow Spark's Kafka source.
 """
 

@@ -30,7 +30,6 @@ from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import prepare_directory
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine, ThreadWorker
-from millstream.server.ending import Ending
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
@@ -53,6 +52,7 @@ from millstream.server.replication.connecting import connect_link
 from millstream.server.replication.node import LinkProtocol
 from millstream.server.replication.role import Replication
 from millstream.server.settings import Settings
+from millstream.server.shutdown import Ending
 from millstream.server.starting import Starting
 from millstream.server.supervision import Supervision
 from millstream.server.wiring import commit_tick, connect
