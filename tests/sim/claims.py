@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from tests.sim.data import ZERO, EntryId, Group, Pending, Stream
+from tests.sim.data import COUNT_MAX, ZERO, EntryId, Group, Pending, Stream
 from tests.sim.model import (
-    COUNT_MAX,
     KEY_NEEDED,
     Answer,
     ClientModel,
@@ -183,17 +182,8 @@ def looked_at(
     stream: Stream, group: Group, now_ms: int, min_idle_ms: int, limit: int
 ) -> list[EntryId]:
     """Up to `limit` records for a claim: those whose entries exist."""
-    found = claimable(group, now_ms, min_idle_ms)
+    found = group.idle(now_ms, min_idle_ms)
     return [entry_id for entry_id in found if entry_id in stream.entries][:limit]
-
-
-def claimable(group: Group, now_ms: int, min_idle_ms: int) -> list[EntryId]:
-    found = [
-        (record.last_ms, record.order, entry_id)
-        for entry_id, record in group.pending.items()
-        if record.last_ms + min_idle_ms <= now_ms
-    ]
-    return [entry_id for _, _, entry_id in sorted(found)]
 
 
 # ------------------------------------------------------------------------------------ groups
@@ -241,15 +231,13 @@ def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
 
 def is_held(stream: Stream, entry_id: EntryId) -> bool:
     """Whether a group has not read this ID yet, or has it pending."""
-    unread = any(group.offset < entry_id for group in stream.groups.values())
-    return unread or any(entry_id in group.pending for group in stream.groups.values())
+    return any(group.holds(entry_id) for group in stream.groups.values())
 
 
 def delete_each(stream: Stream, policy: bytes, ids: list[EntryId]) -> list[int]:
     if policy == b"DELREF":
         for group in stream.groups.values():
-            for entry_id in ids:
-                group.pending.pop(entry_id, None)
+            group.forget(ids)
     answers = []
     for entry_id in ids:
         if policy == b"ACKED" and is_held(stream, entry_id):

@@ -1,11 +1,13 @@
 """A server's data in a simple form: dicts and tuples, nothing packed.
 
 The model of the commands and the replay of the effects both use this form, and `seen_in` converts
-the real keyspace to it, so that any two of the three can be compared.
+the real keyspace to it, so that any two of the three can be compared. Unit tests run `Group`
+against the real groups with steps of Hypothesis.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +21,7 @@ from millstream.storage.streams.testing import check_stream
 EntryId = tuple[int, int]
 Retry = tuple[int, int]  # retry_ms, expire_ms
 ZERO: EntryId = (0, 0)
+COUNT_MAX = 2**63 - 1  # of deliveries
 
 
 @dataclass(slots=True)
@@ -73,6 +76,47 @@ class Group:
         if again or self.deliveries:
             self.deliveries += 1
             record.order = self.deliveries
+
+    def due(self, now_ms: int, with_zero: bool) -> list[EntryId]:
+        """The entries due for redelivery: earliest due first, then by ID."""
+        due = [
+            (record.due_ms(with_zero), entry_id)
+            for entry_id, record in self.pending.items()
+            if record.is_due(now_ms, with_zero)
+        ]
+        return [entry_id for _, entry_id in sorted(due)]  # type: ignore[type-var]
+
+    def expired(self, now_ms: int) -> list[EntryId]:
+        return [entry_id for entry_id, r in self.pending.items() if r.has_expired(now_ms)]
+
+    def idle(self, now_ms: int, min_idle_ms: int) -> list[EntryId]:
+        """The entries idle for at least min_idle_ms: longest idle first, then in the order of
+        their deliveries."""
+        found = [
+            (record.last_ms, record.order, entry_id)
+            for entry_id, record in self.pending.items()
+            if record.last_ms + min_idle_ms <= now_ms
+        ]
+        return [entry_id for _, _, entry_id in sorted(found)]
+
+    def redeliver(self, entry_id: EntryId, now_ms: int, retry: Retry | None) -> None:
+        """Count another delivery of a pending entry; a retry replaces its own."""
+        record = self.pending[entry_id]
+        record.last_ms = now_ms
+        record.deliveries = min(record.deliveries + 1, COUNT_MAX)
+        record.retry = retry or record.retry
+
+    def owned_by(self, name: bytes) -> list[EntryId]:
+        return [entry_id for entry_id, r in self.pending.items() if r.owner == name]
+
+    def holds(self, entry_id: EntryId) -> bool:
+        """Whether the group has not read this ID yet, or has it pending."""
+        return entry_id > self.offset or entry_id in self.pending
+
+    def forget(self, ids: Iterable[EntryId]) -> None:
+        """Remove IDs from the pending entries."""
+        for entry_id in ids:
+            self.pending.pop(entry_id, None)
 
     def copy(self) -> Group:
         pending = {entry_id: record.copy() for entry_id, record in self.pending.items()}

@@ -21,7 +21,6 @@ from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 
 U64_MAX = 2**64 - 1
-COUNT_MAX = 2**63 - 1
 TRIMMED_AT_ONCE = 1000  # maximum of blocks that an append trims; the timer trims the rest
 AGE_GRACE_MS = 1000  # an entry that is too old is evicted within this time
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -517,7 +516,7 @@ class Model:
             return "its group is gone"
         self._expire(group)
         if waiter.consumer is None:
-            due = self._due(group, False)
+            due = group.due(self.steady_ms, False)
         elif waiter.claim_ms is not None:
             due = claims.looked_at(stream, group, self.steady_ms, waiter.claim_ms, waiter.limit)
         else:
@@ -837,8 +836,7 @@ class Model:
         self.mark_ready(key)
 
     def _expire(self, group: Group) -> None:
-        for entry_id in [i for i, r in group.pending.items() if r.has_expired(self.steady_ms)]:
-            del group.pending[entry_id]
+        group.forget(group.expired(self.steady_ms))
 
     def live(self, key: Key, name: bytes) -> Group | None:
         stream = self.value(key)
@@ -854,21 +852,12 @@ class Model:
 
     # ------------------------------------------------------------ delivery
 
-    def _due(self, group: Group, with_zero: bool) -> list[EntryId]:
-        """The entries due for redelivery: earliest due first, then by ID."""
-        due = [
-            (record.due_ms(with_zero), entry_id)
-            for entry_id, record in group.pending.items()
-            if record.is_due(self.steady_ms, with_zero)
-        ]
-        return [entry_id for _, entry_id in sorted(due)]  # type: ignore[type-var]
-
     def _give(
         self, stream: Stream, group: Group, limit: int, retry: Retry | None, with_info: bool,
         with_zero: bool,
     ) -> list[Answer] | None:  # fmt: skip
         """A group read's reply; None when there are no entries."""
-        due = self._due(group, with_zero)[:limit]
+        due = group.due(self.steady_ms, with_zero)[:limit]
         new = stream.newer(group.offset)
         if limit == 0 or not (due or new):
             return None
@@ -893,11 +882,8 @@ class Model:
         if entry_id not in stream.entries:
             del group.pending[entry_id]
             return None
-        record = group.pending[entry_id]
-        record.last_ms = self.steady_ms
-        group.note(record)
-        record.deliveries = min(record.deliveries + 1, COUNT_MAX)
-        record.retry = retry or record.retry
+        group.redeliver(entry_id, self.steady_ms, retry)
+        group.note(group.pending[entry_id])
         return [dotted(entry_id), *stream.entries[entry_id]]
 
     def judge_incarnation(self, stream: Stream, shown: int) -> None:
@@ -1192,15 +1178,13 @@ class Model:
     ) -> list[Answer]:
         """A consumer's own pending entries, each delivered again."""
         reply: list[Answer] = []
-        own = [i for i, r in group.pending.items() if r.owner == waiter.consumer and i > after]
+        own = [i for i in group.owned_by(waiter.consumer) if i > after]
         for entry_id in sorted(own)[: waiter.limit]:
             if entry_id not in stream.entries:
                 reply.append([_dashed(entry_id), NULL_ARRAY])
                 continue
-            group.pending[entry_id].last_ms = self.steady_ms
+            group.redeliver(entry_id, self.steady_ms, None)
             group.note(group.pending[entry_id])
-            deliveries = group.pending[entry_id].deliveries + 1
-            group.pending[entry_id].deliveries = min(deliveries, COUNT_MAX)
             reply.append([_dashed(entry_id), list(stream.entries[entry_id])])
         return reply
 

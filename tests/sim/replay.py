@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.sim.data import Data, EntryId, Group, Pending, Stream
+from tests.sim.data import COUNT_MAX, Data, EntryId, Group, Pending, Stream
 
 COUNTER = b"count"  # keys with this prefix count transactions
-COUNT_MAX = 2**63 - 1
 HALVES = b"<", b">"  # two keys with these prefixes and the same rest are a pair
 
 

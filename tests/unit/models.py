@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 MAX = 2**64 - 1
-NEVER = MAX
 NODES_IN_BLOCK = 4
 BLOCK_BYTES_LARGE = 48 * 1024
 
@@ -194,56 +193,3 @@ class StreamModel:
 
     def between(self, start: EntryId, end: EntryId) -> list[Entry]:
         return [entry for entry in self.entries if start <= entry[:2] <= end]
-
-
-# ---------------------------------------------------------------- group
-
-
-@dataclass
-class PendingModel:
-    consumer: bytes
-    last_ms: int
-    deliveries: int
-    first_ms: int
-    retry: tuple[int, int] | None
-
-    @property
-    def due_ms(self) -> int:
-        return NEVER if self.retry is None else self.last_ms + self.retry[0]
-
-    @property
-    def expires_ms(self) -> int:
-        return NEVER if self.retry is None or not self.retry[1] else self.first_ms + self.retry[1]
-
-    @property
-    def wakes_ms(self) -> int:
-        return self.due_ms if self.retry and self.retry[0] else NEVER
-
-
-@dataclass
-class GroupModel:
-    records: dict[EntryId, PendingModel] = field(default_factory=dict)
-    consumers: set[bytes] = field(default_factory=set)
-
-    def pending(self) -> list[tuple[object, ...]]:
-        return [
-            (*id_, r.consumer, r.last_ms, r.deliveries, r.first_ms, *(r.retry or (None, None)))
-            for id_, r in sorted(self.records.items())
-        ]
-
-    def due(self, now_ms: int, limit: int, with_zero: bool) -> list[EntryId]:
-        moments = {id_: r.due_ms if with_zero else r.wakes_ms for id_, r in self.records.items()}
-        found = sorted((ms, id_) for id_, ms in moments.items() if ms <= now_ms)
-        return [id_ for _, id_ in found[:limit]]
-
-    def idle(self, now_ms: int, min_idle_ms: int, limit: int) -> list[EntryId]:
-        moments = sorted((r.last_ms, id_) for id_, r in self.records.items())
-        return [id_ for ms, id_ in moments if ms <= now_ms - min_idle_ms][:limit]
-
-    def expired(self, now_ms: int) -> set[EntryId]:
-        return {id_ for id_, r in self.records.items() if r.expires_ms <= now_ms}
-
-    def next_event_ms(self) -> int | None:
-        moments = [m for r in self.records.values() for m in (r.wakes_ms, r.expires_ms)]
-        earliest = min(moments, default=NEVER)
-        return None if earliest == NEVER else earliest

@@ -1,4 +1,7 @@
-"""A group's pending entries behave as a dict of records would: by id, by due time, by expiry."""
+"""A group's pending entries behave as a dict of records would: by ID, by due time, by expiry.
+
+The dict is the simulation's own model of a group (tests/sim/data).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.unit.models import MAX, EntryId, GroupModel, PendingModel
+from tests.sim.data import ZERO, EntryId, Pending, Retry
+from tests.sim.data import Group as GroupModel
+from tests.unit.models import MAX
 
 from millstream.errors import CommandError
 from millstream.storage.streams.group import CHUNK_RECORDS as CHUNK
@@ -34,6 +39,22 @@ retries = st.none() | st.tuples(
 )
 
 
+def new_model() -> GroupModel:
+    return GroupModel(ZERO, ZERO, 0, 0)
+
+
+def first_delivery(now_ms: int, retry: Retry | None, consumer: bytes = b"") -> Pending:
+    return Pending(now_ms, now_ms, 1, retry, consumer)
+
+
+def rows(model: GroupModel) -> list[tuple[object, ...]]:
+    """The pending entries in the form of `Group.pending`."""
+    return [
+        (*id_, r.owner, r.last_ms, r.deliveries, r.first_ms, *(r.retry or (None, None)))
+        for id_, r in sorted(model.pending.items())
+    ]
+
+
 def reloaded(group: Group, now_ms: int = 0) -> Group:
     return Group.load(msgpack.unpackb(msgpack.packb(group.dump())), now_ms)
 
@@ -42,16 +63,16 @@ class GroupMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.real = Group(b"g")
-        self.model = GroupModel()
+        self.model = new_model()
         self.now_ms = 1000
         self.next_ms = 0
 
     def deliver_one(self, id_: EntryId, consumer: bytes, retry: tuple[int, int] | None) -> None:
         if consumer and consumer not in self.model.consumers:
             self.real.make_consumer(consumer, self.now_ms)
-            self.model.consumers.add(consumer)
+            self.model.consumers[consumer] = None
         deliver_id(self.real, *id_, self.now_ms, consumer, retry)
-        self.model.records[id_] = PendingModel(consumer, self.now_ms, 1, self.now_ms, retry)
+        self.model.pending[id_] = first_delivery(self.now_ms, retry, consumer)
 
     @rule(
         ms=st.integers(0, 40) | st.integers(MAX - 3, MAX),
@@ -74,10 +95,10 @@ class GroupMachine(RuleBasedStateMachine):
             return
         deliver_ids(self.real, run, self.now_ms, b"", retry)
         for id_ in run:
-            self.model.records[id_] = PendingModel(b"", self.now_ms, 1, self.now_ms, retry)
+            self.model.pending[id_] = first_delivery(self.now_ms, retry)
 
     def known_id(self, data: st.DataObject) -> EntryId:
-        known = sorted(self.model.records)
+        known = sorted(self.model.pending)
         if not known:
             return data.draw(st.tuples(st.integers(0, 5), st.integers(0, 5)))
         return known[data.draw(st.integers(0, len(known) - 1))]
@@ -86,27 +107,25 @@ class GroupMachine(RuleBasedStateMachine):
     def acknowledge(self, data: st.DataObject, count: int) -> None:
         for _ in range(count):
             id_ = self.known_id(data)
-            assert acknowledge_id(self.real, *id_) == (id_ in self.model.records)
-            self.model.records.pop(id_, None)
+            assert acknowledge_id(self.real, *id_) == (id_ in self.model.pending)
+            self.model.forget([id_])
             assert not acknowledge_id(self.real, *id_)
 
     @rule(seed=st.integers(0, 2**32), share=st.sampled_from([0.1, 0.5, 1.0]))
     def acknowledge_in_random_order(self, seed: int, share: float) -> None:
-        known = sorted(self.model.records)
+        known = sorted(self.model.pending)
         chosen = random.Random(seed).sample(known, int(len(known) * share))
         for id_ in chosen:
             assert acknowledge_id(self.real, *id_)
-            del self.model.records[id_]
+            del self.model.pending[id_]
 
     @rule(data=st.data(), retry=retries)
     def redeliver(self, data: st.DataObject, retry: tuple[int, int] | None) -> None:
         id_ = self.known_id(data)
-        record = self.model.records.get(id_)
-        assert redeliver_id(self.real, *id_, self.now_ms, retry) == (record is not None)
-        if record is not None:
-            record.last_ms = self.now_ms
-            record.deliveries = min(record.deliveries + 1, MAX // 2)
-            record.retry = retry or record.retry
+        is_pending = id_ in self.model.pending
+        assert redeliver_id(self.real, *id_, self.now_ms, retry) == is_pending
+        if is_pending:
+            self.model.redeliver(id_, self.now_ms, retry)
 
     @rule(
         data=st.data(),
@@ -118,42 +137,38 @@ class GroupMachine(RuleBasedStateMachine):
         id_ = self.known_id(data)
         owner = consumer if consumer in self.model.consumers else b""
         last_ms = max(0, self.now_ms - ago_ms)
-        record = self.model.records.get(id_)
+        record = self.model.pending.get(id_)
         done = hand_over_id(self.real, *id_, owner, last_ms, deliveries)
         assert done == (record is not None)
         if record is not None:
-            record.consumer, record.last_ms, record.retry = owner, last_ms, None
+            record.owner, record.last_ms, record.retry = owner, last_ms, None
             record.deliveries = deliveries
 
     @rule(min_idle_ms=st.sampled_from([0, 1, 5, 50, 5000]), limit=st.sampled_from([0, 1, 3, 500]))
     def idle(self, min_idle_ms: int, limit: int) -> None:
-        expected = self.model.idle(self.now_ms, min_idle_ms, limit)
+        expected = self.model.idle(self.now_ms, min_idle_ms)[:limit]
         assert self.real.idle(self.now_ms, min_idle_ms, limit) == expected
 
     @rule(limit=st.sampled_from([0, 1, 2, 50, 10_000]), with_zero=st.booleans())
     def due(self, limit: int, with_zero: bool) -> None:
-        expected = self.model.due(self.now_ms, limit, with_zero)
+        expected = self.model.due(self.now_ms, with_zero)[:limit]
         assert self.real.due(self.now_ms, limit, with_zero) == expected
 
     @rule(limit=st.integers(1, 40), retry=retries)
     def redeliver_what_is_due(self, limit: int, retry: tuple[int, int] | None) -> None:
         found = self.real.due(self.now_ms, limit)
-        assert found == self.model.due(self.now_ms, limit, True)
+        assert found == self.model.due(self.now_ms, True)[:limit]
         for id_ in found:
             assert redeliver_id(self.real, *id_, self.now_ms, retry)
-            record = self.model.records[id_]
-            record.last_ms = self.now_ms
-            record.deliveries = min(record.deliveries + 1, MAX // 2)
-            record.retry = retry or record.retry
+            self.model.redeliver(id_, self.now_ms, retry)
 
     @rule(limit=st.sampled_from([0, 1, 3, 130, 100_000]))
     def expire(self, limit: int) -> None:
         gone = self.real.take_expired(self.now_ms, limit)
         expected = self.model.expired(self.now_ms)
         assert len(gone) == len(set(gone)) == min(limit, len(expected))
-        assert set(gone) <= expected
-        for id_ in gone:
-            del self.model.records[id_]
+        assert set(gone) <= set(expected)
+        self.model.forget(gone)
 
     @rule(ms=st.sampled_from([0, 1, 9, 10, 49, 400, 2000]))
     def wait(self, ms: int) -> None:
@@ -163,11 +178,10 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def delete_consumer(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.model.consumers)))
-        gone = [id_ for id_, r in self.model.records.items() if r.consumer == name]
+        gone = self.model.owned_by(name)
         assert self.real.delete_consumer(name) == len(gone)
-        self.model.consumers.remove(name)
-        for id_ in gone:
-            del self.model.records[id_]
+        del self.model.consumers[name]
+        self.model.forget(gone)
 
     @rule()
     def reload(self) -> None:
@@ -179,7 +193,7 @@ class GroupMachine(RuleBasedStateMachine):
         for consumer in (None, b"", b"alice"):
             expected = [
                 row
-                for row in self.model.pending()
+                for row in rows(self.model)
                 if start <= row[:2] <= end and consumer in (None, row[2])
             ]
             assert self.real.pending(*start, end, limit, consumer) == expected[:limit]
@@ -187,18 +201,20 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def is_the_same(self) -> None:
         check_group(self.real)
-        assert self.real.pending() == self.model.pending()
-        assert self.real.pending_count == len(self.model.records)
-        owners = [r.consumer for r in self.model.records.values()]
+        assert self.real.pending() == rows(self.model)
+        assert self.real.pending_count == len(self.model.pending)
+        owners = [r.owner for r in self.model.pending.values()]
         assert self.real.unowned_count == owners.count(b"")
-        assert set(self.real.consumers) == self.model.consumers
+        assert set(self.real.consumers) == set(self.model.consumers)
         for name, consumer in self.real.consumers.items():
             assert consumer.pending == owners.count(name)
             assert consumer_at(self.real, consumer.index) is consumer
 
     @rule()
     def next_event(self) -> None:
-        assert next_event_ms(self.real) == self.model.next_event_ms()
+        records = self.model.pending.values()
+        moments = [moment for r in records for moment in (r.due_ms(False), r.expires_ms())]
+        assert next_event_ms(self.real) == min(filter(None, moments), default=None)
 
 
 GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
@@ -221,17 +237,17 @@ def test_the_earliest_due_comes_first_and_then_the_smaller_id() -> None:
 
 def test_due_order_holds_across_thousands_with_equal_moments() -> None:
     group = Group(b"g")
-    model = GroupModel()
+    model = new_model()
     chance = random.Random(5)
     for ms in chance.sample(range(10_000), 3000):
         delivered = 1 + chance.randrange(5)
         retry = (chance.choice([0, 1, 2]), 0)
         deliver_id(group, ms, 0, delivered, retry=retry)
-        model.records[ms, 0] = PendingModel(b"", delivered, 1, delivered, retry)
+        model.pending[ms, 0] = first_delivery(delivered, retry)
     check_group(group)
     for limit in (1, 100, 1500, 9000):
         for with_zero in (False, True):
-            assert group.due(5, limit, with_zero) == model.due(5, limit, with_zero)
+            assert group.due(5, limit, with_zero) == model.due(5, with_zero)[:limit]
 
 
 def test_retry_zero_is_due_at_once_and_wakes_no_reader() -> None:

@@ -1,7 +1,7 @@
 """KEEPREF, DELREF and ACKED remove just what they say, in XADD, XTRIM, XDELEX and XACKDEL.
 
-Random steps run through commands and on a naive model: lists of ids, and for each group an offset
-and a set of pending ids. After every step both show the same entries, pending ids and counters, and
+Random steps run through commands and on naive models: lists of ids, and the simulation's model of a
+group. After every step both show the same entries, pending ids and counters, and
 the journal leads to the same state.
 """
 
@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.sim.data import ZERO, Group, Pending
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Reply
 from tests.unit.models import EntryId, StreamModel
@@ -33,12 +34,6 @@ WORDS = [b"f", b"v"]
 GROUPS = ["g", "h"]
 
 policies = st.sampled_from([*POLICIES, "ACKED"])
-
-
-class GroupModel:
-    def __init__(self, offset: EntryId) -> None:
-        self.offset = offset
-        self.pending: set[EntryId] = set()
 
 
 def shown(entry_id: EntryId) -> str:
@@ -64,7 +59,7 @@ class ReferencesMachine(RuleBasedStateMachine):
         self.in_process.keyspace.node_bytes = 2**32 - 1
         self.player = self.in_process.player()
         self.model = StreamModel(NODE_ENTRIES)
-        self.groups: dict[str, GroupModel] = {}
+        self.groups: dict[str, Group] = {}
         self.add(10)
         for name, count in zip(GROUPS, (first, second), strict=True):
             if count:
@@ -78,9 +73,7 @@ class ReferencesMachine(RuleBasedStateMachine):
         return [node for block in self.model.blocks for node in block]
 
     def holds(self, entry_id: EntryId) -> bool:
-        return any(
-            entry_id > group.offset or entry_id in group.pending for group in self.groups.values()
-        )
+        return any(group.holds(entry_id) for group in self.groups.values())
 
     def is_pending(self, entry_id: EntryId) -> bool:
         return any(entry_id in group.pending for group in self.groups.values())
@@ -143,7 +136,7 @@ class ReferencesMachine(RuleBasedStateMachine):
             else:
                 end = self.model.ids[len(gone)] if keep else (2**64, 0)
             for group in self.groups.values():
-                group.pending -= {one for one in group.pending if gone[0] <= one < end}
+                group.forget([one for one in group.pending if gone[0] <= one < end])
         return self.model.evict_ids(gone)
 
     # ------------------------------------------------------------ steps
@@ -159,7 +152,8 @@ class ReferencesMachine(RuleBasedStateMachine):
     def make_group(self, name: str, at_end: bool) -> None:
         if name not in self.groups:
             self.player.call(f"XGROUP CREATE s {name} {'$' if at_end else '0'}")
-            self.groups[name] = GroupModel(self.model.last_id if at_end else (0, 0))
+            offset = self.model.last_id if at_end else ZERO
+            self.groups[name] = Group(offset, ZERO, 0, 0)
 
     @rule(name=st.sampled_from(GROUPS), count=st.integers(1, 8), noack=st.booleans())
     def read(self, name: str, count: int, noack: bool) -> None:
@@ -171,7 +165,7 @@ class ReferencesMachine(RuleBasedStateMachine):
         self.player.call(f"XREADGROUP GROUP {name} c COUNT {count} {word}STREAMS s >")
         group.offset = new[-1] if new else group.offset
         if not noack:
-            group.pending |= set(new)
+            group.pending |= {one: Pending(0, 0, 1, None, b"c") for one in new}
 
     @rule(data=st.data(), trailing=st.integers(0, 4))
     def catch_up(self, data: st.DataObject, trailing: int) -> None:
@@ -185,7 +179,7 @@ class ReferencesMachine(RuleBasedStateMachine):
                 assert self.player.call(f"XACK s {name} {' '.join(map(shown, acked))}") == len(
                     acked
                 )
-            self.groups[name].pending -= set(acked)
+            self.groups[name].forget(acked)
 
     def some_ids(self, data: st.DataObject) -> list[EntryId]:
         pending = [one for group in self.groups.values() for one in group.pending]
@@ -198,7 +192,7 @@ class ReferencesMachine(RuleBasedStateMachine):
         ids = self.some_ids(data)
         if group is not None:
             self.player.call(f"XACK s {name} {' '.join(map(shown, ids))}")
-            group.pending -= set(ids)
+            group.forget(ids)
 
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
@@ -268,7 +262,7 @@ class ReferencesMachine(RuleBasedStateMachine):
         expected = []
         if policy == "DELREF":
             for group in self.groups.values():
-                group.pending -= set(ids)
+                group.forget(ids)
         for entry_id in ids:
             held = self.holds(entry_id)
             if policy == "ACKED" and held:
@@ -288,10 +282,10 @@ class ReferencesMachine(RuleBasedStateMachine):
             assert reply == [-1] * len(ids)
             return
         acked = [one for at, one in enumerate(ids) if one in group.pending and one not in ids[:at]]
-        group.pending -= set(acked)
+        group.forget(acked)
         if policy == "DELREF":
             for other in self.groups.values():
-                other.pending -= set(acked)
+                other.forget(acked)
         expected = []
         for at, entry_id in enumerate(ids):
             if entry_id not in acked or entry_id in ids[:at]:
