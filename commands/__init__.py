@@ -1,1 +1,1 @@
-"""What each command means: one module a family, one synchronous function a command."""
+"""The meaning of each command: one module per family, one synchronous function per command."""

@@ -1,6 +1,6 @@
 """The assembled server: data, journal, executor and listening sockets, from start to stop.
 
-`Server` connects these parts and implements the server's interface for commands (`Outside`).
+`Server` connects these parts and implements the server's interface for commands (`Host`).
 commands/ defines the commands, and the executor runs them. While data is loaded, the server listens
 and replies LOADING, as Redis does, so no client sees incomplete data.
 """
@@ -52,7 +52,7 @@ from millstream.server.replication.connecting import connect_link
 from millstream.server.replication.node import LinkProtocol
 from millstream.server.replication.role import Replication
 from millstream.server.settings import Settings
-from millstream.server.shutdown import Ending
+from millstream.server.shutdown import Shutdown
 from millstream.server.starting import Starting
 from millstream.server.supervision import Supervision
 from millstream.server.wiring import commit_tick, connect
@@ -124,7 +124,7 @@ class Server:
         self.executor.outbox.check_output = self.check_output
         self.replication = Replication(self)
         self._starting = Starting(self)
-        self.ending = Ending(self)
+        self.shutdown = Shutdown(self)
         self.settings = Settings(self, config_file)
         connect(self.executor, self.persistence, self.keyspace, self.replication)
         self.access.set_default_password(config.requirepass)
@@ -163,8 +163,8 @@ class Server:
         self._starting.tell_ready()
 
     def continue_clock(self) -> None:
-        """Continue the steady clock after the latest recorded time, and restart all times to live
-        and leases: this server becomes a primary."""
+        """For a server that becomes a primary: continue the steady clock after the latest recorded
+        time, and restart all times to live and leases."""
         newest_ms = self.keyspace.newest_steady_ms
         if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
             self.steady_clock.continue_from(newest_ms)
@@ -194,7 +194,7 @@ class Server:
         # No await from here to the end of the loop, so that nothing can run after the last fsync.
         self.executor.end_tick()
         self.replication.stop()
-        saved = self.persistence.close(tries_base=self.ending.tries_base)
+        saved = self.persistence.close(tries_base=self.shutdown.tries_base)
         for client in list(self.clients.values()):
             client.close(after_reply=True)
         await self.registry.wait_until_gone()
@@ -398,7 +398,7 @@ class Server:
             client = self.clients.get(wait.client_id)
             if client is not None and wait.is_over(self):
                 self.unblock_client(client, False)
-        self.ending.look()
+        self.shutdown.check_replicas()
 
     # Replicas
 

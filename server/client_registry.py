@@ -54,7 +54,7 @@ class ClientRegistry:
             client.transport.write(refusal)
             client.transport.close()
             return
-        self._server.access.begin(client)
+        self._server.access.log_in_default(client)
         self._log_in_by_certificate(client)
         self.clients[client.id] = client
         if self._server.config.tcp_keepalive:

@@ -1,5 +1,5 @@
-"""The machine's clocks. The executor reads the wall clock once a batch and hands it to commands;
-a server under test brings a clock of its own instead. Compiled modules read them by clock.pxd."""
+"""The machine's clocks. The executor reads the wall clock once per batch and passes the time to
+commands. Tests replace it with a clock of their own. Compiled modules use clock.pxd."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def wall_clock_us() -> int:
 
 
 class SteadyClock:
-    """Milliseconds that never go back and never jump: the time that has passed by the machine's
-    monotonic clock, counted from what the wall clock showed when this was made. So the numbers are
-    like unix times, and those of one process can be compared with those that an earlier one has
-    recorded. `ahead_ms` is how far they are ahead of the monotonic clock."""
+    """Milliseconds that never go back and never jump: the machine's monotonic clock, shifted so
+    that it agrees with the wall clock at the time of creation. The numbers are therefore like unix
+    times, and can be compared with numbers that an earlier process recorded. `ahead_ms` is the
+    difference from the monotonic clock."""
 
     def __init__(self) -> None:
         self.ahead_ms = wall_clock_ms() - _monotonic_ms()
@@ -29,8 +29,8 @@ class SteadyClock:
         return self.ahead_ms + _monotonic_ms()
 
     def continue_from(self, least_ms: int) -> None:
-        """Go on at `least_ms` if that is later: an earlier process recorded it, and the wall clock
-        has gone back since."""
+        """Continue at `least_ms` if that is later: an earlier process recorded it, and the wall
+        clock has gone back since then."""
         self.ahead_ms += max(0, least_ms - self.now_ms())
 
 

@@ -36,7 +36,7 @@ async def _serve(config: Config, file: Path | None) -> bool:
     def on_signal(number: signal.Signals) -> None:
         if server.stopping.is_set():
             _give_up(server)
-        server.ending.stop_by_signal(number.name)
+        server.shutdown.stop_by_signal(number.name)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, on_signal, number)

@@ -1,7 +1,7 @@
-"""How the server is asked to stop: SHUTDOWN and signals, and the wait for replicas before it.
+"""Stopping the server: SHUTDOWN and signals, and the wait for replicas before the stop.
 
-Writes are put off until all replicas have applied everything, or shutdown-timeout is over. Then the
-data is saved if nothing else keeps it, and the server stops.
+Writes are postponed until all replicas have applied everything, or shutdown-timeout is over. Then
+the data is saved if there is no other copy, and the server stops.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _PAUSE = "shutdown"
 
 
-class Ending:
-    """`tries_base`: whether a last base is tried if the journal has failed."""
+class Shutdown:
+    """`tries_base`: whether to try to write a last base if the journal has failed."""
 
     def __init__(self, server: Server) -> None:
         self.tries_base = True
         self._server = server
         self._timer: asyncio.TimerHandle | None = None  # while replicas are waited for
-        self._wish: bool | None = None
+        self._save_choice: bool | None = None
         self._is_forced = False
         self._signal = ""
         self._clients: set[int] = set()  # of SHUTDOWN
@@ -34,19 +34,19 @@ class Ending:
 
     # SHUTDOWN
 
-    def begin(self, wish: bool | None, is_forced: bool, client_id: int) -> bool:
+    def wait_for_replicas(self, save: bool | None, is_forced: bool, client_id: int) -> bool:
         """Wait for replicas; False if there is nothing to wait for."""
         if not self._begin_waiting():
             return False
-        self._wish, self._is_forced = wish, is_forced
+        self._save_choice, self._is_forced = save, is_forced
         self._clients.add(client_id)
         return True
 
-    def end(self, wish: bool | None, is_forced: bool) -> None:
-        """Save, and stop the server. `wish`: SAVE or NOSAVE; None saves only where nothing else
-        keeps the data. CommandError when that fails, unless `is_forced`."""
+    def save_and_stop(self, save: bool | None, is_forced: bool) -> None:
+        """Save, and stop the server. `save`: SAVE or NOSAVE; None saves only if there is no other
+        copy of the data. CommandError when that fails, unless `is_forced`."""
         try:
-            self._save(wish)
+            self._save(save)
         except CommandError:
             if not is_forced:
                 raise CommandError(SHUTDOWN_FAILED) from None
@@ -54,11 +54,11 @@ class Ending:
         self._server.request_stop("a client sent SHUTDOWN")
 
     def abort(self) -> None:
-        """SHUTDOWN ABORT. CommandError if nothing is waited for."""
+        """SHUTDOWN ABORT. CommandError if no shutdown is in progress."""
         if self._timer is None:
             raise CommandError("ERR No shutdown in progress.")
         LOGGER.warning("the shutdown was aborted")
-        self._go_on()
+        self._cancel()
 
     # Signals
 
@@ -81,14 +81,14 @@ class Ending:
             except CommandError as problem:
                 self._last_signal_failed = True
                 LOGGER.error("received %s, but the data cannot be saved: %s", name, problem)
-                self._go_on()
+                self._cancel()
                 return
         server.request_stop(f"received {name}")
 
     # Waiting for replicas
 
-    def look(self) -> None:
-        """A replica has acknowledged something, or is gone."""
+    def check_replicas(self) -> None:
+        """Check the replicas again: one has acknowledged something, or has disconnected."""
         if self._timer is not None and not self._server.replication.lagging():
             self._finish()
 
@@ -119,7 +119,7 @@ class Ending:
         self._finish()
 
     def _finish(self) -> None:
-        """The wait is over: stop."""
+        """End the wait and stop."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -127,12 +127,12 @@ class Ending:
             self._end_by_signal(self._signal)
             return
         try:
-            self.end(self._wish, self._is_forced)
+            self.save_and_stop(self._save_choice, self._is_forced)
         except CommandError:
-            self._go_on()
+            self._cancel()
 
-    def _go_on(self) -> None:
-        """The server does not stop after all."""
+    def _cancel(self) -> None:
+        """Cancel the stop: resume writes and release the waiting clients."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -146,12 +146,12 @@ class Ending:
 
     # Saving
 
-    def _save(self, wish: bool | None) -> None:
+    def _save(self, save: bool | None) -> None:
         server = self._server
-        wanted = self._saves_at_end() if wish is None else wish
+        wanted = self._saves_at_end() if save is None else save
         if wanted and not server.persistence.loading:  # loaded data is on the disk
             server.save_anyway()
-        elif wish is None and server.persistence.lacks_base:
+        elif save is None and server.persistence.lacks_base:
             server.persistence.write_base()
 
     def _saves_at_end(self) -> bool:

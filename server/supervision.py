@@ -1,8 +1,8 @@
-"""What systemd hears from the server (`supervised systemd`): that it is loading, ready, stopping.
+"""Messages to systemd (`supervised systemd`): the server is loading, ready, stopping.
 
 This is the protocol of sd_notify(3): datagrams with lines NAME=value to the socket that
 NOTIFY_SOCKET names. Loading may take minutes, so the time that systemd waits for READY is extended
-for as long as loading goes on.
+while the server loads.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Supervision:
         return note
 
     def loading(self) -> None:
-        """Loading goes on; may be called often."""
+        """The server is still loading; may be called often."""
         now_s = time.monotonic()
         if self._socket is None or now_s < self._next_s:
             return
@@ -78,7 +78,7 @@ class Supervision:
         self._send("READY=1", f"STATUS=listening on {where}")
 
     def stopping(self) -> None:
-        """The server saves what it has to save, which may take long on a slow disk."""
+        """The server is saving its data, which may take long on a slow disk."""
         self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={EXTENSION_S * 1e6:.0f}", "STATUS=stopping")
 
     def close(self) -> None:

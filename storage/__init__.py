@@ -1,1 +1,1 @@
-"""What is kept, and how: blocks, streams, groups, keys, and their files. No asyncio here."""
+"""Data structures and files: blocks, streams, groups, keys. No asyncio here."""

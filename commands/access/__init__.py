@@ -1,1 +1,1 @@
-"""Users, what they may do, and who was refused."""
+"""Users, their permissions, and the log of refusals."""

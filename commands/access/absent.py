@@ -1,6 +1,6 @@
 """Commands and categories of Redis 8.6 that are absent here, but may be named in rules.
 
-An aclfile that Redis has written names them. Such a rule is kept and shown, and has no effect:
+An aclfile written by Redis names them. Such a rule is stored and shown without effect, because
 there is no command that it could allow or deny. Any other unknown name is an error, so that a
 misspelled name does not go unnoticed.
 """
@@ -47,8 +47,8 @@ _CATEGORIES = frozenset(
 
 
 def is_absent_command(name: str) -> bool:
-    """Whether Redis has a command, or a subcommand as ``container|sub``, that is not here. A first
-    argument after an absent command counts as it does in Redis."""
+    """Whether this is a command of Redis, or a subcommand as ``container|sub``, that is absent
+    here. A first argument after an absent command counts as it does in Redis."""
     command = name.partition("|")[0]
     return not name.endswith(("|", ".")) and (
         command in _COMMANDS or name in _SUBCOMMANDS or command.startswith(_MODULES)

@@ -30,8 +30,8 @@ class Entry:
     categories: frozenset[str]
     children: list[Entry] = field(default_factory=list)
     is_child: bool = False
-    # A container's children are its subcommands, so there are no rules for first arguments. Else a
-    # child is the command with an option that writes.
+    # The children of a container are its subcommands, so it has no rules for first arguments. The
+    # child of another command is its form with an option that writes.
     is_container: bool = False
 
     def with_children(self) -> Iterator[Entry]:
@@ -39,15 +39,15 @@ class Entry:
         yield from self.children
 
     def with_subcommands(self) -> Iterator[Entry]:
-        """What a rule for a category of this entry covers: as in Redis all subcommands, but not the
-        form that writes, which has categories of its own."""
+        """The entries that a rule for a category of this entry covers: as in Redis all subcommands,
+        but not the form that writes, which has categories of its own."""
         yield self
         if self.is_container:
             yield from self.children
 
 
 class Catalog:
-    """Entries by name. A command that is registered later joins at the next look-up."""
+    """Entries by name. A command that is registered later is added at the next look-up."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}

@@ -1,7 +1,7 @@
-"""ACL LOG: who was refused what, newest first.
+"""ACL LOG: the refused requests, newest first.
 
-Equal refusals of a user within a minute are one entry with a count, so a client that repeats itself
-does not push the others out.
+Equal refusals of a user within a minute are one entry with a count, so a client that repeats a
+request does not displace the other entries.
 """
 
 from __future__ import annotations

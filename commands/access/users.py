@@ -72,7 +72,8 @@ class KeyPattern(NamedTuple):
 
 
 def has_spaces(text: bytes) -> bool:
-    """Whether a name or pattern could not be written to a file and read again."""
+    """Whether a name or pattern has spaces, so that it could not be written to a file and read
+    back."""
     return _SPACES.search(text) is not None
 
 
@@ -81,7 +82,7 @@ def password_hash(password: bytes) -> bytes:
 
 
 class Selector:
-    """What one list of rules allows."""
+    """The permissions that one list of rules gives."""
 
     def __init__(self, *, all_channels: bool) -> None:
         self.allowed: set[str] = set()
@@ -119,7 +120,7 @@ class Selector:
     # Rules
 
     def apply(self, rule: bytes) -> None:
-        """Apply one rule; RuleError when it is none."""
+        """Apply one rule; RuleError when it is invalid."""
         word = rule.lower()
         if word in (b"allkeys", b"~*"):
             self.all_keys = True
@@ -246,14 +247,14 @@ class Selector:
         return b" ".join(b"&" + pattern for pattern in self.channels)
 
     def describe(self) -> bytes:
-        """The rules that make this selector, in one line."""
+        """The rules of this selector, in one line."""
         reset = [] if self.all_channels else [b"resetchannels"]
         parts = [self.keys_text(), *reset, self.channels_text(), self.commands_text()]
         return b" ".join(part for part in parts if part)
 
 
 class User:
-    """One user. Rules change it in place, since clients refer to it."""
+    """One user. Rules change it in place, because clients refer to it."""
 
     def __init__(self, name: bytes, *, all_channels: bool) -> None:
         self.name = name
@@ -278,7 +279,7 @@ class User:
         return made
 
     def take_over(self, other: User) -> None:
-        """Become as the other user, except for the name."""
+        """Copy everything except the name from another user."""
         self.enabled = other.enabled
         self.no_password = other.no_password
         self.sanitizes = other.sanitizes
@@ -286,8 +287,8 @@ class User:
         self.selectors = [selector.copy() for selector in other.selectors]
 
     def accepts(self, password: bytes) -> bool:
-        """Whether a client may log in with this password. The time does not depend on how much of
-        the password is right."""
+        """Whether a client may log in with this password. The time does not depend on how many of
+        its characters are right."""
         if not self.enabled:
             return False
         if self.no_password:
@@ -298,7 +299,7 @@ class User:
     # Rules
 
     def apply(self, rule: bytes) -> None:
-        """Apply one rule, a selector in parentheses included; RuleError when it is none."""
+        """Apply one rule, which may be a selector in parentheses; RuleError when it is invalid."""
         word = rule.lower()
         if not word or word in _USER_RULES:
             self._apply_word(word)
@@ -354,7 +355,7 @@ class User:
         return [*found, b"sanitize-payload" if self.sanitizes else b"skip-sanitize-payload"]
 
     def describe(self) -> bytes:
-        """The rules that make this user; applied to a new user they give the same again."""
+        """The rules of this user. Applied to a new user, they make an equal user."""
         hashes = [b"#" + password for password in self.passwords]
         root, *others = [selector.describe() for selector in self.selectors]
         return b" ".join([*self.flags(), *hashes, root, *map(_in_parentheses, others)])
@@ -436,7 +437,7 @@ class Users:
         return self._users.pop(name, None)
 
     def replace(self, users: Iterable[User]) -> None:
-        """These users instead of those before; `default` stays the same object."""
+        """Replace all users; `default` stays the same object."""
         loaded = {user.name: user for user in users}
         if DEFAULT_USER in loaded:
             self.default.take_over(loaded[DEFAULT_USER])
@@ -449,7 +450,7 @@ class Users:
 
 
 def default_user() -> User:
-    """`default` as it is at first: everything is allowed without a password."""
+    """The initial user `default`, who may do everything without a password."""
     user = User(DEFAULT_USER, all_channels=False)
     for rule in (b"+@all", b"~*", b"&*", b"on", b"nopass"):
         user.apply(rule)

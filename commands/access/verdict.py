@@ -1,7 +1,7 @@
-"""Whether a user may run a request, and what it lacks if not.
+"""Whether a user may run a request, and which permission is missing if not.
 
-This is the definition: plain and complete. `permission` has the fast check that allows most
-requests of restricted users; what that does not allow is decided here.
+This is the complete definition. `permission` has the fast check that allows most requests of
+restricted users; all other requests are decided here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from millstream.commands.table.registry import Command
 from millstream.errors import CommandError, shown
 from millstream.glob import matcher
 
-# The option of `writes_with` stands after the words that every request has.
+# The option of `writes_with` comes after the words that every request has.
 OPTIONS_START = 4
 # The words of a request that are channels, by the trait of its command.
 CHANNELS = {"channel": slice(1, 2), "channels": slice(1, None), "patterns": slice(1, None)}
 USE_OF_FLAG = {"access": READ, "insert": WRITE, "delete": WRITE, "update": WRITE}
 
 COMMAND, KEY, CHANNEL, AUTH = "command", "key", "channel", "auth"
-_ORDER = {COMMAND: 1, KEY: 2, CHANNEL: 3}  # the last one that is lacking is reported
+_ORDER = {COMMAND: 1, KEY: 2, CHANNEL: 3}  # the last missing permission is reported
 _REASONS_AT_EXEC = {
     COMMAND: "no permission to execute the command or subcommand",
     KEY: "no permission to touch the specified keys",
@@ -32,20 +32,20 @@ _REASONS_AT_EXEC = {
 
 
 class Denial(NamedTuple):
-    """What a user lacks: `reason` is COMMAND, KEY or CHANNEL, `subject` the command's name, the key
-    or the channel."""
+    """A missing permission: `reason` is COMMAND, KEY or CHANNEL, `subject` the command's name, the
+    key or the channel."""
 
     reason: str
     subject: bytes
     user: bytes
 
     def error(self) -> CommandError:
-        """For the client: it does not learn which key or channel it was."""
+        """The error for the client, without the name of the key or channel."""
         sentence = self._sentence() or f"No permissions to access a {self.reason}"
         return CommandError(f"NOPERM {sentence}")
 
     def detailed(self) -> str:
-        """For an administrator (ACL DRYRUN)."""
+        """The text for an administrator (ACL DRYRUN)."""
         return self._sentence() or (
             f"User {shown(self.user)} has no permissions to access the '{shown(self.subject)}' "
             f"{self.reason}"
@@ -111,7 +111,8 @@ def denial(user: User, row: Command, words: list[bytes]) -> Denial | None:
 
 
 def _lacking(selector: Selector, row: Command, words: list[bytes]) -> tuple[str, int, bytes] | None:
-    """What the selector does not allow: reason, position, key or channel or command."""
+    """The first permission that the selector does not give: (reason, position, key or channel or
+    command); None if it allows the request."""
     name = name_of(row, words)
     if "no_auth" not in row.flags and not allows_command(selector, name, words):
         return COMMAND, 0, name.encode()
@@ -126,7 +127,8 @@ def _lacking(selector: Selector, row: Command, words: list[bytes]) -> tuple[str,
 
 
 def allows_command(selector: Selector, name: str, words: list[bytes]) -> bool:
-    """`words` give the first argument, for rules that allow a command only with that one."""
+    """Whether the selector allows a command. `words` has the first argument, for rules that allow
+    the command only with this argument."""
     if name in selector.allowed or _unlisted_parent(name) in selector.allowed:
         return True
     return len(words) > 1 and words[1].lower() in selector.first_arguments.get(name, ())
@@ -155,8 +157,8 @@ def allows_channel(selector: Selector, channel: bytes, *, is_pattern: bool) -> b
 
 
 def denial_of_wait(user: User, name: str, keys: Iterable[bytes], use: int = READ) -> Denial | None:
-    """What a user lacks for a read that waits already: rules may have changed since. A command that
-    is allowed with certain arguments only keeps its place."""
+    """The missing permission for a blocked read, after a change of rules; None if it may continue.
+    A command that is allowed only with certain arguments may continue."""
     found = Denial(COMMAND, name.encode(), user.name)
     for selector in user.selectors:
         if name not in selector.allowed and name not in selector.first_arguments:

@@ -50,7 +50,7 @@ def acl_setuser(ctx: Context, args: Args) -> object:
     if has_spaces(name):
         raise CommandError("ERR Usernames can't contain spaces or null characters")
     access = ctx.server.access
-    access.put(changed_user(access.users.get(name) or access.users.new(name), rules))
+    access.set_user(changed_user(access.users.get(name) or access.users.new(name), rules))
     return OK
 
 

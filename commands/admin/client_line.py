@@ -40,7 +40,7 @@ def is_subscribed(client: Client) -> bool:
 
 
 def _request_bytes(words: list[bytes]) -> int:
-    """How long a request of these words is on the wire."""
+    """The size in bytes of a request with these words in RESP."""
     bulks = sum(len(b"$%d\r\n" % len(word)) + len(word) + 2 for word in words)
     return len(b"*%d\r\n" % len(words)) + bulks
 
@@ -50,16 +50,16 @@ def user_name(client: Client | Session) -> bytes:
 
 
 def memory_of(client: Client, input_bytes: int, output_bytes: int) -> int:
-    """Bytes that a connection takes: its objects, what it has sent and what waits for it, which are
-    `query_buffer_bytes` and `output_bytes`."""
+    """The memory of a connection in bytes: its objects, its input (`query_buffer_bytes`) and its
+    output (`output_bytes`)."""
     free_bytes, queued_bytes = client.query_buffer_free_bytes, client.queued_bytes
     return CLIENT_BYTES + input_bytes + free_bytes + output_bytes + queued_bytes
 
 
 def client_line(client: Client, now_ms: int, running: list[bytes] | None = None) -> str:
     """One line of CLIENT LIST, without its line end; `running` are the words of the client's
-    command under way. What is sent is not copied into a buffer of the client's own first, so the
-    fields of such a buffer (rbs, rbp, obl) are 0."""
+    running command. Output is not copied into a buffer of the client, so the fields of such a
+    buffer (rbs, rbp, obl) are 0."""
     words = running or []
     argument_bytes = sum(map(len, words))
     query = client.query_buffer_bytes + (_request_bytes(words) if words else 0)

@@ -1,4 +1,5 @@
-"""CLIENT: a client's own marks, the list of all clients, and what one may do to another.
+"""CLIENT: the properties of the connection, the list of all clients, and killing, pausing and
+unblocking clients.
 
 Clients are never evicted and there is no tracking of keys for caches on the client's side.
 """

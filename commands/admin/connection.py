@@ -1,4 +1,4 @@
-"""A connection's own affairs: greeting, password, database, its beginning and its end.
+"""Commands about the connection: greeting, password, database, reset and end.
 
 CLIENT has a module of its own (clients), and so have users (acl).
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 command = CommandGroup("connection")
 cluster_command = CommandGroup("cluster", "@connection", since="3.0.0")
 
-REDIS_VERSION = "8.10.0"  # whose stream commands these are: clients enable features by it
+REDIS_VERSION = "8.10.0"  # whose stream commands are supported: clients enable features by it
 SERVER_NAME = "millstream"
 
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
@@ -100,7 +100,7 @@ def reset(ctx: Context, args: Args) -> object:
     session.name = b""
     session.no_evict = False
     session.no_touch = False
-    ctx.server.access.begin(session)
+    ctx.server.access.log_in_default(session)
     return Simple(b"RESET")
 
 
@@ -189,7 +189,8 @@ def select(ctx: Context, args: Args) -> object:
 
 
 def is_plain(text: bytes) -> bool:
-    """Only printable ASCII without the space: such a text cannot break CLIENT LIST's lines."""
+    """Whether a text is printable ASCII without spaces, so that it cannot break the lines of CLIENT
+    LIST."""
     return _NOT_PLAIN.search(text) is None
 
 

@@ -1,7 +1,7 @@
-"""DEBUG: what tests of clients and servers ask for. Nothing of it belongs into an application.
+"""DEBUG: for tests of clients and servers. Applications should not use it.
 
-Only the subcommands that mean something here exist. Those under NOTHING_TO_DO are switches of
-another server's insides, answered OK because test suites set them on the way.
+Only subcommands with a meaning for this server exist. Those in NOTHING_TO_DO are switches of Redis'
+internals; the reply is OK because test suites set them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _set_active_expire(ctx: Context, words: Words) -> object:
 
 
 def _digest(ctx: Context, words: Words) -> object:
-    """One figure for all keys, whatever their order."""
+    """A digest of all keys that does not depend on their order."""
     total = 0
     for db in ctx.keyspace.databases:
         for key in list(db.keys()):
@@ -87,8 +87,8 @@ def _digest_value(ctx: Context, words: Words) -> object:
 
 
 def key_digest(db: Database, key: bytes) -> bytes:
-    """40 hexadecimal digits of a key's value, zeros when there is none. Of a stream: its entries,
-    its last id and its groups with what is pending."""
+    """The digest of a key's value as 40 hexadecimal digits, zeros for a missing key. For a stream
+    it covers the entries, the last ID and the groups with their pending entries."""
     value = db.get(key)
     if value is None:
         return b"0" * 40
@@ -161,7 +161,7 @@ def _populate(ctx: Context, words: Words) -> object:
 
 BIG_NUMBER = b"1234567999999999999999999999999999999"
 ATTRIBUTED = b"Some real reply following the attribute"
-# Forms that no other command answers.
+# Reply types that no other command uses.
 ATTRIBUTE = b"|1\r\n$14\r\nkey-popularity\r\n*2\r\n$7\r\nkey:123\r\n:90\r\n"
 PUSH = b">2\r\n$16\r\nserver-cpu-usage\r\n:42\r\n"
 
@@ -219,8 +219,7 @@ SUBCOMMANDS: dict[bytes, Row] = {
         "NOFLUSH MERGE: merges the loaded data into the current data.",
     ),
     b"SET-ACTIVE-EXPIRE": (
-        1, 1, _set_active_expire, "<0|1>",
-        "Whether expired keys are removed without being accessed.",
+        1, 1, _set_active_expire, "<0|1>", "Whether a timer deletes expired keys.",
     ),
     b"SLEEP": (1, 1, _sleep, "<seconds>", "Blocks the whole server for this long."),
     b"STRINGMATCH-LEN": (

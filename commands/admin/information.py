@@ -1,7 +1,6 @@
 """Commands about the server itself: INFO, CONFIG and the like.
 
-They ask the process through `ctx.server` (commands/runtime/host); what they decide themselves is
-the grammar and the words.
+`ctx.server` (commands/runtime/host) does the work; this module has the syntax and the error texts.
 """
 
 from __future__ import annotations

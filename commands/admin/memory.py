@@ -1,7 +1,7 @@
-"""MEMORY: what keys and the process take.
+"""MEMORY: the memory of keys and of the process.
 
-The size of a stream is known and that of a string is estimated; server/monitor/memory measures what
-the process takes, and how much of that is in use.
+The size of a stream is known and that of a string is estimated; server/monitor/memory measures the
+memory of the process and how much of it is in use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""SLOWLOG and LATENCY: what took long, and how long commands take.
+"""SLOWLOG and LATENCY: slow commands, and the durations of all commands.
 
-What is measured, and from when on it is noted, is the server's; here is how it is asked and told.
+The server measures and records; this module has the syntax and the replies.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def latency_histogram(ctx: Context, args: Args) -> object:
 
 
 def _of(word: str, counts: dict[str, list[int]]) -> list[str]:
-    """The command of that name, or the subcommands of that container."""
+    """The command with this name, or the subcommands of this container."""
     return [name for name in counts if name == word or name.startswith(word + "|")]
 
 

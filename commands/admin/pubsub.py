@@ -1,8 +1,8 @@
-"""Publish and subscribe: messages to all subscribers of that moment; none are stored.
+"""Publish and subscribe: messages go to all current subscribers; none are stored.
 
-Answers to subscriptions are pushes, one for each channel, so that a client can tell them from the
-messages in between. Which of a client's other commands may run while it is subscribed is the
-executor's business: in RESP2 messages and replies could not be told apart.
+Replies to subscriptions are pushes, one for each channel, so that a client can distinguish them
+from messages. The executor decides which other commands of a RESP2 client may run while it has
+subscriptions, because in RESP2 it could not distinguish messages and replies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ command = CommandGroup("pubsub", since="2.0.0")
 
 
 def subscription_count(session: Session) -> int:
-    """Channels and patterns together: what every answer of this family ends with."""
+    """The number of channels and patterns, which ends every reply of these commands."""
     return len(session.channels) + len(session.patterns)
 
 
@@ -31,7 +31,7 @@ One = Callable[["Session", bytes], None]
 
 
 def _answer(ctx: Context, answers: list[Push]) -> object:
-    """The answers to subscriptions are messages: CLIENT REPLY OFF does not silence them."""
+    """Replies to subscriptions are messages, so CLIENT REPLY OFF does not drop them."""
     if ctx.session.reply_mode == "on":
         return Several(answers)
     for answer in answers:
@@ -50,7 +50,7 @@ def _each(ctx: Context, word: bytes, names: list[bytes], one: One) -> list[Push]
 def _unsubscribe(
     ctx: Context, word: bytes, names: list[bytes], held: Collection[bytes], one: One
 ) -> object:
-    """Without names: all that are held; a client that holds none gets a null."""
+    """Without names: end all subscriptions; a client without any gets a null."""
     answers = _each(ctx, word, names or list(held), one)
     return _answer(ctx, answers or [Push([word, None, subscription_count(ctx.session)])])
 
@@ -82,7 +82,7 @@ def psubscribe(ctx: Context, args: Args) -> object:
     """
     patterns = args.rest()
     for pattern in patterns:
-        matcher(pattern)  # one that cannot be used refuses the command before it does anything
+        matcher(pattern)  # an invalid pattern refuses the whole command
     one = ctx.server.pubsub.subscribe_pattern
     return _answer(ctx, _each(ctx, b"psubscribe", patterns, one))
 

@@ -1,6 +1,6 @@
 """Replicas: choosing a primary, the requests of a link, and waiting for replicas and disks.
 
-What the requests of a link mean is in server/replication; here are their grammar and their words.
+server/replication carries out the requests of a link; this module has their syntax and error texts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.hosts import check_host
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.host import Outside
+    from millstream.commands.runtime.host import Host
 
 command = CommandGroup("server")
 generic_command = CommandGroup("generic", "@connection")
@@ -117,7 +117,7 @@ def _failover_options(words: list[bytes]) -> tuple[tuple[str, int] | None, bool,
                 raise CommandError("ERR FAILOVER timeout must be greater than 0")
         elif name == b"TO" and target is None:
             host, port = next(left, None), _option_number(next(left, None))
-            assert host is not None  # there was a word after it
+            assert host is not None  # a word follows it
             target = host.decode("utf-8", "replace"), port
         elif name == b"FORCE" and not forced:
             forced = True
@@ -211,15 +211,15 @@ def _take_deadline(ctx: Context, args: Args) -> int:
 
 
 class PositionWait(BlockedRead):
-    """A wait for a frame: until `is_over(server)`, or its time is over. The server looks at its
-    `waits` whenever more is on its disk, or a replica has acknowledged something."""
+    """A wait for a frame, until `is_over(server)` or the timeout. The server checks its `waits`
+    whenever more frames are on its disk, or a replica has acknowledged something."""
 
     def __init__(self, ctx: Context, seq: int) -> None:
         self.keys = []
         self.client_id = ctx.session.id
         self.seq = seq
 
-    def is_over(self, server: Outside) -> bool:
+    def is_over(self, server: Host) -> bool:
         raise NotImplementedError
 
     def ended(self, ctx: Context) -> None:
@@ -227,7 +227,7 @@ class PositionWait(BlockedRead):
 
 
 def _begin(ctx: Context, waiting: PositionWait, deadline_ms: int) -> object:
-    """Wait, unless it is over already, or nothing may wait."""
+    """Return the Wait, or the reply if it is already over or waiting is not allowed (EXEC)."""
     if not ctx.may_block or waiting.is_over(ctx.server):
         return waiting.timeout_reply(ctx)
     ctx.server.waits[waiting.client_id] = waiting
@@ -241,7 +241,7 @@ class ReplicasWait(PositionWait):
         super().__init__(ctx, seq)
         self.wanted = wanted
 
-    def is_over(self, server: Outside) -> bool:
+    def is_over(self, server: Host) -> bool:
         return server.replication.applied_on(self.seq) >= self.wanted
 
     def timeout_reply(self, ctx: Context) -> object:
@@ -280,7 +280,7 @@ class SyncWait(PositionWait):
         self.local = local
         self.replicas = replicas
 
-    def is_over(self, server: Outside) -> bool:
+    def is_over(self, server: Host) -> bool:
         if self.local and not server.keeps_journal:
             return True  # CONFIG SET appendonly no
         is_local = not self.local or server.journal_synced >= self.seq

@@ -1,7 +1,7 @@
 """Saving and stopping.
 
-There is no fork: BGSAVE and BGREWRITEAOF are the same work with another name, and INFO persistence
-shows each under its own.
+There is no fork: BGSAVE and BGREWRITEAOF are the same procedure with two names, and INFO
+persistence shows each under its own name.
 """
 
 from __future__ import annotations
@@ -87,20 +87,22 @@ def shutdown(ctx: Context, args: Args) -> object:
     if b"ABORT" in given:
         if len(given) > 1:
             raise CommandError(SYNTAX)
-        ctx.server.ending.abort()
+        ctx.server.shutdown.abort()
         return OK
-    wish = True if b"SAVE" in given else False if b"NOSAVE" in given else None
+    saves = True if b"SAVE" in given else False if b"NOSAVE" in given else None
     is_forced = b"FORCE" in given
-    waits = b"NOW" not in given and ctx.server.ending.begin(wish, is_forced, ctx.session.id)
+    waits = b"NOW" not in given and ctx.server.shutdown.wait_for_replicas(
+        saves, is_forced, ctx.session.id
+    )
     if waits and ctx.may_block:
         return Wait(ShutdownWait(ctx), 0)
     if not waits:
-        ctx.server.ending.end(wish, is_forced)
+        ctx.server.shutdown.save_and_stop(saves, is_forced)
     return NO_REPLY
 
 
 class ShutdownWait(BlockedRead):
-    """Until the server stops, or goes on after all."""
+    """The wait of SHUTDOWN: until the server stops, or the stop is cancelled."""
 
     def __init__(self, ctx: Context) -> None:
         self.keys = []

@@ -1,10 +1,9 @@
-"""Scripts: no Lua, but the few that this server knows by heart.
+"""Scripts: there is no Lua, but a few known scripts are implemented.
 
-Clients release a lock, or extend it, by a script: a fixed text that is the same everywhere, so
-its SHA1 tells which one it is. For each of these there is a function here that does what the script
-says; any other text is refused. So locks of redis-py work, and nothing is interpreted. For a client
-all is as with Redis: a digest is known once its text was loaded, by SCRIPT LOAD or EVAL, until
-SCRIPT FLUSH or the end of the server.
+Clients release or extend a lock with a script. Its text is fixed, so its SHA1 identifies it. This
+module has a function for each of these scripts; any other script is refused. Therefore locks of
+redis-py work without an interpreter. As in Redis, a digest is known after its text was loaded by
+SCRIPT LOAD or EVAL, until SCRIPT FLUSH or the end of the server.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ DIGEST_LETTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One that is known: what it is called here, its function, and how many arguments it reads."""
+    """A known script: its name, its function, and the number of arguments that it reads."""
 
     title: str
     run: Callable[[Context, bytes, list[bytes]], int]
@@ -52,13 +51,14 @@ def _is_held(ctx: Context, key: bytes, token: bytes) -> bool:
 
 
 def _runs(ctx: Context, *words: bytes) -> None:
-    """The script runs this command: its user must have the permission for it."""
+    """Check that the user may run a command that the script runs."""
     if ctx.session.permission is not None:
         ctx.server.access.check_script(ctx.session, list(words))
 
 
 def _must_write(ctx: Context, *words: bytes) -> None:
-    """EVAL itself is no write command, as with Redis; this command of the script is."""
+    """Refuse a write by a script while writes are refused. As in Redis, EVAL itself is not a write
+    command."""
     _runs(ctx, *words)
     if ctx.write_error is not None:
         raise CommandError(ctx.write_error)
@@ -72,7 +72,7 @@ def _number(text: bytes) -> int:
 
 
 def release(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
-    """token: delete the lock. 1, or 0 when it is not held with this token."""
+    """Arguments: token. Delete the lock; 1, or 0 when it is not held with this token."""
     if not _is_held(ctx, key, arguments[0]):
         return 0
     _must_write(ctx, b"DEL", key)
@@ -81,7 +81,8 @@ def release(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
 
 
 def reacquire(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
-    """token, milliseconds: let the lock end so much from now. 1, or 0 when it is not held."""
+    """Arguments: token, milliseconds. Set the lock's time to live; 1, or 0 when it is not held with
+    this token."""
     if not _is_held(ctx, key, arguments[0]):
         return 0
     _must_write(ctx, b"PEXPIRE", key, arguments[1])
@@ -90,13 +91,14 @@ def reacquire(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
 
 
 def extend(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
-    """token, milliseconds, 0 or else: let the lock end so much later than it would (0), or so much
-    from now. 1, or 0 when it is not held with this token or never ends."""
+    """Arguments: token, milliseconds, replace. Extend the lock's time to live by the milliseconds
+    (replace is 0), or set it to them. 1, or 0 when the lock is not held with this token or never
+    expires."""
     token, text, *replace = arguments
     if not _is_held(ctx, key, token):
         return 0
     _runs(ctx, b"PTTL", key)
-    look_up_no_touch(ctx, key)  # its PTTL, which Redis counts as a look-up
+    look_up_no_touch(ctx, key)  # the script's PTTL, which Redis counts as a look-up
     at_ms = ctx.db.expiry_ms(key)
     if not at_ms:
         return 0
@@ -113,7 +115,7 @@ SCRIPTS = {
     b"1cac51482acf5858da00f6d685d68f886cd6b6b2": Script(
         "reacquire of a redis-py lock", reacquire, 2
     ),
-    # redis-py before 3.5: always later than it would
+    # redis-py before 3.5: always adds to the time to live
     b"4a484ac024e9b025224cd9f8e1d59dbf3c15d00d": Script("extend of an old redis-py", extend, 2),
 }
 UNKNOWN_TEXT = (
@@ -123,7 +125,7 @@ UNKNOWN_TEXT = (
 
 
 def _load(ctx: Context, text: bytes) -> bytes:
-    """The digest of a known text, which is loaded from now on."""
+    """Load a known script; return its digest."""
     digest = sha1(text, usedforsecurity=False).hexdigest().encode()
     if digest not in SCRIPTS:
         raise CommandError(UNKNOWN_TEXT)
@@ -193,7 +195,7 @@ def evalsha(ctx: Context, args: Args) -> object:
 
 
 def _takes_mode(args: Args) -> bool:
-    """Whether nothing or one of ASYNC and SYNC is left."""
+    """Whether the remaining words are empty, or ASYNC or SYNC."""
     chosen = args.option(b"ASYNC") or args.option(b"SYNC")
     return not args.remaining and (chosen or args.count == 2)
 

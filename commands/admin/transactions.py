@@ -1,8 +1,8 @@
-"""Transactions: MULTI queues requests, EXEC runs them as one, WATCH lets a change call it off.
+"""Transactions: MULTI queues requests, EXEC runs them as a unit, WATCH makes EXEC depend on keys.
 
-Queueing and running belong to the executor, which knows how a request is run; here is what the
-commands themselves decide. A key that was watched is compared with what it was (Database.watch), so
-commands that change data need no extra calls.
+The executor queues and runs the requests; this module has the commands. The state of a watched key
+is compared with its earlier state (storage/streams/watch), so commands that change data need no
+extra calls.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ command = CommandGroup("transactions")
 
 Watches = dict[tuple[int, bytes], tuple["Database", tuple[Any, ...]]]
 
-WATCHES_MAX = 100_000  # of one client: EXEC and CLIENT LIST look at every one
+WATCHES_MAX = 100_000  # of one client: EXEC and CLIENT LIST check each of them
 TOO_MANY_WATCHES = f"ERR a client can watch at most {WATCHES_MAX} keys"
 
 
 def has_changed_watches(watches: Watches) -> bool:
-    """Whether one of a client's watched keys was changed since, so that EXEC will do nothing."""
+    """Whether one of a client's watched keys has changed, so that EXEC will do nothing."""
     return any(is_changed(db, key, state) for (_, key), (db, state) in watches.items())
 
 

@@ -1,6 +1,6 @@
-"""Commands about what this server does not have: cluster and modules.
+"""Commands about absent features: cluster and modules.
 
-Clients and tools send these commands when they connect. The replies are true: no cluster, no
+Clients and tools send these commands when they connect. They get true replies: no cluster, no
 modules. Commands that would load a module are absent, so COMMAND does not list them.
 """
 

@@ -1,7 +1,7 @@
 """TABORT and TRENEW: giving reservations up, and keeping them longer.
 
-An ID that is given up is not used again: the position passes it as if an entry without content were
-there. A lease that is over does the same as TABORT (commands/engine/lifecycle).
+An ID that is given up is not used again; the position advances past it without an entry. The end of
+a lease has the same effect as TABORT (commands/engine/lifecycle).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EntryIds = list[tuple[int, int]]
 
 
 def _take_ids(args: Args) -> EntryIds:
-    """All words from the cursor on as IDs, each once."""
+    """Take all remaining words as IDs, without repetitions."""
     ids = [args.take_entry_id(dot_allowed=True) for _ in range(args.remaining)]
     return list(dict.fromkeys(ids))
 
@@ -99,7 +99,7 @@ def _held_at(keyspace: Keyspace, db: int, key: bytes) -> Held:
 
 @effect(b"ABORT", wakes_readers=True)
 def apply_abort(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """ABORT key id [id ...]: reservations given up, or their leases over."""
+    """ABORT key id [id ...]: give up reservations, by TABORT or at the end of their leases."""
     held = _held_at(keyspace, db, words[0])
     for text in words[1:]:
         if not held.give_up_id(*parse(text)):
@@ -111,7 +111,7 @@ def apply_abort(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
 
 @effect(b"LEASE")
 def apply_lease(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """LEASE key lease-ms id [id ...]: leases get another length."""
+    """LEASE key lease-ms id [id ...]: change the length of leases."""
     held = _held_at(keyspace, db, words[0])
     for text in words[2:]:
         entry_id = parse(text)

@@ -1,16 +1,17 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""TAPPENDONCE and TAPPENDMANY: an entry that is sent again is not appended again, however late.
+"""TAPPENDONCE and TAPPENDMANY: an entry that is sent twice is appended once, however late it is
+repeated.
 
-A writer that gets no answer cannot know what became of its entry; it sends it again, and the server
-has to know. Two ways to tell: the entry's own id, where ids come from elsewhere and rise; or a
-number that rises with what a producer sends, of which the server keeps the last one. Neither is
-forgotten by time, as XADD's IDMP is: a job may be restarted a week later. The append and the
-producer's number are one effect, so no crash can leave one without the other.
+A writer that gets no reply does not know whether its entry was appended, so it sends the entry
+again and the server must recognize it. There are two ways: the entry's own ID, if IDs come from
+elsewhere and ascend; or an ascending number of the producer, of which the server stores the last
+one. Unlike XADD's IDMP neither expires, because a job may be restarted a week later. The append and
+the producer's number are one effect, so a crash cannot separate them.
 
-TAPPENDMANY does the same for many entries of several streams in one request: a sender that has
-thousands of entries pays once for the request, the look-up of the stream, the reply and the
-producer's number. Every word is checked before the first entry is appended. The entries of a stream
-are recorded as plain appends; the last one records the producer's number. All are in one frame.
+TAPPENDMANY does the same for many entries of several streams in one request, which shares the cost
+of the request, the look-up of the stream, the reply and the producer's number. Every word is
+checked before the first entry is appended. The entries of a stream are recorded as plain appends;
+the last one records the producer's number. All effects are in one frame.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -38,9 +39,10 @@ cdef enum:
     NAME_BYTES_MAX = 1024
     # Producers forgotten after one append, if stream-producers-max was lowered.
     FORGOTTEN_MAX = 64
-    # Entries of one TAPPENDMANY: they take the server some milliseconds.
+    # The maximum of entries of one TAPPENDMANY, which take some milliseconds.
     MANY_MAX = 10000
-    # What an effect holds besides the words of its entry, and what stands around each word.
+    # The size of an effect in addition to the words of its entry, and the size of each word's
+    # frame.
     EFFECT_BYTES = 128
     WORD_BYTES = 16
 
@@ -66,14 +68,14 @@ def tappendonce(Context ctx not None, Args args not None):
 
 
 cdef int check_fields(Args args, Py_ssize_t start) except -1:
-    """At least one field, and each with a value, from this word on."""
+    """Check that there is at least one field from this word on, and a value for each."""
     if args.count < start + 2 or (args.count - start) & 1:
         raise wrong_arity("tappendonce")
     return 0
 
 
 cdef append_above(Context ctx, Args args):
-    """ID id field value ...: append with this id if it is above the stream's last."""
+    """ID id field value ...: append with this ID if it is above the stream's last ID."""
     cdef Stream stream
     cdef NewEntry entry
     cdef EntryId last
@@ -132,7 +134,7 @@ cdef Slice* take_name(Args args, str command_name) except NULL:
 
 
 cdef uint64_t take_seq(Args args) except? 0:
-    """0 to 2^64-1, written as Redis writes integers."""
+    """Take a number from 0 to 2^64-1, in the form in which Redis writes integers."""
     cdef Slice* word = args.take_slice()
     cdef uint64_t seq
     if parse_u64(word.ptr, word.size, &seq) < 0 or (word.size > 1 and word.ptr[0] == c'0'):
@@ -141,7 +143,7 @@ cdef uint64_t take_seq(Args args) except? 0:
 
 
 cdef int limit_producers(Context ctx, Slice* key, producers, bytes name) except -1:
-    """Drop the producers that have been silent longest until the stream has at most the limit,
+    """Remove the producers with the oldest last append until the stream has at most the limit,
     which includes this producer."""
     cdef uint64_t most = ctx.keyspace.producers_max
     cdef int forgotten = 0
@@ -217,7 +219,7 @@ cdef int64_t take_entry_count(Args args) except -1:
 
 
 cdef inline bint take_sent(Args args, bint numbered, NewEntry* sent) noexcept:
-    """The next entry, which may be malformed: then False, and `fault_of` says why."""
+    """Take the next entry. False if it is malformed; `fault_of` then returns the reason."""
     cdef int64_t fields
     cdef Slice* word = &args.items[args.pos]
     sent.id.ms = 0
@@ -243,7 +245,7 @@ cdef inline bint take_sent(Args args, bint numbered, NewEntry* sent) noexcept:
 
 
 cdef str fault_of(Args args, bint numbered):
-    """What is wrong with the entry at the cursor, that `take_sent` did not take."""
+    """The fault in the entry at the cursor, which `take_sent` has refused."""
     cdef Slice* word = &args.items[args.pos]
     cdef EntryId entry_id
     cdef int64_t fields
@@ -262,8 +264,8 @@ cdef str fault_of(Args args, bint numbered):
 
 
 cdef int check_sending(Context ctx, Args args, Sending* sending, list last_seqs) except -1:
-    """Refuse what is malformed, what does not fit, and keys that hold something else, before
-    anything is changed. The last seq of each stream's entries goes to `last_seqs`."""
+    """Refuse malformed entries, entries without space, and keys of another type before anything is
+    changed. Appends the last seq of each stream's entries to `last_seqs`."""
     cdef Py_ssize_t i
     sending.entries = 0
     sending.effects_most = 0
@@ -278,8 +280,8 @@ cdef int check_sending(Context ctx, Args args, Sending* sending, list last_seqs)
 
 
 cdef object check_group(Context ctx, Args args, Slice* key, Sending* sending):
-    """The entries of one stream, whose ids or seqs must rise; returns the last seq. WRONGTYPE for
-    another type."""
+    """Check the entries of one stream, whose IDs or seqs must ascend; returns the last seq.
+    WRONGTYPE for a key of another type."""
     cdef Stream stream
     cdef bint numbered = sending.name != NULL
     cdef int64_t count = take_entry_count(args)
@@ -311,8 +313,8 @@ cdef object check_group(Context ctx, Args args, Slice* key, Sending* sending):
 
 cdef int check_restrictions(Context ctx, Args args, Sending* sending, Stream stream,
                             Py_ssize_t start, int64_t count) except -1:
-    """A stream that is sealed or holds too much takes no new entry, and what readers were promised
-    binds IDs; entries that were appended before are no matter."""
+    """Refuse new entries if the stream is sealed or holds too much, and IDs that break a promise to
+    readers. Entries that were appended before are ignored."""
     cdef EntryId last = handed_out(stream)
     cdef Py_ssize_t end = args.pos
     cdef bint numbered = sending.name != NULL
@@ -335,8 +337,8 @@ cdef int check_restrictions(Context ctx, Args args, Sending* sending, Stream str
 
 cdef int check_stream(Context ctx, Slice* key, Stream stream, Sending* sending,
                       uint64_t last_seq) except -1:
-    """IDs that are used up, and what else may be recorded of the stream to which the entries up to
-    `last_seq` go."""
+    """Refuse the entries up to `last_seq` if no more IDs exist, and add the size of the stream's
+    other effects."""
     cdef EntryId last
     cdef int64_t surplus = 0
     sending.effects_most += key.size + EFFECT_BYTES
@@ -357,7 +359,7 @@ cdef int check_stream(Context ctx, Slice* key, Stream stream, Sending* sending,
 
 
 cdef int64_t append_all_above(Context ctx, Args args, Slice* key) except -1:
-    """Append the entries of one stream whose ids are above its last; returns how many."""
+    """Append the entries of one stream whose IDs are above its last ID; returns their number."""
     cdef Stream stream = ctx.open_stream(ctx.db.key_of(key))
     cdef int64_t count = take_entry_count(args)
     cdef int64_t appended = 0
@@ -376,8 +378,8 @@ cdef int64_t append_all_above(Context ctx, Args args, Slice* key) except -1:
 
 cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name,
                              last_seq) except -1:
-    """Append the entries of one stream whose seqs are above the producer's last; returns how many.
-    The last of them is numbered last_seq."""
+    """Append the entries of one stream whose seqs are above the producer's last one; returns their
+    number. The last entry has the number last_seq."""
     cdef Stream stream = ctx.open_stream(ctx.db.key_of(key))
     cdef int64_t count = take_entry_count(args)
     cdef int64_t sent_before = 0
@@ -405,9 +407,9 @@ cdef inline int put_counted(Context ctx, Stream stream, const NewEntry* entry) e
 
 cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, NewEntry* sent,
                      bytes producer, last_seq) except -1:
-    """Append an entry and those after it, up to the one numbered `last_seq`. Each effect is recorded
-    when the entry after it is there, so that the last one, wherever it stops, can tell the
-    producer's number."""
+    """Append an entry and those after it, up to the one numbered `last_seq`. Each effect is
+    recorded after the next entry was appended. If an append fails, the last effect can then record
+    the producer's number."""
     cdef NewEntry entry
     cdef NewEntry recorded
     cdef uint64_t number = 0
@@ -440,7 +442,7 @@ cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, NewEntry
 
 
 cdef int64_t after_appends(Context ctx, Slice* key, Stream stream, int64_t appended) except -1:
-    """Notify once, keep the stream's policy; returns how many were appended."""
+    """Notify once and enforce the stream's policy; returns the number appended."""
     if appended == 0:
         return 0
     count_appended(ctx, key, stream, 0)
@@ -452,7 +454,7 @@ cdef int64_t after_appends(Context ctx, Slice* key, Stream stream, int64_t appen
 
 @effect(b"PRODUCERDROP")
 def apply_producer_drop(Keyspace keyspace, int db, list words):
-    """PRODUCERDROP key name: a producer is forgotten."""
+    """PRODUCERDROP key name: forget a producer."""
     cdef Stream stream = stream_of(keyspace, db, words[0])
     if stream.producers is None or not stream.producers.drop(words[1]):
         raise ValueError(f"PRODUCERDROP of {words[1]!r}, which is not there")

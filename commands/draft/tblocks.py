@@ -1,8 +1,8 @@
-"""TBLOCKS: whole blocks, for readers that take a stream by the million.
+"""TBLOCKS: whole blocks, for readers of millions of entries.
 
-Blocks are sent in the form they have in a snapshot (docs/formats.md). The server copies and adds a
-checksum, instead of encoding every entry; the reader decodes with the code that reads snapshots,
-instead of making an object of every word.
+Blocks are sent in the form of a snapshot (docs/formats.md). The server copies them and adds a
+checksum, instead of encoding every entry; the reader decodes them with the code that reads
+snapshots, instead of making an object of every word.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from millstream.storage.blocks.block import Block
 
 PAGE_BYTES = 1_048_576
-PAGE_BLOCKS_MAX = 16_384  # finding them takes the server's time before anything is sent
+PAGE_BLOCKS_MAX = 16_384  # they are found in one step, before the first is sent
 NOT_POSITIVE = "ERR value is out of range, must be positive"
 
 

@@ -1,12 +1,12 @@
 # cython: language_level=3
-"""TMREAD: following streams without ever missing an entry.
+"""TMREAD: following streams without missing an entry.
 
 Each row says how far its stream is settled: no entry that the reader has not received has, or will
-get, an ID in (prev, next]. A reader that continues after `next` therefore gets every entry once, also
-one that is completed late, and knows when nothing more comes up to an ID.
+get, an ID in (prev, next]. A reader that continues after `next` therefore gets every entry once,
+including entries that are completed late, and knows up to which ID it has all entries.
 
-With CLOCK the server promises more: that no entry comes up to a moment just passed. It must keep that
-over a crash, so it writes down a moment a second ahead (the effect CLOCK) before it gives any out.
+With CLOCK the server promises more: no entry up to a time just past will be added. The promise must
+survive a crash, so the server first records a time a second ahead (the effect CLOCK).
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
@@ -30,7 +30,7 @@ from millstream.commands.table.registry import command
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 
 cdef enum:
-    # How far ahead of the clock the journal says that the server may promise.
+    # How far ahead of the clock the recorded limit of promises is.
     PROMISE_AHEAD_MS = 1000
 
 UNBALANCED = ("ERR Unbalanced 'tmread' list of streams: for each stream key an ID, '', or '$' must be "
@@ -75,7 +75,7 @@ cdef class FollowRead(BlockedRead):
     """A TMREAD: its keys and, for each, the ID after which it reads."""
 
     cdef int take_streams(self, Context ctx, Args args) except -1:
-        """The keys and IDs; an empty ID and `$` are resolved now."""
+        """Take the keys and IDs; an empty ID and `$` are resolved now."""
         cdef Py_ssize_t count = (args.count - args.pos) // 2
         cdef Py_ssize_t first = args.pos
         cdef Py_ssize_t i
@@ -97,7 +97,7 @@ cdef class FollowRead(BlockedRead):
         return 0
 
     cdef int follow(self, Context ctx) except -1:
-        """Mark the streams as followed, and promise something for them, if that can be recorded."""
+        """Mark the streams as followed and make a promise for them, if that can be recorded."""
         cdef Stream stream
         if ctx.write_error is not None or not ctx.keyspace.may_delete:
             return 0
@@ -121,7 +121,7 @@ cdef class FollowRead(BlockedRead):
             if stream is None:
                 continue
             prev = prev_of(stream, ms, seq)
-            if stream.has_newer(prev.ms, prev.seq) or has_ended(stream, prev):
+            if stream.has_newer(prev) or has_ended(stream, prev):
                 return True
         return False
 
@@ -147,7 +147,8 @@ cdef class FollowRead(BlockedRead):
 
     cdef int put_row(self, Output head, list parts, Stream stream, EntryId after,
                      uint64_t promised_ms) except -1:
-        """What follows the key: prev, next, the entries, whether it has ended, the incarnation."""
+        """Add the elements after the key: prev, next, the entries, whether the stream has ended,
+        the incarnation."""
         cdef EntryId prev = prev_of(stream, after.ms, after.seq)
         cdef EntryId start = prev
         cdef EntryId following = prev
@@ -156,7 +157,7 @@ cdef class FollowRead(BlockedRead):
         cdef uint64_t newer = 0
         cdef uint64_t count
         if step_up(&start):
-            before = stream.rank_of(start.ms, start.seq)
+            before = stream.rank_of(start)
             newer = stream.length - before
         count = min(self.limit, newer)
         if count < newer:
@@ -181,7 +182,7 @@ cdef class FollowRead(BlockedRead):
         return 0
 
     def attempt(self, Context ctx not None):
-        """WRONGTYPE when any of the keys holds something else now."""
+        """WRONGTYPE when one of the keys has another type now."""
         if not self.has_news(ctx):
             return None
         if self.with_clock:
@@ -211,13 +212,13 @@ cdef EntryId prev_of(Stream stream, uint64_t ms, uint64_t seq) noexcept:
 
 
 cdef EntryId watermark_of(Stream stream, uint64_t promised_ms) except *:
-    """Up to this ID no entry is missing and none will come."""
+    """The ID up to which no entry is missing or will be added."""
     cdef EntryId found = EntryId(stream.last_ms, stream.last_seq)
     cdef Held held
     if stream.restrictions & RESERVING:
         held = stream.held
         if held.first < len(held.segments):
-            # The oldest reservation; after a release without memory, what it has left.
+            # The oldest reservation, or a settled segment that a release without memory has left.
             found = (<Slot>held.segments[held.first]).id
             step_down(&found)
     elif promised_ms and stream.restrictions & FOLLOWED and not stream.restrictions & SEALED:
@@ -227,9 +228,9 @@ cdef EntryId watermark_of(Stream stream, uint64_t promised_ms) except *:
 
 
 cdef bint has_ended(Stream stream, EntryId after) noexcept:
-    """Whether a stream is sealed, nothing is reserved, and nothing comes after an ID."""
+    """Whether a stream is sealed, without reservations, and without entries after an ID."""
     return (stream.restrictions & SEALED and not stream.restrictions & RESERVING
-            and not stream.has_newer(after.ms, after.seq))
+            and not stream.has_newer(after))
 
 
 cdef int put_missing(Output head, uint64_t ms, uint64_t seq, int resp) except -1:
@@ -243,9 +244,9 @@ cdef int put_missing(Output head, uint64_t ms, uint64_t seq, int resp) except -1
 # ---------------------------------------------------------------- promises
 
 cdef uint64_t promise(Context ctx) except? 0xffffffffffffffff:
-    """Promise that no entry comes up to the millisecond before now in any followed stream; returns the
-    promised millisecond. A promise that cannot be recorded is not made. A replica
-    knows what its primary had promised when it recorded a moment, and promises nothing itself."""
+    """Promise that no entry up to the last millisecond will be added to a followed stream; returns
+    the promised millisecond. A promise that cannot be recorded is not made. A replica only repeats
+    the recorded promises of its primary."""
     cdef Keyspace keyspace = ctx.keyspace
     if ctx.server.replication.is_replica:
         if keyspace.recorded_promise_ms <= PROMISE_AHEAD_MS:
@@ -262,7 +263,7 @@ cdef uint64_t promise(Context ctx) except? 0xffffffffffffffff:
 
 @effect(b"FOLLOW")
 def apply_follow(Keyspace keyspace, int db, list words):
-    """FOLLOW key: readers were promised that no more entries come up to an ID."""
+    """FOLLOW key: readers have a promise that no entry up to an ID will be added."""
     cdef Stream stream = stream_of(keyspace, db, words[0])
     stream.restrictions |= FOLLOWED
     keyspace.has_ordering = True
@@ -270,5 +271,6 @@ def apply_follow(Keyspace keyspace, int db, list words):
 
 @effect(b"CLOCK")
 def apply_clock(Keyspace keyspace, int db, list words):
-    """CLOCK ms: readers of followed streams may have been promised that no more entries come up to ms."""
+    """CLOCK ms: readers of followed streams may have a promise that no entry up to ms will be
+    added."""
     keyspace.note_promise(int(words[0]))

@@ -41,7 +41,7 @@ cdef class Peek:
     cdef Stream stream
     cdef Held held
     cdef uint64_t limit
-    cdef bint discards  # entries are passed over
+    cdef bint discards  # entries are skipped
     cdef Output out
     cdef uint64_t count
     cdef EntryId after

@@ -1,10 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """TPEEK: entries as soon as their own writer has settled everything before them.
 
-Entries come here before they are visible to TREAD: whatever other writers still have open does not
-hold them back. So they are not returned in one order, and an ID is no sufficient place to continue
-from. The token is: an ID, and the IDs up to it that are still to come (open reservations, and entries
-that wait for one of their own writer). It holds no writers.
+TPEEK returns entries before they are visible to TREAD: open reservations of other writers do not
+delay them. Therefore entries are not returned in ID order, and an ID alone is not a position to
+continue from. The token has an ID, and the IDs up to it that are still missing (open reservations,
+and entries that wait for a reservation of their own writer). It has no writers.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
@@ -30,9 +30,9 @@ from millstream.commands.table.registry import command
 from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
 
 cdef enum:
-    # IDs still to come that a token can hold: a reader with more of them waits for some.
+    # The maximum of missing IDs in a token: a reader with more waits until some have been settled.
     TO_COME_MAX = 20000
-    # A token's text, at most: IDs of 41 bytes and a comma each.
+    # The maximum length of a token: IDs of 41 bytes and a comma each.
     TOKEN_BYTES_MAX = 1048576
 
 INVALID_TOKEN = "ERR invalid token"
@@ -77,13 +77,13 @@ def tpeek(Context ctx not None, Args args not None):
 
 
 cdef class PeekRead(BlockedRead):
-    """A TPEEK: its key, how many entries it takes, and its token: the ID it has come to, and the IDs
-    up to that one which are still to come."""
+    """A TPEEK: its key, its maximum of entries, and its token: the ID up to which it has read, and
+    the missing IDs up to that ID."""
 
     # ------------------------------------------------------------ the token
 
     cdef bint take_token(self, Args args) except -1:
-        """The token; True for one that begins now."""
+        """Take the token; True for one that begins now."""
         cdef Slice* word = args.take_slice()
         cdef const char* at = word.ptr
         cdef const char* end = at + word.size
@@ -107,7 +107,7 @@ cdef class PeekRead(BlockedRead):
         return False
 
     cdef bytes token(self):
-        """The text to continue with."""
+        """The token as text."""
         cdef Output out = Output()
         cdef Py_ssize_t i
         put_token_id(out, &self.after)
@@ -117,7 +117,7 @@ cdef class PeekRead(BlockedRead):
         return out.take_bytes()
 
     cdef int begin_now(self, Stream stream) except -1:
-        """What can be returned now is passed over."""
+        """Skip everything that can be returned now."""
         cdef Peek peek
         self.after.ms = self.after.seq = 0
         if stream is None:
@@ -138,7 +138,7 @@ cdef class PeekRead(BlockedRead):
     # ------------------------------------------------------------ reading
 
     cdef reply(self, Context ctx, Stream stream, bint waits):
-        """What can be returned; None if that is nothing and the reader waits."""
+        """The reply; None if it would be empty and the reader waits."""
         if stream is None:
             return None if waits else [self.token(), []]
         if self.limit == 0:
@@ -148,19 +148,20 @@ cdef class PeekRead(BlockedRead):
         return self.held_reply(ctx, stream, waits)
 
     cdef plain_reply(self, Stream stream, bint waits):
-        """Nothing is held and nothing is left to come: entries after an ID, as for TREAD."""
+        """The reply if there are no held entries and no missing IDs: entries after an ID, as for
+        TREAD."""
         cdef PlainPeek entries
         cdef EntryId start = self.after
         cdef uint64_t before, count
         cdef bint gap = has_gap(stream, self.after)
-        if not stream.has_newer(self.after.ms, self.after.seq):
+        if not stream.has_newer(self.after):
             if waits:
                 return None
             if id_less(self.after.ms, self.after.seq, stream.last_ms, stream.last_seq):
                 self.after = EntryId(stream.last_ms, stream.last_seq)
             return [self.token(), [None] if gap else []]
         step_up(&start)
-        before = stream.rank_of(start.ms, start.seq)
+        before = stream.rank_of(start)
         count = stream.length - before
         self.after = EntryId(stream.last_ms, stream.last_seq)
         if count > self.limit:
@@ -177,7 +178,8 @@ cdef class PeekRead(BlockedRead):
         return entries
 
     cdef held_reply(self, Context ctx, Stream stream, bint waits):
-        """Entries that were to come, entries of the log, held entries, in this order."""
+        """The reply with formerly missing entries, entries of the log and held entries, in this
+        order."""
         cdef Peek peek = Peek.__new__(Peek)
         cdef Output out = Output()
         cdef bint gap = has_gap(stream, self.after)
@@ -219,7 +221,7 @@ cdef class PlainPeek(EntryRange):
 
 
 cdef class EntryIds:
-    """IDs in a row, without an object for each."""
+    """A sequence of IDs, without an object for each."""
 
     cdef int append(self, EntryId entry_id) except -1:
         cdef EntryId* moved
@@ -240,7 +242,8 @@ cdef class EntryIds:
 
 
 cdef const char* take_token_id(const char* at, const char* end, char sign, EntryId* out) except? NULL:
-    """Read an ID of a token up to a sign; returns what follows it, NULL at the end of the token."""
+    """Read an ID of a token up to a sign; return the position after it, NULL at the end of the
+    token."""
     cdef const char* stop = <const char*>memchr(at, sign, end - at)
     if parse_id(at, (end if stop == NULL else stop) - at, True, 0, out) < 0:
         raise CommandError(INVALID_TOKEN)
@@ -253,8 +256,8 @@ cdef int put_token_id(Output out, const EntryId* entry_id) except -1:
 
 
 cdef class Peek:
-    """One reading: what it has found, and the token that it makes. It ends when it has enough
-    entries, a slice of bytes, or as many IDs to come as a token can hold."""
+    """One read: the entries found, and the new token. It ends when it has enough entries, a slice
+    of bytes, or the maximum of missing IDs."""
 
     cdef int begin(self, PeekRead read, Stream stream) except -1:
         self.stream = stream
@@ -271,10 +274,11 @@ cdef class Peek:
             self.to_come.count >= TO_COME_MAX)
         return self.full
 
-    # ------------------------------------------------------------ entries that were to come
+    # ------------------------------------------------------------ formerly missing entries
 
     cdef bint read_to_come(self) except -1:
-        """Return those of the IDs to come that can be returned now; whether one may have been evicted.
+        """Return the entries with missing IDs that can be returned now. True if one may have been
+        evicted.
         """
         cdef EntryId at
         cdef Py_ssize_t i
@@ -288,8 +292,8 @@ cdef class Peek:
         return gap
 
     cdef bint read_one(self, EntryId* at) except -1:
-        """An ID that was to come; True if it may have been evicted. One that is neither reserved nor
-        an entry is settled without one."""
+        """Read a missing ID; True if its entry may have been evicted. An ID that is neither
+        reserved nor an entry was settled without an entry."""
         cdef View view
         cdef Entry entry
         cdef Slot segment = self.segment_at(at)
@@ -297,19 +301,19 @@ cdef class Peek:
             if segment.is_open or not self.may_be_seen(segment, at):
                 self.to_come.append(at[0])
             elif type(segment) is Run:
-                if (<Run>segment).entries.find(at.ms, at.seq, &view, &entry):
+                if (<Run>segment).entries.find(at[0], &view, &entry):
                     self.put_entry(&view, &entry)
             elif segment.words is not None:
                 self.put_held(segment)
             return False
-        if self.stream.find(at.ms, at.seq, &view, &entry):
+        if self.stream.find(at[0], &view, &entry):
             self.put_entry(&view, &entry)
             return False
         return not id_less(self.stream.max_evicted_ms, self.stream.max_evicted_seq, at.ms, at.seq)
 
     cdef Slot segment_at(self, EntryId* at):
-        """The segment that has an ID above the position; None for one up to it, and for one that was
-        given up before its neighbours became a run."""
+        """The segment with an ID above the position; None for an ID up to the position, and for one
+        that was given up and removed from the list."""
         cdef View view
         cdef Entry entry
         cdef Py_ssize_t index
@@ -321,7 +325,7 @@ cdef class Peek:
             return None
         segment = <Slot>self.held.segments[index]
         if segment.id.ms == at.ms and segment.id.seq == at.seq or type(segment) is Run and (
-                (<Run>segment).entries.find(at.ms, at.seq, &view, &entry)):
+                (<Run>segment).entries.find(at[0], &view, &entry)):
             return segment
         return None
 
@@ -332,13 +336,13 @@ cdef class Peek:
         if type(segment) is Run:
             run = <Run>segment
             if run.writers is not None:
-                writer = run.writers[run.entries.rank_of(at.ms, at.seq)]
+                writer = run.writers[run.entries.rank_of(at[0])]
         return writer is None or not writer.is_open_below(at)
 
     # ------------------------------------------------------------ the log
 
     cdef int read_log(self) except -1:
-        """Entries up to the position."""
+        """Read entries up to the position."""
         cdef Stream stream = self.stream
         cdef EntryId start = self.after
         cdef Selection wanted
@@ -354,13 +358,13 @@ cdef class Peek:
         self.count += <uint64_t>made
         if made:
             self.after = last
-        if not (made and stream.has_newer(last.ms, last.seq)):
+        if not (made and stream.has_newer(last)):
             self.after = EntryId(stream.last_ms, stream.last_seq)
         else:
             self.full = True
         return 0
 
-    # ------------------------------------------------------------ what is held
+    # ------------------------------------------------------------ held entries
 
     cdef int read_held(self) except -1:
         """Read the entries above the position that were not read before."""
@@ -381,7 +385,7 @@ cdef class Peek:
         return 0
 
     cdef int read_segment(self, Slot segment) except -1:
-        """A reservation or a held entry above the place."""
+        """Read a reservation or a held entry above `after`."""
         self.after = segment.id
         if segment.words is not None and self.may_be_seen(segment, &segment.id):
             self.put_held(segment)
@@ -390,7 +394,7 @@ cdef class Peek:
         return 0
 
     cdef int read_run(self, Run run) except -1:
-        """The entries of a run above the place."""
+        """Read the entries of a run above `after`."""
         cdef Walk walk
         cdef EntryId at = self.after
         cdef EntryId start = self.after
@@ -398,10 +402,10 @@ cdef class Peek:
         if not id_less(at.ms, at.seq, run.entries.last_ms, run.entries.last_seq):
             return 0
         step_up(&start)
-        rank = run.entries.rank_of(start.ms, start.seq)
+        rank = run.entries.rank_of(start)
         if self.discards:
             return self.pass_run(run, rank)
-        run.entries.walk_start(&walk, start.ms, start.seq)
+        run.entries.walk_start(&walk, start)
         while not self.is_full() and run.entries.walk_next(&walk):
             at.ms = walk.cursor.entry.ms
             at.seq = walk.cursor.entry.seq
@@ -415,8 +419,8 @@ cdef class Peek:
         return 0
 
     cdef int pass_run(self, Run run, uint64_t rank) except -1:
-        """Pass over the entries of a run from a rank on. There may be millions: only those that wait
-        for one of their own writer are looked up."""
+        """Skip the entries of a run from a rank on. There may be millions; only those that wait for
+        a reservation of their own writer are looked up."""
         cdef Writer writer
         cdef EntryId at
         for rank in range(rank, 0 if run.writers is None else <uint64_t>len(run.writers)):

@@ -1,8 +1,8 @@
-"""TPOLICY: what a stream keeps, stored with the stream and kept by the server.
+"""TPOLICY: the retention policy of a stream, stored with the stream and enforced by the server.
 
-The policy is kept after every append and, for entries that expire while nothing is appended, by the
-server's timer (both in commands/engine/appending). What the policy evicts is evicted as by XTRIM
-and recorded as the eviction: applying effects never looks at a policy or a clock.
+The policy is enforced after every append and, for entries that become too old without an append, by
+the server's timer (both in commands/engine/appending). Entries are evicted as by XTRIM, and the
+eviction is recorded: applying effects needs neither a policy nor a clock.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ TRIMS = (b"EXACT", b"APPROX")
 
 
 def _take_policy(args: Args, before: RetentionPolicy) -> RetentionPolicy:
-    """The policy that the words from the cursor on make of the one before: what they do not name
-    stays as it is. Of a word that is there twice the last one counts."""
+    """The policy after the options from the cursor on; options that are not given keep their
+    values. If an option is given twice, the last one counts."""
     limits = [before.max_len, before.max_age_ms, before.max_bytes]
     exact = before.exact
     while args.remaining:

@@ -1,4 +1,4 @@
-"""TPOSITION: how far a stream is settled, as a whole or for one writer, now or once it is."""
+"""TPOSITION: how far a stream is settled, as a whole or for one writer; can wait until it is."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def tposition(ctx: Context, args: Args) -> object:
 
 
 def _stream(ctx: Context, key: bytes) -> Stream | None:
-    """The stream after the leases that are over."""
+    """The stream, after reservations whose leases have ended were given up."""
     stream = ctx.read_for_update(key)
     if stream is not None:
         live_held(ctx, key, stream)

@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""TRESERVE and TCOMPLETE: an ID first, the entry later.
+"""TRESERVE and TCOMPLETE: reserve an ID, complete the entry later.
 
 A program that also writes somewhere else needs the ID of its entry before the entry is final. It
 reserves the ID under its name, does its work, and completes the entry. Readers get nothing above an ID
@@ -56,7 +56,7 @@ cdef bint is_named(Writer writer, Slice* word) noexcept:
 
 
 cdef bint take_number(Args args, int64_t most, int64_t* number) except -1:
-    """A number from 1 to `most`; False if the word is none."""
+    """Take a number from 1 to `most`; False if the word is not such a number."""
     cdef Slice* word = args.take_slice()
     return parse_int(word.ptr, word.size, number) == 0 and 1 <= number[0] <= most
 
@@ -106,7 +106,7 @@ def treserve(Context ctx not None, Args args not None):
 
 
 cdef class ReservedIds(Encodable):
-    """The reply of a TRESERVE with COUNT: IDs in a row."""
+    """The reply of a TRESERVE with COUNT: consecutive IDs."""
 
     cdef EntryId first
     cdef uint64_t count
@@ -129,8 +129,8 @@ cdef ReservedIds reserved_ids(EntryId first, uint64_t count):
 
 
 cdef int check_reserve(Context ctx, bytes key, Stream stream, uint64_t count) except -1:
-    """Refuse more reservations of a stream that is sealed or has too many, and IDs that are used
-    up."""
+    """Refuse reservations if the stream is sealed or has too many, or if not enough IDs are
+    left."""
     cdef Held held = live_held(ctx, key, stream)
     cdef EntryId last
     if stream.restrictions & SEALED:
@@ -146,7 +146,7 @@ cdef int check_reserve(Context ctx, bytes key, Stream stream, uint64_t count) ex
 
 cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uint64_t count,
                          int64_t lease_ms) except *:
-    """Reserve `count` IDs of a stream that takes them; returns the first."""
+    """Reserve `count` IDs of a stream, after `check_reserve`; returns the first."""
     cdef Held held = held_of(ctx.keyspace, stream)
     cdef EntryId first
     cdef Output out = ctx.effects.out
@@ -168,7 +168,7 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uin
     if held.next_deadline_ms < held.scheduled_ms:
         ctx.db.note_lease_moment(key, held, held.next_deadline_ms)
     if ctx.db.waiting:
-        ctx.db.mark_ready(key)  # it is the position of other writers
+        ctx.db.mark_ready(key)  # the positions of other writers may have advanced
     ctx.count_change(None, None, count)
     return first
 
@@ -252,7 +252,7 @@ def tcomplete(Context ctx not None, Args args not None):
 
 
 cdef object refused(Stream stream, Held held, Slot reservation, EntryId entry_id):
-    """Why an ID cannot be completed by a writer."""
+    """The reason why a writer cannot complete an ID."""
     cdef EntryId last = handed_out(stream)
     cdef View view
     cdef Entry entry
@@ -261,7 +261,7 @@ cdef object refused(Stream stream, Held held, Slot reservation, EntryId entry_id
     if id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
         return no_reservation(entry_id.ms, entry_id.seq, None)
     if held is not None and held.has_entry(&entry_id) or (
-            stream.find(entry_id.ms, entry_id.seq, &view, &entry) and not entry.deleted):
+            stream.find(entry_id, &view, &entry) and not entry.deleted):
         return fact_done(entry_id.ms, entry_id.seq)
     return fact_lost(entry_id.ms, entry_id.seq)
 

@@ -27,7 +27,7 @@ BUSY = "BUSYKEY Target key name already exists."
 
 
 def _take_names(args: Args) -> list[bytes]:
-    """The words from the cursor on, at least one, each once."""
+    """Take all remaining words as names, at least one, without repetitions."""
     names = args.rest()
     if not names or len(set(names)) != len(names):
         raise CommandError(SYNTAX)
@@ -73,7 +73,7 @@ def tseal(ctx: Context, args: Args) -> Id:
 
 
 def _check_children(ctx: Context, key: bytes, children: list[bytes]) -> None:
-    """A child that exists must be a stream that never had an entry."""
+    """Check that each child that exists is a stream that never had an entry."""
     for child in children:
         value = ctx.db.get(child)
         if value is None and child != key:
@@ -83,7 +83,7 @@ def _check_children(ctx: Context, key: bytes, children: list[bytes]) -> None:
 
 
 def _effects_bytes(key: bytes, children: list[bytes]) -> int:
-    """What SEAL and, for each child, STREAM, SETID and PARENTS take of the journal, at most."""
+    """The maximum size of the effects: SEAL, and STREAM, SETID and PARENTS for each child."""
     of_child = sum(len(key) + 4 * len(child) + 3 * EFFECT_BYTES for child in children)
     return len(key) + EFFECT_BYTES + of_child
 
@@ -99,14 +99,14 @@ def _seal(ctx: Context, key: bytes, stream: Stream, children: list[bytes]) -> No
 
 
 def _adopt(ctx: Context, parent: bytes, child: bytes, final: EntryId) -> None:
-    """Make a stream, or one that was never used, a child of this one."""
+    """Create a child of a stream, or make an unused stream its child."""
     stream = ctx.open_stream(child)
     _raise_last_id(ctx, child, stream, final)
     _add_parents(ctx, child, stream, [parent])
 
 
 def _raise_last_id(ctx: Context, key: bytes, stream: Stream, last: EntryId) -> None:
-    """A stream without entries gets a last ID, unless its own is higher."""
+    """Raise the last ID of a stream without entries."""
     if stream.last_id >= last:
         return
     stream.raise_last_id(*last)
@@ -156,13 +156,13 @@ def tcreate(ctx: Context, args: Args) -> Simple:
 
 @effect(b"SEAL", wakes_readers=True)
 def apply_seal(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """SEAL key [child ...]: no more entries; where the stream continues."""
+    """SEAL key [child ...]: the stream accepts no more entries and continues in these children."""
     seal(stream_of(keyspace, db, words[0]), words[1:])
     keyspace.has_ordering = True
 
 
 @effect(b"PARENTS")
 def apply_parents(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """PARENTS key parent [parent ...]: what the stream continues, in addition to what it does."""
+    """PARENTS key parent [parent ...]: more parents of the stream."""
     add_parents(stream_of(keyspace, db, words[0]), words[1:])
     keyspace.has_ordering = True

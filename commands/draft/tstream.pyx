@@ -1,11 +1,11 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The five commands of the 2017 draft: TAPPEND, TAPPEV, TREAD, TRANGE, TACK. And TSEEK, which finds
-the n-th entry after an ID from the counts in the skiplist: a reader cuts a stream into parts
-without reading it.
+"""The five commands of the 2017 draft: TAPPEND, TAPPEV, TREAD, TRANGE, TACK. Also TSEEK, which
+finds the n-th entry after an ID with the counts in the skiplist, so that a reader can divide a
+stream into parts without reading it.
 
-Their letter is the draft's; where it is silent they do what Redis does for the nearest command,
-error texts included. What they share with the X* commands (appending, evicting, ranges, delivery)
-has one implementation: a stream made by TAPPEND is a Redis stream.
+They follow the text of the draft. Where the draft says nothing, they behave like the nearest
+command of Redis, including its error texts. They share the implementation of appending, evicting,
+ranges and delivery with the X commands: a stream created by TAPPEND is a Redis stream.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
@@ -22,7 +22,7 @@ from millstream.commands.engine.ranges cimport (
 )
 from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
 from millstream.commands.engine.lifecycle cimport (
-    is_refused, live_group, new_group, put_off, read_effects_most, used,
+    is_refused, live_group, new_group, note_used, read_effects_most, retry_readers_later,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, step_up
@@ -55,7 +55,7 @@ def tappend(Context ctx not None, Args args not None):
 
 
 cdef boundary_by_age(Context ctx, Stream stream, uint64_t age_ms):
-    """The first id to keep so that every kept entry is younger than age_ms."""
+    """The first ID to keep so that every kept entry is younger than age_ms."""
     cdef uint64_t now_ms = max(ctx.now_ms, stream.last_ms)
     if age_ms == 0:
         return "all"
@@ -196,10 +196,11 @@ def tread(Context ctx not None, Args args not None):
 
 cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t limit,
                 bint with_info, deadline_ms):
-    """Entries after an ID. deadline_ms: until when to wait for one, 0 for ever, None not to wait."""
+    """Entries after an ID. deadline_ms: the end of the wait for an entry; 0: wait forever; None: do
+    not wait."""
     cdef PlainRead read
     cdef EntryRange reply
-    if deadline_ms is not None and (stream is None or not stream.has_newer(after.ms, after.seq)):
+    if deadline_ms is not None and (stream is None or not stream.has_newer(after)):
         read = PlainRead.__new__(PlainRead)
         read.key = key.ptr[:key.size]
         read.db_index = ctx.db.index
@@ -217,7 +218,7 @@ cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t 
     return reply
 
 
-# Among the shared replies: (read, resp, reply) of the one that was made last.
+# The key of the last reply (read, resp, reply) among the shared replies.
 NEWEST = "newest"
 
 
@@ -232,13 +233,13 @@ cdef class PlainRead(BlockedRead):
             return shared
         db = <Database>ctx.keyspace.databases[self.db_index]
         stream = db.stream(self.key)
-        if stream is None or not stream.has_newer(self.after.ms, self.after.seq):
+        if stream is None or not stream.has_newer(self.after):
             return None
         return self.reply(ctx, stream)
 
     cdef find_shared(self, Context ctx):
-        """The reply, if a reader that asks for the same has been served: many readers of one append
-        get the same bytes, found and encoded once. Mostly it was the one served just before."""
+        """The reply to an equal read that was already served: many readers of one append get the
+        same bytes, which are found and encoded once. Usually it is the reply that was made last."""
         if not ctx.shared:
             return None
         read, resp, reply = (<dict>ctx.shared)[NEWEST]
@@ -280,7 +281,7 @@ cdef class PlainRead(BlockedRead):
 
 
 cdef info_reply(Context ctx, int db_index, bytes key):
-    """[[first, last]] alone, of whatever is at the key now."""
+    """[[first, last]] of the stream that is at the key now."""
     cdef Output out = Output()
     value = (<Database>ctx.keyspace.databases[db_index]).get(key)
     out.put_raw(b"*1\r\n", 4)
@@ -308,21 +309,21 @@ cdef read_group(Context ctx, GroupRead read, bint block, deadline_ms):
         read.waiting = True
         read.incarnation = stream.incarnation
         read.hold(group)
-        used(ctx, key, group)
+        note_used(ctx, key, group)
         return Wait(read, deadline_ms)
-    used(ctx, key, group)
+    note_used(ctx, key, group)
     if reply is None:
         return info_reply(ctx, ctx.db.index, key) if read.with_info else []
     return reply
 
 
 cdef class GroupRead(BlockedRead):
-    """A TREAD with GROUP. While it waits it holds its group: a group cannot end under it."""
+    """A TREAD with GROUP. A group cannot end while a client waits on it."""
 
     cdef Group ready_group(self, Context ctx, Stream stream):
-        """The group, created again if it is missing: at the id given when the reader came; once the
-        reader waits, at 0 if the key came back, so that its first entry is not lost, and at the end
-        if only the group was destroyed."""
+        """The group, created if it is missing: at the ID of the request on the first attempt.
+        Later, if the key was created again, it begins at 0, so that the first entry is not missed;
+        if only the group was destroyed, it begins at the end."""
         cdef Group group = live_group(ctx, self.key, stream, self.group)
         cdef EntryId offset = self.after
         if group is not None:
@@ -334,13 +335,13 @@ cdef class GroupRead(BlockedRead):
             offset.ms = stream.last_ms
             offset.seq = stream.last_seq
         if self.waiting and ctx.remade is not None:
-            # For the XREADGROUPs after us in the queue, whose group is gone all the same.
+            # For the XREADGROUPs later in the queue, whose group no longer exists.
             ctx.remade.add((self.db_index, self.key, self.group))
         return new_group(ctx, self.key, stream, self.group, (offset.ms, offset.seq),
                          0 if offset.ms == 0 and offset.seq == 0 else -1, self.ttl_ms)
 
     cdef serve(self, Context ctx, Stream stream, Group group, bint first):
-        """Redeliveries that are due and new entries, or None when there is neither."""
+        """The due redeliveries and new entries; None when there are none."""
         cdef Output out
         cdef ArrayHead head
         cdef uint64_t lead = 0
@@ -350,16 +351,16 @@ cdef class GroupRead(BlockedRead):
         if self.limit == 0:
             return None
         due = group.is_due(ctx.steady_ms, first)
-        newer = stream.has_newer(group.offset_ms, group.offset_seq)
+        newer = stream.has_newer(EntryId(group.offset_ms, group.offset_seq))
         if not due and not newer:
             return None
-        # What is delivered again is listed, and again where it is gone or expires with that.
+        # The effects list each redelivered entry, and again those that no longer exist or expire.
         most = read_effects_most(
             self.key, group, b"", 2 * min(self.limit, group.pendings.count) if due else 0)
         if first:
             ctx.effects.require(most)
         elif not ctx.effects.has_room(most):
-            put_off(ctx, self.keys, self.group)
+            retry_readers_later(ctx, self.keys, self.group)
             return None
         out = Output()
         out.begin_array(&head, 2 + min(self.limit, stream.length + group.pendings.count))
@@ -370,7 +371,8 @@ cdef class GroupRead(BlockedRead):
 
     cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
                  const ArrayHead* head, uint64_t lead):
-        """The gap's nil, which comes only with new entries, then redeliveries, then new entries."""
+        """Deliver the nil of a gap, which comes only with new entries, then redeliveries, then new
+        entries."""
         cdef Output again = Output()
         cdef Terms terms
         cdef ReplyBudget budget
@@ -379,7 +381,7 @@ cdef class GroupRead(BlockedRead):
         self.set_terms(&terms, first)
         made = redeliver_due(ctx, self.key, stream, group, &terms, self.limit, again)
         left = self.limit - made
-        if left and stream.has_newer(group.offset_ms, group.offset_seq) and group_has_gap(
+        if left and stream.has_newer(EntryId(group.offset_ms, group.offset_seq)) and group_has_gap(
                 stream, group):
             put_nil(out, ctx.session.resp)
             lead += 1
@@ -395,7 +397,8 @@ cdef class GroupRead(BlockedRead):
         return make_raw(out.take_bytes())
 
     cdef int set_terms(self, Terms* terms, bint first) noexcept:
-        """Entries have no owner; they are kept if they are to be delivered again."""
+        """Set the terms: entries have no owner, and become pending if they may be delivered
+        again."""
         no_retry(terms, self.retry is not None, UNOWNED)
         terms.dotted = True
         terms.with_zero = first
@@ -421,7 +424,7 @@ cdef class GroupRead(BlockedRead):
         self.hold(group)
         reply = self.serve(ctx, stream, group, False)
         if reply is not None:
-            used(ctx, self.key, group)
+            note_used(ctx, self.key, group)
         else:
             ctx.keyspace.schedule_after(self.db_index, self.key, group, ctx.steady_ms)
         return reply
@@ -432,7 +435,7 @@ cdef class GroupRead(BlockedRead):
         self.incarnation = stream.incarnation
 
     cdef hold(self, Group group):
-        """Be counted as waiting on this group, and no more on another."""
+        """Count the client as waiting on this group, and no longer on another."""
         if self.held is not None:
             self.held.blocked_clients -= 1
             self.held.retry_waiters -= 1
@@ -450,7 +453,7 @@ cdef class GroupRead(BlockedRead):
         cdef Group group = self.held
         self.hold(None)
         if group is not None:
-            # The time to live runs from the end of the wait.
+            # The time to live starts at the end of the wait.
             group.last_used_ms = ctx.steady_ms
             ctx.keyspace.schedule(self.db_index, self.key, group)
 
@@ -463,7 +466,7 @@ cdef LongDelivery make_long(bytes lead, EntryRange entries):
 
 
 cdef class LongDelivery(Encodable):
-    """The array's head with what comes before the new entries; those go out in slices."""
+    """The array's head and the elements before the new entries, which are sent in slices."""
 
     cdef int encode(self, Output out, int resp) except -1:
         return out.put(self.lead)
@@ -497,7 +500,7 @@ def tseek(Context ctx not None, Args args not None):
     stream = ctx.read_stream_at(&args.items[1])
     if stream is None or not step_up(&start):
         return [0, None]
-    before = stream.rank_of(start.ms, start.seq)
+    before = stream.rank_of(start)
     count = min(<uint64_t>wanted, stream.length - before)
     if count == 0:
         return [0, None]

@@ -9,7 +9,7 @@ from millstream.storage.streams.retention cimport TrimPoint
 from millstream.storage.streams.stream cimport Stream
 
 cdef enum:
-    # Blocks that a policy evicts in one go; what is left goes on in the turns that follow.
+    # The maximum of blocks that a policy evicts in one step; the rest follows in later turns.
     BLOCKS_AT_ONCE = 1000
 
 
@@ -36,13 +36,13 @@ cdef int check_above_promise(Context ctx, Stream stream, EntryId entry_id, str n
 
 
 cdef inline int put_entry(Context ctx, Stream stream, const NewEntry* entry) except -1:
-    """Put an entry into a stream, and do nothing else."""
+    """Append an entry to a stream, or hold it, without recording it."""
     return add_entry(stream, entry.id, entry.items, entry.count, ctx.keyspace.node_entries,
                      ctx.keyspace.node_bytes)
 
 
 cdef inline int new_id(Context ctx, Stream stream, EntryId* out) except -1:
-    """The ID of an entry that is appended now."""
+    """Generate the ID of an entry that is appended now."""
     if stream.restrictions:
         return restricted_id(ctx, stream, out)
     return stream.next_id(ctx.now_ms, out)

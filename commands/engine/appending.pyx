@@ -1,7 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Appending to a stream and evicting from it, as a command does both: what TAPPEND, TAPPEV, XADD and
-XTRIM share. The stream is changed, the effect is recorded, and readers that wait on the key are marked. A
-stream with a policy is trimmed after each append, so every append enforces it.
+"""Appending to a stream and evicting from it, for TAPPEND, TAPPEV, XADD, XTRIM and others: these
+functions change the stream, record the effect, and mark the key ready for waiting readers. A stream
+with a policy is trimmed after each append.
 """
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
@@ -23,7 +23,7 @@ from millstream.storage.streams.idempotence import Window
 
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
-    """The stream an entry of these words goes to, made when there is none."""
+    """The stream for an entry with these words, created if necessary."""
     cdef Stream stream = ctx.write_stream_at(key)
     if stream is None:
         payload_of(items, count)
@@ -34,7 +34,7 @@ cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t c
 
 
 cdef int check_append(Context ctx, Stream stream) except -1:
-    """Refuse an append to a stream that is sealed, or that holds too much back already."""
+    """Refuse an append to a stream that is sealed or holds too much."""
     if stream.restrictions & SEALED:
         raise CommandError(sealed_error(stream))
     if stream.restrictions & RESERVING and ctx.keyspace.held_max_bytes and (
@@ -44,8 +44,7 @@ cdef int check_append(Context ctx, Stream stream) except -1:
 
 
 cdef int restricted_id(Context ctx, Stream stream, EntryId* out) except -1:
-    """`new_id` where more than the clock and the last entry matter: reservations, and what readers
-    were promised."""
+    """`new_id` for a stream with reservations or promises."""
     cdef uint64_t now_ms = ctx.now_ms
     out[0] = handed_out(stream)
     if stream.restrictions & FOLLOWED:
@@ -66,7 +65,8 @@ def check_promise(Context ctx not None, Stream stream not None, uint64_t ms, uin
 
 cdef int check_above_promise(Context ctx, Stream stream, EntryId entry_id, str name,
                              bint dotted) except -1:
-    """Refuse an ID up to which readers of the stream were promised that nothing comes."""
+    """Refuse an ID within the promise to readers of the stream that no entry up to an ID will be
+    added."""
     if stream.restrictions & FOLLOWED and entry_id.ms <= ctx.keyspace.promised_ms:
         promised = bytes(make_id(ctx.keyspace.promised_ms, NEVER, dotted)).decode()
         raise CommandError(f"ERR The ID specified in {name} is not above {promised}: readers were "
@@ -76,8 +76,8 @@ cdef int check_above_promise(Context ctx, Stream stream, EntryId entry_id, str n
 
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted):
-    """Append one entry, record it, mark its key ready; returns its id."""
-    cdef bytes name = ctx.db.key_of(key)  # before anything is changed: it may need memory
+    """Append one entry, record it, mark its key ready; returns its ID."""
+    cdef bytes name = ctx.db.key_of(key)  # before any change, because it may need memory
     add_entry(stream, entry_id, items, count, ctx.keyspace.node_entries, ctx.keyspace.node_bytes)
     if ctx.effects.enabled:
         ctx.effects.append(ctx.db.index, name, entry_id.ms, entry_id.seq, items, count)
@@ -86,8 +86,8 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
 
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
                         bytes producer, uint64_t seq):
-    """As append_entry, for the entry that a producer numbers `seq`. If that fails there is neither
-    the entry nor the number."""
+    """Like append_entry, for the entry with a producer's number `seq`. After a failure neither the
+    entry nor the number is stored."""
     cdef bytes name = ctx.db.key_of(key)
     before = stream.producers.put(producer, seq)
     try:
@@ -103,8 +103,8 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, const NewEntry* 
 
 cdef Id append_message(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
                        bytes producer, bytes iid):
-    """As append_entry, for the entry that a producer's message `iid` becomes (XADD IDMP). If that
-    fails the message is not known either."""
+    """Like append_entry, for the entry of a producer's message `iid` (XADD IDMP). After a failure
+    neither the entry nor the message is stored."""
     cdef bytes name = ctx.db.key_of(key)
     cdef uint64_t at_ms = min(entry.id.ms, ctx.now_ms)
     cdef tuple effect = (b"IDMP", name, producer, iid,
@@ -129,14 +129,14 @@ cdef Id append_message(Context ctx, Slice* key, Stream stream, const NewEntry* e
 
 
 cpdef window_of(Stream stream):
-    """What the stream remembers of its producers' messages."""
+    """The stream's idempotence window, created if necessary."""
     if stream.idempotence is None:
         stream.idempotence = Window()
     return stream.idempotence
 
 
 cdef inline Id after_append(Context ctx, Slice* key, Stream stream, EntryId entry_id, bint dotted):
-    """Count and notify, keep the stream's policy; returns the id."""
+    """Count and notify, enforce the stream's policy; returns the ID."""
     count_appended(ctx, key, stream, 1)
     if stream.policy is not None:
         keep_policy_after_append(ctx, ctx.db.key_of(key), stream)
@@ -144,7 +144,7 @@ cdef inline Id after_append(Context ctx, Slice* key, Stream stream, EntryId entr
 
 
 cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) except -1:
-    """Count appends that were recorded, notify if they can be seen, and wake the readers that wait.
+    """Count recorded appends, notify if the entries are visible, and wake waiting readers.
     """
     ctx.db.mark_ready_at(key)
     if stream.restrictions & RESERVING:
@@ -155,9 +155,9 @@ cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) 
 
 cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
                        bint counts) except? 0xffffffffffffffff:
-    """Evict what is below boundary (ms, seq), all for "all", nothing for None; returns how many.
-    counts: evicted entries are changes; after an append, which is a change, Redis does not count
-    them."""
+    """Evict the entries below boundary (ms, seq), all for "all", none for None; returns their
+    number. counts: whether evicted entries count as changes; Redis does not count them after an
+    append, which is a change."""
     cdef uint64_t evicted
     if boundary is None:
         return 0
@@ -175,7 +175,7 @@ cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
 
 
 cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1:
-    """Evict what the stream's policy does not keep any more; that belongs to the append."""
+    """Enforce the stream's policy as a part of an append."""
     cdef TrimPoint cut
     keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, False, &cut)
     return 0
@@ -183,8 +183,8 @@ cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except 
 
 cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
                           TrimPoint* cut) except? 0xffffffffffffffff:
-    """Evict what the stream's policy does not keep, of at most blocks_max blocks, and note when to
-    look again; returns how many entries went. The stream was found for writing. counts: as in
+    """Enforce the stream's policy in at most blocks_max blocks and schedule the next check; returns
+    the number of evicted entries. The stream must come from a look-up for writing. counts: as in
     `evict_to`."""
     cdef RetentionPolicy policy = stream.policy
     cdef uint64_t evicted = 0
@@ -195,22 +195,22 @@ cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks
     if cut.more:
         policy.next_check_ms = ctx.keyspace.note_trim(AT_ONCE, ctx.db.index, key)
     elif policy.max_age_ms and policy.next_check_ms > stream.last_ms + policy.max_age_ms:
-        # Ids rise: a time that is not before the newest entry's holds for the oldest, too.
+        # IDs ascend: a time that is not before the newest entry's holds for the oldest, too.
         ctx.keyspace.schedule_trim(ctx.db.index, key, stream)
     return evicted
 
 
 def trim_by_policy(Context ctx not None, bytes key not None, Stream stream not None) -> int:
-    """Evict what the policy of a stream, which was found for writing, does not keep; returns how
-    many blocks went."""
+    """Enforce the policy of a stream, which must come from a look-up for writing; returns the
+    number of evicted blocks."""
     cdef TrimPoint cut
     keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, True, &cut)
     return cut.blocks
 
 
 def policy_moment(Context ctx not None, bytes key not None) -> int:
-    """A moment noted for the stream at a key has come: evict what its policy does not keep any
-    more, and note the next one. Returns how many blocks were dropped."""
+    """Handle the scheduled check of the stream at a key: enforce its policy and schedule the next
+    check. Returns the number of evicted blocks."""
     cdef Stream stream = ctx.maintained_stream(key)
     if stream is None or stream.policy is None:
         return 0
@@ -219,8 +219,8 @@ def policy_moment(Context ctx not None, bytes key not None) -> int:
 
 
 def drop_oldest_block(Context ctx not None, bytes key not None) -> int:
-    """Evict the first block of a stream that has one, to make room; returns how many entries went.
-    It does not count as a use of the key."""
+    """Evict the first block of a stream that has one, to free memory; returns the number of evicted
+    entries. Does not count as a use of the key."""
     cdef Stream stream = ctx.maintained_stream(key)
     cdef EntryId last
     cdef bint is_open
@@ -230,5 +230,5 @@ def drop_oldest_block(Context ctx not None, bytes key not None) -> int:
     evicted = evict_to(ctx, key, stream, (last.ms, last.seq) if step_up(&last) else "all",
                        True)
     if is_open:
-        stream.tail = None  # emptied, it would keep its memory
+        stream.tail = None  # an empty open block would keep its memory
     return evicted

@@ -21,9 +21,10 @@ cdef class Retry:
     cdef uint64_t expire_ms
 
 
-# What a reply may still take: `entries` in all, up to `limit` of the next stream, and none after the
-# first one once its size is full_size. With age, each is followed by its idle time and its deliveries.
-# `min_idle_ms`: what a reader claims before it gets new entries. `start`: where a history begins.
+# The remaining budget of a reply: `entries` in total, up to `limit` of the next stream, and no more
+# after the reply has full_size bytes, except the first entry. With age, each entry is followed by
+# its idle time and its deliveries. `min_idle_ms`: the reader first claims entries that have been
+# idle for that long. `start`: the beginning of a history.
 cdef struct ReplyBudget:
     EntryId start
     uint64_t entries
@@ -34,8 +35,8 @@ cdef struct ReplyBudget:
     bint with_age
 
 
-# How a reader takes entries: whether they become pending (`keep`), of which consumer, with which
-# retry pair, if any. With zero, those with retry 0 are due. Dotted: how their IDs are shown.
+# The terms of a delivery: whether entries become pending (`keep`), their owner, and their retry
+# pair, if any. With zero, entries with retry 0 are due. dotted: the form of their IDs.
 cdef struct Terms:
     uint64_t retry_ms
     uint64_t expire_ms
@@ -46,7 +47,7 @@ cdef struct Terms:
     bint dotted
 
 
-# A delivery of new entries while it runs: how they become pending, the first one, how many.
+# The state of a delivery of new entries: how they become pending, the first one, their number.
 cdef struct Delivery:
     EntryId first
     uint64_t given

@@ -1,8 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Giving a group's entries out and taking them back: what the commands of both dialects share.
+"""Delivering, claiming and acknowledging the entries of a group, for the commands of both dialects.
 
-The reply is made first, for it is what may not fit into memory; then what it shows is given and
-recorded. One delivery is one effect, however many entries it gives.
+The reply is encoded first, because it may not fit into memory; then its entries are delivered and
+recorded. One delivery is one effect, whatever its number of entries.
 """
 
 from libc.stdint cimport INT64_MAX, UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
@@ -12,7 +12,7 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.group_replies cimport entries_up_to, idle_of, put_idle
-from millstream.commands.engine.lifecycle cimport change_pending, id_words, live_group, used
+from millstream.commands.engine.lifecycle cimport change_pending, id_words, live_group, note_used
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
@@ -29,18 +29,18 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
-    # At least this number of entries are examined together, to find those that can be claimed.
+    # The least number of entries that are examined together to find claimable ones.
     CLAIM_BATCH = 128
-    # The first look for a claim of very many finds this number; the next ones twice as many.
+    # The size of the first batch of a large claim; each further batch is twice as large.
     CLAIM_MAX = 4096
-    # A claim that has looked at this number of records whose entry is gone ends: 2 ms.
+    # A claim ends after this number of records without an entry, which take 2 ms.
     GONE_MAX = 5000
-    # Ids of a long delivery that are found before they are delivered.
+    # The number of IDs of a long delivery that are collected before they are delivered.
     RUN_MAX = 128
 
 
 cdef class Retry:
-    """RETRY retry-ms expire-ms as a reader gave it."""
+    """RETRY retry-ms expire-ms of a request."""
 
     def __init__(self, uint64_t retry_ms, uint64_t expire_ms):
         self.retry_ms = retry_ms
@@ -50,15 +50,15 @@ cdef class Retry:
 # ---------------------------------------------------------------- delivery
 
 cdef bint group_has_gap(Stream stream, Group group) noexcept:
-    """Whether entries after the group's offset were evicted unread; for a group that began at 0
-    those evicted before its creation do not count."""
+    """Whether entries after the group's offset were evicted unread. For a group that began at 0,
+    evictions before its creation do not count."""
     return id_less(group.offset_ms, group.offset_seq, stream.max_evicted_ms,
                    stream.max_evicted_seq) and id_less(
         group.gap_floor_ms, group.gap_floor_seq, stream.max_evicted_ms, stream.max_evicted_seq)
 
 
 cdef class Ids:
-    """Ids of entries that a reply shows, before they count as given."""
+    """The IDs of the entries in a reply, before they count as delivered."""
 
     def __dealloc__(self):
         free(self.items)
@@ -79,7 +79,7 @@ cdef class Ids:
         return 0
 
     cdef int put(self, Output out) except -1:
-        """The ids as words of an effect."""
+        """Write the IDs as words of an effect."""
         cdef size_t i
         for i in range(self.count):
             out.put_id(self.items[i].ms, self.items[i].seq, False)
@@ -87,7 +87,7 @@ cdef class Ids:
 
 
 cdef int begin_budget(ReplyBudget* budget, uint64_t limit) noexcept:
-    """A reply takes up to `limit` entries of any size."""
+    """Set a budget of `limit` entries of any size."""
     budget.limit = budget.entries = limit
     budget.full_size = PY_SSIZE_T_MAX
     budget.made = 0
@@ -97,7 +97,8 @@ cdef int begin_budget(ReplyBudget* budget, uint64_t limit) noexcept:
 
 
 cdef int no_retry(Terms* terms, bint keep, uint32_t owner) noexcept:
-    """Entries become pending (`keep`) of a consumer and are not delivered again automatically."""
+    """Set terms without retries: entries become pending (`keep`) of an owner and are not delivered
+    again automatically."""
     terms.keep = keep
     terms.owner = owner
     terms.dotted = False
@@ -107,8 +108,8 @@ cdef int no_retry(Terms* terms, bint keep, uint32_t owner) noexcept:
 
 cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
                           Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
-    """Deliver entries after the group's offset into `out`, as many as the budget allows; returns how
-    many. The whole delivery is one effect.
+    """Deliver entries after the group's offset and encode them into `out`, as many as the budget
+    allows; returns their number. The whole delivery is one effect.
     """
     cdef Walk walk
     cdef IdText id_text
@@ -118,13 +119,13 @@ cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, co
     cdef Ids shown = Ids.__new__(Ids)
     cdef uint64_t limit = min(budget.limit, budget.entries)
     if limit == 0 or is_full(out, budget) or not stream.has_newer(
-            group.offset_ms, group.offset_seq):
+            EntryId(group.offset_ms, group.offset_seq)):
         return 0
     begin_delivery(&delivery, ctx, stream, group, terms)
     id_text.size = 0
     id_text.dotted = terms.dotted
-    stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
-    # The reply first: it is what may not fit into memory, and then nothing has been given.
+    stream.walk_start(&walk, delivery.first)
+    # The reply first: if it does not fit into memory, nothing has been delivered.
     while found < limit and stream.walk_next(&walk):
         start_size = out.size
         encode_entry(out, &walk.view, &walk.cursor.entry, &id_text)
@@ -144,20 +145,20 @@ cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, co
 
 
 cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept:
-    """Whether there are enough new entries to deliver that the reply is better made in slices."""
+    """Whether the new entries are too many for a reply in one piece: it is made in slices."""
     cdef EntryId start
     if min(limit, stream.length) <= LONG_DELIVERY:
         return False
     start.ms = group.offset_ms
     start.seq = group.offset_seq
     step_up(&start)
-    return stream.count_between(start.ms, start.seq, MAX, MAX) > LONG_DELIVERY
+    return stream.count_between(start, EntryId(MAX, MAX)) > LONG_DELIVERY
 
 
 cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
                       EntryRange entries) except -1:
-    """As `deliver_new` for many entries, of which there are some: they are delivered now, one after
-    the other without a look at what is in them, and `entries` becomes the range of just these."""
+    """Like `deliver_new` for many entries; there is at least one. They are delivered now, without
+    reading their contents, and `entries` becomes their range."""
     cdef Delivery delivery
     begin_delivery(&delivery, ctx, stream, group, terms)
     try:
@@ -179,7 +180,7 @@ cdef int deliver_pending(Delivery* delivery, Stream stream, Group group, uint64_
     cdef Walk walk
     cdef EntryId[RUN_MAX] run
     cdef size_t size = 0
-    stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
+    stream.walk_start(&walk, delivery.first)
     while delivery.given + size < limit and stream.walk_next(&walk):
         run[size].ms = walk.cursor.entry.ms
         run[size].seq = walk.cursor.entry.seq
@@ -191,10 +192,10 @@ cdef int deliver_pending(Delivery* delivery, Stream stream, Group group, uint64_
 
 
 cdef int skip_ahead(Delivery* delivery, Stream stream, Group group, uint64_t limit) noexcept:
-    """Deliver up to `limit` entries, of which there are some, that do not become pending: without a
-    look at those between the first and the last."""
+    """Deliver up to `limit` entries that do not become pending; there is at least one. Only the
+    first and the last one are looked up."""
     cdef EntryId last
-    cdef uint64_t rank = stream.rank_of(delivery.first.ms, delivery.first.seq)
+    cdef uint64_t rank = stream.rank_of(delivery.first)
     delivery.given = min(limit, stream.length - rank)
     stream.nth(rank, &delivery.first)
     stream.nth(rank + delivery.given - 1, &last)
@@ -205,7 +206,7 @@ cdef int skip_ahead(Delivery* delivery, Stream stream, Group group, uint64_t lim
 
 cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group group,
                         const Terms* terms) except -1:
-    """What a delivery of new entries needs; `first` is where to look for them from."""
+    """Begin a delivery of new entries; `first` becomes the least ID of new entries."""
     delivery.keep = terms.keep
     delivery.now_ms = ctx.steady_ms
     delivery.owner = terms.owner
@@ -221,7 +222,7 @@ cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group gr
 
 
 cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t size) except -1:
-    """Deliver entries whose ids rise. Should it fail, those before are delivered."""
+    """Deliver entries with ascending IDs. After a failure, the entries before it are delivered."""
     cdef size_t done = size
     cdef size_t i
     if delivery.keep and group.order is not None:
@@ -241,8 +242,8 @@ cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t
 
 
 cdef bint is_broken(Stream stream, Group group) noexcept:
-    """Whether the count of entries read cannot just go on: entries after the group's offset were
-    deleted, or evicted unread."""
+    """Whether the count of entries read cannot simply be increased: entries after the group's
+    offset were deleted, or evicted unread."""
     cdef EntryId oldest
     if not stream.first_entry(&oldest):
         return False
@@ -255,8 +256,9 @@ cdef bint is_broken(Stream stream, Group group) noexcept:
 
 cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
                     bint broken) except -1:
-    """`given` entries from `first` up to the group's offset were read. What Redis counts entry by
-    entry: on from a known count, else from what the first entry's place tells, else the last's."""
+    """Update the count of entries read after `given` entries from `first` up to the group's offset.
+    Redis counts entry by entry: from a known count, otherwise from the rank of the first entry,
+    otherwise of the last."""
     cdef int64_t read = group.entries_read
     if read == -1 or broken:
         read = entries_up_to(stream, first.ms, first.seq)
@@ -270,7 +272,7 @@ cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
 
 cdef int end_delivery(Delivery* delivery, Context ctx, bytes key, Stream stream, Group group,
                       const Terms* terms) except -1:
-    """Count and record what was given; should a delivery have failed, those before it."""
+    """Count and record the delivered entries; after a failure, those before it."""
     if delivery.given:
         count_read(stream, group, delivery.first, delivery.given, delivery.broken)
         ctx.count_change(key, None, 1)
@@ -301,13 +303,12 @@ cdef int record_delivery(Context ctx, bytes key, Group group, EntryId first,
 
 
 cdef bint is_full(Output out, const ReplyBudget* budget) noexcept:
-    """Whether a reply takes no more entries; the first one always fits."""
+    """Whether a reply accepts no more entries; the first one always fits."""
     return budget.entries == 0 or (budget.made > 0 and out.size >= budget.full_size)
 
 
 cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries) except -1:
-    """After the entry encoded at `at`, how long it has been idle and how often it was delivered
-    before."""
+    """Add the idle time and the number of earlier deliveries after the entry encoded at `at`."""
     out.buf[at + 1] = c'4'  # it began with `*2`
     put_idle(out, idle_ms)
     return out.put_head(c':', deliveries)
@@ -315,8 +316,8 @@ cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries)
 
 cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                          Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
-    """Claim entries for a consumer that have been idle for at least `min_idle_ms`, longest idle
-    first, whoever owns them; returns how many. All of it is one effect."""
+    """Claim entries that have been idle for at least `min_idle_ms`, longest idle first, from any
+    owner; returns their number. The claim is one effect."""
     cdef Pending* record
     cdef PendingAt at
     cdef View view
@@ -332,17 +333,17 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
     id_text.dotted = False
     cdef uint64_t limit = min(budget.limit, budget.entries)
     if budget.full_size != PY_SSIZE_T_MAX:
-        # Perhaps few of them fit. What is taken stays idle until the end, so each batch begins with
-        # those before it, and is twice as long.
+        # Perhaps few of them fit. Claimed entries stay idle until the end, so each batch begins
+        # with the earlier ones and is twice as long.
         batch = CLAIM_BATCH
-    # The reply first, then the effect, then the change: what runs out of memory has done nothing.
+    # The reply first, then the effect, then the change: running out of memory changes nothing.
     while shown.count < limit and not is_full(out, budget):
         taken = idle_entries(ctx, stream, group, budget.min_idle_ms, min(limit, batch))
         for ms, seq in taken[shown.count:]:
             if is_full(out, budget):
                 break
-            record = find_pending(group.pendings, ms, seq, &at)
-            stream.find(ms, seq, &view, &entry)
+            record = find_pending(group.pendings, EntryId(ms, seq), &at)
+            stream.find(EntryId(ms, seq), &view, &entry)
             start_size = out.size
             encode_entry(out, &view, &entry, &id_text)
             put_age(out, start_size, idle_of(record, ctx.steady_ms), group.deliveries(record))
@@ -356,7 +357,7 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
         ctx.count_change(key, None, 1)
         record_claim(ctx, key, group, consumer, ctx.steady_ms, b"+", shown)
         for i in range(shown.count):
-            record = find_pending(group.pendings, shown.items[i].ms, shown.items[i].seq, &at)
+            record = find_pending(group.pendings, shown.items[i], &at)
             group.transfer(&at, consumer.index, ctx.steady_ms, one_more(group.deliveries(record)))
             group.note_again(shown.items[i].ms, shown.items[i].seq, ctx.steady_ms, ctx.steady_ms)
         consumer.active_ms = ctx.steady_ms
@@ -365,9 +366,9 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
 
 cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idle_ms,
                        uint64_t limit):
-    """Up to `limit` ids that can be claimed. Records whose entry is gone stay pending, as in Redis;
-    they are marked, and no claim has to look at them again. When that is so for very many, fewer
-    ids than there are: the next claim goes on."""
+    """Up to `limit` IDs that can be claimed. Records whose entry no longer exists stay pending, as
+    in Redis; they are marked, so that later claims skip them. If there are very many of them, fewer
+    IDs are returned, and the next claim continues."""
     cdef View view
     cdef Entry entry
     cdef uint64_t ms, seq
@@ -378,7 +379,7 @@ cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idl
         found = group.idle_ids(ctx.steady_ms, min_idle_ms, wanted)
         there = []
         for ms, seq in found:
-            if stream.find(ms, seq, &view, &entry):
+            if stream.find(EntryId(ms, seq), &view, &entry):
                 there.append((ms, seq))
             else:
                 group.mark_gone(ms, seq)
@@ -387,13 +388,13 @@ cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idl
             break
         wanted *= 2
     if marked:
-        # From now on the group's bounds say when the next claim may find something.
+        # From now on the group's bounds show when the next claim may find something.
         group.is_idle(ctx.steady_ms, min_idle_ms)
     return there[:limit] if <uint64_t>len(there) > limit else there
 
 
 cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
-    """Entries that the stream has no more are no longer pending."""
+    """Remove pending entries that the stream no longer has."""
     cdef uint64_t ms, seq
     if gone:
         gone = list(dict.fromkeys(gone))  # an XCLAIM may name one twice
@@ -405,7 +406,7 @@ cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
 
 cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, uint64_t delivery_ms,
                       bytes deliveries, Ids ids) except -1:
-    """Entries got another owner. deliveries: a count, `+` for one more, `=` for as many as before.
+    """Record a change of owner. deliveries: a count, `+` for one more, `=` for no change.
     """
     cdef Output out = ctx.effects.out
     if not ctx.effects.enabled:
@@ -422,7 +423,7 @@ cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, ui
 
 
 cdef int record_again(Context ctx, bytes key, Group group, Ids ids) except -1:
-    """A consumer read entries of its own again."""
+    """Record that a consumer read entries of its own again."""
     cdef Output out = ctx.effects.out
     if not ctx.effects.enabled:
         return 0
@@ -441,8 +442,8 @@ cdef int64_t one_more(int64_t deliveries) noexcept:
 
 cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
                             uint64_t limit, Output out) except? 0xffffffffffffffff:
-    """Deliver again up to `limit` pending entries that are due, earliest due first; returns how
-    many elements that made. An entry that is gone is a nil and no longer pending."""
+    """Redeliver up to `limit` due pending entries, earliest due first; returns the number of
+    elements. An entry that no longer exists is a nil and is removed from the pending entries."""
     cdef Pending* record
     cdef PendingAt at
     cdef View view
@@ -460,9 +461,9 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     taken = group.take_due(ctx.steady_ms, limit, terms.with_zero)
     again = []
     dropped = []
-    # The reply first, then the effect, then the change: what runs out of memory has done nothing.
+    # The reply first, then the effect, then the change: running out of memory changes nothing.
     for ms, seq in taken:
-        if not stream.find(ms, seq, &view, &entry):
+        if not stream.find(EntryId(ms, seq), &view, &entry):
             put_nil(out, ctx.session.resp)
             dropped.append((ms, seq))
             continue
@@ -475,11 +476,12 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     ctx.count_change(key, None, 1 if taken else 0)
     ctx.keyspace.redelivered_due += len(again)
     for ms, seq in again:
-        record = find_pending(group.pendings, ms, seq, &at)
+        record = find_pending(group.pendings, EntryId(ms, seq), &at)
         group.redeliver(record, &at, ctx.steady_ms, retry_number, change)
         group.note_again(ms, seq, ctx.steady_ms, ctx.steady_ms)
-        # A shorter expire-ms than has already passed: delivered this once more, then dropped.
-        record = find_pending(group.pendings, ms, seq, &at)
+        # More than the new expire-ms has already passed: it is delivered this last time, then
+        # removed.
+        record = find_pending(group.pendings, EntryId(ms, seq), &at)
         if expires_ms(group.pendings, record) <= ctx.steady_ms:
             dropped.append((ms, seq))
     if dropped:
@@ -492,7 +494,7 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
 # ---------------------------------------------------------------- acknowledging
 
 cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
-    """TACK and XACK: how many of the ids were pending."""
+    """TACK and XACK: returns how many of the IDs were pending."""
     cdef Stream stream = ctx.read_for_update_at(&args.items[1])
     cdef bytes key
     cdef bytes name
@@ -520,5 +522,5 @@ cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
                 gone.append(bytes(make_id(found.ms, found.seq, False)))
     if removed:
         ctx.change((b"ACK", key, name, *gone), None, removed)
-    used(ctx, key, group)
+    note_used(ctx, key, group)
     return removed

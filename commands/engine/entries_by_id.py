@@ -1,7 +1,8 @@
-"""Entries of a stream that are named one by one, as a long reply.
+"""Entries of a stream with given IDs, as a long reply.
 
-A consumer's history and what XAUTOCLAIM claims are not ranges, but their IDs rise. A reply keeps
-the IDs and the blocks that hold them, which never change, and is encoded as the client takes it.
+The entries of a consumer's history, or of an XAUTOCLAIM, are not a range, but their IDs ascend. A
+reply keeps the IDs and the blocks with the entries, which never change, and is encoded as the
+client reads it.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ ENTRIES_PER_PART = 64
 
 
 def entries_by_id(stream: Stream, ids: list[EntryId]) -> LongReply:
-    """The entries with these IDs, which rise, as the elements of an array whose head the caller
-    writes; one that is gone as [ID, null]. Later changes of the stream do not change them."""
+    """The entries with these ascending IDs as the elements of an array whose head the caller
+    writes; an entry that no longer exists is [ID, null]. Later changes of the stream do not affect
+    them."""
     blocks = stream.blocks_between(*ids[0], *ids[-1]) if ids else []
     blocks.reverse()
     return LongReply(_parts(blocks, ids, stream.first_kept))
 
 
 def _parts(blocks: list[Block], ids: list[EntryId], first_kept: EntryId) -> Iterator[object]:
-    """`blocks` has the next one last."""
+    """`blocks` is in reverse order: the next block is the last item."""
     at = 0
     while at < len(ids):
         while blocks and blocks[-1].last_id < ids[at]:

@@ -11,12 +11,13 @@ from millstream.storage.streams.shared_groups cimport SharedGroups, SharedMember
 from millstream.storage.streams.stream cimport Stream
 
 
-# Where a search has come to, what it has found, how much it has looked at.
+# The state of a search: its place, the number of records found, and the cost so far.
 cdef struct Search:
     PendingAt at
     uint64_t found
     uint64_t looks
-    # Of the consumer's entries those that were not met yet; the greatest number for everybody's.
+    # The number of the consumer's entries that were not found yet; the largest number for all
+    # consumers.
     uint64_t unmet
     bint over
 
@@ -28,11 +29,12 @@ cdef class PendingRange(Encodable):
     cdef uint64_t limit
     cdef int64_t min_idle_ms
     cdef uint64_t now_ms
-    # No record delivered later has been idle for long enough.
+    # Records delivered later than this have not been idle for long enough.
     cdef uint64_t latest_ms
-    # Whose are wanted; None for everybody's.
+    # The owner of the wanted entries; None for all.
     cdef Consumer owner
-    # By number, and the counts that have no room in a record: the group's, or copies.
+    # The consumers by number, and the counts that do not fit into a record: the group's own, or
+    # copies.
     cdef list consumers
     cdef bint has_idle_bounds
     cdef dict large_counts
@@ -41,13 +43,13 @@ cdef class PendingRange(Encodable):
     cdef bint is_empty(self) noexcept
     cdef bint takes_all(self) noexcept
     cdef int begin(self, Search* search) noexcept
-    cdef int look(self, Search* search, Chunk** chunks, uint32_t count, uint64_t looks,
+    cdef int scan(self, Search* search, Chunk** chunks, uint32_t count, uint64_t looks,
                   Output out, Py_ssize_t full_size) except -1
-    cdef int look_into(self, Search* search, const Chunk* chunk, uint64_t looks, Output out,
+    cdef int scan_chunk(self, Search* search, const Chunk* chunk, uint64_t looks, Output out,
                        Py_ssize_t full_size) except -1
     cdef inline bint is_idle(self, const Pending* record) noexcept
     cdef int put_row(self, Output out, const Pending* record) except -1
-    cdef Sliced put_off(self)
+    cdef Sliced sliced(self)
     cdef uint32_t chunks_from(self, PendingAt at) noexcept
 
 

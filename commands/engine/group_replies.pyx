@@ -1,11 +1,11 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""What replies show of groups: pending entries between two ids (XPENDING), the rows of a listing
-(XINFO, the summary of XPENDING), and how many entries a group has read.
+"""Replies about groups: pending entries between two IDs (XPENDING), the rows of a listing (XINFO,
+the summary of XPENDING), and the number of entries that a group has read.
 
-With a least idle time or a consumer very many may have to be looked at for a few, and how many
-there are stands before them. So what is not found quickly is looked for in turns, only to be
-counted, and then encoded as the client takes it. In the meantime the chunks of that moment are
-shared with the group, as a snapshot does; those in which nothing was found are released.
+With a least idle time or a consumer, very many records may have to be examined for a few results,
+and their number comes first in the reply. Therefore a long search runs in turns: the first pass
+counts, and the second encodes the results as the client reads them. Meanwhile the reply shares the
+chunks of its moment with the group, like a snapshot; chunks without results are released.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
@@ -30,17 +30,18 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
-    # Records looked at before the reply is put off; in a turn to count; in a turn for a slice.
+    # The maximum of records examined at once, before the reply is made in turns; per turn of
+    # counting; per turn for a slice.
     LOOKS_AT_ONCE = 5000
     LOOKS_TO_COUNT = 50000
     LOOKS_TO_SEND = 200000
-    # What it costs to pass by a chunk, in records.
+    # The cost of skipping a chunk, in records.
     SKIPPED_LOOKS = 10
-    # Consumers whose rows are made at once.
+    # The maximum of consumers whose rows are made at once.
     FEW = 500
     # Names in the map of XINFO STREAM.
     STREAM_FIELDS = 16
-    # How many entries a group has read, when that cannot be known.
+    # The number of entries that a group has read, if unknown.
     UNKNOWN = -1
 
 
@@ -51,7 +52,8 @@ cdef int put_idle(Output out, int64_t idle_ms) except -1:
 
 
 cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
-    """Milliseconds since the last delivery as a reply shows them: -1 for what XNACK released."""
+    """Milliseconds since the last delivery as shown in replies: -1 for entries released by
+    XNACK."""
     if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
         return -1
     return now_ms - record.last_delivery_ms if now_ms > record.last_delivery_ms else 0
@@ -59,8 +61,8 @@ cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
 
 def pending_range(Group group not None, start, end, int64_t limit, int64_t min_idle_ms,
                   uint64_t now_ms, Consumer owner=None):
-    """The pending entries with start <= id <= end, (ms, seq) each, at most `limit`; with an owner
-    only that consumer's."""
+    """The pending entries with start <= ID <= end, (ms, seq) each, at most `limit`; with an owner,
+    only those of that consumer."""
     cdef PendingRange made = PendingRange.__new__(PendingRange)
     made.group = group
     made.start.ms, made.start.seq = start
@@ -71,15 +73,16 @@ def pending_range(Group group not None, start, end, int64_t limit, int64_t min_i
     made.latest_ms = MAX if min_idle_ms <= 0 else max(<int64_t>now_ms - min_idle_ms, 0)
     made.consumers = group.members()
     made.large_counts = group.large_counts()
-    # The bounds leave out entries that a claim has found deleted, but they are still pending.
+    # The bounds do not include entries that a claim has found deleted, but these are still pending.
     made.has_idle_bounds = not group.pendings.has_gone
     made.owner = owner
     return made
 
 
 cdef class PendingRange(Encodable):
-    """[[id, consumer, idle ms, deliveries], ...] in id order; an entry without an owner has an empty
-    name, and what XNACK released has been idle for -1. Encode it before anything changes the group."""
+    """[[ID, consumer, idle ms, deliveries], ...] in ID order. An entry without an owner has an
+    empty name, and an entry released by XNACK an idle time of -1. Encode it before the group
+    changes."""
 
     cdef int encode(self, Output out, int resp) except -1:
         cdef Search search
@@ -88,9 +91,10 @@ cdef class PendingRange(Encodable):
             return out.put_head(c'*', 0)
         out.begin_array(&head, min(self.limit, self.group.pendings.count))
         self.begin(&search)
-        first_pending(self.group.pendings, self.start.ms, self.start.seq, &search.at)
-        self.look(&search, self.group.pendings.chunks, self.group.pendings.chunk_count, LOOKS_AT_ONCE, out,
-                  PY_SSIZE_T_MAX)
+        first_pending(self.group.pendings, self.start, &search.at)
+        self.scan(
+            &search, self.group.pendings.chunks, self.group.pendings.chunk_count, LOOKS_AT_ONCE,
+            out, PY_SSIZE_T_MAX)
         self.group.pendings.work_counter += search.looks
         if search.over:
             return out.end_array(&head, search.found)
@@ -99,10 +103,10 @@ cdef class PendingRange(Encodable):
         return 0
 
     cdef Sliced rest(self):
-        return self.put_off() if self.is_long else None
+        return self.sliced() if self.is_long else None
 
     cdef bint is_empty(self) noexcept:
-        """Whether it takes no look to know that there is nothing."""
+        """Whether it is known without a search that there are no results."""
         return self.limit == 0 or (self.has_idle_bounds and self.group.idle_bound() > self.latest_ms) or (
             self.owner is not None and self.owner.pending == 0)
 
@@ -116,10 +120,9 @@ cdef class PendingRange(Encodable):
         search.over = False
         return 0
 
-    cdef int look(self, Search* search, Chunk** chunks, uint32_t count, uint64_t looks,
+    cdef int scan(self, Search* search, Chunk** chunks, uint32_t count, uint64_t looks,
                   Output out, Py_ssize_t full_size) except -1:
-        """Continue a search for about `looks` steps; what is found is encoded until `out` is
-        full."""
+        """Continue a search for about `looks` steps; results are encoded until `out` is full."""
         cdef const Chunk* chunk
         looks += search.looks
         while not search.over and search.looks < looks and out.size < full_size:
@@ -128,17 +131,16 @@ cdef class PendingRange(Encodable):
                 break
             chunk = chunks[search.at.chunk]
             if chunk != NULL:
-                self.look_into(search, chunk, looks, out, full_size)
+                self.scan_chunk(search, chunk, looks, out, full_size)
                 if search.over or search.at.index < chunk.used:
                     break
             search.at.chunk += 1
             search.at.index = 0
         return 0
 
-    cdef int look_into(self, Search* search, const Chunk* chunk, uint64_t looks, Output out,
+    cdef int scan_chunk(self, Search* search, const Chunk* chunk, uint64_t looks, Output out,
                        Py_ssize_t full_size) except -1:
-        """`look` in the chunk where the search stands; without `out` all that is found there is
-        only counted."""
+        """`scan` in the current chunk; without `out`, results are only counted."""
         cdef const Pending* record
         cdef uint32_t i = search.at.index
         if self.has_idle_bounds and chunk.bounds[IDLE] > self.latest_ms:
@@ -180,13 +182,13 @@ cdef class PendingRange(Encodable):
         put_idle(out, idle_of(record, self.now_ms))
         return out.put_head(c':', deliveries_of(record, self.large_counts))
 
-    cdef Sliced put_off(self):
-        """All of it, to go out in slices; the group may change meanwhile."""
+    cdef Sliced sliced(self):
+        """The whole reply, to be sent in slices; the group may change meanwhile."""
         cdef SlicedPending made = SlicedPending.__new__(SlicedPending)
         cdef PendingAt at
         made.asked = self
         self.begin(&made.search)
-        first_pending(self.group.pendings, self.start.ms, self.start.seq, &at)
+        first_pending(self.group.pendings, self.start, &at)
         made.first_index = made.search.at.index = at.index
         made.shared = share_chunks(self.group.pendings, at.chunk, self.chunks_from(at))
         made.counting = True
@@ -198,11 +200,11 @@ cdef class PendingRange(Encodable):
         return made
 
     cdef uint32_t chunks_from(self, PendingAt at) noexcept:
-        """How many chunks, from that of the first record on, may have to be looked into."""
+        """The number of chunks, from that of the first record on, that may have results."""
         cdef PendingAt last
         cdef uint32_t place
         cdef uint64_t found = 0
-        first_pending(self.group.pendings, self.end.ms, self.end.seq, &last)
+        first_pending(self.group.pendings, self.end, &last)
         if self.takes_all() and self.limit < self.group.pendings.count:
             for place in range(at.chunk, last.chunk):
                 found += self.group.pendings.chunks[place].used
@@ -212,7 +214,7 @@ cdef class PendingRange(Encodable):
 
 
 cdef class SlicedPending(Sliced):
-    """A long PendingRange as it was: first it is counted, then it goes out."""
+    """A long PendingRange at one moment: the results are counted, then sent."""
 
     def prepare(self) -> bool:
         cdef uint64_t looks = self.search.looks + LOOKS_TO_COUNT
@@ -221,7 +223,7 @@ cdef class SlicedPending(Sliced):
         return self.counting
 
     cdef int count_chunk(self) except -1:
-        """Count what is found in the next chunk, and release the chunk when that is nothing."""
+        """Count the results in the next chunk, and release the chunk if there are none."""
         cdef uint64_t before = self.search.found
         cdef const Chunk* chunk
         if self.search.at.chunk >= self.shared.count:
@@ -229,7 +231,7 @@ cdef class SlicedPending(Sliced):
         else:
             chunk = self.shared.chunks[self.search.at.chunk]
             if not self.count_whole(chunk):
-                self.asked.look_into(&self.search, chunk, 0, None, 0)
+                self.asked.scan_chunk(&self.search, chunk, 0, None, 0)
             if self.search.found == before:
                 self.shared.release(self.search.at.chunk)
             self.search.at.chunk += 1
@@ -239,7 +241,7 @@ cdef class SlicedPending(Sliced):
         return 0
 
     cdef bint count_whole(self, const Chunk* chunk) noexcept:
-        """Count a chunk of which everything is wanted, without a look at its records."""
+        """Count a chunk of which all records are results, without reading them."""
         cdef uint64_t count = chunk.used - self.search.at.index
         cdef const Pending* last = &chunk.items[chunk.used - 1]
         if not self.asked.takes_all() or self.search.found + count > self.asked.limit or id_less(
@@ -269,7 +271,7 @@ cdef class SlicedPending(Sliced):
         if self.head_due:
             self.head_due = False
             out.put_head(c'*', self.asked.limit)
-        self.asked.look(&self.search, self.shared.chunks, self.shared.count, LOOKS_TO_SEND, out,
+        self.asked.scan(&self.search, self.shared.chunks, self.shared.count, LOOKS_TO_SEND, out,
                         SLICE_BYTES)
         while place < self.search.at.chunk:
             self.shared.release(place)
@@ -277,15 +279,16 @@ cdef class SlicedPending(Sliced):
         return out.take()
 
 
-# ---------------------------------------------------------------- how much a group has read
+# ---------------------------------------------------------------- the number of entries read by a
+# group
 #
-# Redis counts on with each delivery while nothing in between was deleted (`delivery` does that), and
-# otherwise estimates from what is known of the stream's ends. The counts are signed 64-bit numbers
-# and wrap around, as in Redis.
+# Redis increases the count with each delivery while no entry in between was deleted (`delivery`
+# does that), and otherwise estimates it from the stream's ends. The counts are signed 64-bit
+# numbers and wrap around, as in Redis.
 
 def shown_count(count) -> int:
-    """A counter as a reply can hold it: a signed number, which wraps around after
-    9223372036854775807 as in Redis."""
+    """A counter as shown in a reply: a signed number, which wraps around after 9223372036854775807
+    as in Redis."""
     return (count + 2**63) % 2**64 - 2**63
 
 
@@ -296,7 +299,7 @@ cdef inline int compare(EntryId one, EntryId other) noexcept:
 
 
 cdef class StreamEnds:
-    """What is known of a stream's ends at one moment."""
+    """The figures of a stream's ends at one moment."""
 
     def __init__(self, Stream stream not None):
         self.is_empty = not stream.first_entry(&self.first)
@@ -308,8 +311,8 @@ cdef class StreamEnds:
         self.added = stream.entries_added
 
     cdef int64_t distance(self, EntryId at) noexcept:
-        """How many entries were ever added up to this ID, UNKNOWN when it cannot be known
-        (Redis 7.0, streamEstimateDistanceFromFirstEverEntry)."""
+        """The number of entries ever added up to this ID, or UNKNOWN (Redis 7.0,
+        streamEstimateDistanceFromFirstEverEntry)."""
         if self.added == 0:
             return 0
         if compare(self.last, at) < 0:
@@ -332,7 +335,8 @@ cdef class StreamEnds:
         return compare(self.deleted, self.first) >= 0 and compare(self.deleted, start) >= 0
 
     cdef bint find_lag(self, EntryId offset, int64_t entries_read, int64_t* lag) noexcept:
-        """How many entries a group has not read yet (Redis 8's rules); False when unknown."""
+        """The number of entries that a group has not read yet (rules of Redis 8); False when
+        unknown."""
         cdef int64_t read = entries_read
         lag[0] = 0
         if self.is_empty:
@@ -362,10 +366,10 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
     if not ends.find_lag(offset, group.entries_read, &lag):
         lag = UNKNOWN
     if group.pendings.count:
-        record = first_pending(group.pendings, 0, 0, &at)
+        record = first_pending(group.pendings, EntryId(0, 0), &at)
     if record != NULL:
         oldest_ms = record.ms
-    if stream.has_newer(offset.ms, offset.seq) and first_after(stream, offset, &entry) and (
+    if stream.has_newer(offset) and first_after(stream, offset, &entry) and (
             oldest_ms == UNKNOWN or entry.ms < <uint64_t>oldest_ms):
         oldest_ms = entry.ms
     return (group.consumer_count(), group.pendings.count, offset.ms, group.entries_read, lag,
@@ -374,11 +378,11 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
 
 cdef bint first_after(Stream stream, EntryId offset, EntryId* out) noexcept:
     """The first entry above an ID that is not the largest."""
-    return stream.nth(stream.rank_of(offset.ms + (offset.seq == MAX), offset.seq + 1), out)
+    return stream.nth(stream.rank_of(EntryId(offset.ms + (offset.seq == MAX), offset.seq + 1)), out)
 
 
 cpdef int64_t entries_up_to(Stream stream, uint64_t ms, uint64_t seq) except? -1:
-    """How many entries were ever added up to this ID, -1 when it cannot be known."""
+    """The number of entries ever added up to this ID, -1 when unknown."""
     cdef EntryId at
     at.ms = ms
     at.seq = seq
@@ -398,8 +402,8 @@ cdef int put_map_head(Output out, int resp, uint64_t pairs) except -1:
 
 
 cdef class Rows(Encodable):
-    """Rows of a listing: those with these numbers, or without numbers all of them by name, after
-    the head of the array."""
+    """Rows of a listing: with `numbers`, only these rows; otherwise all rows by name, after the
+    head of the array."""
 
     cdef bint is_listed(self, Py_ssize_t number) noexcept:
         """Whether a complete listing has the row."""
@@ -469,8 +473,8 @@ def name_of(Consumer consumer not None) -> bytes:
 
 
 cdef class FewConsumers(Encodable):
-    """`ConsumerRows` of all consumers of a group with few. Encode it before anything changes the
-    group."""
+    """`ConsumerRows` of all consumers of a group with few consumers. Encode it before the group
+    changes."""
 
     def __init__(self, Group group not None, uint64_t now_ms):
         self.group = group
@@ -486,7 +490,7 @@ cdef class FewConsumers(Encodable):
 
 
 cdef class OwnerRows(Rows):
-    """The summary of XPENDING: consumers that own pending entries, [name, how many] each."""
+    """The summary of XPENDING: [name, number] of each consumer that owns pending entries."""
 
     def __init__(self, SharedMembers members not None, list numbers=None):
         self.members = members
@@ -662,14 +666,14 @@ cdef int put_progress(Output out, int resp, StreamEnds ends, const GroupRow* row
 
 
 def has_few_consumers(Group group not None) -> bool:
-    """Whether rows of all consumers of a group are made at once, in less than a tenth of a
+    """Whether the rows of all consumers of a group can be made at once, in less than a tenth of a
     millisecond."""
     return len(group.members()) <= FEW
 
 
 cdef class PendingSummary(Encodable):
     """XPENDING of a group with few consumers: [total, first ID, last ID, [[consumer, number], ...]].
-    The total counts entries without an owner, too. Encode it before anything changes the group."""
+    The total includes entries without an owner. Encode it before the group changes."""
 
     def __init__(self, Group group not None):
         self.group = group

@@ -1,10 +1,11 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Groups, consumers and reservations as every command of both dialects finds, makes and ends them.
+"""Finding, creating and ending groups, consumers and reservations, for the commands of both
+dialects.
 
-This module also makes the automatic changes: pending entries that expire, a group's time to live that
-ends, a lease that is over. Each is made when its moment comes and, because a timer may be late, again
-before any command looks at the group or at the reservations (`live_group`, `live_held`). So no reply
-depends on when the timer ran.
+This module also makes the automatic changes at the expiry of pending entries, the end of a group's
+time to live, and the end of a lease. They are made by a timer and, because a timer may be late,
+before any command uses the group or the reservations (`live_group`, `live_held`). Therefore no
+reply depends on when the timer ran.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
@@ -23,24 +24,25 @@ from millstream.storage.streams.stream cimport Stream
 from millstream.errors import CommandError, shown
 
 cdef enum:
-    # Expired pending entries dropped at once; what is left goes on with the next moment.
+    # The maximum of expired pending entries removed in one step; the rest follows with the next
+    # timer.
     EXPIRED_MAX = 10000
     SEEN_EVERY_MS = 1000
     # CONSUMER, SEEN, ACK, CLAIM or REDELIVER, DELIVER.
     READ_EFFECTS = 5
     LOG_EVERY_MS = 1000
-    # A settlement that releases more takes longer than most requests.
+    # A settlement that releases more entries takes longer than most requests.
     FEW_ENTRIES = 100
 
 NO_CONSUMER_NAME = "ERR The consumer name must not be empty: it stands for deliveries without owner"
 
 
-# ---------------------------------------------------------------- making and ending
+# ---------------------------------------------------------------- creating and ending
 
 cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, tuple offset,
                       int64_t entries_read, uint64_t ttl_ms):
-    """Make a group that reads the entries after `offset`, (ms, seq). Clients that wait on its name
-    join it."""
+    """Create a group that reads the entries after `offset`, (ms, seq). Clients that wait on its
+    name join it."""
     cdef uint64_t ms, seq
     ms, seq = offset
     cdef Group group = stream.make_group(name, ms, seq, ctx.steady_ms)
@@ -55,28 +57,29 @@ cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, tuple o
 
 
 cpdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1:
-    """Remove a group and all it knows; readers that wait on it are notified."""
+    """Remove a group with its pending entries; readers that wait on it are notified."""
     stream.drop_group(name)
     return ctx.change((b"GROUPDROP", key, name), b"xgroup-destroy", 1)
 
 
 cpdef bytes checked_consumer_name(bytes name):
-    """A consumer's name. The empty name stands for the deliveries of TREAD, which have no owner."""
+    """Check a consumer's name. The empty name is refused: it stands for deliveries of TREAD, which
+    have no owner."""
     if not name:
         raise CommandError(NO_CONSUMER_NAME)
     return name
 
 
 cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
-    """Add a consumer to a group that has none of this name."""
+    """Add a consumer with a new name to a group."""
     cdef Consumer made = group.make_consumer(name, ctx.steady_ms)
     ctx.change((b"CONSUMER", key, group.name, name, ctx.steady_ms), b"xgroup-createconsumer", 1)
     return made
 
 
-cpdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name):
-    """The consumer a command speaks for, made when there is none. It has been seen now; if nothing
-    else that the command does tells so (DELIVER and CLAIM do), `note_seen` has to record it."""
+cpdef Consumer requesting_consumer(Context ctx, bytes key, Group group, bytes name):
+    """The consumer of a request, created if necessary; it is seen now. If no other effect of the
+    command records that (DELIVER and CLAIM do), the caller must call `note_seen`."""
     cdef Consumer consumer = group.consumer(name)
     if consumer is None:
         return new_consumer(ctx, key, group, name)
@@ -87,13 +90,14 @@ cpdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name):
 # ---------------------------------------------------------------- automatic changes
 
 cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
-    """A group after all due automatic changes; None when there is none (any more). The stream
-    was taken for writing."""
+    """A group after all due automatic changes; None if it does not exist (any more). The stream
+    must come from a look-up for writing."""
     cdef Group group = stream.group(name)
     if group is None:
         return None
     if group.ttl_ms and group.is_over(ctx.steady_ms):
-        # While nothing may be changed it is not there, but stays, as a key that is due.
+        # While changes are not allowed, a group that has ended stays but is not found, like an
+        # expired key.
         if ctx.keyspace.may_delete:
             end_group(ctx, key, stream, name)
         return None
@@ -106,8 +110,8 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
 
 
 def take_group(Context ctx not None, Args args not None) -> tuple:
-    """(key, name, stream, group) of a request whose next words are a key and a group; None for what
-    does not exist. The key is read, but the group may be changed."""
+    """(key, name, stream, group) of a request whose next words are a key and a group; stream and
+    group are None if they do not exist. The key counts as read, but the group may be changed."""
     cdef bytes key = ctx.db.key_of(args.take_slice())
     cdef bytes name = args.take()
     cdef Stream stream = ctx.read_for_update(key)
@@ -115,7 +119,7 @@ def take_group(Context ctx not None, Args args not None) -> tuple:
 
 
 cdef list id_words(Context ctx, list ids):
-    """Ids, (ms, seq) each, as words of an effect; none where no effects are kept."""
+    """IDs, (ms, seq) each, as words of an effect; an empty list if no effects are recorded."""
     if not ctx.effects.enabled:
         return []
     return [bytes(make_id(ms, seq, False)) for ms, seq in ids]
@@ -123,25 +127,26 @@ cdef list id_words(Context ctx, list ids):
 
 cpdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
                          uint64_t count) except -1:
-    """Report a change of some pending entries, (ms, seq) each, of a group of this name."""
+    """Record and count a change of pending entries, (ms, seq) each, of the group with this name."""
     return ctx.change((effect, key, name, *id_words(ctx, ids)), None, count)
 
 
 def change_entries(Context ctx not None, tuple effect not None, list ids not None, bytes event,
                    uint64_t count) -> None:
-    """Report a change of some entries: these words and the ids, (ms, seq) each, are the effect."""
+    """Record and count a change of entries: the effect has these words and the IDs, (ms, seq)
+    each."""
     ctx.change(effect + tuple(id_words(ctx, ids)), event, count)
 
 
-cpdef int used(Context ctx, bytes key, Group group) except -1:
-    """A command was about this group: its time to live starts again."""
+cpdef int note_used(Context ctx, bytes key, Group group) except -1:
+    """Restart the time to live of a group after a command that used it."""
     group.last_used_ms = ctx.steady_ms
     return ctx.keyspace.schedule(ctx.db.index, key, group)
 
 
 def group_moment(Context ctx not None, bytes key not None, bytes name not None) -> None:
-    """A moment noted for a group has come: do what is due, wake a reader for a retry, note the
-    next moment."""
+    """Handle a group's timer: make due changes, wake a reader for a retry, schedule the next
+    timer."""
     cdef Stream stream
     cdef Group group
     stream = ctx.maintained_stream(key)
@@ -156,39 +161,39 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     group.scheduled_ms = MAX
     if group.retry_waiters and group.next_wake_ms() <= ctx.steady_ms or (
             group.claim_bound() != MAX and group.is_idle(ctx.steady_ms, group.claim_idle())):
-        # The readers are served after this; each that blocks again notes the next moment.
+        # The readers are served after this; each reader that blocks again schedules the next timer.
         ctx.db.mark_ready(key)
     group.next_expiry_ms()
     ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.steady_ms)
 
 
 cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
-    """Whether writes are refused: then nothing may be given out, for nothing can be recorded. The
-    readers of this group at these (db, key) are retried a little later."""
+    """Whether writes are refused, so that no delivery can be recorded. The readers of this group at
+    these (db, key) are then retried a little later."""
     if ctx.write_error is None:
         return False
-    put_off(ctx, keys, name)
+    retry_readers_later(ctx, keys, name)
     return True
 
 
-cdef int put_off(Context ctx, list keys, bytes name) except -1:
-    """The readers of this group at these (db, key) are retried a little later."""
+cdef int retry_readers_later(Context ctx, list keys, bytes name) except -1:
+    """Retry the readers of this group at these (db, key) a little later."""
     for db_index, key in keys:
         ctx.keyspace.timer_requests.append((ctx.steady_ms + REFUSED_AGAIN_MS, db_index, key, name))
     return 0
 
 
 cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:
-    """The maximum size of the effects of a read that makes a consumer, delivers entries and
-    names `ids` ids."""
+    """The maximum size of the effects of a read that creates a consumer, delivers entries and lists
+    `ids` IDs."""
     return (READ_EFFECTS * (EFFECT_BYTES + len(key) + len(group.name) + len(consumer))
             + <int64_t>ids * ID_WORD_BYTES)
 
 
 cpdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1:
-    """Record that a consumer asked, and got nothing new to own. Of one that asks again and again
-    once a second is enough: a crash may take that much of its idle time, and no poll costs a write
-    to the journal."""
+    """Record that a consumer made a request without getting new entries. For a consumer that polls,
+    one record per second is enough: a crash may lose that much of its idle time, and not every poll
+    writes to the journal."""
     cdef Output out = ctx.effects.out
     if not ctx.effects.enabled or ctx.steady_ms - consumer.noted_ms < SEEN_EVERY_MS:
         return 0
@@ -204,8 +209,8 @@ cpdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) exce
 # ---------------------------------------------------------------- reservations
 
 cpdef Held live_held(Context ctx, bytes key, Stream stream):
-    """What a stream, found for writing, holds after the leases that are over; None if no ID of it was
-    ever reserved."""
+    """The reservations and held entries of a stream after all leases that have ended; None if it
+    never had a reservation. The stream must come from a look-up for writing."""
     cdef Held held = stream.held
     if held is None:
         return None
@@ -217,7 +222,7 @@ cpdef Held live_held(Context ctx, bytes key, Stream stream):
 
 
 cdef int expire_leases(Context ctx, bytes key, Stream stream, Held held) except -1:
-    """Give up the reservations whose leases are over, if something may be changed now."""
+    """Give up the reservations whose leases have ended, if changes are allowed now."""
     cdef list due
     if not ctx.keyspace.may_delete or ctx.write_error is not None:
         return 0
@@ -233,7 +238,7 @@ cdef int expire_leases(Context ctx, bytes key, Stream stream, Held held) except 
 
 
 cdef int log_expired(Context ctx, bytes key, Slot first, uint64_t count) except -1:
-    """One line a second at most."""
+    """Log expired leases, at most one line per second."""
     ctx.keyspace.unlogged_expiries += count
     if ctx.steady_ms < ctx.keyspace.expiry_log_ms:
         return 0
@@ -247,7 +252,8 @@ cdef int log_expired(Context ctx, bytes key, Slot first, uint64_t count) except 
 
 
 cpdef int give_up(Context ctx, bytes key, Stream stream, list reservations) except -1:
-    """Give up open reservations (Held.reserved_by), and release what waited for them."""
+    """Give up open reservations (Held.reserved_by), and release the entries that waited for
+    them."""
     cdef Held held = stream.held
     cdef uint64_t count = <uint64_t>len(reservations)
     cdef Slot slot
@@ -266,7 +272,7 @@ cpdef int give_up(Context ctx, bytes key, Stream stream, list reservations) exce
 
 
 cpdef int renew(Context ctx, bytes key, Held held, list reservations, uint32_t lease_ms) except -1:
-    """Begin the leases of open reservations again, with this length."""
+    """Restart the leases of open reservations with this length."""
     cdef list changed = []
     cdef Slot slot
     for slot in reservations:
@@ -285,7 +291,7 @@ cpdef int renew(Context ctx, bytes key, Held held, list reservations, uint32_t l
 
 
 cdef int put_ids(Output out, list reservations) except -1:
-    """Their IDs as words of an effect."""
+    """Write the IDs of reservations as words of an effect."""
     cdef Slot slot
     for slot in reservations:
         out.put_id(slot.id.ms, slot.id.seq, False)
@@ -293,8 +299,8 @@ cdef int put_ids(Output out, list reservations) except -1:
 
 
 cdef int release(Context ctx, bytes key, Stream stream, Held held, uint64_t before) except -1:
-    """Move what nothing waits for any more into the log, after the effect that settled something was
-    recorded. `before`: how many entries were added to the log before that."""
+    """Release held entries into the log, after the effect of a settlement was recorded. `before`:
+    the stream's `entries_added` before the settlement."""
     held.release(stream)
     if ctx.db.waiting:
         ctx.db.mark_ready(key)
@@ -306,17 +312,17 @@ cdef int release(Context ctx, bytes key, Stream stream, Held held, uint64_t befo
     return 0
 
 
-# ---------------------------------------------------------------- the moments of leases
+# ---------------------------------------------------------------- the timers of leases
 
 def lease_moment(Context ctx not None, bytes key not None) -> None:
-    """A moment noted for the leases of a stream has come."""
+    """Handle the timer for the leases of a stream."""
     cdef Stream stream = ctx.maintained_stream(key)
     cdef Held held
     if stream is None or stream.held is None:
         return
     held = stream.held
     if ctx.steady_ms < held.scheduled_ms:
-        return  # it was noted under another key, or put off
+        return  # the timer is for another key, or was postponed
     if not ctx.keyspace.may_delete:
         ctx.keyspace.deferred.append((ctx.db.index, key, None))
         return

@@ -1,9 +1,9 @@
 """Replies that list groups or consumers: XINFO, and the summary of XPENDING.
 
-A reply shows one moment, and there may be some hundred thousand of each. What is shown is
-therefore copied into rows when the command runs, a few milliseconds' work for 300,000 consumers
-(`storage/streams/shared_groups`). Sorting by name and looking through the pending entries is done
-in steps, and the reply is sent in slices. Decision 030 has the figures.
+A reply shows one moment, and there may be hundreds of thousands of groups or consumers. Their
+figures are therefore copied into rows when the command runs, a few milliseconds' work for 300,000
+consumers (`storage/streams/shared_groups`). Sorting by name and searching the pending entries is
+done in steps, and the reply is sent in slices. Decision 030 has the figures.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EntryId = tuple[int, int]
 
 SORTED_AT_ONCE = 8192  # names, about two milliseconds' work
 FEW = 500  # rows that are made at once, in less than a tenth of a millisecond
-LOOKS = 20_000  # records looked at in one step, about a millisecond's work
+LOOKS = 20_000  # records examined in one step, about a millisecond's work
 ROWS_AT_ONCE = 128  # pending entries made into one part of a reply
 EVERY_RECORD = 2**64 - 1
 
@@ -118,7 +118,7 @@ def _summary(total: int, ends: tuple[EntryId, EntryId], members: SharedMembers) 
 
 
 def live_group_count(ctx: Context, stream: Stream) -> int:
-    """How many groups a stream has, without those whose time to live has ended."""
+    """The number of groups of a stream whose time to live has not ended."""
     return stream.count_live_groups(ctx.steady_ms)
 
 
@@ -149,7 +149,8 @@ def full_groups_reply(ctx: Context, key: bytes, stream: Stream, limit: int | Non
 def _full_groups(
     groups: SharedGroups, ends: StreamEnds, limit: int, ahead: int
 ) -> Iterator[object]:
-    """`ahead`: how far the wall clock, which the reply uses, is ahead of the steady clock."""
+    """`ahead`: milliseconds by which the wall clock, which the reply uses, is ahead of the steady
+    clock."""
     count, places = yield from _in_order(groups.names, range(len(groups.names)))
     yield ArrayHead(count)
     for place in places:

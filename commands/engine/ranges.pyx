@@ -1,11 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Entries between two ids as a reply: what TRANGE, TREAD, XRANGE and XREAD have in common.
+"""Entries between two IDs as a reply, for TRANGE, TREAD, XRANGE and XREAD.
 
-An EntryRange is made by a handler and encoded by the executor right after it, from the blocks
-straight into the output. How many entries there are is known only afterwards, so
-the array is begun before and ended with its length. A reply of more than SLICE_BYTES goes on in
-slices: the blocks that hold the rest are kept as they are (they never change) and encoded when the
-client has taken what it was sent.
+A handler returns an EntryRange, which is encoded directly from the blocks into the output. The
+number of entries is known only afterwards, so the array's length is written at the end. The rest of
+a reply of more than SLICE_BYTES is sent in slices: the reply keeps the blocks, which never change,
+and encodes them as the client reads.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
@@ -24,13 +23,13 @@ from millstream.commands.runtime.replies import SlicedChain
 from millstream.errors import INVALID_ID, SYNTAX, CommandError
 
 cdef enum:
-    # Below this many entries the count is not worth a look beforehand.
+    # Below this number of entries, the count is not looked up beforehand.
     COUNTED_ENTRIES = 256
 
 
 
 cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1:
-    """A range's start: `-`, `+`, an id, `ms` for its first id, `(id` for above it."""
+    """Take a range's start: `-`, `+`, an ID, `ms` for its first ID, `(id` for the IDs above it."""
     cdef Slice* word = args.take_slice()
     if word.size == 1 and (word.ptr[0] == c'-' or word.ptr[0] == c'+'):
         out.ms = out.seq = 0 if word.ptr[0] == c'-' else MAX
@@ -47,7 +46,7 @@ cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1:
 
 
 cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1:
-    """A range's end: as its start, but `ms` means its last id and `(id` below it."""
+    """Take a range's end: like its start, but `ms` means its last ID and `(id` the IDs below it."""
     cdef Slice* word = args.take_slice()
     if word.size == 1 and (word.ptr[0] == c'-' or word.ptr[0] == c'+'):
         out.ms = out.seq = 0 if word.ptr[0] == c'-' else MAX
@@ -78,7 +77,7 @@ def take_end_id(Args args not None, bint dot_allowed=False) -> tuple[int, int]:
 
 
 cdef int take_limit(Args args, uint64_t* limit) except -1:
-    """The option after a range's two ids: COUNT n, where a number below 0 is 0."""
+    """Take the option after a range's two IDs: COUNT n, where a number below 0 is 0."""
     cdef int64_t count
     while args.pos < args.count:
         if not args.next_is(b"COUNT"):
@@ -89,14 +88,14 @@ cdef int take_limit(Args args, uint64_t* limit) except -1:
 
 
 cdef bint has_gap(Stream stream, EntryId after) noexcept:
-    """Whether entries after `after` were evicted; a reader that begins at 0 misses none."""
+    """Whether entries after this ID were evicted; a reader that begins at 0 has no gap."""
     return (after.ms or after.seq) and id_less(
         after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
 
 
 cdef int put_info(Output out, Stream stream, int resp) except -1:
-    """WITHINFO's element: [first id, last id], [nil, last generated id] of an emptied stream,
-    [nil, nil] where there is no stream."""
+    """Write WITHINFO's element: [first ID, last ID], [nil, last generated ID] for an empty stream,
+    [nil, nil] without a stream."""
     cdef EntryId found
     out.put_raw(b"*2\r\n", 4)
     if stream is None:
@@ -111,7 +110,7 @@ cdef int put_info(Output out, Stream stream, int resp) except -1:
 
 
 cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit):
-    """A range over everything, for its maker to narrow; stream may be None."""
+    """A range over all entries, which the caller narrows; stream may be None."""
     cdef EntryRange made = EntryRange.__new__(EntryRange)
     made.stream = stream
     made.dotted = dotted
@@ -124,14 +123,14 @@ cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit):
 
 
 def first_entries(Stream stream not None, limit) -> EntryRange:
-    """A stream's first entries, at most `limit` of them (None: all), for a reply with `ms-seq` ids.
+    """A stream's first entries, at most `limit` (None: all), for a reply with `ms-seq` IDs.
     """
     return make_range(stream, False, MAX if limit is None else limit)
 
 
 cdef class EntryRange(Encodable):
-    """Up to `limit` entries with start <= id <= end; before them, on request, WITHINFO's element
-    and the nil that stands for a gap. Encode it before anything changes the stream."""
+    """Up to `limit` entries with start <= ID <= end; before them, on request, WITHINFO's element
+    and the nil for a gap. Encode it before the stream changes."""
 
     cdef int encode(self, Output out, int resp) except -1:
         cdef uint64_t lead = <uint64_t>self.with_info + <uint64_t>self.with_gap
@@ -148,7 +147,7 @@ cdef class EntryRange(Encodable):
         if most:
             made = self.encode_entries(out, most, head.at + SLICE_BYTES, &last)
             if <uint64_t>made < most and out.size >= head.at + SLICE_BYTES:
-                # Few entries, but large ones: begin again with the count looked up.
+                # Few but large entries: encode again, with the count looked up.
                 out.size = head.at
                 return self.encode_long(out, lead, resp)
         return out.end_array(&head, lead + made)
@@ -161,8 +160,7 @@ cdef class EntryRange(Encodable):
         return 0
 
     cdef uint64_t count(self) noexcept:
-        return min(self.limit, self.stream.count_between(
-            self.start.ms, self.start.seq, self.end.ms, self.end.seq))
+        return min(self.limit, self.stream.count_between(self.start, self.end))
 
     cdef int encode_long(self, Output out, uint64_t lead, int resp) except -1:
         """Count first, then encode one slice and keep the blocks of the rest."""
@@ -188,7 +186,7 @@ cdef class EntryRange(Encodable):
         return self.stream.encode_range(out, &wanted, self.dotted, last)
 
     cdef Sliced rest_after(self, EntryId* last, uint64_t left):
-        """`left` entries after this one; all from the start on when it is NULL."""
+        """The next `left` entries after this one; from the start on if it is NULL."""
         cdef SlicedRange rest = SlicedRange.__new__(SlicedRange)
         rest.start = self.start
         rest.end = self.end
@@ -215,7 +213,7 @@ cdef class EntryRange(Encodable):
 
 
 cdef class SlicedRange(Sliced):
-    """The rest of a long reply: blocks still to be encoded, the next one last in the list."""
+    """The rest of a long reply: blocks to be encoded, in reverse order."""
 
     cdef EntryId start
     cdef EntryId end
@@ -255,24 +253,24 @@ cdef class SlicedRange(Sliced):
 
 # ---------------------------------------------------------------- several ranges in a reply
 
-cdef int put_off_range(list later, EntryRange entries) except -1:
-    """The head of an array of entries and what will go on with the entries themselves."""
+cdef int sliced_range(list later, EntryRange entries) except -1:
+    """Add the head of an array of entries, and the object that sends its entries, to `later`."""
     cdef Output head = Output()
     cdef EntryId last
     cdef uint64_t count = entries.count()
     head.put_head(c'*', count)
     later.append(head.take_bytes())
-    # Of a read of few entries from a long stream only the blocks that hold them are kept.
+    # For a few entries of a long stream, only their blocks are kept.
     if entries.stream.nth(
-            entries.stream.rank_of(entries.start.ms, entries.start.seq) + count - 1, &last):
+            entries.stream.rank_of(entries.start) + count - 1, &last):
         entries.end = last
     later.append(entries.rest_after(NULL, count))
     return 0
 
 
 cdef class Parts(Encodable):
-    """A reply of bytes and many entries, in order. Once there is enough for a
-    slice, the rest is kept and goes out when the client has taken it."""
+    """A reply of bytes and many entries, in order. The rest after the first slice is sent as the
+    client reads."""
 
     cdef int encode(self, Output out, int resp) except -1:
         self.begin(out)
@@ -293,8 +291,8 @@ cdef class Parts(Encodable):
     cdef int put_entries(self, Output out, Encodable entries, int resp) except -1:
         if self.later or out.size >= self.full_size:
             if type(entries) is EntryRange:
-                return put_off_range(self.later, entries)
-            self.later.append((<object>entries).put_off(resp))
+                return sliced_range(self.later, entries)
+            self.later.append((<object>entries).sliced(resp))
             return 0
         entries.encode(out, resp)
         if entries.rest() is not None:

@@ -1,9 +1,9 @@
-"""What removing an entry means to the groups that know of it: KEEPREF, DELREF and ACKED.
+"""The effect of removing an entry on groups: KEEPREF, DELREF and ACKED.
 
-A group holds an entry that it has yet to read, or has delivered and not seen acknowledged. KEEPREF,
-the default, removes the entry and leaves it pending. DELREF removes it from every group's pending
-entries, also an ID whose entry is already gone. ACKED removes only entries that no group holds.
-Without groups nothing is held.
+A group holds an entry that it has not read yet, or that is pending. KEEPREF, the default, removes
+the entry and leaves it pending. DELREF removes it from every group's pending entries, also an ID
+whose entry is already gone. ACKED removes only entries that no group holds. Without groups nothing
+is held.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def take_reference_handling(args: Args) -> bytes | None:
 
 
 def settle_groups(ctx: Context, key: bytes, stream: Stream) -> None:
-    """Apply due automatic changes in every group, so that none holds an entry beyond its time."""
+    """Apply due automatic changes in every group, so that no group holds expired entries."""
     for name in stream.due_groups(ctx.steady_ms):
         live_group(ctx, key, stream, name)
 
@@ -90,10 +90,11 @@ def trim_acked(
     limit: int,
     counts: bool,
 ) -> int:
-    """Evict entries from the head, except those that a group holds; returns how many.
+    """Evict entries from the head, except those that a group holds; returns their number.
 
-    Either `keep` entries stay, or none with an ID below `minid`. At most `limit` go, 0 for any
-    number. What goes before the first entry that is held is one range. counts: as in `evict_to`.
+    Either `keep` entries stay, or no entry with an ID below `minid`. At most `limit` entries are
+    evicted, 0 for no limit. The entries before the first held one are recorded as one range.
+    counts: as in `evict_to`.
     """
     settle_groups(ctx, key, stream)
     ids, _ = unheld(stream, keep, minid, limit)
@@ -119,7 +120,7 @@ def trim_acked(
 
 
 def _leading(stream: Stream, ids: list[EntryId]) -> int:
-    """How many of the IDs, from the first on, are the stream's oldest entries without a gap."""
+    """The number of the first IDs that are the stream's oldest entries without a gap."""
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high + 1) // 2
@@ -132,5 +133,5 @@ def _leading(stream: Stream, ids: list[EntryId]) -> int:
 
 @effect(b"EVICTIDS")
 def apply_evict_ids(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """EVICTIDS key id [id ...]: these entries, wherever they stand."""
+    """EVICTIDS key id [id ...]: evict these entries, anywhere in the stream."""
     stream_of(keyspace, db, words[0]).evict_ids([id_of(word) for word in words[1:]])

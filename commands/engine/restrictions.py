@@ -1,8 +1,8 @@
-"""What restricts a stream with reservations, in words: why it takes no more entries or reservations
-(it is sealed, or too much of it is held), and why a reservation cannot be completed.
+"""The errors of streams with reservations: why a stream accepts no more entries or reservations (it
+is sealed, or it holds too much), and why a reservation cannot be completed.
 
-The texts name what the writer has to look at: where the stream continues, or which reservation
-everything waits for.
+The texts name what the writer needs to know: where the stream continues, or the reservation that
+blocks it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def sealed_error(stream: Stream) -> str:
 
 
 def stalled_error(ctx: Context, stream: Stream, what: str) -> CommandError:
-    """The refusal of a stream in which too much waits; it names the oldest reservation."""
+    """The refusal of a stream that holds too much; it names the oldest reservation."""
     held = stream.held
     assert held is not None
     oldest = held.oldest_id
@@ -49,7 +49,7 @@ def refuse_held(ctx: Context, stream: Stream) -> None:
 
 
 def refuse_reservations(ctx: Context, stream: Stream | None, requested: int) -> CommandError:
-    """Why TRESERVE cannot reserve more: above `stream-reservations-max`."""
+    """The error of a TRESERVE above `stream-reservations-max`."""
     limit = ctx.keyspace.reservations_max
     reserved = 0 if stream is None or stream.held is None else stream.held.reservations
     what = f"{reserved} IDs are reserved and {requested} requested, at most {limit} can be"
@@ -72,7 +72,7 @@ BAD_WRITER = f"ERR a writer's name must have 1 to {WRITER_BYTES_MAX} bytes"
 
 
 def take_writer(args: Args) -> bytes:
-    """A writer's name."""
+    """Take a writer's name."""
     name = args.take()
     if not 1 <= len(name) <= WRITER_BYTES_MAX:
         raise CommandError(BAD_WRITER)
@@ -83,7 +83,7 @@ def take_writer(args: Args) -> bytes:
 
 
 def no_reservation(ms: int, seq: int, owner: bytes | None) -> CommandError:
-    """The ID was never handed out, or belongs to another writer."""
+    """The error for an ID that was never reserved, or belongs to another writer."""
     if owner is None:
         return CommandError(f"NORESERVATION {Id(ms, seq, True)} is not reserved")
     return CommandError(

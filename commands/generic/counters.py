@@ -32,7 +32,7 @@ NOT_FINITE = "ERR increment would produce NaN or Infinity"
 
 
 def _add(ctx: Context, key: bytes, amount: int) -> int:
-    """The value at a key as a number, with this added: stored and returned."""
+    """Add to the number at a key; store and return the sum."""
     old = as_string(find(ctx, key))
     number = 0 if old is None else parse_integer(old)
     if number is None:
@@ -129,7 +129,7 @@ def incrbyfloat(ctx: Context, args: Args) -> object:
 
 @dataclass(slots=True)
 class Increment:
-    """What INCREX's options say. `kind` is BYINT, BYFLOAT or b"" for neither, with its `amount`."""
+    """The options of INCREX. `kind` is BYINT, BYFLOAT or b"" for neither, with its `amount`."""
 
     kind: bytes = b""
     amount: bytes = b"1"
@@ -140,7 +140,7 @@ class Increment:
     expiry: Expiry = field(default_factory=Expiry)
 
     def take(self, option: bytes, args: Args) -> bool:
-        """Take an option; False when it cannot stand here: each may be given once."""
+        """Take an option; False when it is not allowed here: each may be given once."""
         if option in (b"BYINT", b"BYFLOAT") and not self.kind and args.remaining:
             self.kind, self.amount = option, args.take()
         elif option == b"LBOUND" and self.lower is None and args.remaining:
@@ -190,7 +190,7 @@ def _integer(text: bytes, name: str) -> int:
 
 
 def _add_within(ctx: Context, key: bytes, increment: Increment) -> Outcome:
-    """Integers: the sum, or the bound that it passes when the increment saturates."""
+    """Add integers: the sum, or with SATURATE the bound that it exceeds."""
     amount = _integer(increment.amount, "Increment")
     lower = INT64_MIN if increment.lower is None else _integer(increment.lower, "LBOUND")
     upper = INT64_MAX if increment.upper is None else _integer(increment.upper, "UBOUND")
@@ -217,7 +217,7 @@ def _float(text: bytes, name: str) -> LongDouble:
 
 
 def _add_float_within(ctx: Context, key: bytes, increment: Increment) -> Outcome:
-    """The same for floating point numbers."""
+    """Like `_add_within`, for floating point numbers."""
     amount = _float(increment.amount, "Increment")
     if amount.infinite:
         raise CommandError("ERR BYFLOAT increment cannot be Infinity")
@@ -247,7 +247,7 @@ def _check_bounds(crossed: bool) -> None:
 
 
 def _float_pair(ctx: Context, value: LongDouble, applied: LongDouble) -> list[object]:
-    """Two doubles in RESP3, in RESP2 their texts."""
+    """Two doubles in RESP3, their texts in RESP2."""
     texts = [long_double.format_human(number) for number in (value, applied)]
     if ctx.session.resp == 2:
         return list(texts)
@@ -282,7 +282,7 @@ def increx(ctx: Context, args: Args) -> object:
 
 
 def _apply(ctx: Context, key: bytes, value: bytes, increment: Increment, at_ms: int) -> None:
-    """Store the sum, then set or remove the expiry; a moment that has passed deletes the key."""
+    """Store the sum, then set or remove the expiry; an expiry in the past deletes the key."""
     by_float = increment.kind == b"BYFLOAT"
     if increment.only_first_expiry and ctx.db.expiry_ms(key):
         at_ms = 0

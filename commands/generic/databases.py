@@ -1,7 +1,7 @@
 """Commands on whole databases: find keys, count them, flush, swap.
 
-A key whose time has come is not found, and looking for it deletes it. A flush records itself; it
-marks the keys ready, so that readers blocked on a stream learn that it is gone.
+An expired key is not found, and a look-up deletes it. A flush marks the keys ready, so that blocked
+readers of a stream are notified that it was deleted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 command = CommandGroup("server", "@keyspace")
 generic_command = CommandGroup("generic", "@keyspace")
 
-SCAN_COUNT = 10  # keys looked at by a SCAN without COUNT
-SCAN_COUNT_MAX = 10_000  # and by one that asks for more: others have their turn between two calls
+SCAN_COUNT = 10  # keys examined by a SCAN without COUNT
+SCAN_COUNT_MAX = 10_000  # per call: other clients are served between two calls
 CURSOR_START, CURSOR_END = b"0", 2**64
 KEYS_AT_ONCE = 4096  # KEYS searches a database with more keys in steps
-LOOKS = 1024  # keys, and slots for keys, looked at in one step
+LOOKS = 1024  # keys, and slots for keys, examined in one step
 KEYS_PER_PART = 128
 ANY_KEY = b"*"
 
@@ -64,7 +64,7 @@ def keys(ctx: Context, args: Args) -> object:
 
 
 def _matching(walk: KeyIterator, matches: Callable[[bytes], object] | None) -> Iterator[object]:
-    """All keys are looked at first: their number precedes them."""
+    """All keys are examined first, because their number precedes them."""
     found: list[bytes] = []
     try:
         while (keys := walk.step(LOOKS)) is not None:
@@ -142,7 +142,7 @@ def randomkey(ctx: Context, args: Args) -> object:
 
     Null if the database is empty."""
     while (key := ctx.db.key_at(ctx.server.random_number())) is not None:
-        # One whose time has come is deleted by the look, unless nothing may be changed now.
+        # The look-up deletes an expired key, unless changes are not allowed now.
         if ctx.db.get(key) is not None or not ctx.keyspace.may_delete:
             return key
     return None
@@ -171,7 +171,7 @@ def apply_flushall(keyspace: Keyspace, db_index: int, words: list[bytes]) -> Non
 
 
 def _flush(args: Args, databases: list[Database]) -> int:
-    """Remove all keys of these databases; returns how many there were."""
+    """Remove all keys of these databases; returns their number."""
     if not args.option(b"ASYNC"):
         args.option(b"SYNC")
     args.finish()
@@ -205,7 +205,7 @@ def flushall(ctx: Context, args: Args) -> object:
     """
     removed = _flush(args, ctx.keyspace.databases)
     ctx.changed_databases(b"FLUSHALL", count=removed + 1)
-    # Not inside a transaction: its effects stay in one frame.
+    # Not inside a transaction, whose effects must stay in one frame.
     if ctx.may_block and any(ctx.server.config_get([b"save"]).values()):
         with suppress(CommandError):
             ctx.server.save()
@@ -217,7 +217,7 @@ def flushall(ctx: Context, args: Args) -> object:
 
 @effect(b"SWAPDB")
 def apply_swapdb(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """SWAPDB a b: the keys of two databases change places."""
+    """SWAPDB a b: exchange the keys of two databases."""
     swap_databases(keyspace, int(words[0]), int(words[1]))
 
 

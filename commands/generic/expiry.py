@@ -1,8 +1,9 @@
-"""When keys go: EXPIRE and its kin set the moment, TTL and its kin tell it, PERSIST takes it away.
+"""The expiry of keys: EXPIRE and its variants set it, TTL and its variants return it, PERSIST
+removes it.
 
-A moment is unix time in milliseconds; every form is turned into it before anything is recorded, so
-that a journal replayed later says the same. A moment that has passed already deletes the key at
-once: no read can then find it, whatever the clock does.
+An expiry is a unix time in milliseconds. All forms are converted to it before an effect is
+recorded, so that replaying a journal gives the same result. An expiry in the past deletes the key
+at once: no later read can find it, even if the clock goes back.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ GT_WITH_LT = "ERR GT and LT options at the same time are not compatible"
 
 
 def invalid_expiry(name: str) -> CommandError:
-    """Redis' refusal of a moment that is no positive 64-bit number of milliseconds."""
+    """Redis' error for an expiry that is not a positive 64-bit number of milliseconds."""
     return CommandError(f"ERR invalid expire time in '{name}' command")
 
 
 @effect(b"EXPIRE")
 def apply_expire(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """EXPIRE key at-ms: the key goes at this moment; 0: never."""
+    """EXPIRE key at-ms: the key expires at this time; 0: never."""
     key, at_ms = words
     db = keyspace.databases[db_index]
     if db.get(key) is None:
@@ -45,14 +46,14 @@ def apply_expire(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 def let_expire(
     ctx: Context, key: bytes, at_ms: int, *, event: bytes | None = b"expire", count: int = 1
 ) -> None:
-    """Let a key that exists expire at a moment to come. The count is 0 where the expiry belongs to
-    a change of the value, which counts."""
+    """Set a future expiry of an existing key. `count` is 0 if the expiry belongs to a change of the
+    value, which counts."""
     ctx.db.set_expiry(key, at_ms)
     ctx.changed(b"EXPIRE", key, at_ms, event=event, count=count)
 
 
 def let_stay(ctx: Context, key: bytes) -> bool:
-    """Take a key's expiry away, record it and send the event; False when it had none."""
+    """Remove a key's expiry, record that and send the event; False when it had none."""
     if not ctx.db.expiry_ms(key):
         return False
     ctx.db.set_expiry(key, 0)
@@ -78,7 +79,8 @@ def _take_conditions(args: Args) -> frozenset[bytes]:
 
 
 def _allowed(conditions: frozenset[bytes], at_ms: int, current_ms: int) -> bool:
-    """Whether a new moment may be set; without one (0) a key goes later than any moment."""
+    """Whether a new expiry may be set; a current expiry of 0 (none) counts as later than any
+    time."""
     if b"NX" in conditions and current_ms:
         return False
     if b"XX" in conditions and not current_ms:
@@ -89,7 +91,7 @@ def _allowed(conditions: frozenset[bytes], at_ms: int, current_ms: int) -> bool:
 
 
 def expire_from_now(ctx: Context, key: bytes, ttl_ms: int) -> None:
-    """PEXPIRE on a key that is there: a moment that has passed deletes it at once."""
+    """PEXPIRE of an existing key: an expiry in the past deletes it at once."""
     at_ms = ctx.now_ms + ttl_ms
     if not INT64_MIN <= ttl_ms <= INT64_MAX - ctx.now_ms:
         raise invalid_expiry("pexpire")
@@ -128,7 +130,7 @@ def expire(ctx: Context, args: Args) -> object:
     it has one. GT and LT: the new time is later, or earlier, than the current one (a key without
     expiry counts as never expiring). A time of 0 or less deletes the key immediately.
     """
-    if ctx.put_off_expiry(args, ctx.now_ms, 1000):
+    if ctx.extend_expiry(args, ctx.now_ms, 1000):
         return 1
     return _expire(ctx, args, "expire", base_ms=ctx.now_ms, unit_ms=1000)
 
@@ -138,7 +140,7 @@ def pexpire(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key in milliseconds.
 
     Like EXPIRE, in milliseconds."""
-    if ctx.put_off_expiry(args, ctx.now_ms, 1):
+    if ctx.extend_expiry(args, ctx.now_ms, 1):
         return 1
     return _expire(ctx, args, "pexpire", base_ms=ctx.now_ms, unit_ms=1)
 
@@ -150,7 +152,7 @@ def expireat(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key to a Unix timestamp.
 
     Like EXPIRE, with an absolute time in seconds since 1970."""
-    if ctx.put_off_expiry(args, 0, 1000):
+    if ctx.extend_expiry(args, 0, 1000):
         return 1
     return _expire(ctx, args, "expireat", base_ms=0, unit_ms=1000)
 
@@ -164,7 +166,7 @@ def pexpireat(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key to a Unix milliseconds timestamp.
 
     Like EXPIRE, with an absolute time in milliseconds since 1970."""
-    if ctx.put_off_expiry(args, 0, 1):
+    if ctx.extend_expiry(args, 0, 1):
         return 1
     return _expire(ctx, args, "pexpireat", base_ms=0, unit_ms=1)
 
@@ -178,11 +180,11 @@ def persist(ctx: Context, args: Args) -> object:
     return int(find(ctx, key) is not None and let_stay(ctx, key))
 
 
-# ---------------------------------------------------------------- telling
+# ---------------------------------------------------------------- returning
 
 
 def _seconds(ms: int) -> int:
-    """Rounded to the nearest; what is no time stays as it is."""
+    """Milliseconds rounded to seconds; negative values, which are not times, do not change."""
     return (ms + 500) // 1000 if ms >= 0 else ms
 
 

@@ -1,12 +1,12 @@
-"""Commands on single keys, whatever their type: delete, rename, copy, move, look at.
+"""Commands on single keys of any type: delete, rename, copy, move, inspect.
 
-Everything here goes through the database's own methods, which keep expiry, watchers, waiting
-readers and a point in time that is being captured right; what is left to a command is Redis'
-grammar, its words, its events and their order. A deletion records the keys that were there.
+All changes use the methods of the database, which take care of expiry, watchers, waiting readers
+and a running capture; this module has Redis' syntax, error texts and events. A deletion records the
+keys that existed.
 
-A copy of a stream shares its blocks with the original, because a sealed block never changes; it
-costs a walk over the blocks and the groups' pending entries. It is another stream: it gets an
-incarnation of its own, which the effect names. A renamed stream stays the same one.
+A copy of a stream shares its blocks with the original, because sealed blocks never change; its cost
+is a walk over the blocks and the groups' pending entries. It is another stream with an incarnation
+of its own, which the effect names. A renamed stream keeps its incarnation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Value = bytes | Stream
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-EMBEDDED_MAX_BYTES = 41  # a key and a string of together more are `raw` for OBJECT ENCODING
+EMBEDDED_MAX_BYTES = 41  # of key and string together; longer strings are `raw` for OBJECT ENCODING
 
 NONE, STRING, STREAM = Simple(b"none"), Simple(b"string"), Simple(b"stream")
 
@@ -48,7 +48,7 @@ NO_FREQUENCIES = (
 )
 
 
-# ---------------------------------------------------------------- what others use too
+# ---------------------------------------------------------------- shared with other modules
 
 
 def look_up(ctx: Context, key: bytes) -> Value | None:
@@ -60,7 +60,7 @@ def look_up(ctx: Context, key: bytes) -> Value | None:
 
 
 def look_up_no_touch(ctx: Context, key: bytes) -> Value | None:
-    """As `look_up`, for commands that do not count as a use of the key."""
+    """Like `look_up`, for commands that do not count as a use of the key."""
     value = ctx.db.get(key)
     ctx.count_look_up(key, value is not None)
     return value
@@ -72,7 +72,7 @@ def find(ctx: Context, key: bytes) -> Value | None:
 
 
 def type_name(value: Value | None) -> Simple:
-    """What TYPE answers: ``string``, ``stream`` or ``none``."""
+    """The reply to TYPE: ``string``, ``stream`` or ``none``."""
     if value is None:
         return NONE
     return STRING if isinstance(value, bytes) else STREAM
@@ -81,21 +81,21 @@ def type_name(value: Value | None) -> Simple:
 def tell_overwritten(
     ctx: Context, key: bytes, old: Value, new: Value, db_index: int | None = None
 ) -> None:
-    """Send the events of a value that took another's place."""
+    """Send the events of a value that was replaced."""
     ctx.notify(b"overwritten", key, db_index)
     if type_name(old) != type_name(new):
         ctx.notify(b"type_changed", key, db_index)
 
 
 def alive(db: Database, keys: list[bytes]) -> list[bytes]:
-    """Without the keys whose time has come, which are deleted."""
-    if not db.expiries:
+    """The keys that exist; expired ones are deleted."""
+    if not db.expiring_count:
         return keys
     return [key for key in keys if db.get(key) is not None]
 
 
 def delete_keys(ctx: Context, keys: Iterable[bytes]) -> int:
-    """Delete, record, and send the events; the number of keys that were there."""
+    """Delete keys, record that and send the events; returns the number of keys that existed."""
     gone = [key for key in keys if ctx.db.delete(key)]
     if gone:
         ctx.changed(b"DEL", *gone, event=None, count=len(gone))
@@ -105,7 +105,7 @@ def delete_keys(ctx: Context, keys: Iterable[bytes]) -> int:
 
 
 def take_database(ctx: Context, args: Args) -> Database:
-    """A database's number among the arguments; Redis' errors when there is none such."""
+    """Take the number of a database; Redis' errors when it is invalid."""
     number = args.take_int()
     if not INT32_MIN <= number <= INT32_MAX:
         raise CommandError(INT32_RANGE)
@@ -114,7 +114,7 @@ def take_database(ctx: Context, args: Args) -> Database:
     return ctx.keyspace.databases[number]
 
 
-# ---------------------------------------------------------------- deleting and looking
+# ---------------------------------------------------------------- deleting and inspecting
 
 
 @effect(b"DEL")
@@ -203,7 +203,7 @@ def type_(ctx: Context, args: Args) -> object:
 
 @effect(b"RENAME")
 def apply_rename(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """RENAME key db new-key: the value and its expiry; whatever was at the new key is gone."""
+    """RENAME key db new-key: move the value and its expiry; replaces any value at the new key."""
     key, to_db, new_key = words
     db = keyspace.databases[db_index]
     if db.get(key) is None:
@@ -212,15 +212,16 @@ def apply_rename(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 
 
 def move_value(ctx: Context, key: bytes, to: Database, new_key: bytes) -> None:
-    """Rename and record; `key` is there, and is not the same place."""
-    # What was there goes before the value comes, so this is a new key in any case.
+    """Rename and record; `key` exists, and is not the new key."""
+    # The old value is removed first, so this always is a new key.
     ctx.notify(b"new", new_key, to.index)
     ctx.db.rename(key, to, new_key)
     ctx.changed(b"RENAME", key, to.index, new_key, event=None)
 
 
 def _rename(ctx: Context, args: Args, *, only_new: bool) -> bool:
-    """Whether the key was renamed: not when it has this name, or another has and only_new."""
+    """Rename a key; return whether it was renamed: not if the new name is the same, or with
+    only_new exists."""
     key, new_key = args.take(), args.take()
     value = find(ctx, key)
     if value is None:
@@ -289,7 +290,8 @@ def duplicate(value: Value, incarnation: int, now_ms: int) -> Value:
 
 @effect(b"COPY")
 def apply_copy(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """COPY key db new-key incarnation: the value and its expiry; whatever was there is gone."""
+    """COPY key db new-key incarnation: copy the value and its expiry; replaces any value at the new
+    key."""
     key, to_db, new_key, incarnation = words
     db, to = keyspace.databases[db_index], keyspace.databases[int(to_db)]
     value = db.get(key)
@@ -340,7 +342,7 @@ def copy(ctx: Context, args: Args) -> object:
     is_stream = isinstance(value, Stream)
     incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms) if is_stream else 0
     to.set(new_key, duplicate(value, incarnation, ctx.steady_ms))
-    # What was there goes before the copy comes, so this is a new key in any case.
+    # The old value is removed first, so this always is a new key.
     ctx.notify(b"new", new_key, to.index)
     to.set_expiry(new_key, ctx.db.expiry_ms(key))
     ctx.changed(b"COPY", key, to.index, new_key, incarnation, event=None)
@@ -385,15 +387,15 @@ def object_help(ctx: Context, args: Args) -> object:
 
 
 def _object_at(ctx: Context, key: bytes) -> Value | None:
-    """The value at a key. As in Redis that counts as a look-up, but is no use of the key and no
-    keymiss event."""
+    """The value at a key. As in Redis, that counts as a look-up, but not as a use of the key, and
+    sends no keymiss event."""
     value = ctx.db.get(key)
     ctx.count_look_up(key, value is not None, reports_miss=False)
     return value
 
 
 def encoding_name(key: bytes, value: Value) -> bytes:
-    """What OBJECT ENCODING answers."""
+    """The reply to OBJECT ENCODING."""
     if isinstance(value, Stream):
         return b"stream"
     if isinstance(value, Appended):

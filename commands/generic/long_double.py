@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-TEXT_MAX_BYTES = 5 * 1024  # Redis reads no longer text as a number
+TEXT_MAX_BYTES = 5 * 1024  # Redis does not accept longer texts as numbers
 SIGNIFICAND_BITS = 64
 EXPONENT_MIN = -16445  # of the lowest bit of the smallest number
 EXPONENT_MAX = 16384 - SIGNIFICAND_BITS
@@ -41,8 +41,7 @@ SMALLEST = LongDouble(-LARGEST.significand, EXPONENT_MAX)
 
 
 def parse(text: bytes) -> LongDouble | None:
-    """The number that a text says, as Redis reads one; None for no number, NaN, or one out of
-    range."""
+    """Parse a number as Redis does; None for other texts, NaN, and numbers out of range."""
     if not 0 < len(text) < TEXT_MAX_BYTES:
         return None
     if match := _INFINITY.fullmatch(text):
@@ -68,7 +67,7 @@ def _parsed(match: re.Match[bytes], base: int, power: int, digit_powers: int) ->
         return ZERO
     exponent = _bounded(match[4] or b"0") - len(part) * digit_powers
     number = _rounded_power(-digits if match[1] == b"-" else digits, power, exponent)
-    return number if number.infinite or number.significand else None  # vanished: out of range
+    return number if number.infinite or number.significand else None  # underflow: out of range
 
 
 def _integer(text: bytes, base: int) -> int:
@@ -159,7 +158,7 @@ def is_greater(one: LongDouble, other: LongDouble) -> bool:
 
 
 def format_human(number: LongDouble) -> bytes:
-    """As Redis writes one: 17 decimals, rounded, less the zeros at the end."""
+    """Redis' text for a number: 17 decimals, rounded, without trailing zeros."""
     if number.infinite:
         return b"inf" if number.infinite > 0 else b"-inf"
     size = abs(number.significand) * 10**DECIMALS

@@ -1,9 +1,9 @@
-"""DUMP and RESTORE: values as Redis' own format has them, to be moved from one server to another.
+"""DUMP and RESTORE: values in Redis' format, to move them between servers.
 
-A dump of a long stream is made in turns, and nothing leaves before its length is known; one of a
-long string goes out while its checksum is counted. RESTORE makes the whole value, in turns too,
-before it touches the key: a payload that turns out to be malformed changes nothing. The journal
-keeps a stream's payload as it came: read again at start, it gives the same stream.
+The dump of a long stream is made in turns, and sent when its length is known; the dump of a long
+string is sent while its checksum is computed. RESTORE also makes the value in turns, and changes
+the key only when the value is complete: a malformed payload changes nothing. The journal stores a
+stream's payload unchanged; reading it again at start gives the same stream.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ INVALID_FREQUENCY = "ERR Invalid FREQ value, must be >= 0 and <= 255"
 WRONG_CHECKSUM = "ERR DUMP payload version or checksum are wrong"
 BAD_FORMAT = "ERR Bad data format"
 FREQUENCY_MAX = 255
-TTL_AT, PAYLOAD_AT, OPTIONS_AT = 2, 3, 4  # places of the words of RESTORE
+TTL_AT, PAYLOAD_AT, OPTIONS_AT = 2, 3, 4  # indexes of the words of RESTORE
 
-# What one RESTORE records at most.
+# The maximum size of the effects of one RESTORE, besides the payload.
 EFFECTS_MOST = 3
 
 # Bytes made or sent in one turn; a step costs more than its bytes.
@@ -59,8 +59,8 @@ TURN_STEPS = 8
 
 
 class SlicedDump(Sliced):
-    """A dump made in steps. The bulk string's length stands before it, so that all of it is made
-    first."""
+    """A dump made in steps. All of it is made before the first byte is sent, because the length of
+    the bulk string comes first."""
 
     def __init__(self, source: rdb.StreamDump | rdb.StringDump) -> None:
         self._steps = source.steps()
@@ -71,7 +71,7 @@ class SlicedDump(Sliced):
         self._is_whole = False
 
     def prepare(self) -> bool:
-        """Go on for a turn; False when all is made."""
+        """Continue for a turn; False when the dump is complete."""
         work_bytes = 0
         while work_bytes < TURN_BYTES:
             piece = next(self._steps, None)
@@ -96,7 +96,7 @@ class SlicedDump(Sliced):
             self._pieces.append(b"\r\n")
 
     def whole(self) -> bytes:
-        """All of it at once, without the length before it."""
+        """The whole dump at once, without the length before it."""
         while self.prepare():
             pass
         self._pieces.popleft()
@@ -112,7 +112,8 @@ class SlicedDump(Sliced):
 
 
 class SlicedStringDump(Sliced):
-    """The dump of a long string, which goes out as it is: slice by slice, the checksum last."""
+    """The dump of a long string, which is sent without a copy: slice by slice, the checksum
+    last."""
 
     def __init__(self, text: bytes) -> None:
         self._head = bytes((rdb.STRING,)) + string_head(text)
@@ -160,7 +161,8 @@ def dump(ctx: Context, args: Args) -> object:
 
 
 def _wall_ahead_ms(ctx: Context) -> int:
-    """How far the wall clock, which clients see, is ahead of the steady clock of streams."""
+    """Milliseconds by which the wall clock, which clients see, is ahead of the steady clock of
+    streams."""
     return ahead_ms(ctx.now_ms, ctx.steady_ms)
 
 
@@ -170,10 +172,10 @@ def _wall_ahead_ms(ctx: Context) -> int:
 def _load(
     payload: bytes, incarnation: int, now_ms: int, wall_ahead_ms: int
 ) -> Generator[None, None, rdb.Loaded]:
-    """The value of a payload, and the type that it has; in steps. Clocks: as rdb.load."""
+    """Load the value of a payload, and its type, in steps. The clocks are those of rdb.load."""
     loaded = yield from rdb.load(payload, incarnation, now_ms, wall_ahead_ms)
     if loaded.kind == rdb.STREAM and isinstance(loaded.value, Stream):
-        # Redis computes what was not counted then.
+        # Redis computes counters that older formats lack.
         for group in loaded.value.groups.values():
             group.entries_read = entries_up_to(loaded.value, group.offset_ms, group.offset_seq)
     return loaded
@@ -181,8 +183,8 @@ def _load(
 
 @effect(b"RESTORE")
 def apply_restore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """RESTORE key incarnation payload wall-ahead-ms: a stream; whatever was there is gone, its
-    expiry too. The last word is how far the wall clock was ahead of the steady one."""
+    """RESTORE key incarnation payload wall-ahead-ms: a stream, which replaces any value and its
+    expiry. The last word is how far the wall clock was ahead of the steady clock."""
     key, incarnation, payload, *ahead = words
     wall_ahead_ms = int(ahead[0]) if ahead else 0
     loaded = rdb.whole(_load(payload, int(incarnation), keyspace.steady_ms, wall_ahead_ms))
@@ -221,7 +223,7 @@ def _take_options(args: Args) -> RestoreOptions:
 
 
 class RestoreJob:
-    """The work before the value is there, done over several turns if it is much."""
+    """Makes the value of a RESTORE, over several turns if necessary."""
 
     def __init__(
         self, payload: bytes, incarnation: int, now_ms: int, wall_ahead_ms: int = 0
@@ -242,7 +244,8 @@ class RestoreJob:
             raise CommandError(BAD_FORMAT) from error
 
     def run(self, most_steps: int) -> rdb.Loaded | None:
-        """Do some steps; the value when all are done. A CommandError says why there is none."""
+        """Do some steps; return the value when all are done. CommandError for an invalid
+        payload."""
         try:
             for _ in range(most_steps):
                 next(self._steps)
@@ -256,14 +259,14 @@ class RestoreJob:
 
 
 class LaterArgs(OwnedArgs):
-    """The words of a RESTORE that goes on in a later turn; the payload is in its job."""
+    """The words of a RESTORE that continues in a later turn; the payload is in its job."""
 
     job: RestoreJob
 
 
 def _loaded(ctx: Context, args: Args, place: int) -> tuple[rdb.Loaded, RestoreJob] | Again:
-    """The value of the payload that stands at a place among the words, with the job that made it,
-    or that the command is to be called again."""
+    """The value of the payload at an index of the words, with the job that made it; or Again if the
+    command must be called again."""
     if isinstance(args, LaterArgs):
         job = args.job
     else:
@@ -283,14 +286,14 @@ def _loaded(ctx: Context, args: Args, place: int) -> tuple[rdb.Loaded, RestoreJo
 
 
 def _require_room(ctx: Context, key: bytes, value: Value, payload: bytes) -> None:
-    """CommandError when the journal has no room for the effects. The words of the request do not
-    tell how large these are: a string is recorded unpacked, and a later turn has no payload."""
+    """CommandError when the journal has no room for the effects. Their size does not follow from
+    the words of the request: a string is recorded unpacked, and a later turn has no payload."""
     value_bytes = len(payload if isinstance(value, Stream) else value)
     ctx.effects.require_room(value_bytes + EFFECTS_MOST * (len(key) + EFFECT_BYTES))
 
 
 def _put(ctx: Context, key: bytes, value: Value, kind: int, job: RestoreJob) -> None:
-    """Set the value and record it. What was there goes first, so the key is new in any case."""
+    """Set the value and record it. The old value is removed first, so the key always is new."""
     ctx.db.set(key, value)
     if not isinstance(value, Stream):
         ctx.changed(b"SET", key, value, event=b"new")
@@ -302,7 +305,7 @@ def _put(ctx: Context, key: bytes, value: Value, kind: int, job: RestoreJob) -> 
 
 
 def _set_window(ctx: Context, key: bytes, stream: Stream) -> None:
-    """A payload that says nothing of the idempotence window leaves the configured bounds."""
+    """Set the configured bounds of the idempotence window if the payload has none."""
     window = Window(ctx.keyspace.idmp_duration_s, ctx.keyspace.idmp_maxsize)
     if not window.is_blank():
         stream.idempotence = window

@@ -1,7 +1,7 @@
-"""SET and its variants: a value is put at a key whatever was there, or only on a condition.
+"""SET and its variants: set a value unconditionally, or on a condition.
 
-IFEQ, IFNE, IFDEQ and IFDNE are Redis 8.4's: a client that read a value writes or deletes it only
-while it is (or is not) still the same, compared directly or by its digest.
+IFEQ, IFNE, IFDEQ and IFDNE are Redis 8.4's: a client that has read a value writes or deletes it
+only if it is still the same (or has changed), compared directly or by its digest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BY_VALUE, BY_DIGEST = (b"IFEQ", b"IFNE"), (b"IFDEQ", b"IFDNE")
 
 
 def holds(condition: bytes, operand: bytes, value: bytes) -> bool:
-    """Whether a condition on the value at a key is met; CommandError when it is no digest."""
+    """Whether a condition on the value at a key is met; CommandError for an invalid digest."""
     if condition in BY_VALUE:
         return (value == operand) == (condition == b"IFEQ")
     if len(operand) != DIGEST_LETTERS:
@@ -53,7 +53,7 @@ class SetOptions:
     expiry: Expiry = field(default_factory=Expiry)
 
     def take(self, option: bytes, args: Args) -> bool:
-        """Take an option that SET and MSETEX share; False when it is none of these."""
+        """Take an option of SET and MSETEX; False for another word."""
         if option in (b"NX", b"XX") and self.condition in (b"", option):
             self.condition = option
         elif option == b"KEEPTTL" and not self.expiry.unit:
@@ -63,7 +63,7 @@ class SetOptions:
         return True
 
     def take_comparison(self, option: bytes, args: Args) -> bool:
-        """Take IFEQ, IFNE, IFDEQ or IFDNE and its operand; False when it cannot stand here."""
+        """Take IFEQ, IFNE, IFDEQ or IFDNE and its operand; False when it is not allowed here."""
         if option not in BY_VALUE + BY_DIGEST or not args.remaining:
             return False
         if self.condition not in (b"", option):
@@ -72,7 +72,7 @@ class SetOptions:
         return True
 
     def allows(self, ctx: Context, key: bytes) -> bool:
-        """Whether the condition lets a value be set at the key."""
+        """Whether the condition for setting a value at the key is met."""
         if not self.condition:
             return True
         exists = find(ctx, key) is not None
@@ -85,7 +85,7 @@ class SetOptions:
 
 
 def _take_only_expiry(args: Args) -> Expiry | None:
-    """The expiry if the last two words are one, as in most SETs with options."""
+    """The expiry if the only option is an expiry, as in most SETs with options; else None."""
     position, expiry = args.pos, Expiry()
     if expiry.take(args.take().upper(), args):
         return expiry

@@ -1,10 +1,10 @@
-"""Plain values in addition to streams: locks, sessions and counters that stream users keep.
+"""Strings: locks, sessions and counters of applications that use streams.
 
-A value is `bytes` in the database. This module has what all string commands share, the commands
-that read, and those that change a part: `setting` has SET and its variants, `counters` INCR and its
-own. SET puts a value at a key whatever was there; APPEND, INCR and SETRANGE change a value and keep
-its expiry. That difference is in the effects too: `SET` takes the expiry away, `UPDATE`, `EXTEND`
-and `PATCH` do not.
+A value is `bytes` in the database. This module has the functions that all string commands share,
+the commands that read, and those that change a part; `setting` has SET and its variants, `counters`
+INCR and its variants. SET replaces any value; APPEND, INCR and SETRANGE change a value and keep its
+expiry. The effects differ in the same way: `SET` removes the expiry; `UPDATE`, `EXTEND` and `PATCH`
+do not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 command = CommandGroup("string")
 
-LIMIT_MIN_BYTES = 1024**2  # the least that proto-max-bulk-len can be
+LIMIT_MIN_BYTES = 1024**2  # the minimum of proto-max-bulk-len
 TOO_LONG = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
 OFFSET_OUT_OF_RANGE = "ERR offset is out of range"
 
@@ -44,21 +44,21 @@ OFFSET_OUT_OF_RANGE = "ERR offset is out of range"
 
 @effect(b"SET")
 def apply_set(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """SET key value: whatever was there is gone, its expiry too."""
+    """SET key value: replace any value and remove the expiry."""
     key, value = words
     keyspace.databases[db_index].set(key, value)
 
 
 @effect(b"UPDATE")
 def apply_update(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """UPDATE key value: a new value at a key, whose expiry stays."""
+    """UPDATE key value: change the value; the expiry stays."""
     key, value = words
     keyspace.databases[db_index].set(key, value, True)
 
 
 @effect(b"EXTEND")
 def apply_extend(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """EXTEND key bytes: more bytes at the end of a string."""
+    """EXTEND key bytes: append bytes to a string."""
     key, more = words
     db = keyspace.databases[db_index]
     if db.string_bytes(key) is None:
@@ -68,7 +68,8 @@ def apply_extend(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 
 @effect(b"PATCH")
 def apply_patch(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """PATCH key offset bytes: bytes put over a part of a string, which is zero-padded if short."""
+    """PATCH key offset bytes: overwrite a part of a string, which is padded with zeros if it is
+    shorter."""
     key, offset, part = words
     db = keyspace.databases[db_index]
     if db.string_bytes(key) is None:
@@ -87,7 +88,7 @@ def apply_padded(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 
 
 def as_string(value: object) -> bytes | None:
-    """What was found at a key, as a reply takes it; WRONGTYPE when it is no string."""
+    """The value found at a key as plain bytes for a reply; WRONGTYPE for a stream."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, bytes):
@@ -96,14 +97,14 @@ def as_string(value: object) -> bytes | None:
 
 
 def put_string(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
-    """Put a string under a key, whatever was there, and record it."""
+    """Set a string at a key, replacing any value, and record it."""
     keeps = keep_expiry and ctx.db.expiry_ms(key) != 0
     ctx.db.set(key, value, keeps)
     ctx.changed(b"UPDATE" if keeps else b"SET", key, value, event=None)
 
 
 def replace(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
-    """As `put_string`, and send the events of a key that is new or was overwritten."""
+    """Like `put_string`, with the events of a new or overwritten key."""
     old = ctx.db.get(key)
     put_string(ctx, key, value, keep_expiry=keep_expiry)
     if ctx.events:
@@ -114,9 +115,9 @@ def replace(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False
 
 
 def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
-    """As `replace`, and send the event of SET."""
+    """Like `replace`, with the event of SET."""
     if not ctx.events and not ctx.db.expiring_count:
-        put_string(ctx, key, value)  # there is no event to send, and no key can have expired
+        put_string(ctx, key, value)  # no events are published, and no key can have expired
         return
     replace(ctx, key, value, keep_expiry=keep_expiry)
     ctx.notify(b"set", key)
@@ -127,7 +128,7 @@ def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) 
 
 @dataclass(slots=True)
 class Expiry:
-    """What a command's options say about the expiry: `unit` with its number, or nothing."""
+    """The expiry in a command's options: `unit` with its number, or none."""
 
     unit: bytes = b""
     number: bytes = b""
@@ -135,7 +136,7 @@ class Expiry:
     persist: bool = False
 
     def take(self, option: bytes, args: Args) -> bool:
-        """Take an EX, PX, EXAT or PXAT and its number; False when it cannot stand here."""
+        """Take EX, PX, EXAT or PXAT and its number; False when it is not allowed here."""
         if option not in (b"EX", b"PX", b"EXAT", b"PXAT") or not args.remaining:
             return False
         if self.keep or self.persist or self.unit not in (b"", option):
@@ -144,7 +145,7 @@ class Expiry:
         return True
 
     def moment_ms(self, ctx: Context, name: str) -> int:
-        """The moment asked for, 0 when there is none; Redis' errors."""
+        """The requested expiry in unix milliseconds, 0 for none; Redis' errors."""
         if not self.unit:
             return 0
         number = parse_integer(self.number)
@@ -315,7 +316,7 @@ def getex(ctx: Context, args: Args) -> object:
 
 
 def change(ctx: Context, key: bytes, value: bytes, *effect: bytes, event: bytes) -> None:
-    """Put a changed value in place, its expiry kept; record this effect and send the event."""
+    """Store a changed value, keep its expiry, record this effect and send the event."""
     is_new = ctx.events and ctx.db.get(key) is None
     ctx.db.set(key, value, True)
     if is_new:
@@ -324,7 +325,7 @@ def change(ctx: Context, key: bytes, value: bytes, *effect: bytes, event: bytes)
 
 
 def _check_length(ctx: Context, size_bytes: int) -> None:
-    """Refuse a string that no request could carry."""
+    """Refuse a string above proto-max-bulk-len."""
     if size_bytes > LIMIT_MIN_BYTES and size_bytes > ctx.server.longest_string_bytes:
         raise CommandError(TOO_LONG)
 

@@ -55,7 +55,7 @@ def _consumer_of(group: Group, name: bytes) -> Consumer:
 
 @effect(b"HISTORY")
 def apply_history(keyspace: Keyspace, db: int, words: Words) -> None:
-    """HISTORY id number: from this frame on another line of history."""
+    """HISTORY id number: from this frame on, another line of history."""
     keyspace.begin_history(words[0].decode("ascii"), int(words[1]))
 
 
@@ -129,7 +129,7 @@ def apply_consumer(keyspace: Keyspace, db: int, words: Words) -> None:
 
 @effect(b"CONSUMERDROP")
 def apply_consumer_drop(keyspace: Keyspace, db: int, words: Words) -> None:
-    """CONSUMERDROP key group name: a consumer goes, and what it has pending."""
+    """CONSUMERDROP key group name: remove a consumer and its pending entries."""
     group = _group_of(keyspace, db, words)
     _consumer_of(group, words[2])
     group.delete_consumer(words[2])
@@ -137,7 +137,7 @@ def apply_consumer_drop(keyspace: Keyspace, db: int, words: Words) -> None:
 
 @effect(b"SEEN")
 def apply_seen(keyspace: Keyspace, db: int, words: Words) -> None:
-    """SEEN key group consumer ms: it asked, and got nothing new to own."""
+    """SEEN key group consumer ms: the consumer made a request and got no new entries."""
     keyspace.note_steady(int(words[3]))
     _consumer_of(_group_of(keyspace, db, words), words[2]).seen_ms = int(words[3])
 
@@ -160,9 +160,9 @@ def apply_redeliver(keyspace: Keyspace, db: int, words: Words) -> None:
 
 @effect(b"CLAIM")
 def apply_claim(keyspace: Keyspace, db: int, words: Words) -> None:
-    """CLAIM key group consumer ms delivery-ms deliveries id [id ...]: a consumer takes entries;
-    one that is not pending becomes so, with one delivery before what deliveries says: a number,
-    `+` for one more, `=` for as many as before."""
+    """CLAIM key group consumer ms delivery-ms deliveries id [id ...]: a consumer claims entries. An
+    entry that is not pending becomes pending, with one earlier delivery. deliveries: a number, `+`
+    for one more, `=` for no change."""
     group = _group_of(keyspace, db, words)
     consumer = _consumer_of(group, words[2])
     keyspace.note_steady(int(words[3]))
@@ -173,9 +173,9 @@ def apply_claim(keyspace: Keyspace, db: int, words: Words) -> None:
 
 @effect(b"RELEASE", wakes_readers=True)
 def apply_release(keyspace: Keyspace, db: int, words: Words) -> None:
-    """RELEASE key group ms deliveries id [id ...]: entries lose their owners; one that is
-    not pending becomes so, with no delivery before what deliveries says: a number, `-` for one
-    less, `=` for as many as before."""
+    """RELEASE key group ms deliveries id [id ...]: remove the owners of entries. An entry that is
+    not pending becomes pending, without earlier deliveries. deliveries: a number, `-` for one less,
+    `=` for no change."""
     group = _group_of(keyspace, db, words)
     keyspace.note_steady(int(words[2]))
     for word in words[4:]:

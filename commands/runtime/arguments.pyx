@@ -1,10 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 """The arguments of one request, as views of the receive buffer, and a cursor over them.
 
-A request's words are not copied into Python objects: most of a pipelined command's cost would be
-those objects. A handler takes what it needs in order (`take`, `take_int`, `option`) and calls
-`finish()`; append hands the views on to the block, which copies from the receive buffer. The views
-are valid only while the command runs.
+A request's words are not copied into Python objects, which would be most of the cost of a pipelined
+command. A handler takes its arguments in order (`take`, `take_int`, `option`) and calls `finish()`;
+an append passes the views to the block, which copies from the receive buffer. The views are valid
+only while the command runs.
 """
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -15,7 +15,7 @@ from millstream.ids cimport parse_id
 
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
 
-# So that a deadline, now and the timeout together, is a signed 64-bit number.
+# The maximum of a timeout, so that a deadline (now plus the timeout) is a signed 64-bit number.
 cdef int64_t TIMEOUT_MAX_MS = 0x7fe0000000000000
 TIMEOUT_NOT_INTEGER = "ERR timeout is not an integer or out of range"
 TIMEOUT_NEGATIVE = "ERR timeout is negative"
@@ -99,7 +99,7 @@ cdef class Args:
         return self.take_int_or(NOT_INTEGER)
 
     cpdef int64_t take_int_or(self, str refusal) except? -1:
-        """As take_int, with other words for what is none."""
+        """Like take_int, with another error text."""
         cdef Slice* word = self.take_slice()
         cdef int64_t value
         if parse_int(word.ptr, word.size, &value) < 0:
@@ -107,8 +107,8 @@ cdef class Args:
         return value
 
     cpdef Py_ssize_t skip_ids(self, str not_positive, str too_few) except -1:
-        """Take the number after IDS and skip as many ids; returns the number. The two texts are the
-        errors of a number that is none or not above 0, and of fewer ids than the number."""
+        """Take the number after IDS and skip as many IDs; returns the number. The two texts are the
+        errors of an invalid or non-positive number, and of fewer IDs than the number."""
         cdef int64_t count = self.take_int_or(not_positive)
         if count <= 0:
             raise CommandError(not_positive)
@@ -118,7 +118,7 @@ cdef class Args:
         return <Py_ssize_t>count
 
     cpdef list ids_at(self, Py_ssize_t first, Py_ssize_t count):
-        """The ids among the words from `first` on, each as (ms, seq)."""
+        """`count` IDs from the word `first` on, each as (ms, seq)."""
         cdef EntryId found
         cdef list ids = []
         self.pos = first
@@ -148,11 +148,11 @@ cdef class Args:
         return taken
 
     def all(self) -> list[bytes]:
-        """Every word of the request, the command's name first; the cursor stays."""
+        """Every word of the request, including the command's name; the cursor does not move."""
         return [self.items[i].ptr[:self.items[i].size] for i in range(self.count)]
 
     def finish(self) -> None:
-        """Refuse arguments that nothing has taken."""
+        """Refuse remaining arguments."""
         if self.pos < self.count:
             raise CommandError(SYNTAX)
 
@@ -166,7 +166,7 @@ cdef class Args:
 
 
 cdef int64_t take_timeout_ms(Args args) except? -1:
-    """As `take_timeout`, for compiled callers."""
+    """`take_timeout` for compiled callers."""
     cdef int64_t timeout_ms = args.take_int_or(TIMEOUT_NOT_INTEGER)
     if timeout_ms < 0:
         raise CommandError(TIMEOUT_NEGATIVE)
@@ -176,12 +176,13 @@ cdef int64_t take_timeout_ms(Args args) except? -1:
 
 
 def take_timeout(Args args not None) -> int:
-    """Milliseconds to wait, 0 and more; Redis' errors. Added to any clock they stay 64-bit."""
+    """Take a timeout in milliseconds, at least 0; Redis' errors. Its sum with any clock is a
+    64-bit number."""
     return take_timeout_ms(args)
 
 
 cdef class OwnedArgs(Args):
-    """Arguments kept beyond their request: queued commands, replayed effects, tests."""
+    """Arguments that outlive their request: queued commands, replayed effects, tests."""
 
     def __init__(self, words):
         cdef Py_ssize_t i

@@ -62,7 +62,7 @@ cdef class Context:
     cpdef Stream read_for_update(self, bytes key)
 
     cdef inline Stream write_stream_at(self, Slice* key):
-        """As `write_stream`, for a key in a request."""
+        """`write_stream` for a key in a request."""
         return self.db.writable_at(key)
 
     cpdef Stream write_stream(self, bytes key)
@@ -74,7 +74,7 @@ cdef class Context:
     cdef int change(self, tuple effect, bytes event, uint64_t count) except -1
 
     cdef inline int count_change(self, bytes key, bytes event, uint64_t count) except -1:
-        """The part of `changed` that is left when the effect was recorded by a function of its own.
+        """`changed` without the effect, which the caller has recorded.
         """
         self.keyspace.dirty += count
         if event is not None and self.events:

@@ -4,7 +4,7 @@ from millstream.commands.access.permission import Permission
 from millstream.commands.access.users import User
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.effects import Effects
-from millstream.commands.runtime.host import Outside
+from millstream.commands.runtime.host import Host
 from millstream.storage.streams.database import Database
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
@@ -51,7 +51,7 @@ class Context:
     effects: Effects
     now_ms: int
     steady_ms: int
-    server: Outside
+    server: Host
     may_block: bool
     write_error: str | None
     shared: dict[object, bytes] | None
@@ -71,10 +71,10 @@ class Context:
     def overwrite(self, args: Args) -> bool: ...
     def overwrite_expiring(self, args: Args) -> bool: ...
     def add_to_integer(self, key: bytes, amount: int) -> int | None: ...
-    def put_off_expiry(self, args: Args, base_ms: int, unit_ms: int) -> bool: ...
+    def extend_expiry(self, args: Args, base_ms: int, unit_ms: int) -> bool: ...
     def changed(self, *effect: bytes | int, event: bytes | None, count: int = 1) -> None: ...
     def changed_databases(self, *effect: bytes | int, count: int, db_index: int = -1) -> None: ...
     def notify(self, event: bytes, key: bytes, db_index: int | None = None) -> None: ...
     def __init__(
-        self, keyspace: Keyspace, effects: Effects, server: Outside | None = None
+        self, keyspace: Keyspace, effects: Effects, server: Host | None = None
     ) -> None: ...

@@ -1,13 +1,13 @@
 # cython: language_level=3, wraparound=False
-"""What a handler is given: the data, the time, the client, and how to report a change.
+"""The context of a handler: the data, the time, the client, and how to report a change.
 
 A handler gets a stream from `read_stream`, `write_stream`, `read_for_update` or `open_stream`, which
 count look-ups and let a running snapshot capture the stream, and reports what it changed to
 `changed`, which records the effect, counts and notifies.
 
-Handlers take the time from `now_ms` and `steady_ms` and never from a clock, so a whole server runs
-under fake ones. `server` is the outside as far as commands may see it (commands/runtime/host.py has
-its protocol).
+Handlers take the time from `now_ms` and `steady_ms` and never from a clock, so a whole server can
+run with fake clocks. `server` is the part of the server that commands may use
+(commands/runtime/host.py has its protocol).
 """
 
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
@@ -24,12 +24,12 @@ from millstream.storage.streams.watch import end_watch
 
 
 cdef enum:
-    NO_KEY_MS = -2  # what TTL answers without a key
-    NO_EXPIRY_MS = -1  # and without an expiry
+    NO_KEY_MS = -2  # TTL's reply without a key
+    NO_EXPIRY_MS = -1  # TTL's reply without an expiry
 
 
 cdef value_at(Context ctx, Slice* key):
-    """The value at a key for a command that only looks at it: counted as a hit or a miss."""
+    """The value at a key for a command that only inspects it: counted as a hit or a miss."""
     value = ctx.db.value_of(ctx.db.key_of(key))
     if value is None:
         ctx.count_miss(key)
@@ -51,14 +51,14 @@ cdef bytes decimal(int64_t number):
 
 
 cdef class Session:
-    """What a server remembers of one client between commands.
+    """The state of one client between commands.
 
     `queue` holds the requests since MULTI (None outside a transaction), `queue_failed` says that
     one of them was refused; `watches` has (Database, state) for every watched (database number,
-    key). `channels` and `patterns` are the subscriptions, in order. `user` is who logged in;
-    `permission` is None while nothing is forbidden to that user. `reply_mode` is "on", "off", "skip" (CLIENT
-    REPLY SKIP itself) or "skip-next". `wrote_seq` is the journal frame of the last change that it
-    made, for WAIT. `feed` is what is sent to it if it is a replica.
+    key). `channels` and `patterns` are the subscriptions, in order. `user` is the logged-in user;
+    `permission` is None if the user is not restricted. `reply_mode` is "on", "off", "skip" (CLIENT
+    REPLY SKIP itself) or "skip-next". `wrote_seq` is the journal frame of its last change, for
+    WAIT. `feed` is the stream of frames to it if it is a replica.
     """
 
     def __init__(self, uint64_t id, str address="", str local_address="", uint64_t now_ms=0):
@@ -78,12 +78,12 @@ cdef class Session:
         self.reply_mode = "on"
 
     cdef bint is_special(self) noexcept:
-        """Whether this client's requests do not just run and answer."""
+        """Whether this client's requests or replies need special handling."""
         return (self.queue is not None or self.reply_mode != "on"
                 or len(self.channels) > 0 or len(self.patterns) > 0)
 
     def leave_transaction(self) -> None:
-        """Forget what MULTI queued and what WATCH watches."""
+        """Forget queued requests and watched keys."""
         self.queue = None
         self.queue_failed = False
         self.queued_bytes = 0
@@ -96,18 +96,18 @@ cdef class Session:
 
 
 cdef class Context:
-    """Handed to every handler; one object a server, its fields set before each call.
+    """The argument of every handler; one object per server, whose fields are set before each call.
 
     `db` is the session's selected database and `now_ms` the wall clock, read once per batch: for
     ids, expiries and ages. `steady_ms` was read with it and never goes back or jumps: for waits,
-    retries, idle times and times to live of groups (docs/durability.md#clocks).
-    `write_error` is why nothing may be changed now (None when it may), for commands that change
-    something only in some of their forms. `may_block` is false inside a transaction. While waiting readers
-    are served, `shared` keeps encoded replies for all readers of one append, and `remade` the groups,
-    (db, key, name), that one of the readers has created again; else both are None. The handler of a
-    command that is mostly quick sets `timed_alone` when it did much: its time is then its own.
-    `events` holds the letters of notify-keyspace-events, b"" when no events are published, and
-    `scripts` the digests of the scripts that clients have loaded.
+    retries, idle times and times to live of groups (docs/durability.md#clocks). `write_error` is
+    the error of changes (None if changes are allowed), for commands of which only some forms change
+    data. `may_block` is false inside a transaction. While waiting readers are served, `shared` has
+    encoded replies for all readers of one append, and `remade` the groups, (db, key, name), that
+    one of the readers has created again; otherwise both are None. The handler of a hot command sets
+    `timed_alone` after unusually long work, so that the command is timed individually. `events`
+    holds the letters of notify-keyspace-events, b"" when no events are published, and `scripts` the
+    digests of the scripts that clients have loaded.
     """
 
     def __init__(self, Keyspace keyspace, Effects effects, server=None):
@@ -121,7 +121,7 @@ cdef class Context:
     # ------------------------------------------------------------ finding streams
 
     cdef Stream read_stream_at(self, Slice* key):
-        """As `read_stream`, for a key in a request. Every look-up that counts is counted here or in
+        """`read_stream` for a key in a request. All look-ups that count are counted here or in
         `count_look_up`."""
         cdef Stream stream
         self.keyspace.hits += 1  # a key of another type is a hit, too
@@ -145,15 +145,15 @@ cdef class Context:
         return stream
 
     cdef Stream read_for_update_at(self, Slice* key):
-        """As `read_for_update`, for a key in a request."""
+        """`read_for_update` for a key in a request."""
         cdef Stream stream = self.read_stream_at(key)
         if stream is None or self.keyspace.capture is None:
             return stream
         return self.db.writable_at(key)
 
     cpdef Stream read_for_update(self, bytes key):
-        """As `read_stream`, for a command that Redis counts as a reader and that may change the
-        groups of the stream all the same (XREADGROUP, XACK, XCLAIM, XINFO)."""
+        """Like `read_stream`, for a command that Redis counts as a reader but that may change the
+        stream's groups (XREADGROUP, XACK, XCLAIM, XINFO)."""
         cdef Slice view = Slice(key, len(key))
         return self.read_for_update_at(&view)
 
@@ -164,19 +164,19 @@ cdef class Context:
         return self.db.writable_stream(key)
 
     cpdef Stream open_stream(self, bytes key):
-        """As `write_stream`; the stream is made when there is none."""
+        """Like `write_stream`; the stream is created if it does not exist."""
         cdef Stream stream = self.db.writable_stream(key)
         if stream is None:
             stream = self.db.make_stream(key, self.keyspace.next_incarnation(self.steady_ms))
-            # Making the stream is no change of its own: what is put into it counts. Readers that
-            # wait on a group make it again.
+            # Creating the stream does not count as a change; the later append does. Readers that
+            # wait on a group create it again.
             self.change((b"STREAM", key, stream.incarnation), b"new", 0)
             self.set_window(key, stream)
             stream = self.db.stream(key)
         return stream
 
     cdef int set_window(self, bytes key, Stream stream) except -1:
-        """A new stream takes over the configured bounds of its idempotence window."""
+        """Set the configured bounds of a new stream's idempotence window."""
         cdef Keyspace keyspace = self.keyspace
         if (keyspace.idmp_duration_s, keyspace.idmp_maxsize) == (DURATION_S, MAXSIZE):
             return 0
@@ -185,9 +185,8 @@ cdef class Context:
             (b"IDMPSET", key, keyspace.idmp_duration_s, keyspace.idmp_maxsize), None, 0)
 
     cpdef Stream maintained_stream(self, bytes key):
-        """The stream at a key for work that the server does on its own (timers, memory): None for
-        every other type. The look-up is not a use of the key, but a snapshot captures the stream
-        first."""
+        """The stream at a key for automatic work (timers, memory); None for another type. The
+        look-up is not a use of the key, but a snapshot captures the stream first."""
         cdef Stream stream
         cdef uint32_t used_s
         value = self.db.get(key)
@@ -199,7 +198,7 @@ cdef class Context:
         return stream
 
     cdef int count_hits(self, uint64_t count) except -1:
-        """Count look-ups that Redis repeats, of keys that are there."""
+        """Count additional look-ups of existing keys, where Redis looks a key up more than once."""
         self.keyspace.hits += count
         return 0
 
@@ -219,15 +218,16 @@ cdef class Context:
         else:
             self.keyspace.misses += 1
 
-    # ------------------------------------------------------------ looking at keys in a request
+    # ------------------------------------------------------------ inspecting keys of a request
 
     def take_value(self, Args args not None):
-        """The value at the key that is the next word, for a command that only looks at it: a hit or
-        a miss, no use of the key."""
+        """Take a key; the value at it, for a command that only inspects it. Counts as a hit or a
+        miss, not as a use of the key."""
         return value_at(self, args.take_slice())
 
     def count_existing(self, Args args not None) -> int:
-        """How many of the remaining words are keys that exist; each is looked at."""
+        """The number of the remaining words that are existing keys; each is counted as a
+        look-up."""
         cdef int64_t count = 0
         while args.pos < args.count:
             if value_at(self, args.take_slice()) is not None:
@@ -235,8 +235,8 @@ cdef class Context:
         return count
 
     def take_expiry_ms(self, Args args not None) -> int:
-        """The expiry of the key that is the next word, in unix milliseconds: -2 when it does not
-        exist, -1 when it has none. The key is looked at."""
+        """Take a key; its expiry in unix milliseconds: -2 when the key does not exist, -1 when it
+        has no expiry. Counts as a look-up."""
         cdef Slice* key = args.take_slice()
         if value_at(self, key) is None:
             return NO_KEY_MS
@@ -245,7 +245,7 @@ cdef class Context:
         return self.db.expiries.get(self.db.key_of(key), NO_EXPIRY_MS)
 
     def take_present(self, Args args not None) -> list:
-        """The remaining words that are keys which are there, expired ones too, in order."""
+        """The remaining words that are keys in the table, including expired ones, in order."""
         cdef list present = []
         cdef Slice* word
         while args.pos < args.count:
@@ -257,11 +257,11 @@ cdef class Context:
 
     # ------------------------------------------------------------ changing
 
-    # The frequent cases of frequent commands. Each returns at once, with nothing done, when there
-    # is more to do than to change one value: an event, a watch, a snapshot, an error.
+    # The frequent cases of frequent commands. Each function returns at once, without a change, if
+    # more is needed than a change of one value: an event, a watch, a snapshot, an error.
 
     def overwrite(self, Args args not None) -> bool:
-        """Put a string in place of another one (SET key value); False: nothing was done."""
+        """Replace a string by another (SET key value); False: no change was made."""
         cdef bytes value
         if args.count != 3 or self.events or self.db.expiries:
             return False
@@ -273,8 +273,8 @@ cdef class Context:
         return True
 
     def overwrite_expiring(self, Args args not None) -> bool:
-        """Put a string in place of another one and put off its expiry (SET key value EX or PX
-        time); False: nothing was done."""
+        """Replace a string by another and postpone its expiry (SET key value EX or PX time); False:
+        no change was made."""
         cdef int64_t at_ms = 0
         cdef int64_t unit_ms
         cdef bytes key, value
@@ -291,7 +291,7 @@ cdef class Context:
             return False
         at_ms = <int64_t>self.now_ms + at_ms * unit_ms
         key = self.db.key_of(&args.items[1])
-        if not isinstance(self.db.value_of(key), bytes) or not self.db.put_off_expiry(key, at_ms):
+        if not isinstance(self.db.value_of(key), bytes) or not self.db.extend_expiry(key, at_ms):
             return False
         value = args.items[2].ptr[:args.items[2].size]
         self.db.replace_string(key, value, True)
@@ -300,7 +300,7 @@ cdef class Context:
         return True
 
     def add_to_integer(self, bytes key not None, int64_t amount):
-        """Add to the integer that a key has (INCR). Returns the sum; None: nothing was done."""
+        """Add to the integer at a key (INCR). Returns the sum; None: no change was made."""
         cdef int64_t number = 0
         cdef bytes text
         value = self.db.value_of(key)
@@ -316,9 +316,9 @@ cdef class Context:
         self.change((b"UPDATE", key, text), None, 1)
         return number
 
-    def put_off_expiry(self, Args args not None, int64_t base_ms, int64_t unit_ms) -> bool:
-        """Let a key expire later than now (EXPIRE key time, without conditions): at `base_ms` plus
-        the time in units of `unit_ms`. False: nothing was done."""
+    def extend_expiry(self, Args args not None, int64_t base_ms, int64_t unit_ms) -> bool:
+        """Postpone the expiry of a key (EXPIRE key time, without conditions) to `base_ms` plus the
+        time in units of `unit_ms`. False: no change was made."""
         cdef int64_t at_ms = 0
         cdef Slice* word
         if args.count != 3:
@@ -332,7 +332,7 @@ cdef class Context:
             return False
         key = self.db.key_of(&args.items[1])
         value = self.db.value_of(key)
-        if value is None or not self.db.put_off_expiry(key, at_ms):
+        if value is None or not self.db.extend_expiry(key, at_ms):
             return False
         if self.keyspace.touching:
             self.db.note_use(key, value)
@@ -340,31 +340,31 @@ cdef class Context:
         return True
 
     def changed(self, *effect, event, count=1) -> None:
-        """A handler has changed data: record the effect, count the changes, notify, wake readers.
+        """Report a change by a handler: record the effect, count the change, notify, wake readers.
 
-        `effect` is the words of one effect, bytes or integers: its name, the key, what else
-        docs/formats.md lists. `event` is the keyspace event that Redis sends for the key, None
-        where Redis sends none. `count` is what Redis adds to rdb_changes_since_last_save. Readers
-        that wait for the key are retried after the command where the effect can help them.
+        `effect` is the words of one effect, bytes or integers: its name, the key, and further words
+        as in docs/formats.md. `event` is the keyspace event that Redis sends for the key, None if
+        Redis sends none. `count` is the number that Redis adds to rdb_changes_since_last_save.
+        Readers that wait for the key are retried after the command if the effect can help them.
         """
         self.change(effect, event, count)
 
     cdef int change(self, tuple effect, bytes event, uint64_t count) except -1:
-        """As `changed`, for compiled callers."""
+        """`changed` for compiled callers."""
         self.effects.put_effect(self.db.index, effect)
         if effect[0] in WAKES_READERS:
             self.db.mark_ready(effect[1])
         return self.count_change(None if event is None else effect[1], event, count)
 
     def changed_databases(self, *effect, count, db_index=-1) -> None:
-        """As `changed`, for an effect on all keys of a database (of all databases: -1). Redis sends
-        no event for these. Without words there is nothing to record."""
+        """Like `changed`, for an effect on all keys of a database (-1: of all databases). Redis
+        sends no events for these. Without words, no effect is recorded."""
         self.keyspace.dirty += count
         if effect:
             self.effects.record(db_index, *effect)
 
     def notify(self, bytes event not None, bytes key not None, db_index=None) -> None:
-        """Notify the subscribers of an event at a key, beyond the event that `changed` sends."""
+        """Publish an event at a key, in addition to the event that `changed` sends."""
         if not self.events:
             return
         kind = EVENT_CLASSES[event]

@@ -7,7 +7,7 @@ from millstream.storage.streams.stream cimport Stream
 
 
 cpdef enum:
-    # An id as a word of an effect, at most.
+    # The maximum size of an ID as a word of an effect.
     ID_WORD_BYTES = 48
     # The maximum size of an effect in addition to its names and ids.
     EFFECT_BYTES = 256

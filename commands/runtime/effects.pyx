@@ -1,9 +1,11 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Effects: what a command did, recorded while it runs, and applied again at start and on replicas.
+"""Effects: the changes of a command, recorded while it runs, and applied again at start and on
+replicas.
 
-An effect is a RESP array of bulk strings with everything resolved: ids, times, the first id kept by
-a trim. Applying it needs no clock and cannot come out differently. One group read is one effect,
-however many entries it delivered. docs/formats.md lists them all. An effect names a database once (`SELECT n`); each frame starts at database 0.
+An effect is a RESP array of bulk strings with everything resolved: IDs, times, the first ID kept by
+a trim. Applying it needs no clock and always gives the same result. One group read is one effect,
+whatever number of entries it delivers. docs/formats.md lists all effects. The effect `SELECT n`
+selects a database; each frame starts at database 0.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -44,13 +46,13 @@ class EffectError(Exception):
 
 
 def unbounded_room(size: int) -> int:
-    """No journal has told how much it takes."""
+    """The `make_room` of effects without a journal: no limit."""
     return ROOM_UNBOUNDED
 
 
 def effect(bytes name not None, *, bint wakes_readers=False):
     """Register a function (keyspace, db_index, words without the name) that applies an effect.
-    wakes_readers: a reader that waits on the key may find something after the effect."""
+    wakes_readers: whether a reader that waits on the key may find entries after the effect."""
     def register(function):
         APPLY[name] = function
         if wakes_readers:
@@ -60,21 +62,21 @@ def effect(bytes name not None, *, bint wakes_readers=False):
 
 
 cdef class Effects:
-    """The effects of one tick. Nothing is kept while `enabled` is false (no journal).
+    """The effects of one tick. None are recorded while `enabled` is false (no journal).
 
-    To record an effect, call `begin`, put its words into `out` and call `finish`. One that
-    was begun and not finished failed on its way (out of memory): what it should have told may have
-    happened already, so the whole tick has no payload, and the journal ends before it.
+    To record an effect, call `begin`, put its words into `out` and call `finish`. An effect that is
+    begun and not finished has failed (out of memory), but its change may have been made. The whole
+    tick then has no payload, and the journal ends before it.
 
-    `room` is how many bytes the journal surely takes with this tick. What may record more asks
-    before it changes anything (`require`, `has_room`); then `make_room(size)` answers how large
-    the tick may become, or refuses with a CommandError.
+    `room` is the number of bytes for which the journal is known to have space in this tick. A
+    command that may record more calls `require` or `has_room` before any change; these call
+    `make_room(size)`, which returns the new maximum or raises a CommandError.
     """
 
     def __init__(self, bint enabled=True):
         self.enabled = enabled
         self.out = Output()
-        self.out.reserve(64)  # what is begun leaves a trace, whatever memory is left
+        self.out.reserve(64)  # so that `begin` leaves a trace even without memory
         self.room = ROOM_UNBOUNDED
         self.make_room = unbounded_room
 
@@ -85,7 +87,7 @@ cdef class Effects:
         return 0
 
     cdef bint has_room(self, int64_t size) except -1:
-        """`require` for what may as well be done later."""
+        """Like `require`, for work that can be postponed: returns False in place of an error."""
         try:
             self.require(size)
         except CommandError:
@@ -93,11 +95,11 @@ cdef class Effects:
         return True
 
     def require_room(self, int64_t size_bytes) -> None:
-        """`require` for handlers that are not compiled; CommandError when there is no room."""
+        """`require` for Python."""
         self.require(size_bytes)
 
     def forget_room(self) -> None:
-        """The next frame goes to another journal: what it takes has to be asked."""
+        """Forget the known room, because the next frame may go to another journal."""
         self.room = 0
 
     cdef int begin(self, int db, const char* head, Py_ssize_t head_size, Py_ssize_t words) except -1:
@@ -113,13 +115,13 @@ cdef class Effects:
         return 0
 
     cdef int finish(self) except -1:
-        """All words of the effect are there."""
+        """End an effect after its last word."""
         self.count += 1
         return 0
 
     cdef void open_group(self) noexcept:
-        """The effects that follow, up to `close_group`, count only together: if one cannot be
-        recorded the tick has no payload."""
+        """Begin effects that are valid only together, up to `close_group`: if one cannot be
+        recorded, the tick has no payload."""
         self.begun += self.enabled
 
     cdef void close_group(self) noexcept:
@@ -164,11 +166,12 @@ cdef class Effects:
         return self.finish()
 
     def record(self, int db, *words) -> None:
-        """One effect; words are bytes or integers, the first is its name. db -1: of no database."""
+        """Record one effect; words are bytes or integers, the first is its name. db -1: no
+        database."""
         self.put_effect(db, words)
 
     cdef int put_effect(self, int db, tuple words) except -1:
-        """As `record`, for compiled callers."""
+        """`record` for compiled callers."""
         if not self.enabled:
             return 0
         self.begin(db, b"", 0, len(words))
@@ -192,8 +195,8 @@ cdef class Effects:
         return payload
 
     def take_payload(self) -> bytes | None:
-        """What was recorded since the last call: the payload of one journal frame. None when not
-        all of it could be recorded."""
+        """The payload of one journal frame: the effects since the last call. None when an effect
+        could not be recorded."""
         return self.take()
 
     def __len__(self) -> int:
@@ -204,9 +207,9 @@ cdef class Effects:
 
 cdef inline const char* read_number(const char* at, const char* end, char kind,
                                     int64_t* number) except NULL:
-    """Read `kind`, a number and CRLF; returns what follows."""
+    """Read `kind`, a number and CRLF; return the position after them."""
     cdef const char* stop = at + 1
-    # Nearly all have one digit or two, and a start reads some for every word it replays.
+    # Nearly all numbers have one or two digits, and a start reads one for every word.
     if end - at >= 5 and at[0] == kind and 48 <= at[1] <= 57:
         if at[2] == c'\r' and at[3] == c'\n':
             number[0] = at[1] - 48
@@ -223,7 +226,7 @@ cdef inline const char* read_number(const char* at, const char* end, char kind,
 
 
 cdef class EffectArgs(Args):
-    """One effect's words as views of the payload."""
+    """The words of one effect as views of the payload."""
 
     cdef Slice[64] few
     cdef list many
@@ -255,7 +258,8 @@ cdef class EffectArgs(Args):
 
 
 def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
-    """Apply every effect of a frame; returns how many. EffectError says where it stopped."""
+    """Apply every effect of a frame; returns their number. EffectError has the offset of a
+    failure."""
     cdef EffectArgs args = EffectArgs()
     cdef const char* start = payload
     cdef const char* at = start
@@ -298,9 +302,10 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
 
 
 def split_effects(bytes payload not None) -> list:
-    """Every effect of a frame, not applied: (database, words, the effect as a frame of its own).
+    """Every effect of a frame, without applying it: (database, words, the effect as a payload of
+    its own).
 
-    SELECT is resolved. EffectError says where the payload cannot be read.
+    SELECT is resolved. EffectError has the offset of unreadable bytes.
     """
     cdef EffectArgs args = EffectArgs()
     cdef const char* start = payload
@@ -344,7 +349,7 @@ cdef bint is_word_at(Args args, Py_ssize_t place, const char* word, Py_ssize_t s
 
 
 cdef int wake_readers(Keyspace keyspace, int db, Args args) except -1:
-    """Mark the key of an effect ready if a reader waits for it: on a replica readers may wait."""
+    """Mark the key of an effect ready if a reader waits for it, which is possible on a replica."""
     cdef Database database = <Database>keyspace.databases[db]
     if database.waiting and args[0] in WAKES_READERS:
         database.mark_ready_at(&args.items[1])
@@ -367,7 +372,8 @@ cdef Group group_of(Stream stream, Args args):
 
 
 cdef int apply_ack(Keyspace keyspace, int db, Args args) except -1:
-    """ACK key group id [id ...]: no longer pending (acknowledged, expired, or its entry gone)."""
+    """ACK key group id [id ...]: remove pending entries (acknowledged, expired, or no longer in the
+    stream)."""
     cdef EntryId entry_id
     cdef Group group
     cdef Py_ssize_t place
@@ -448,7 +454,8 @@ cdef int apply_append_once(Keyspace keyspace, int db, Args args) except -1:
 
 
 cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields):
-    """Append the entry whose words begin at `fields`; key and id are the effect's first words."""
+    """Append the entry whose fields begin at word `fields`; key and ID are the effect's first
+    words."""
     cdef EntryId entry_id
     cdef EntryId last
     cdef Database database = <Database>keyspace.databases[db]

@@ -1,8 +1,8 @@
-"""The outside as commands may see it: what handlers ask of the process they run in.
+"""The interface of the server for commands.
 
-Handlers touch no socket, file or clock. The few that are about the process itself (CLIENT LIST,
-CONFIG SET, SAVE, SHUTDOWN) ask through this protocol, which the server implements and a test
-implements with a few lines.
+Handlers touch no socket, file or clock. Commands about the process itself (CLIENT LIST, CONFIG SET,
+SAVE, SHUTDOWN) use this protocol. The server implements it; tests implement the parts that they
+need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Client(Protocol):
-    """One connected client, as CLIENT LIST and CLIENT KILL see it: a Session and its buffers."""
+    """One connected client for CLIENT LIST and CLIENT KILL: a Session and its buffers."""
 
     id: int
     db_index: int
@@ -48,7 +48,7 @@ class Client(Protocol):
 
     @property
     def file_number(self) -> int:
-        """The descriptor of its socket; -1 when it has none any more."""
+        """The descriptor of its socket; -1 when it is closed."""
 
     @property
     def query_buffer_bytes(self) -> int: ...
@@ -58,11 +58,11 @@ class Client(Protocol):
     def output_bytes(self) -> int: ...
 
     def close(self, after_reply: bool) -> None:
-        """Closes the connection, at once or when what is written has been sent."""
+        """Closes the connection, at once or after the output was sent."""
 
 
 class Exchange(Protocol):
-    """Channels, patterns and who listens to them."""
+    """Channels, patterns and their subscribers."""
 
     @property
     def pattern_count(self) -> int: ...
@@ -73,28 +73,28 @@ class Exchange(Protocol):
     def unsubscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
 
     def forget(self, client: Any) -> None:
-        """Ends all of a client's subscriptions without telling it."""
+        """Ends all of a client's subscriptions without a message."""
 
     def publish(self, channel: bytes, message: bytes) -> int:
-        """Sends a message; answers how often it was sent."""
+        """Sends a message; returns how often it was sent."""
 
     def channels(self) -> list[bytes]: ...
     def listeners_of(self, channel: bytes) -> int: ...
 
 
 class SlowlogEntries(Protocol):
-    """The slow log, as SLOWLOG sees it."""
+    """The slow log for SLOWLOG."""
 
     def entries(self, count: int) -> Sequence[Iterable[object]]:
-        """The newest, newest first, -1 for all: number, unix time in seconds, microseconds, words,
-        address, name."""
+        """The newest entries, newest first, -1 for all: number, unix time in seconds, microseconds,
+        words, address, name."""
 
     def clear(self) -> None: ...
     def __len__(self) -> int: ...
 
 
 class LatencySeries(Protocol):
-    """Latency spikes by event, as LATENCY sees them."""
+    """Latency spikes by event for LATENCY."""
 
     threshold_ms: int
 
@@ -105,34 +105,34 @@ class LatencySeries(Protocol):
         """[unix time in seconds, milliseconds], oldest first."""
 
     def reset(self, events: list[str]) -> int:
-        """Forgets these events, all when none is named; how many there were."""
+        """Forgets these events, or all when none is named; returns their number."""
 
 
 class UserStore(Protocol):
     """The file of users."""
 
     def load(self) -> None:
-        """Reads it again; an error changes nothing."""
+        """Reads the file again; an error changes nothing."""
 
     def save(self) -> None:
-        """Replaces it."""
+        """Replaces the file."""
 
 
 class Access(Protocol):
-    """Users, who of the connected clients is which, and who was refused."""
+    """Users, the users of connected clients, and the log of refusals."""
 
     users: Users
     log: DenialLog
 
-    def begin(self, client: Any) -> None:
-        """The client is `default` again, logged in only if that needs no password."""
+    def log_in_default(self, client: Any) -> None:
+        """Makes the client `default` again, logged in only if that user needs no password."""
 
     def log_in(self, client: Any, user: User) -> None: ...
 
     def refuse_login(self, client: Any, name: bytes, word: bytes) -> None:
-        """Notes that a password was wrong; `word` is the command that had it."""
+        """Records a wrong password; `word` is the command that had it."""
 
-    def put(self, user: User) -> None:
+    def set_user(self, user: User) -> None:
         """Adds this user, or gives the one with this name these rules."""
 
     def remove(self, name: bytes) -> bool:
@@ -154,25 +154,25 @@ class Failover(Protocol):
     """Changing roles with a replica."""
 
     def begin(self, target: tuple[str, int] | None, forced: bool, timeout_ms: int) -> None:
-        """Begins; a CommandError when that is impossible. `timeout_ms` 0: no limit."""
+        """Begins a failover; CommandError when that is impossible. `timeout_ms` 0: no limit."""
 
     def abort(self) -> None:
-        """Gives up; a CommandError when there is none."""
+        """Cancels the failover; CommandError when there is none."""
 
 
-class Ending(Protocol):
+class Shutdown(Protocol):
     """Stopping the server."""
 
-    def begin(self, wish: bool | None, is_forced: bool, client_id: int) -> bool:
-        """Waits for replicas that lack the last changes, then stops; false: there are none.
-        `wish`: SAVE or NOSAVE."""
+    def wait_for_replicas(self, save: bool | None, is_forced: bool, client_id: int) -> bool:
+        """Waits for replicas that lack the last changes, then stops; false if there are none.
+        `save`: SAVE or NOSAVE."""
 
-    def end(self, wish: bool | None, is_forced: bool) -> None:
-        """Stops the server once this tick is done. `wish` None writes a snapshot only where nothing
-        else keeps the data (journal off, save points set)."""
+    def save_and_stop(self, save: bool | None, is_forced: bool) -> None:
+        """Stops the server after this tick. `save` None writes a snapshot only if there is no other
+        copy of the data (journal off, save points set)."""
 
     def abort(self) -> None:
-        """Ends the wait for replicas: the server goes on. A CommandError if there is none."""
+        """Ends the wait for replicas without stopping. CommandError if there is none."""
 
 
 class Role(Protocol):
@@ -197,10 +197,10 @@ class Role(Protocol):
         """The reply to ROLE."""
 
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Takes what a replica says about itself; CommandError for what is not understood."""
+        """Stores the properties that a replica reports; CommandError for unknown ones."""
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
-        """Notes what a replica has. Nothing happens if the client is no replica."""
+        """Stores the frames that a replica has. No effect if the client is not a replica."""
 
     def psync(
         self, client: Any, next_seq: int, *, name: bytes = b"", is_failover: bool = False
@@ -218,13 +218,13 @@ class Role(Protocol):
         """The number of replicas that have this frame on their disks."""
 
 
-class Outside(Protocol):
-    """What the server does for commands. Refusals are CommandErrors in Redis' words."""
+class Host(Protocol):
+    """The functions of the server for commands. Refusals are CommandErrors with Redis' texts."""
 
     slowlog: SlowlogEntries
     latency: LatencySeries
     waits: dict[int, PositionWait]
-    """The clients of WAIT and WAITAOF by id, and what each waits for."""
+    """The waits of WAIT and WAITAOF by client ID."""
 
     @property
     def replication(self) -> Role: ...
@@ -248,20 +248,21 @@ class Outside(Protocol):
     def pubsub(self) -> Exchange: ...
 
     def push(self, client: Any, message: object) -> None:
-        """Sends a client a message of its own, after the reply of the command that runs."""
+        """Sends a client a separate message, after the reply of the running command."""
 
     def add_monitor(self, client: Any) -> None:
-        """From now on the client is shown every command (MONITOR)."""
+        """Shows the client every command from now on (MONITOR)."""
 
     def remove_monitor(self, client: Any) -> None: ...
 
     def pause_clients(self, until_ms: int, writes_only: bool) -> None:
-        """Puts off commands, or those that write, until a moment of the steady clock."""
+        """Postpones commands, or only writes, until a time of the steady clock."""
 
     def unpause_clients(self) -> None: ...
 
     def unblock_client(self, client: Client, error: bool) -> bool:
-        """Ends a client's wait as its timeout would, or with an error; false if it waits not."""
+        """Ends a client's wait as its timeout would, or with an error; false if it does not
+        wait."""
 
     @property
     def access(self) -> Access: ...
@@ -273,26 +274,26 @@ class Outside(Protocol):
         """Closes another client's connection."""
 
     def random_number(self) -> int:
-        """64 random bits, for commands that choose by chance."""
+        """64 random bits."""
 
     def config_get(self, patterns: Sequence[bytes]) -> dict[str, str]:
         """Directives whose names match one of the globs, in the order of the table."""
 
     @property
     def longest_string_bytes(self) -> int:
-        """proto-max-bulk-len, which config_get would take long to find for every APPEND."""
+        """The value of proto-max-bulk-len. config_get would be too slow for every APPEND."""
 
     def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Changes all of them or, with a CommandError, none."""
+        """Sets all of these directives or, with a CommandError, none."""
 
     def config_rewrite(self) -> None:
-        """Brings the configuration file up to date."""
+        """Updates the configuration file."""
 
     def reset_stats(self) -> None: ...
 
     def latency_counts(self) -> dict[str, list[int]]:
-        """By command that was called, how many calls took up to 1, 2, 4 ... microseconds; empty
-        while latency-tracking is off."""
+        """For each command that was called, the number of calls that took up to 1, 2, 4 ...
+        microseconds; empty while latency-tracking is off."""
 
     def memory_facts(self) -> dict[str, object]:
         """The figures of MEMORY STATS, with its names."""
@@ -307,33 +308,33 @@ class Outside(Protocol):
         """Writes a snapshot before it returns."""
 
     def bgsave(self, schedule: bool) -> str:
-        """Starts a snapshot in the background, or notes that one is wanted; says which."""
+        """Starts or schedules a snapshot in the background; returns Redis' reply."""
 
     def rewrite(self) -> str:
-        """Starts to rewrite the journal in the background, or notes it; says which."""
+        """Starts or schedules a rewrite of the journal in the background; returns Redis' reply."""
 
     @property
     def keeps_journal(self) -> bool:
         """Whether appendonly is on."""
 
     def write_position(self) -> int:
-        """The frame with the last change that the client of the running command has made."""
+        """The frame with the last change by the client of the running command."""
 
     @property
     def journal_synced(self) -> int:
-        """How far the journal is on the disk, or will be before any reply leaves."""
+        """The last frame that is on the disk, or will be before any reply is sent."""
 
     def sync_soon(self) -> None:
         """Forces the journal to disk soon."""
 
     def stand_still(self, seconds: float) -> None:
-        """Stops the whole server for so long."""
+        """Stops the whole server for this time."""
 
     def log(self, message: str) -> None: ...
 
     def reload(self, *, save: bool, flush: bool) -> None:
-        """Loads what the disk has into the running server: after a snapshot (save), into emptied
-        databases (flush) or over what is there."""
+        """Loads the data on the disk into the running server: after a snapshot (save), into emptied
+        databases (flush) or over the existing data."""
 
     @property
-    def ending(self) -> Ending: ...
+    def shutdown(self) -> Shutdown: ...

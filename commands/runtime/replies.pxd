@@ -19,7 +19,7 @@ cdef class Raw(Encodable):
 cdef enum:
     # A longer bulk string is sent in slices.
     LONG_BYTES = 262144
-    # A slice of a long reply has about this size.
+    # The approximate size of a slice of a long reply.
     SLICE_BYTES = 262144
 
 
@@ -35,7 +35,7 @@ cdef class LongReply(Encodable):
     cdef object parts
     cdef Sliced remainder
 
-    cpdef Sliced put_off(self, int resp)
+    cpdef Sliced sliced(self, int resp)
 
 
 cdef class SlicedBytes(Sliced):

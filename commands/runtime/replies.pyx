@@ -1,10 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-"""What a handler may return, and how it is encoded.
+"""The types that a handler may return, and their encoding.
 
 `put_reply` encodes by type: int, bytes (bulk string), Simple (+status), Id, None (null), list or
-tuple (array), dict (map), set, float, bool, and the classes below. Most handlers therefore never
-see RESP, and RESP2 and RESP3 differ in one place only. A handler in Python returns a LongReply for
-what is too long to make at once.
+tuple (array), dict (map), set, float, bool, and the classes below. Most handlers therefore do not
+deal with RESP, and the differences of RESP2 and RESP3 are in one place. A handler in Python returns
+a LongReply if the reply is too long to make at once.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -15,12 +15,12 @@ from millstream.ids cimport Id
 
 
 cdef class Sliced:
-    """A reply too long to make at once, or its rest: `next_slice()` is called each time the client
-    has taken what it was sent; b"" ends it. Before the first one `prepare()` is called, once a turn,
-    until it answers that there is nothing left to find out."""
+    """A reply that is too long to make at once, or its rest. `next_slice()` is called whenever the
+    client has read the last slice; b"" ends the reply. Before the first slice, `prepare()` is
+    called once per turn until it returns False."""
 
     def prepare(self) -> bool:
-        """Do some of what must be done before the first slice; False when all of it is."""
+        """Do a part of the work before the first slice; False when it is done."""
         return False
 
     def next_slice(self) -> bytes:
@@ -28,18 +28,18 @@ cdef class Sliced:
 
 
 cdef class Encodable:
-    """A reply that writes itself; `resp` is 2 or 3."""
+    """A reply that encodes itself; `resp` is 2 or 3."""
 
     cdef int encode(self, Output out, int resp) except -1:
         raise NotImplementedError(type(self).__name__)
 
     cdef Sliced rest(self):
-        """What `encode` left out because the reply is long; None for nothing."""
+        """The part of a long reply that `encode` has left out; None if there is none."""
         return None
 
 
 cdef class Raw(Encodable):
-    """A reply that is encoded already."""
+    """A reply that is already encoded."""
 
     def __init__(self, bytes data):
         self.data = data
@@ -75,7 +75,7 @@ cdef int put_map_head(Output out, int resp, uint64_t pairs) except -1:
 
 
 cdef class MapHead(Encodable):
-    """What stands before the names and values of a map that is answered in parts (Several)."""
+    """The head of a map that is returned in parts (Several)."""
 
     def __init__(self, uint64_t pairs):
         self.pairs = pairs
@@ -85,7 +85,7 @@ cdef class MapHead(Encodable):
 
 
 cdef class ArrayHead(Encodable):
-    """What stands before the elements of an array that is answered in parts (LongReply)."""
+    """The head of an array that is returned in parts (LongReply)."""
 
     def __init__(self, uint64_t length):
         self.length = length
@@ -97,12 +97,12 @@ cdef class ArrayHead(Encodable):
 cdef class LongReply(Encodable):
     """A reply that a generator makes in steps, so that other clients are served between two steps.
 
-    `parts` yields the reply in order: an ArrayHead or a MapHead, then the elements, each as a
-    handler would return it, and several at once as `Several`. It yields PAUSE after about a
-    millisecond's work that gives no element, such as counting them. It must show one moment,
-    whatever happens to the data after the handler has returned. A short reply has no PAUSE and is
-    sent together with other replies; the rest of a long one follows in slices. A generator whose
-    client disconnects is closed.
+    `parts` yields the reply in order: an ArrayHead or a MapHead, then the elements, each in the
+    form that a handler would return, and several together as `Several`. It yields PAUSE after about
+    a millisecond's work without an element, such as counting. It must show the moment of the call,
+    even if the data changes after the handler has returned. A short reply has no PAUSE and is sent
+    together with other replies; the rest of a long one follows in slices. A generator whose client
+    disconnects is closed.
     """
 
     def __init__(self, parts):
@@ -110,19 +110,19 @@ cdef class LongReply(Encodable):
 
     cdef int encode(self, Output out, int resp) except -1:
         if not put_parts(out, self.parts, resp, out.size + SLICE_BYTES):
-            self.remainder = self.put_off(resp)
+            self.remainder = self.sliced(resp)
         return 0
 
     cdef Sliced rest(self):
         return self.remainder
 
-    cpdef Sliced put_off(self, int resp):
-        """All that has not been encoded, to be sent in slices."""
+    cpdef Sliced sliced(self, int resp):
+        """The parts that are not encoded yet, to be sent in slices."""
         return SlicedParts(self.parts, resp)
 
 
 cdef bint put_parts(Output out, parts, int resp, Py_ssize_t full_size) except -1:
-    """Encode parts until there is a PAUSE or enough for a slice; True when none is left."""
+    """Encode parts up to a PAUSE or a full slice; True when none is left."""
     for part in parts:
         if part is PAUSE:
             return False
@@ -133,7 +133,7 @@ cdef bint put_parts(Output out, parts, int resp, Py_ssize_t full_size) except -1
 
 
 class SlicedParts(Sliced):
-    """The parts of a LongReply that have not been sent."""
+    """The parts of a LongReply that were not sent yet."""
 
     def __init__(self, parts, resp):
         self.parts = parts
@@ -169,7 +169,7 @@ class SlicedChain(Sliced):
             if not isinstance(part, bytes) and part.prepare():
                 return True
             self.unprepared -= 1
-        # A LongReply may also have a PAUSE after its first slice.
+        # A LongReply may have a PAUSE after its first slice, too.
         part = self.parts[len(self.parts) - 1] if self.parts else b""
         return not isinstance(part, bytes) and part.prepare()
 
@@ -213,7 +213,7 @@ class NullArray:
 
 
 class NoReply:
-    """Nothing is sent (the handler has arranged for the answer itself)."""
+    """No reply is sent: the handler has arranged for it."""
 
 
 class Push(list):
@@ -229,7 +229,7 @@ class Verbatim(bytes):
 
 
 class Again:
-    """The command has more to do than fits into a turn: it is called again in a later one, with
+    """The command has more work than one turn allows: it is called again in a later turn, with
     `args` (an OwnedArgs), before the client's next request. Not within a transaction."""
 
     def __init__(self, args):
@@ -237,8 +237,8 @@ class Again:
 
 
 class Several(list):
-    """Replies in order (SUBSCRIBE has one for each channel), or the parts of one
-    that may be long: after a MapHead, an Encodable among them may leave its rest for later."""
+    """Several replies in order (SUBSCRIBE has one for each channel), or the parts of one that may
+    be long: after a MapHead, an Encodable may leave its rest for later slices."""
 
 
 class Pairs(list):
@@ -252,7 +252,7 @@ PAUSE = object()
 
 
 cdef class Run:
-    """EXEC: the executor runs these requests and answers the array of their replies."""
+    """EXEC: the executor runs these requests and replies with the array of their replies."""
 
     def __init__(self, list requests not None):
         self.requests = requests
@@ -261,7 +261,7 @@ cdef class Run:
 cdef class Wait:
     """The command blocks: `read` (a BlockedRead) is retried when one of its keys is ready.
 
-    deadline_ms is on the context's clock; 0 waits for ever.
+    deadline_ms is a time of the steady clock; 0: wait forever.
     """
 
     def __init__(self, read, int64_t deadline_ms):
@@ -272,9 +272,9 @@ cdef class Wait:
 cdef class BlockedRead:
     """A read that waits. `keys` are (db, key) pairs; `group` the group's name or None.
 
-    attempt() answers a reply, or None to go on waiting and keep its place in the queue; it may
-    raise CommandError, which ends the wait. All reads of one `kind` find or miss the same things.
-    A read with `needs_stream` is tried only when the key that is ready holds a stream.
+    attempt() returns a reply, or None to keep waiting in the same place of the queue; a
+    CommandError ends the wait. If a read finds nothing, other reads of the same `kind` find nothing
+    either. A read with `needs_stream` is attempted only if the ready key has a stream.
     """
 
     needs_stream = False
@@ -287,13 +287,13 @@ cdef class BlockedRead:
         raise NotImplementedError
 
     def join(self, stream, group) -> None:
-        """The group was made (again) while the read waits."""
+        """The group was created (again) while the read waits."""
 
     def timeout_reply(self, ctx):
         return NULL_ARRAY
 
     def ended(self, ctx) -> None:
-        """The wait is over (served, timed out, client gone)."""
+        """The wait has ended: it was served, timed out, or the client disconnected."""
 
 
 # ---------------------------------------------------------------- encoding
@@ -311,7 +311,7 @@ cdef int put_int(Output out, reply) except -1:
 
 
 cdef int put_reply(Output out, reply, int resp) except -1:
-    """Encode what a handler returned, by its type."""
+    """Encode the value that a handler returned, by its type."""
     cdef Id entry_id
     kind = type(reply)
     if kind is Id:

@@ -1,7 +1,7 @@
-"""Commands that are made of subcommands (CLIENT, CONFIG, COMMAND, MEMORY).
+"""Commands with subcommands (CLIENT, CONFIG, COMMAND, MEMORY).
 
-The container's own row answers a bare or unknown subcommand in Redis' words, and every container
-has a HELP, written from the same table as the documentation.
+The container's own row replies to a missing or unknown subcommand with Redis' error, and every
+container has a HELP, generated from the same table as the documentation.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SHOWN_WORD_BYTES = 128  # of a client's own word in an error
 
 
 def unknown_subcommand(container: str, word: bytes) -> CommandError:
-    """Redis' words for a subcommand that is not there; `word` as the client wrote it."""
+    """Redis' error for an unknown subcommand; `word` is the client's spelling."""
     beginning = shown(word[:SHOWN_WORD_BYTES])
     return CommandError(f"ERR unknown subcommand '{beginning}'. Try {container} HELP.")
 
 
 def wrong_subcommand(container: str, word: bytes) -> CommandError:
-    """Redis' words for a subcommand that has no such form; `word` as the client wrote it."""
+    """Redis' error for a subcommand that has no such form; `word` is the client's spelling."""
     beginning = shown(word[:SHOWN_WORD_BYTES])
     return CommandError(
         f"ERR unknown subcommand or wrong number of arguments for '{beginning}'. "
@@ -38,7 +38,8 @@ def wrong_subcommand(container: str, word: bytes) -> CommandError:
 class Container(CommandGroup):
     """Registers a container with its HELP, then its subcommands, which share `tags` and `since`.
 
-    `bare` answers NAME alone, with `bare_tags`; without it that is a wrong number of arguments.
+    `bare` handles NAME alone, with `bare_tags`; without `bare`, NAME alone is a wrong number of
+    arguments.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""COMMAND: the command table, told to clients in Redis' shapes.
+"""COMMAND: the command table in Redis' form.
 
-Everything comes from the registry's rows. DOCS also describes the arguments, read from the row's
-syntax line, because redis-cli shows them as hints while one types.
+Everything comes from the registry's rows. DOCS also describes the arguments, from the row's syntax
+line, because redis-cli shows them as hints.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _described(spec: KeySpec) -> dict[bytes, object]:
 
 
 def details(row: Command) -> list[object]:
-    """One command as COMMAND INFO answers it: ten elements, subcommands nested in the last."""
+    """One command in the form of COMMAND INFO: ten elements, with the subcommands in the last."""
     return [
         row.name.encode(),
         row.arity,
@@ -51,13 +51,13 @@ def details(row: Command) -> list[object]:
         {Simple(b"@" + name.encode()) for name in row.categories},
         OrderedSet(tip.encode() for tip in row.tips),
         OrderedSet(map(_described, row.key_specs)),
-        # Redis calls nothing a set, but some an array.
+        # In Redis, an empty list of subcommands is a set, any other an array.
         [details(sub) for sub in row.subcommands.values()] or OrderedSet(),
     ]
 
 
 def _with_key_specs(arguments: list[dict[bytes, Any]], numbers: Iterator[int]) -> None:
-    """Say of each key, in order, which of the command's key specs it belongs to."""
+    """Add to each key argument, in order, the number of its key spec."""
     for argument in arguments:
         if argument[b"type"] == b"key":
             argument[b"key_spec_index"] = next(numbers)
@@ -65,7 +65,7 @@ def _with_key_specs(arguments: list[dict[bytes, Any]], numbers: Iterator[int]) -
 
 
 def _arguments(row: Command) -> list[dict[bytes, Any]]:
-    """The arguments of a command as COMMAND DOCS answers them."""
+    """The arguments of a command in the form of COMMAND DOCS."""
     described = [_argument_docs(argument) for argument in parse_syntax(row.syntax)]
     _with_key_specs(described, count() if len(row.key_specs) > 1 else repeat(0))
     return described
@@ -90,7 +90,7 @@ def _argument_docs(argument: Argument) -> dict[bytes, Any]:
 
 
 def docs(row: Command) -> dict[bytes, object]:
-    """One command as COMMAND DOCS answers it."""
+    """One command in the form of COMMAND DOCS."""
     described: dict[bytes, object] = {
         b"summary": row.summary.encode(),
         b"since": row.since.encode(),
@@ -199,7 +199,7 @@ def command_list(ctx: Context, args: Args) -> object:
 
 
 def _keys_of(words: list[bytes]) -> list[tuple[bytes, list[str]]]:
-    """A request's keys and how they are used; CommandError in Redis' words."""
+    """The keys of a request and their flags; CommandError with Redis' texts."""
     row = COMMANDS.get(words[0].lower())
     if row is not None and row.subcommands and len(words) > 1:
         row = row.subcommands.get(words[1].lower())

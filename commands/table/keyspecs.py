@@ -1,8 +1,8 @@
-"""Where a command's keys are, and what COMMAND says of how the command uses them.
+"""The positions of a command's keys, and the flags of COMMAND for their use.
 
 Cluster-aware clients and proxies read these words of Redis: RO, RW, OW (overwrites), RM (removes);
-access, update, insert, delete. The places follow from the syntax line. Most uses follow from the
-flags; the row has the others.
+access, update, insert, delete. The positions follow from the syntax line. Most uses follow from the
+command's flags; the row has the others.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def fixed_places(specs: Sequence[KeySpec]) -> tuple[int, int, int]:
 
 def key_positions(specs: Sequence[KeySpec], words: Words) -> list[int]:
     """Indexes of the keys in a request (name first), as clients find them with the key specs:
-    options and ids after a keyword are not looked at. ValueError or IndexError without keys."""
+    options and IDs after a keyword are not checked. ValueError or IndexError without keys."""
     if not specs:
         return []
     spec = specs[0]
@@ -104,7 +104,7 @@ def key_positions(specs: Sequence[KeySpec], words: Words) -> list[int]:
 def keys_with_flags(
     specs: Sequence[KeySpec], words: list[bytes]
 ) -> Iterator[tuple[bytes, list[str]]]:
-    """Each key of a request and the words that say how it is used there."""
+    """Each key of a request and the flags of its use."""
     for number, position in enumerate(key_positions(specs, words)):
         spec = specs[min(number, len(specs) - 1)]
         yield words[position], (spec.of(words) if spec.of else spec.flags).split()

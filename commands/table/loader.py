@@ -1,4 +1,4 @@
-"""Fills the command table: every module under commands/ registers the commands that it has."""
+"""Fills the command table: every module under commands/ registers its commands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from millstream.commands.table.registry import COMMANDS
 
 
 def load_table() -> None:
-    """Import every module under commands/; a second call does nothing. The rows are then in order
-    of their names, whatever was imported first."""
+    """Import every module under commands/; a second call does nothing. Afterwards the rows are in
+    the order of their names, whatever the order of imports."""
     for name in _modules():
         import_module(name)
     rows = sorted(COMMANDS.items())

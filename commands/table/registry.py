@@ -1,4 +1,4 @@
-"""The command table: one row a command, and everything that is known of it.
+"""The command table: one row per command, with all information about it.
 
 The row drives dispatch, arity checks, COMMAND and its DOCS, ACL, the pages in docs/commands and the
 tests. `@command` registers the function and returns it unwrapped: a Python wrapper around a
@@ -18,7 +18,7 @@ from millstream.commands.table.syntax import arity_of, parse_syntax
 Handler = Callable[[Any, Any], Any]
 H = TypeVar("H", bound=Handler)
 
-# Those of COMMAND. "loading": allowed while the data is being loaded; "no_auth": before AUTH.
+# The flags of COMMAND. "loading": allowed while data is loaded; "no_auth": allowed before AUTH.
 FLAGS = frozenset(
     [
         "write",
@@ -42,26 +42,26 @@ FLAGS = frozenset(
     ]
 )
 
-# What the server itself does with a command; COMMAND does not report these.
+# Traits for the server itself, which COMMAND does not report.
 TRAITS = frozenset(
     {
-        # Quick in few words, unless it says otherwise (Context.timed_alone): equal ones in a row
-        # share their time.
+        # Quick for requests of few words, unless the handler sets Context.timed_alone: consecutive
+        # calls share their time.
         "hot",
-        # MULTI does not queue it: it acts on the transaction itself, or ends the conversation.
+        # Not queued by MULTI: it acts on the transaction itself, or ends the connection.
         "unqueued",
-        # A RESP2 client may still ask for it once it has subscribed.
+        # Allowed for a RESP2 client with subscriptions.
         "subscribed",
-        # The reply shows no data, so it does not wait until a crash would leave the data as it is:
-        # health checks and new connections do not wait for the disk. Nor does a look at what the
-        # server itself does, which is wanted most while the disk is slow: INFO's count of keys is
-        # the one in memory.
+        # The reply shows no data, so it does not wait for the journal: health checks and new
+        # connections do not wait for the disk. Nor do commands that inspect the server, which are
+        # needed most while the disk is slow; INFO counts the keys in memory.
         "dataless",
-        # It runs while the journal's queue is full, because it ends that.
+        # Runs while the journal's queue is full, because it can end that state.
         "unblocked",
         # Refused, before MULTI queues it, unless a directive allows it.
         "protected",
-        # Not a write command, but a pause of writes puts it off: it may change or tell something.
+        # Not a write command, but postponed by a pause of writes, because it may change data or
+        # send messages.
         "tells",
         # The channels that ACL rules must allow: the first argument, all arguments, or all as
         # patterns.
@@ -82,9 +82,9 @@ SUBCOMMANDS = "subcommand [argument ...]"  # the syntax line of a container
 
 @dataclass(slots=True)
 class Command:
-    """One row. `name` is lower case, a subcommand's is ``container|sub``; arity as in Redis:
-    the exact number of words, negative for at least that many. `keys` is (first, last, step) with
-    0 for none and for keys that move. `key_specs` say how the keys are used and where they are.
+    """One row. `name` is lower case, a subcommand's is ``container|sub``; arity is that of Redis:
+    the exact number of words, negative for at least that many. `keys` is (first, last, step) with 0
+    for none and for keys that move. `key_specs` say how the keys are used and where they are.
     `writes_with` is the option with which a command that else only reads may change data. `tips`
     are COMMAND's, for clients; `categories` ACL's. `unlisted` subcommands are known to dispatch and
     to nothing else: they answer an error."""
@@ -114,7 +114,7 @@ _registered = 0
 
 
 def registered_count() -> int:
-    """How many times a command or a subcommand was registered: it changes with the table."""
+    """The number of registrations so far; it changes with the table."""
     return _registered
 
 
@@ -169,7 +169,7 @@ class CommandGroup:
 
 
 def _derive(row: Command, tags: list[str], keys: str | KeyUse) -> None:
-    """Fill in what follows from the row's syntax and tags."""
+    """Set the fields that follow from the row's syntax and tags."""
     arguments = parse_syntax(row.syntax)
     words = row.name.count("|") + 1
     row.arity = row.arity or arity_of(arguments, words)

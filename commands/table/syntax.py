@@ -1,9 +1,9 @@
-"""A command's syntax line, taken apart into arguments as COMMAND DOCS tells them.
+"""Parses a command's syntax line into arguments in the form of COMMAND DOCS.
 
-The notation: ``[x]`` may be left out, ``<a | b>`` is one of several, a word in capitals is typed as
-it stands, another word is a value, and ``x [x ...]`` or ``x [...]`` is repeated, as often as one
-likes. A ``|`` with spaces around it separates alternatives of the group it stands in;
-``MAXLEN|MINID``, without spaces, is one of these words.
+The notation: ``[x]`` may be left out, ``<a | b>`` is one of several, a word in capitals is literal,
+another word is a value, and ``x [x ...]`` or ``x [...]`` may be repeated. A ``|`` with spaces
+around it separates alternatives of its group; ``MAXLEN|MINID``, without spaces, is one of these
+words.
 
 A value may be followed by its type, ``start:integer``, and a group may begin with a label,
 ``[condition: NX | XX]``: the name that COMMAND DOCS gives to it.
@@ -56,7 +56,7 @@ class Argument:
 
 
 class SyntaxLineError(ValueError):
-    """A syntax line whose brackets do not fit."""
+    """A syntax line with unbalanced brackets."""
 
 
 def parse_syntax(syntax: str) -> list[Argument]:
@@ -69,7 +69,7 @@ def parse_syntax(syntax: str) -> list[Argument]:
 
 
 def least_words(argument: Argument) -> int:
-    """How many words a request needs for this argument."""
+    """The least number of words of a request for this argument."""
     if argument.optional:
         return 0
     fixed = 1 if argument.token and argument.kind != "pure-token" else 0
@@ -94,7 +94,7 @@ def _varies(argument: Argument) -> bool:
 
 
 def shown_syntax(syntax: str) -> str:
-    """The line as people are shown it."""
+    """The line without labels, types and braces."""
     return _LABEL.sub("", _TYPE.sub("", syntax)).replace("{", "").replace("}", "")
 
 
@@ -166,7 +166,7 @@ def _block(sequence: list[Argument]) -> Argument:
 
 
 def _labelled_block(label: str, inner: list[list[Argument]]) -> Argument:
-    """A group in braces; a fixed word in front is the token of the whole."""
+    """A group in braces; a leading fixed word is the token of the whole group."""
     (sequence,) = inner
     first, *rest = sequence
     if first.kind != "pure-token":

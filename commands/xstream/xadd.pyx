@@ -1,13 +1,13 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Redis' stream commands that append, trim and range over entries.
 
-Semantics and error words are Redis 8.6's. An XADD is a TAPPEND with more options and another form of
-the ID. Options that change what happens to groups, and messages that count once, are Python
-(`references`, `xidmp`); neither costs anything where it is not asked for.
+Semantics and error words are Redis 8.6's. An XADD is a TAPPEND with more options and another form
+of the ID. Options about references of groups, and idempotent messages, are in Python modules
+(`references`, `xidmp`); they cost nothing if they are not used.
 
-What trimming evicts is one range from the head: its end is found first and recorded as the first ID
-that is kept. Only ACKED may leave entries in the range. Trimmed entries count as evicted: a reader of
-TREAD that has not seen them gets a nil for the gap. As in Redis, trimming does not move
+Trimming evicts one range from the head: its end is found first and recorded as the first kept ID.
+Only ACKED may leave entries in the range. Trimmed entries count as evicted: a reader of TREAD that
+has not seen them gets a nil for the gap. As in Redis, trimming does not move
 `max-deleted-entry-id`.
 """
 
@@ -43,13 +43,14 @@ NO_STRATEGY = "ERR syntax error, XTRIM must be called with a trimming strategy"
 LIMIT_EXACT = "ERR syntax error, LIMIT cannot be used without the special ~ option"
 LIMIT_ALONE = "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"
 
-# Redis trims at most this many nodes' entries with `~` and no LIMIT; within these bounds.
+# With `~` and without LIMIT, Redis trims at most the entries of this number of nodes, within these
+# bounds.
 cdef uint64_t DEFAULT_LIMIT_NODES = 100
 cdef uint64_t DEFAULT_LIMIT_MAX = 1_000_000
 cdef uint64_t DEFAULT_LIMIT_OF_ENDLESS_NODES = 10_000
 
 
-# What becomes of references to an entry that is evicted.
+# The handling of references to an evicted entry.
 cdef enum References:
     NOT_GIVEN
     KEEP_REFERENCES
@@ -71,8 +72,8 @@ cdef struct Trim:
 # ---------------------------------------------------------------- XADD
 
 cdef bint read_id(Slice* word, EntryId* out) except -1:
-    """Read XADD's id where it is no `*`: `ms-seq`, `ms`, or `ms-*`; True for the latter, which
-    leaves the sequence number to the stream."""
+    """Read XADD's ID other than `*`: `ms-seq`, `ms`, or `ms-*`. True for the last form, in which
+    the stream generates the sequence number."""
     if word.size > 2 and word.ptr[word.size - 1] == c'*' and word.ptr[word.size - 2] == c'-':
         if parse_part(word.ptr, word.size - 2, &out.ms) < 0:
             raise CommandError(INVALID_ID)
@@ -83,7 +84,8 @@ cdef bint read_id(Slice* word, EntryId* out) except -1:
 
 
 cdef int complete_id(Context ctx, Stream stream, EntryId* out, bint any_seq) except -1:
-    """Choose the sequence number where any will do; the id must be above the stream's last."""
+    """Generate the sequence number if any_seq; refuse an ID that is not above the stream's last
+    one."""
     cdef EntryId last = EntryId(0, 0) if stream is None else handed_out(stream)
     if last.ms == MAX and last.seq == MAX:
         raise CommandError(EXHAUSTED)
@@ -118,7 +120,7 @@ def xadd(Context ctx not None, Args args not None):
     entries that a group has not yet read or acknowledged (ACKED).
     """
     args.pos = 2
-    # Most requests have nothing to look at but the entry.
+    # Most requests have no options.
     return append_auto(ctx, args) if is_star(&args.items[2]) else add_with_options(ctx, args)
 
 
@@ -150,7 +152,7 @@ cdef add_with_options(Context ctx, Args args):
     entry.count = args.count - args.pos - 1
     auto = is_star(&args.items[args.pos])
     if not auto:
-        # A malformed id is reported before options that contradict each other, as in Redis.
+        # A malformed ID is reported before contradictory options, as in Redis.
         any_seq = read_id(&args.items[args.pos], &entry.id)
         if message is not None:
             raise CommandError(ONCE_WITH_ID)
@@ -189,7 +191,7 @@ cdef add_with_options(Context ctx, Args args):
 
 
 cdef int trim_after_append(Context ctx, bytes key, Stream stream, Trim* trim) except -1:
-    """Trim after an append, which is done: what the journal has no room to list stays until the
+    """Trim after a completed append. Entries that the journal has no room to list stay until the
     next trim."""
     try:
         trim_stream(ctx, key, stream, trim, False)
@@ -199,8 +201,8 @@ cdef int trim_after_append(Context ctx, bytes key, Stream stream, Trim* trim) ex
 
 
 cdef tuple take_options(Args args, Trim* trim):
-    """Take what stands before the id, where the cursor then is. Returns whether the stream may be
-    made, and the message's producer and name, None without IDMP."""
+    """Take the options before the ID, where the cursor then is. Returns whether the stream may be
+    created, and the message's producer and name, None without IDMP."""
     cdef bint make = True
     cdef tuple message = None
     cdef tuple taken
@@ -234,7 +236,8 @@ cdef void begin_trim(Trim* trim) noexcept:
 
 
 cdef bint take_trim(Args args, Trim* trim) except -1:
-    """Take one trimming option if the next argument begins one. A last word begins none."""
+    """Take one trimming option if the next argument begins one. The last word of a request never
+    does."""
     if trim.references == NOT_GIVEN and take_references(args, trim):
         return True
     if args.pos + 1 >= args.count:
@@ -262,7 +265,7 @@ cdef bint take_trim(Args args, Trim* trim) except -1:
 
 
 cdef bint take_references(Args args, Trim* trim) noexcept:
-    """Take the word that says what becomes of references. A second one is no option, as in Redis.
+    """Take KEEPREF, DELREF or ACKED. A second such word is not an option, as in Redis.
     """
     if args.next_is(b"KEEPREF"):
         trim.references = KEEP_REFERENCES
@@ -278,7 +281,7 @@ cdef bint take_references(Args args, Trim* trim) noexcept:
 cdef int begin_strategy(Args args, Trim* trim) except -1:
     if trim.by_id or trim.by_length:
         raise CommandError(TWO_STRATEGIES)
-    # A `~` without anything after it is the threshold, and a bad one.
+    # A `~` at the end is the threshold, and invalid.
     if args.pos + 1 < args.count:
         trim.approximate = args.next_is(b"~")
         if not trim.approximate:
@@ -287,7 +290,7 @@ cdef int begin_strategy(Args args, Trim* trim) except -1:
 
 
 cdef int check_trim(Trim* trim) except -1:
-    """Refuse options that do not go together."""
+    """Refuse contradictory options."""
     if trim.limit and not (trim.by_length or trim.by_id):
         raise CommandError(LIMIT_ALONE)
     if trim.limited and not trim.approximate:
@@ -296,7 +299,7 @@ cdef int check_trim(Trim* trim) except -1:
 
 
 cdef uint64_t limit_of(Context ctx, Trim* trim) noexcept:
-    """How many entries may go, 0 for any number."""
+    """The maximum of entries to evict, 0 for no limit."""
     if not trim.approximate:
         return 0
     if trim.limited:
@@ -308,7 +311,7 @@ cdef uint64_t limit_of(Context ctx, Trim* trim) noexcept:
 
 cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream, Trim* trim,
                           bint counts) except? 0xffffffffffffffff:
-    """Evict what the options say; returns how many entries went. counts: as in `evict_to`."""
+    """Evict entries according to the options; returns their number. counts: as in `evict_to`."""
     cdef EntryId first
     if not trim.by_length and not trim.by_id:
         return 0
@@ -325,7 +328,7 @@ cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream, Trim* trim,
 
 
 cdef boundary_of(Context ctx, Stream stream, Trim* trim):
-    """The first id to keep, "all" when nothing is kept, None when everything is."""
+    """The first ID to keep, "all" to evict all entries, None to evict none."""
     if trim.approximate:
         return boundary_by_nodes(
             stream, trim.keep if trim.by_length else None,

@@ -1,8 +1,8 @@
 """Removing entries by their IDs: XDEL, XDELEX and XACKDEL.
 
-The extended forms answer for each ID, and an option says what becomes of references to the entry
-(`references`). All three end in one recorded deletion, XDEL; what leaves a group's pending entries
-is recorded as acknowledged.
+The extended commands reply with a number for each ID, and have an option for references to the
+entry (`references`). All three record their deletions as one effect, XDEL; removals from a group's
+pending entries are recorded as acknowledgements.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millstream.commands.engine.lifecycle import (
     change_entries,
     change_pending,
     live_group,
-    used,
+    note_used,
 )
 from millstream.commands.engine.references import (
     ACKED,
@@ -36,7 +36,7 @@ EntryId = tuple[int, int]
 IDS_NOT_POSITIVE = "ERR Number of IDs must be a positive integer"
 IDS_TOO_FEW = "ERR The `numids` parameter must match the number of arguments"
 
-# The answers for an ID.
+# The replies for an ID.
 NO_SUCH_ENTRY, DELETED, REFERENCED = -1, 1, 2
 
 
@@ -64,13 +64,14 @@ def _report_deleted(ctx: Context, key: bytes, gone: list[EntryId]) -> None:
         change_entries(ctx, (b"XDEL", key), gone, b"xdel", len(gone))
 
 
-# ---------------------------------------------------------------- one answer per ID
+# ---------------------------------------------------------------- one reply per ID
 
 
 def _take_options(args: Args) -> tuple[bytes, int, int]:
-    """How references are handled, where the IDs are and how many, in any order; of several IDS
-    blocks the last one counts. The IDs are read later: an error among them shows only where there
-    is something to delete. A second word for references is no option, as in Redis."""
+    """Take the handling of references and the block of IDs, in any order; returns the handling, the
+    index of the first ID and their number. Of several IDS blocks the last one counts. The IDs are
+    parsed later, so a malformed ID is reported only if the stream exists. A second word for
+    references is not an option, as in Redis."""
     references = None
     first = count = 0
     while args.remaining:
@@ -116,7 +117,8 @@ def xdelex(ctx: Context, args: Args) -> list[int]:
 def _delete_each(
     ctx: Context, key: bytes, stream: Stream, ids: list[EntryId], *, only_acked: bool
 ) -> list[int]:
-    """Delete entries, with only_acked those that no group holds; an answer for each ID."""
+    """Delete entries, with only_acked only those that no group holds; returns a reply for each
+    ID."""
     answers = []
     gone = []
     for entry_id in ids:
@@ -167,6 +169,6 @@ def xackdel(ctx: Context, args: Args) -> list[int]:
         entry_id: DELETED if answer == NO_SUCH_ENTRY else answer
         for entry_id, answer in zip(acked, deleted, strict=True)
     }
-    used(ctx, key, group)
-    # An ID that was not pending in this group is not answered for, nor is one that comes again.
+    note_used(ctx, key, group)
+    # IDs that were not pending in this group, and repeated IDs, are left out.
     return [answers.pop(entry_id, NO_SUCH_ENTRY) for entry_id in ids]

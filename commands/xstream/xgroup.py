@@ -1,4 +1,4 @@
-"""XGROUP: consumer groups and their consumers are created, moved and removed.
+"""XGROUP: creating, moving and removing consumer groups and their consumers.
 
 The groups are the ones that TREAD and TACK use, too. Semantics and error words are Redis 8.6's.
 """
@@ -13,7 +13,7 @@ from millstream.commands.engine.lifecycle import (
     live_group,
     new_consumer,
     new_group,
-    used,
+    note_used,
 )
 from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.table.containers import Container, wrong_subcommand
@@ -48,7 +48,7 @@ def _take_entries_read(args: Args) -> int:
 
 
 def _possible(entries_read: int, stream: Stream) -> int:
-    """A group has read at most as many entries as were ever added."""
+    """Limit a count of entries read to the number of entries ever added."""
     return min(entries_read, stream.entries_added) if entries_read > 0 else entries_read
 
 
@@ -61,8 +61,8 @@ def _existing_stream(ctx: Context, key: bytes) -> Stream:
 
 
 def _existing_group(ctx: Context, key: bytes, name: bytes) -> tuple[Stream, Group]:
-    """The stream and the group of a subcommand that needs both. A subcommand that is not refused
-    calls `used` at its end."""
+    """The stream and the group of a subcommand that needs both. A successful subcommand must call
+    `note_used` at its end."""
     stream = _existing_stream(ctx, key)
     group = live_group(ctx, key, stream, name)
     if group is None:
@@ -73,7 +73,7 @@ def _existing_group(ctx: Context, key: bytes, name: bytes) -> tuple[Stream, Grou
 
 
 def _group_start(word: bytes, stream: Stream | None) -> tuple[int, int]:
-    """Where a group begins or goes on: `$` for the stream's last ID, or an ID."""
+    """The ID after which a group begins or continues: `$` for the stream's last ID, or an ID."""
     if word == b"$":
         return (0, 0) if stream is None else stream.last_id
     try:
@@ -130,7 +130,7 @@ def xgroup_setid(ctx: Context, args: Args) -> Simple:
     stream.set_group_offset(group, ms, seq, entries_read)
     offset = bytes(Id(ms, seq))
     ctx.changed(b"GROUPSETID", key, group.name, offset, b"%d" % entries_read, event=b"xgroup-setid")
-    used(ctx, key, group)
+    note_used(ctx, key, group)
     return OK
 
 
@@ -156,7 +156,7 @@ def xgroup_createconsumer(ctx: Context, args: Args) -> int:
     is_new = group.consumer(consumer) is None
     if is_new:
         new_consumer(ctx, key, group, consumer)
-    used(ctx, key, group)
+    note_used(ctx, key, group)
     return int(is_new)
 
 
@@ -173,5 +173,5 @@ def xgroup_delconsumer(ctx: Context, args: Args) -> int:
     if group.consumer(consumer) is not None:
         dropped = group.delete_consumer(consumer)
         ctx.changed(b"CONSUMERDROP", key, group.name, consumer, event=b"xgroup-delconsumer")
-    used(ctx, key, group)
+    note_used(ctx, key, group)
     return dropped

@@ -1,12 +1,13 @@
-"""Messages that count once however often they are sent: XADD IDMP and IDMPAUTO, XCFGSET.
+"""Idempotent messages, which are added once however often they are sent: XADD IDMP and IDMPAUTO,
+XCFGSET.
 
-A producer's message has a name (the idempotent ID, iid): the producer's own, or with IDMPAUTO one
-made from the fields and values, whose order does not matter. What a stream remembers of them is a
-`Window` (storage/streams/idempotence). A repeat is answered with the first ID, also after that
-entry is gone, and changes nothing but a counter: no entry, no trimming, no event.
+A producer's message has a name (the idempotent ID, iid): chosen by the producer, or with IDMPAUTO
+computed from the fields and values in any order. A stream stores the names in a `Window`
+(storage/streams/idempotence). The reply to a repeat is the first ID, even if that entry was
+removed. A repeat changes only a counter: no entry, no trimming, no event.
 
-A name's time runs from the entry's milliseconds, as in Redis, but at most from now: on a stream
-whose IDs are ahead of the clock, names would otherwise be kept much longer than was asked for.
+A name's time begins at the entry's milliseconds, as in Redis, but at the latest now: otherwise
+names would be kept too long in a stream whose IDs are ahead of the clock.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ ENTRY_GONE = "ERR No such message in stream"
 OTHER_ENTRY = "ERR IID already exists for this producer with a different stream ID"
 
 ROUND_MS = 100
-NAME_BYTES = 16  # of a name made from an entry's contents
+NAME_BYTES = 16  # of a name computed from an entry's contents
 
 
-# ---------------------------------------------------------------- XADD's part
+# ---------------------------------------------------------------- for XADD
 
-Message = tuple[bytes, bytes | None]  # producer and iid; None: made from the entry
+Message = tuple[bytes, bytes | None]  # producer and iid; None: computed from the entry
 
 
 def take_message(args: Args, taken: Message | None) -> Message | None:
-    """Take IDMP or IDMPAUTO if the next argument is one of them and its operands follow; None if
-    not. `taken` is what was taken before."""
+    """Take IDMP or IDMPAUTO if the next argument is one of them and its operands follow; else None.
+    `taken` is the message that was taken before."""
     following = args.remaining - 1
     if following >= 2 and args.option(b"IDMP"):
         auto = False
@@ -71,7 +72,7 @@ def take_message(args: Args, taken: Message | None) -> Message | None:
 
 
 def name_of(fields: list[bytes]) -> bytes:
-    """A message's name made from its fields and values, in any order."""
+    """A message's name computed from its fields and values, in any order."""
     pairs = sorted(
         b"%d %d %b%b" % (len(field), len(value), field, value)
         for field, value in zip(fields[::2], fields[1::2], strict=True)
@@ -80,7 +81,7 @@ def name_of(fields: list[bytes]) -> bytes:
 
 
 def repeated_id(ctx: Context, key: bytes, stream: Stream, producer: bytes, iid: bytes) -> Id | None:
-    """The ID of the entry that this message became earlier, None if new. A repeat is counted."""
+    """The ID of the earlier entry of this message, None if it is new. A repeat is counted."""
     window = stream.idempotence
     found = None if window is None else window.find(producer, iid, ctx.now_ms)
     if window is None or found is None:
@@ -128,8 +129,8 @@ def xcfgset(ctx: Context, args: Args) -> Simple:
 
 
 def _is_given(args: Args, word: bytes, before: int | None) -> bool:
-    """Take an option's word when a value follows it; `before` is the value that it had in this
-    request already."""
+    """Take an option's word if a value follows it; `before` is its earlier value in this
+    request."""
     if args.remaining < 2 or not args.option(word):
         return False
     if before is not None:
@@ -156,8 +157,8 @@ def xidmprecord(ctx: Context, args: Args) -> Simple:
     if known is not None and known != entry_id:
         raise CommandError(OTHER_ENTRY)
     if known is None:
-        # Redis forgets names in rounds, ten a second: the name of an old entry, too, is known for a
-        # moment.
+        # Redis removes expired names ten times per second, so it knows even the name of an old
+        # entry for a moment.
         oldest_ms = max(0, ctx.now_ms - 1000 * window.duration_s + ROUND_MS)
         since_ms = max(oldest_ms, min(entry_id[0], ctx.now_ms))
         window.add(producer, iid, entry_id, since_ms)
@@ -170,13 +171,13 @@ def xidmprecord(ctx: Context, args: Args) -> Simple:
 
 @effect(b"IDMPSET")
 def apply_idmpset(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """IDMPSET key duration-s maxsize: the window's bounds; new ones forget what is remembered."""
+    """IDMPSET key duration-s maxsize: set the window's bounds; a change removes all names."""
     window_of(stream_of(keyspace, db, words[0])).configure(int(words[1]), int(words[2]))
 
 
 @effect(b"IDMP")
 def apply_idmp(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """IDMP key producer iid id ms: the producer's message became this entry."""
+    """IDMP key producer iid id ms: store the name of the message of this entry."""
     window_of(stream_of(keyspace, db, words[0])).add(
         words[1], words[2], id_of(words[3]), int(words[4])
     )
@@ -184,5 +185,5 @@ def apply_idmp(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
 
 @effect(b"IDMPREPEAT")
 def apply_idmprepeat(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """IDMPREPEAT key: a message was a repeat."""
+    """IDMPREPEAT key: count a repeated message."""
     window_of(stream_of(keyspace, db, words[0])).duplicates += 1

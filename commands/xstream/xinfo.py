@@ -1,8 +1,8 @@
-"""XINFO and TINFO: what a stream, its groups and their consumers look like from outside.
+"""XINFO and TINFO: information about a stream, its groups and their consumers.
 
-Plain Python, because it is asked seldom. Looking changes nothing that a client could notice: a
-group's time to live is not refreshed. What has expired is gone here too, whether or not its
-timer has run yet. Radix-tree figures are those of Redis' tree, which is not here: computed.
+These commands do not refresh a group's time to live. Expired entries and groups are not shown, even
+if their timer has not run yet. Radix-tree figures are computed as for Redis' tree, which does not
+exist here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ UINT64_MAX = 2**64 - 1
 FULL_COUNT = 10
 # Names in the map of FULL.
 FULL_FIELDS = 15
-# Listpacks for which the nodes of Redis' radix tree are counted; there are more only in proportion.
+# The number of listpacks for which the nodes of Redis' radix tree are counted; for more they are
+# extrapolated.
 COUNTED_NODES = 16
 
 xinfo_command = Container(
@@ -73,7 +74,7 @@ def xinfo_stream(ctx: Context, args: Args) -> Encodable | Several:
 
 
 def _full_limit(args: Args) -> int | None:
-    """FULL [COUNT n]: how many of each to show, None for all."""
+    """Take FULL [COUNT n]: the maximum of each list, None for all."""
     is_full = args.option(b"FULL")
     if is_full and args.remaining == 2 and args.option(b"COUNT"):
         count = args.take_int()
@@ -189,7 +190,7 @@ def _ordering_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:
 
 
 def _stream(ctx: Context, key: bytes) -> Stream:
-    # For writing, because a group that has ended is removed when it is looked for.
+    # For writing, because a look-up removes a group that has ended.
     stream = ctx.read_for_update(key)
     if stream is None:
         raise CommandError(NO_SUCH_KEY)

@@ -1,10 +1,10 @@
-"""What happens to a group's pending entries: XPENDING, XCLAIM, XAUTOCLAIM, XNACK.
+"""The pending entries of a group: XPENDING, XCLAIM, XAUTOCLAIM, XNACK.
 
-Entries that TREAD delivered have no owner and may have a retry and an expiry. A consumer that
-claims such an entry owns it, and no timer deals with it any more. What XNACK released has no owner
-either, and was last delivered at 0: a claim finds these entries first, whatever idle time it asks
-for; a retry that an entry has stays and is due at once. Semantics and error words are Redis 8.6's,
-those of XNACK 8.8's.
+Entries delivered by TREAD have no owner and may have a retry and an expiry. A consumer that claims
+such an entry owns it, and the entry loses its retry and expiry. Entries released by XNACK have no
+owner, and 0 as their last delivery: a claim finds these entries first, whatever its minimum idle
+time. A released entry keeps its retry, which is due at once. Semantics and error words are Redis
+8.6's, those of XNACK 8.8's.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from millstream.commands.engine.delivery import drop_gone
 from millstream.commands.engine.entries_by_id import entries_by_id
 from millstream.commands.engine.group_replies import pending_range
 from millstream.commands.engine.lifecycle import (
-    asking_consumer,
     change_entries,
     checked_consumer_name,
     live_group,
     note_seen,
+    note_used,
     read_effects_most,
+    requesting_consumer,
     take_group,
-    used,
 )
 from millstream.commands.engine.listings import pending_summary
 from millstream.commands.engine.ranges import take_end_id, take_start_id
@@ -43,7 +43,8 @@ EntryId = tuple[int, int]
 
 LOOKS_PER_CLAIM = 10  # XAUTOCLAIM examines this number of entries for each that it may return
 DEFAULT_COUNT = 100
-# So that what XAUTOCLAIM does fits into numbers, as in Redis: an ID has 16 bytes.
+# The maximum COUNT of XAUTOCLAIM, so that the size of the IDs fits into a 64-bit number, as in
+# Redis: an ID has 16 bytes.
 COUNT_LARGEST = (2**63 - 1) // 16
 IDS_AT_ONCE = 128
 NO_ID, LAST_ID = (0, 0), (2**64 - 1, 2**64 - 1)
@@ -88,7 +89,7 @@ def xpending(ctx: Context, args: Args) -> object:
     """Returns a summary or a list of a group's pending entries."""
     if args.count == 3:
         key, _, group = _asked(ctx, args)
-        used(ctx, key, group)
+        note_used(ctx, key, group)
         return pending_summary(group)
     if not 6 <= args.count <= 9:
         raise CommandError(SYNTAX)
@@ -98,7 +99,7 @@ def xpending(ctx: Context, args: Args) -> object:
         min_idle_ms = args.take_int()
         if args.count < 8:
             raise CommandError(SYNTAX)
-    # The count is looked at before the IDs, as Redis does.
+    # The count is checked before the IDs, as in Redis.
     args.pos += 2
     limit = args.take_int()
     args.pos -= 3
@@ -107,7 +108,7 @@ def xpending(ctx: Context, args: Args) -> object:
     name = args.take() if args.remaining else None
     args.pos = 1
     key, _, group = _asked(ctx, args)
-    used(ctx, key, group)
+    note_used(ctx, key, group)
     owner = None if name is None else group.consumer(name)
     if name is not None and owner is None:
         return []
@@ -118,8 +119,8 @@ def xpending(ctx: Context, args: Args) -> object:
 
 
 def _record_claim(ctx: Context, key: bytes, group: Group, consumer: Consumer, claim: Claim) -> None:
-    """Record what was claimed, all of it as one effect. `claim.count` is how often a claimed entry
-    counts as delivered: a number, `+` for once more, `=` for as often as before."""
+    """Record a claim as one effect. `claim.count` is the new number of deliveries: a number, `+`
+    for one more, `=` for no change."""
     claimed = claim.claimed
     if claimed:
         name, now_ms = consumer.name, ctx.steady_ms
@@ -136,7 +137,7 @@ def _record_claim(ctx: Context, key: bytes, group: Group, consumer: Consumer, cl
 
 class _ClaimOptions:
     delivery_ms: int
-    count = b"+"  # as the effect says it
+    count = b"+"  # in the form of the effect
     force = False
     just_id = False
     last_id: EntryId | None = None
@@ -159,7 +160,7 @@ def xclaim(ctx: Context, args: Args) -> list[Raw] | list[Id]:
     checked_consumer_name(name)
     if options.last_id is not None and (group.offset_ms, group.offset_seq) < options.last_id:
         _move_offset(ctx, key, group, options.last_id)
-    consumer = asking_consumer(ctx, key, group, name)
+    consumer = requesting_consumer(ctx, key, group, name)
     idle_ms, delivery_ms, count = max(min_idle_ms, 0), options.delivery_ms, options.count
     claim = Claim(idle_ms, delivery_ms, count, ctx.steady_ms, options.force)
     try:
@@ -167,14 +168,14 @@ def xclaim(ctx: Context, args: Args) -> list[Raw] | list[Id]:
     finally:
         _record_claim(ctx, key, group, consumer, claim)
         drop_gone(ctx, key, group, claim.gone)
-    used(ctx, key, group)
+    note_used(ctx, key, group)
     if options.just_id:
         return [Id(*entry_id) for entry_id in claim.claimed]
     return [Raw(stream.encoded_entry(*entry_id) or b"") for entry_id in claim.claimed]
 
 
 def _take_ids(args: Args) -> list[EntryId]:
-    """The IDs of an XCLAIM; the first word that is none begins the options."""
+    """Take the IDs of an XCLAIM; the first word that is not an ID begins the options."""
     ids = []
     while args.remaining:
         try:
@@ -208,7 +209,7 @@ def _take_claim_options(ctx: Context, args: Args) -> _ClaimOptions:
             options.last_id = args.take_entry_id()
         else:
             raise _unknown_option(args)
-    # A time before 1970 or to come is taken for now, as in Redis.
+    # A time before 1970 or in the future is replaced by now, as in Redis.
     options.delivery_ms = at_ms if 0 <= at_ms <= ctx.steady_ms else ctx.steady_ms
     if retry_count >= 0:
         options.count = b"%d" % retry_count
@@ -222,14 +223,14 @@ def _unknown_option(args: Args) -> CommandError:
 
 
 def _steady_moment(ctx: Context, wall_ms: int) -> int:
-    """A time of day on the clock by which idle times are measured."""
+    """Convert a wall clock time to the steady clock, which measures idle times."""
     if wall_ms < 0 or wall_ms > ctx.now_ms:
         return wall_ms if wall_ms < 0 else ctx.steady_ms
     return max(ctx.steady_ms - (ctx.now_ms - wall_ms), 0)
 
 
 def _move_offset(ctx: Context, key: bytes, group: Group, last_id: EntryId) -> None:
-    """LASTID: the group goes on after this ID; how many entries it has read is not touched."""
+    """LASTID: the group continues after this ID; its number of entries read does not change."""
     group.offset_ms, group.offset_seq = last_id
     last, read = bytes(Id(*last_id)), b"%d" % group.entries_read
     ctx.changed(b"GROUPSETID", key, group.name, last, read, event=None)
@@ -252,7 +253,7 @@ def xautoclaim(ctx: Context, args: Args) -> Several | list[object]:
     try:
         stream = ctx.read_for_update(key)
     except CommandError as error:
-        refusal = error  # Redis looks the key up first, and checks its type after the arguments
+        refusal = error  # Redis looks up the key first, and checks its type after the arguments
     min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XAUTOCLAIM")
     start = take_start_id(args)
     count, just_id = _take_scan_options(args)
@@ -262,7 +263,7 @@ def xautoclaim(ctx: Context, args: Args) -> Several | list[object]:
     checked_consumer_name(name)
     ids_most = min(count, group.pending_count)
     ctx.effects.require_room(read_effects_most(key, group, name, ids_most))
-    consumer = asking_consumer(ctx, key, group, name)
+    consumer = requesting_consumer(ctx, key, group, name)
     claim = Claim(max(min_idle_ms, 0), ctx.steady_ms, b"=" if just_id else b"+", ctx.steady_ms)
     claimed, gone = claim.claimed, claim.gone
     looks = count * LOOKS_PER_CLAIM
@@ -281,7 +282,7 @@ def xautoclaim(ctx: Context, args: Args) -> Several | list[object]:
     finally:
         _record_claim(ctx, key, group, consumer, claim)
         drop_gone(ctx, key, group, gone)
-    used(ctx, key, group)
+    note_used(ctx, key, group)
     gone_ids = [Id(*entry_id) for entry_id in gone]
     if just_id:
         return [Id(*following), [Id(*entry_id) for entry_id in claimed], gone_ids]
@@ -295,7 +296,7 @@ def _above(entry_id: EntryId) -> EntryId:
 
 
 def _take_scan_options(args: Args) -> tuple[int, bool]:
-    """How many entries to claim, and whether only IDs are wanted."""
+    """Take the options: the maximum of entries to claim, and whether only IDs are wanted."""
     count, just_id = DEFAULT_COUNT, False
     while args.remaining:
         if args.remaining > 1 and args.option(b"COUNT"):
@@ -343,16 +344,16 @@ def xnack(ctx: Context, args: Args) -> int:
             group.release(*entry_id, count, ctx.steady_ms)
             released.append(entry_id)
     if released:
-        # What is released can be claimed at once: the effect wakes the readers.
+        # Released entries can be claimed at once: the effect wakes the readers.
         effect = (b"RELEASE", key, group.name, ctx.steady_ms, count)
         change_entries(ctx, effect, released, None, len(released))
-    used(ctx, key, group)
+    note_used(ctx, key, group)
     return len(released)
 
 
 def _take_mode(args: Args) -> bytes:
-    """The mode, as an effect says how often an entry then counts as delivered: a number, `-` for
-    once less, `=` for as often as before."""
+    """Take the mode, as the effect's new number of deliveries: a number, `-` for one less, `=` for
+    no change."""
     if args.option(b"SILENT"):
         return b"-"
     if args.option(b"FAIL"):

@@ -7,8 +7,8 @@ from millstream.encoding cimport Output
 from millstream.storage.streams.stream cimport Stream
 
 
-# COUNT, for each stream, MAXCOUNT and MAXSIZE, for all of them together; the greatest number where
-# one is not given.
+# COUNT for each stream, MAXCOUNT and MAXSIZE for all of them together; the largest number if not
+# given.
 cdef struct ReadLimits:
     uint64_t entries
     uint64_t all_entries
@@ -19,7 +19,7 @@ cdef class StreamsRead(BlockedRead):
     cdef int db_index
     cdef ReadLimits limits
     cdef list after
-    # Positions of the streams that are read from their last entry on, whichever that is then.
+    # The indexes of the streams that are read from their last entry on, resolved at each attempt.
     cdef list from_last
 
     cdef list take_streams(self, Context ctx, Args args)

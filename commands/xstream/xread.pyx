@@ -1,9 +1,9 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""XREAD: the entries after an id of each of several streams, now or once they are there.
+"""XREAD: the entries after an ID of several streams; can wait for them.
 
-The reply holds blocks instead of entries where it is long, and is encoded slice by slice as the
-client takes it; one with MAXSIZE is no longer than the client says and is made at once. Semantics
-and error words are Redis 8.6's, of MAXCOUNT and MAXSIZE those of 8.10.
+A long reply keeps blocks, and is encoded slice by slice as the client reads it. A reply with
+MAXSIZE is limited by the client and is made at once. Semantics and error texts are those of Redis
+8.6, for MAXCOUNT and MAXSIZE those of 8.10.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
@@ -24,7 +24,7 @@ from millstream.errors import SYNTAX, CommandError
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
-# No reply gets as long: MAXSIZE beyond it is none.
+# No reply is as long: a larger MAXSIZE is no limit.
 cdef Py_ssize_t SIZE_LARGEST = 1 << 60
 
 UNBALANCED = ("ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must "
@@ -33,7 +33,7 @@ ID_OF_GROUPS = ("ERR The > ID can be specified only when calling XREADGROUP usin
                 "<consumer> option.")
 
 
-# ---------------------------------------------------------------- what XREADGROUP has, too
+# ---------------------------------------------------------------- shared with XREADGROUP
 
 cdef int no_limits(ReadLimits* limits) noexcept:
     limits.entries = limits.all_entries = MAX
@@ -119,7 +119,8 @@ def xread(Context ctx not None, Args args not None):
 
 
 cdef class OneStream(EntryRange):
-    """XREAD's reply of one stream. Encoded at once: `key` is a view of the request."""
+    """XREAD's reply for one stream. It is encoded at once, because `key` is a view of the
+    request."""
 
     cdef Slice* key
 
@@ -130,8 +131,8 @@ cdef class OneStream(EntryRange):
 
 
 cdef read_one(Context ctx, Args args, uint64_t limit):
-    """The short way of most reads: one stream, and entries after a plain id. None where there is
-    more to decide."""
+    """The fast path of most reads: one stream, and entries after a plain ID. None if it does not
+    apply."""
     cdef OneStream reply
     cdef Slice* key = &args.items[args.pos]
     cdef Slice* word = key + 1
@@ -143,7 +144,7 @@ cdef read_one(Context ctx, Args args, uint64_t limit):
         stream = ctx.db.find_at(key)
     except CommandError:
         return None
-    if stream is None or not stream.has_newer(after.ms, after.seq):
+    if stream is None or not stream.has_newer(after):
         return None
     ctx.count_hits(2)  # Redis looks twice
     reply = OneStream.__new__(OneStream)
@@ -157,8 +158,8 @@ cdef read_one(Context ctx, Args args, uint64_t limit):
 
 
 cdef bint has_nothing_new(Context ctx, Args args) except -1:
-    """The short way of a poll: whether each key has a stream without entries after its plain id. Then
-    the look-ups are counted; otherwise there is more to decide."""
+    """The fast path of a poll: whether each key has a stream without entries after its plain ID. If
+    so, the look-ups are counted."""
     cdef Py_ssize_t count = (args.count - args.pos) // 2
     cdef Slice* key = &args.items[args.pos]
     cdef EntryId after
@@ -171,20 +172,20 @@ cdef bint has_nothing_new(Context ctx, Args args) except -1:
             stream = ctx.db.find_at(&key[i])
         except CommandError:
             return False
-        if stream is None or stream.has_newer(after.ms, after.seq):
+        if stream is None or stream.has_newer(after):
             return False
     ctx.count_hits(2 * count)  # Redis looks twice
     return True
 
 
 cdef class StreamsRead(BlockedRead):
-    """An XREAD: its keys and, for each, the id after which it reads."""
+    """An XREAD: its keys and, for each, the ID after which it reads."""
 
     needs_stream = True
 
     cdef list take_streams(self, Context ctx, Args args):
-        """The keys and ids; `$` and `+` are resolved now, `+` once more at each attempt. Returns the
-        streams."""
+        """Take the keys and IDs; `$` and `+` are resolved now, `+` also at each attempt. Returns
+        the streams."""
         cdef list streams = []
         cdef Py_ssize_t count = (args.count - args.pos) // 2
         cdef Py_ssize_t first = args.pos
@@ -218,8 +219,8 @@ cdef class StreamsRead(BlockedRead):
         return found.ms, found.seq
 
     cdef reply(self, Context ctx, list streams):
-        """What is there of each of its streams, None when there is nothing of any. In Redis that is
-        one more look-up of each, and counts as such."""
+        """The reply with the entries of each stream; None without any. As in Redis, each stream
+        counts as looked up once more."""
         cdef Stream stream
         cdef EntryRange entries
         cdef uint64_t left = self.limits.all_entries
@@ -235,7 +236,7 @@ cdef class StreamsRead(BlockedRead):
                 continue
             ctx.count_hits(1)
             ms, seq = <tuple>self.after[i]
-            if stream.has_newer(ms, seq):
+            if stream.has_newer(EntryId(ms, seq)):
                 entries = make_range(stream, False, min(self.limits.entries, left))
                 entries.start.ms = ms
                 entries.start.seq = seq
@@ -252,7 +253,7 @@ cdef class StreamsRead(BlockedRead):
         return make_replies(ranges)
 
     cdef limited(self, Context ctx, list ranges):
-        """As much as goes into a reply until it has reached MAXSIZE, at least one entry."""
+        """A reply with entries until it has reached MAXSIZE, at least one entry."""
         cdef Output out = Output()
         cdef EntryRange entries
         cdef EntryId last
@@ -262,14 +263,14 @@ cdef class StreamsRead(BlockedRead):
         cdef uint64_t made
         cdef int resp = ctx.session.resp
         out.begin_array(&all_streams, len(ranges))
-        # Of the bytes left for the heads of arrays 4 are used, mostly.
+        # The heads of arrays mostly use 4 of the bytes reserved for them.
         full_size = self.limits.size_bytes + all_streams.size - 4
         for key, entries in ranges:
             if streams and out.size >= full_size:
                 break
             put_key(out, key, resp)
             out.begin_array(&one_stream, min(entries.limit, entries.stream.length))
-            # What stands before the first entry may be too much already.
+            # The bytes before the first entry may already exceed the limit.
             made = entries.encode_entries(
                 out, entries.limit, max(full_size + one_stream.size - 4, out.size + 1), &last)
             out.end_array(&one_stream, made)
@@ -280,8 +281,8 @@ cdef class StreamsRead(BlockedRead):
         return make_raw(out.take_bytes())
 
     def attempt(self, Context ctx not None):
-        """WRONGTYPE when any of the keys holds something else now, as if XREAD were sent again. The
-        look-ups count again, too."""
+        """Read again, as if XREAD were sent now: the look-ups count again, and WRONGTYPE is raised
+        when a key has another type."""
         cdef Stream stream
         cdef list streams = []
         cdef Py_ssize_t i
@@ -294,7 +295,7 @@ cdef class StreamsRead(BlockedRead):
 
 
 cdef tuple before_last(Stream stream):
-    """The id after which only the last entry stands; the last id of a stream without any."""
+    """The ID after which only the last entry comes; the last ID of a stream without entries."""
     cdef EntryId found
     if stream.last_entry(&found) and step_down(&found):
         return found.ms, found.seq
@@ -326,7 +327,7 @@ cdef Encodable make_replies(list ranges):
 
 
 cdef int put_key(Output out, bytes key, int resp) except -1:
-    """What stands before a stream's entries."""
+    """Write the elements before a stream's entries."""
     if resp != 3:
         out.put_raw(b"*2\r\n", 4)
     return out.put_bulk_bytes(key)

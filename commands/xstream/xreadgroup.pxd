@@ -18,7 +18,7 @@ cdef class ConsumerRead(BlockedRead):
     cdef uint64_t claim_idle_ms
     cdef bint keep
     cdef list held
-    cdef bint is_put_off
+    cdef bint will_retry
 
     cdef tuple open_one(self, Context ctx, bytes key, Stream stream)
     cdef serve(self, Context ctx, list opened, list after, bint first)

@@ -1,11 +1,11 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""XREADGROUP: a group's new entries for one of its consumers, what others let lie, or its history.
-And XACK.
+"""XREADGROUP and XACK: reading new entries of a group for one of its consumers, claiming idle ones,
+or reading its history.
 
-Delivery itself is the one that TREAD uses, and blocked readers of both wait in one queue. What
-differs is ownership: these entries belong to a named consumer, and no timer retries them. With
-CLAIM a consumer also takes over what has been pending for too long; one that waits is woken when
-the first such moment comes. Semantics and error words are Redis 8.6's, of MAXCOUNT and MAXSIZE those of
+Delivery is shared with TREAD, and blocked readers of both wait in one queue. The difference is
+ownership: these entries belong to a named consumer, and no timer retries them. With CLAIM a
+consumer also claims entries that have been idle for long enough; a waiting one is woken when the
+first entry is. Semantics and error texts are those of Redis 8.6, for MAXCOUNT and MAXSIZE those of
 8.10.
 """
 
@@ -23,8 +23,8 @@ from millstream.commands.xstream.xread cimport (
     check_limits, no_limits, put_key, take_read_limit,
 )
 from millstream.commands.engine.lifecycle cimport (
-    asking_consumer, checked_consumer_name, is_refused, live_group, new_consumer, note_seen, put_off, read_effects_most,
-    used,
+    checked_consumer_name, is_refused, live_group, new_consumer, note_seen, note_used,
+    read_effects_most, requesting_consumer, retry_readers_later,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
 from millstream.entry_id cimport EntryId, step_up
@@ -119,8 +119,8 @@ cdef int64_t take_min_idle(Args args) except -1:
 
 cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bint block,
                 int64_t deadline_ms):
-    """The read when it comes: each stream, its group and its id are checked in turn, and only then
-    is anything delivered."""
+    """The first attempt of a read: each stream, its group and its ID are checked in turn before any
+    entry is delivered."""
     cdef Py_ssize_t i
     cdef list opened = []
     cdef list after = []
@@ -131,7 +131,7 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
         opened.append(read.open_one(ctx, key, ctx.read_for_update(key)))
         after.append(read_after_id(&args.items[i + count]))
         read.keys.append((read.db_index, key))
-    ctx.count_hits(count)  # Redis looks up each again to read it
+    ctx.count_hits(count)  # Redis looks up each stream again to read it
     reply = read.serve(ctx, opened, after, True)
     if reply is None and block:
         read.hold([group for _, group in opened])
@@ -142,7 +142,8 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
 
 
 cdef read_after_id(Slice* word):
-    """The meaning of an id argument: None for new entries (`>`), else the history after an id."""
+    """Parse an ID argument: None for new entries (`>`), otherwise the ID after which the history is
+    read."""
     cdef EntryId found
     if word.size == 1 and word.ptr[0] == c'>':
         return None
@@ -150,14 +151,14 @@ cdef read_after_id(Slice* word):
         raise CommandError(MEANINGLESS.format(chr(word.ptr[0])))
     if parse_id(word.ptr, word.size, False, 0, &found) < 0:
         raise CommandError(INVALID_ID)
-    # Redis notes `>` as the greatest id, so that id means the same.
+    # Redis represents `>` by the largest ID, so that ID means the same.
     return None if found.ms == MAX and found.seq == MAX else (found.ms, found.seq)
 
 
 cdef class ConsumerRead(BlockedRead):
-    """An XREADGROUP. While it waits it holds the groups of all its streams: none of them can end by
-    its time to live. It takes no redeliveries, so it is not counted among the retry waiters, but
-    with CLAIM among those that wait for entries to be idle for so long."""
+    """An XREADGROUP. While it waits, the groups of all its streams cannot end by their time to
+    live. It accepts no redeliveries, so it does not count as a retry waiter; with CLAIM it counts
+    as a claim waiter."""
 
     ends_without_key = True
 
@@ -167,7 +168,7 @@ cdef class ConsumerRead(BlockedRead):
             ConsumerRead, self.claim_idle_ms)
 
     cdef tuple open_one(self, Context ctx, bytes key, Stream stream):
-        """A stream of the list and its group; the errors of a fresh XREADGROUP also end a wait."""
+        """A stream and its group; the errors of a new XREADGROUP also end a wait."""
         cdef Group group = None
         if stream is not None:
             group = live_group(ctx, key, stream, self.group)
@@ -176,8 +177,8 @@ cdef class ConsumerRead(BlockedRead):
         return stream, group
 
     cdef serve(self, Context ctx, list opened, list after, bint first):
-        """The streams that have something, or None when none has. On the first look the consumer
-        has asked every group, whether or not it has anything."""
+        """The reply with the streams that have entries; None without any. On the first attempt the
+        consumer counts as seen in every group."""
         cdef Py_ssize_t i
         cdef Stream stream
         cdef Group group
@@ -192,18 +193,18 @@ cdef class ConsumerRead(BlockedRead):
         if first:
             ctx.effects.require(self.effects_most(opened, after))
         elif not ctx.effects.has_room(self.effects_most(opened, after)):
-            put_off(ctx, self.keys, self.group)
-            self.is_put_off = True
+            retry_readers_later(ctx, self.keys, self.group)
+            self.will_retry = True
             return None
         for i in range(len(opened)):
             stream, group = opened[i]
             key = (<tuple>self.keys[i])[1]
             if after[i] is not None:
-                self.claim_idle_ms = NO_CLAIM  # in Redis, too, a history ends what CLAIM is for
+                self.claim_idle_ms = NO_CLAIM  # as in Redis, a history disables CLAIM
             if not self.has_something(ctx, stream, group, after[i]) or (
                     out is not None and is_full(out, &budget)):
                 if first:
-                    note_seen(ctx, key, group, asking_consumer(ctx, key, group, self.consumer))
+                    note_seen(ctx, key, group, requesting_consumer(ctx, key, group, self.consumer))
                 elif group.consumer(self.consumer) is None:
                     new_consumer(ctx, key, group, self.consumer)
                 continue
@@ -233,7 +234,8 @@ cdef class ConsumerRead(BlockedRead):
         return self.finished(ctx, out, &head, answered, parts)
 
     cdef int64_t effects_most(self, list opened, list after) except -1:
-        """How large the effects are at most: what is claimed or shown again is listed."""
+        """The maximum size of the effects, which list claimed entries and the entries of a
+        history."""
         cdef Group group
         cdef Consumer consumer
         cdef uint64_t ids
@@ -252,7 +254,7 @@ cdef class ConsumerRead(BlockedRead):
 
     cdef finished(self, Context ctx, Output out, const ArrayHead* head, uint64_t answered,
                   list parts):
-        """Bring the reply's length and its parts together."""
+        """Complete the reply with its length and parts."""
         cdef Output first = out
         if parts is not None:
             parts.append(out.take_bytes())
@@ -267,21 +269,22 @@ cdef class ConsumerRead(BlockedRead):
         return make_parts(parts)
 
     cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1:
-        return after is not None or stream.has_newer(group.offset_ms, group.offset_seq) or (
-            self.claim_idle_ms != NO_CLAIM and group.is_idle(ctx.steady_ms, self.claim_idle_ms))
+        if after is not None or stream.has_newer(EntryId(group.offset_ms, group.offset_seq)):
+            return True
+        return self.claim_idle_ms != NO_CLAIM and group.is_idle(ctx.steady_ms, self.claim_idle_ms)
 
     cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, after,
                          Output out, ReplyBudget* budget) except -1:
-        """The key and the array of one stream's entries; False and nothing when all that seemed to
-        be there to claim is gone from the stream."""
+        """Write the key and the array of one stream's entries; False, without output, when all
+        claimable entries no longer exist."""
         cdef Py_ssize_t start = out.size
         cdef ArrayHead head
         cdef Py_ssize_t full_size = budget.full_size
         cdef uint64_t made
-        cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
+        cdef Consumer consumer = requesting_consumer(ctx, key, group, self.consumer)
         put_key(out, key, ctx.session.resp)
         out.begin_array(&head, min(self.limits.entries, stream.length + group.pendings.count))
-        # A stream that is begun answers an entry, whatever its head has added.
+        # A stream with a head gets at least one entry, whatever the size of its head.
         budget.full_size = max(widened(full_size, head.size), out.size + 1)
         if after is None:
             made = self.put_new(ctx, key, stream, group, consumer, out, budget)
@@ -294,7 +297,7 @@ cdef class ConsumerRead(BlockedRead):
             budget.limit = self.limits.entries
             budget.start.ms, budget.start.seq = after
             step_up(&budget.start)
-            made = give_history(ctx, key, stream, group, consumer, out, budget)
+            made = deliver_history(ctx, key, stream, group, consumer, out, budget)
             note_seen(ctx, key, group, consumer)
         budget.full_size = full_size
         out.end_array(&head, made)
@@ -302,7 +305,7 @@ cdef class ConsumerRead(BlockedRead):
 
     cdef uint64_t put_new(self, Context ctx, bytes key, Stream stream, Group group,
                           Consumer consumer, Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
-        """What has been pending for too long, then new entries, together at most COUNT."""
+        """Write claimed entries, then new entries, together at most COUNT."""
         cdef Terms terms
         cdef uint64_t claimed = 0
         cdef uint64_t given
@@ -320,13 +323,13 @@ cdef class ConsumerRead(BlockedRead):
         return claimed + given
 
     cdef bint is_long(self, Stream stream, Group group, ReplyBudget* budget) noexcept:
-        """Whether so much is to be delivered that the reply is better made in slices."""
+        """Whether there is so much to deliver that the reply should be made in slices."""
         return self.claim_idle_ms == NO_CLAIM and budget.full_size == PY_SSIZE_T_MAX and (
             is_long_delivery(stream, group, min(self.limits.entries, budget.entries)))
 
     cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, ReplyBudget* budget):
         """Deliver new entries; they are encoded later, from the blocks as they are now."""
-        cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
+        cdef Consumer consumer = requesting_consumer(ctx, key, group, self.consumer)
         cdef EntryRange entries = make_range(
             stream, False, min(self.limits.entries, budget.entries))
         cdef Terms terms
@@ -339,7 +342,7 @@ cdef class ConsumerRead(BlockedRead):
         return entries
 
     cdef bint is_long_history(self, Group group, ReplyBudget* budget) except -1:
-        """Whether so much of the history may be asked for that it is better made in slices."""
+        """Whether so much history may be requested that the reply should be made in slices."""
         cdef Consumer consumer = group.consumer(self.consumer)
         return consumer is not None and budget.full_size == PY_SSIZE_T_MAX and (
             min(self.limits.entries, budget.entries, consumer.pending) > LONG_DELIVERY)
@@ -348,7 +351,7 @@ cdef class ConsumerRead(BlockedRead):
                                     Output out, ReplyBudget* budget):
         """Deliver pending entries again; after the array's head they are encoded later, from the
         blocks as they are now."""
-        cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
+        cdef Consumer consumer = requesting_consumer(ctx, key, group, self.consumer)
         cdef list ids = choose_history(ctx, key, stream, group, consumer, after,
                                        min(self.limits.entries, budget.entries))
         note_seen(ctx, key, group, consumer)
@@ -360,27 +363,28 @@ cdef class ConsumerRead(BlockedRead):
     def attempt(self, Context ctx not None):
         cdef list opened
         cdef Group group
-        # New entries come with a new append; for what can be claimed a moment is noted.
+        # An append brings new entries; for claims a timer is scheduled.
         if is_refused(ctx, [] if self.claim_idle_ms == NO_CLAIM else self.keys, self.group):
             return None
         opened = []
         for _, key in self.keys:
             if ctx.remade is not None and (self.db_index, key, self.group) in ctx.remade:
-                # A waiting TREAD was tried before us and made the group again: ours is gone.
-                ctx.write_stream(key)  # WRONGTYPE where another type is there
+                # A waiting TREAD was served before and created the group again: the group of this
+                # read no longer exists.
+                ctx.write_stream(key)  # WRONGTYPE for another type
                 raise no_group(key, self.group)
             opened.append(self.open_one(ctx, key, ctx.read_for_update(key)))
-        ctx.count_hits(len(opened))  # Redis looks up each again to read it
+        ctx.count_hits(len(opened))  # Redis looks up each stream again to read it
         self.hold([group for _, group in opened])
-        self.is_put_off = False
+        self.will_retry = False
         reply = self.serve(ctx, opened, [None] * len(opened), False)
         if reply is not None:
             self.note_use(ctx, opened)
         elif self.claim_idle_ms != NO_CLAIM:
             for (_, key), (_, group) in zip(self.keys, opened):
                 ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
-                # Not all that may be there to claim was looked at.
-                if not self.is_put_off and group.is_idle(ctx.steady_ms, self.claim_idle_ms):
+                # Some claimable entries may not have been examined.
+                if not self.will_retry and group.is_idle(ctx.steady_ms, self.claim_idle_ms):
                     ctx.keyspace.timer_requests.append(
                         (ctx.steady_ms + 1, self.db_index, key, self.group))
         return reply
@@ -388,7 +392,7 @@ cdef class ConsumerRead(BlockedRead):
     cdef int note_use(self, Context ctx, list opened) except -1:
         cdef Py_ssize_t i
         for i in range(len(opened)):
-            used(ctx, (<tuple>self.keys[i])[1], (<tuple>opened[i])[1])
+            note_used(ctx, (<tuple>self.keys[i])[1], (<tuple>opened[i])[1])
         return 0
 
     def join(self, Stream stream not None, Group group not None) -> None:
@@ -396,7 +400,7 @@ cdef class ConsumerRead(BlockedRead):
         self.held.append(group)
 
     cdef int hold(self, list groups) except -1:
-        """Be counted as waiting on these groups, and no more on others."""
+        """Count the client as waiting on these groups, and no longer on others."""
         cdef Group group
         if self.held is not None:
             for group in self.held:
@@ -420,13 +424,13 @@ cdef class ConsumerRead(BlockedRead):
             value = db.get(key)
             group = (<Stream>value).group(self.group) if isinstance(value, Stream) else None
             if group is not None:
-                # The time to live runs from the end of the wait.
+                # The time to live starts at the end of the wait.
                 group.last_used_ms = ctx.steady_ms
                 ctx.keyspace.schedule(self.db_index, key, group)
 
 
 cdef Py_ssize_t widened(Py_ssize_t full_size, Py_ssize_t head_size) noexcept:
-    """MAXSIZE while more space than the 4 bytes of a short array's head is reserved for one."""
+    """MAXSIZE plus the space that is reserved for an array's head beyond the usual 4 bytes."""
     return full_size if full_size > PY_SSIZE_T_MAX - head_size else full_size + head_size - 4
 
 
@@ -436,10 +440,10 @@ cdef no_group(bytes key, bytes name):
         "GROUP option")
 
 
-cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+cdef uint64_t deliver_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                            Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
-    """A consumer's own pending entries from `budget.start` on, each counted as delivered once more;
-    one whose entry is gone is shown with a null in place of its fields. Returns how many."""
+    """Deliver a consumer's own pending entries from `budget.start` on again; an entry that no
+    longer exists has a null in place of its fields. Returns their number."""
     cdef Pending* record
     cdef PendingAt at
     cdef IdText id_text
@@ -450,10 +454,10 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
     cdef Entry entry
     id_text.size = 0
     id_text.dotted = False
-    record = first_pending(group.pendings, budget.start.ms, budget.start.seq, &at)
+    record = first_pending(group.pendings, budget.start, &at)
     while record != NULL and made < budget.limit and made < left and not is_full(out, budget):
         if record.consumer == consumer.index:
-            if stream.find(record.ms, record.seq, &view, &entry):
+            if stream.find(EntryId(record.ms, record.seq), &view, &entry):
                 encode_entry(out, &view, &entry, &id_text)
                 again.add(record.ms, record.seq)
             else:
@@ -470,7 +474,7 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
 
 cdef list choose_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                          after, uint64_t limit):
-    """As `give_history` for very many entries: only their ids, (ms, seq) each."""
+    """Like `deliver_history` for very many entries: returns only their IDs, (ms, seq) each."""
     cdef EntryId start
     cdef Pending* record
     cdef PendingAt at
@@ -481,11 +485,11 @@ cdef list choose_history(Context ctx, bytes key, Stream stream, Group group, Con
     start.ms, start.seq = after
     step_up(&start)
     limit = min(limit, consumer.pending)
-    record = first_pending(group.pendings, start.ms, start.seq, &at)
+    record = first_pending(group.pendings, start, &at)
     while record != NULL and <uint64_t>len(ids) < limit:
         if record.consumer == consumer.index:
             ids.append((record.ms, record.seq))
-            if stream.find(record.ms, record.seq, &view, &entry):
+            if stream.find(EntryId(record.ms, record.seq), &view, &entry):
                 again.add(record.ms, record.seq)
         record = next_pending(group.pendings, &at)
     deliver_again(ctx, key, group, again)
@@ -493,18 +497,18 @@ cdef list choose_history(Context ctx, bytes key, Stream stream, Group group, Con
 
 
 cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1:
-    """Note that a consumer was shown these pending entries, whose ids rise, once more."""
+    """Record another delivery of pending entries with ascending IDs to their consumer."""
     cdef Pending* record
     cdef PendingAt at
     cdef size_t i
     if again.count == 0:
         return 0
-    first_pending(group.pendings, again.items[0].ms, again.items[0].seq, &at)
+    first_pending(group.pendings, again.items[0], &at)
     for i in range(again.count):
-        record = advance_pending(group.pendings, &at, again.items[i].ms, again.items[i].seq)
+        record = advance_pending(group.pendings, &at, again.items[i])
         group.redeliver(record, &at, ctx.steady_ms, 0, False)
         group.note_again(again.items[i].ms, again.items[i].seq, ctx.steady_ms, ctx.steady_ms)
-    return record_again(ctx, key, group, again)  # it is no change for `dirty`, as in Redis
+    return record_again(ctx, key, group, again)  # not a change for `dirty`, as in Redis
 
 
 # ---------------------------------------------------------------- XACK

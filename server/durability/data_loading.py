@@ -16,7 +16,8 @@ log = logging.getLogger("millstream.persistence")
 
 
 class DataLoading:
-    """The loading that runs, or the last one. `new_loader()` makes what reads the files once.
+    """The current loading, or the last one. `new_loader()` makes an object that reads the files
+    once.
 
     `start_ms` is a wall-clock time, `started_ms` one of the steady clock. `keys` is the number of
     keys that the start has loaded.

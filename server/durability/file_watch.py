@@ -39,15 +39,15 @@ class FileWatch:
         self._is_replacing = is_replacing
         self._looking = False
 
-    def look(self) -> None:
-        """Begin to look; a worker reads the directory."""
+    def check(self) -> None:
+        """Start a check; a worker reads the directory."""
         if not self._is_attached():
             self._on_files(self._files.manifest, None)
         elif not self._looking:
             self._looking = True
-            self._worker.submit(self._look_in_worker)
+            self._worker.submit(self._check_in_worker)
 
-    def _look_in_worker(self) -> None:
+    def _check_in_worker(self) -> None:
         manifest = self._files.manifest
         lost = self._files.first_lost(manifest_only=self._is_replacing())
         post(self._scheduler, self._on_files, manifest, lost)

@@ -218,8 +218,8 @@ class Persistence(Commits):
         self._worker.submit(lambda: post(self._scheduler, then))
 
     def journal_was_lost(self, error: Exception) -> None:
-        """The files could not be changed after `end_writing`: as if the journal had failed. The
-        data in memory is written to a new base."""
+        """Handle files that could not be changed after `end_writing` as a failed journal: the data
+        in memory is written to a new base."""
         self.data_loading.is_running = False
         log.error("the journal cannot be continued: %s; writes are refused", in_words(error))
         self.refusal.journal = misconf(error)
@@ -262,7 +262,7 @@ class Persistence(Commits):
         self._changes_seen = changes
         if self._journal is not None:
             self._journal.tick_second()
-        self._watch.look()
+        self._watch.check()
         self.snapshots.start_if_due(changes, self.current_bytes(), self.base_bytes)
 
     def current_bytes(self) -> int:

@@ -1,9 +1,9 @@
-"""Who may do what here: connected clients and their users.
+"""Connected clients and their users, and what happens when the rules of users change.
 
 A client refers to its user. `permission` is None while the user may do everything, and the executor
-looks at permissions only while a client has one, so unrestricted clients pay nothing. When rules
-change, clients get their new permission at once, reads that wait for what is now forbidden end, and
-subscribers to it are disconnected.
+checks permissions only while at least one client has one, so a server without restricted users pays
+nothing. When rules change, clients get their new permission at once, blocked reads of keys that are
+now forbidden end, and subscribers to forbidden channels are disconnected.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Access:
         default = self.users.default
         return not (default.no_password and default.enabled)
 
-    def begin(self, client: Any) -> None:
-        """A client that did not log in: it is `default`, if that needs no password."""
+    def log_in_default(self, client: Any) -> None:
+        """Make a client that has not logged in the user `default`, if that user needs no
+        password."""
         client.authenticated = not self.password_required
         self._assign(client, self.users.default)
 
@@ -56,8 +57,8 @@ class Access:
         self._assign(client, user)
 
     def log_in_by_certificate(self, client: Any, name: str) -> None:
-        """The client's certificate has this common name: it is that user, if there is such a user
-        and it is on."""
+        """Log in the user with the common name of the client's certificate, if that user exists and
+        is on."""
         encoded = name.encode("utf-8", "surrogateescape")
         user = self.users.get(encoded)
         if user is not None and user.enabled:
@@ -70,7 +71,7 @@ class Access:
         self._note(client, Denial(AUTH, word, name), self._context_of(client))
 
     def forget(self, client: Any) -> None:
-        """The client is gone."""
+        """Forget a disconnected client."""
         self._restricted.discard(client.id)
         self._set_guard()
 
@@ -104,7 +105,7 @@ class Access:
         self.users.set_default_password(password.encode("utf-8", "surrogateescape"))
         self.changed(self.users.default)
 
-    def put(self, user: User) -> None:
+    def set_user(self, user: User) -> None:
         """Add this user, or give the one with this name these rules."""
         known = self.users.get(user.name)
         if known is None:
@@ -133,8 +134,8 @@ class Access:
         return True
 
     def replace(self, users: Iterable[User]) -> None:
-        """These users instead of those before. Clients of removed and of changed users are
-        disconnected; the others stay."""
+        """Replace all users. Clients of removed and of changed users are disconnected; the others
+        stay connected."""
         before = {user.name: (user, user.describe()) for user in self.users}
         self.users.replace(users)
         self._permissions.clear()
@@ -152,7 +153,7 @@ class Access:
         return [client for client in self._clients.values() if client.user is user]
 
     def _disconnect(self, clients: Iterable[Any]) -> None:
-        """Close connections. The client whose command runs still gets its reply."""
+        """Close connections. The client whose command is running still gets its reply."""
         current: Any = self._executor.current
         for client in clients:
             if client is current:
@@ -163,7 +164,8 @@ class Access:
                 self._kill(client)
 
     def _enforce(self, client: Any) -> None:
-        """End what a client does that its user may not do any more."""
+        """End the blocked read or the subscriptions of a client if its user is no longer allowed to
+        have them."""
         if not may_hear(client.user, client.channels, client.patterns):
             self._disconnect([client])
             return
@@ -184,7 +186,7 @@ class Access:
     def refusal(
         self, client: Any, row: Command, words: list[bytes], in_multi: bool, at_exec: bool
     ) -> CommandError | None:
-        """Why a client may not run a request; None if it may."""
+        """The reason why a client may not run a request; None if it may."""
         found = denial(client.user, row, words)
         if found is None:
             return None

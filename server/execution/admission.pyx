@@ -1,8 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Whether a request may run at present: the password, the user's rules, loading, memory, space.
+"""Whether a request may run now: the password, the user's rules, loading, memory, space.
 
-Nearly always nothing speaks against any request. `has_checks` says whether something does, so that
-a request asks one question instead of seven.
+Usually there is no reason to refuse any request. `has_checks` is true while there may be one, so a
+request tests one flag instead of seven.
 """
 
 from libc.stdint cimport int64_t
@@ -55,7 +55,7 @@ cdef class Admission:
 
     @property
     def has_restricted(self) -> bool:
-        """Whether a client is connected whose user may not do everything."""
+        """Whether the user of any connected client is restricted."""
         return self._has_restricted
 
     @has_restricted.setter
@@ -65,7 +65,7 @@ cdef class Admission:
 
     @property
     def stale(self) -> str | None:
-        """Why hardly anything may run: the error of a replica without a link."""
+        """The error of most commands on a replica that has lost its link; else None."""
         return self._stale
 
     @stale.setter
@@ -84,11 +84,11 @@ cdef class Admission:
 
     @property
     def out_of_memory(self) -> str | None:
-        """The error of commands that need memory while there is none; else None."""
+        """The error of commands that need memory while memory is full; else None."""
         return OUT_OF_MEMORY if self._memory_full else None
 
     cdef int update(self) noexcept:
-        """Requests are checked while there is something to refuse or postpone them for."""
+        """Update `has_checks`."""
         self.has_checks = (self._password_required or self._has_restricted or self.loading
                            or self._memory_full or self.near_journal_limit or self.queue_full
                            or self._stale is not None)
@@ -117,8 +117,8 @@ cdef class Admission:
         return 0
 
     cdef int check_access(self, Client client, Row row, Args args) except -1:
-        """Refuse what needs a password first, or what the user may not do, or the data before it is
-        loaded, or more memory than may be used."""
+        """Refuse a request that needs a login, that the user may not run, that needs data which is
+        not loaded yet, or that needs memory while memory is full."""
         if self._password_required and not client.authenticated and not row.open_to_all:
             row.rejected += 1
             raise CommandError(NOAUTH)
@@ -136,7 +136,7 @@ cdef class Admission:
         return 0
 
     cdef int check_permission(self, Client client, Row row, Args args, bint at_exec) except -1:
-        """Refuse what the client's user may not do."""
+        """Refuse a request that the client's user may not run."""
         if (<Permission>client.permission).passes(row.demand, args):
             return 0
         error = self.server.access.refusal(

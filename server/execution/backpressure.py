@@ -1,9 +1,10 @@
-"""Back-pressure from a slow disk: while too much waits for the journal, requests wait, too.
+"""Back-pressure from a slow disk: while too much data waits for the journal, requests wait, too.
 
-What waits is in memory: frames that are not written yet, and replies held until the journal is
-durable. Above `limit_bytes` (the directive journal-queue-limit) the executor puts off every request
-that shows or changes data, and its client's socket is soon not read any more. PING and the like
-still run. Nothing is refused and nothing is lost: the requests run when half of it has left.
+The waiting data is in memory: frames that are not written yet, and replies that are held until the
+journal is durable. Above `limit_bytes` (the directive journal-queue-limit) the executor postpones
+every request that shows or changes data, and soon stops reading the sockets of these clients. PING
+and similar commands still run. No request is refused or lost: the requests run when half of the
+limit is free.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ WARNED_EVERY_S = 60.0
 
 
 class Backpressure:
-    """Whether requests have to wait for the disk, and whose do.
+    """Whether requests have to wait for the disk, and the clients whose requests wait.
 
-    `clients` have a request put off, by id. Those in `unread` were in the middle of a long request
-    when their sockets ceased to be read. `count` is how often the limit was reached.
+    `clients` are the clients with a postponed request, by ID. Those in `unread` were in the middle
+    of a long request when the server stopped reading their sockets. `count` is how often the limit
+    was reached.
     """
 
     def __init__(
@@ -49,11 +51,12 @@ class Backpressure:
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory taken by frames and replies that wait for the disk."""
+        """The memory used by frames and replies that wait for the disk."""
         return self._persistence.queued_bytes + self._outbox.held_bytes
 
     def check(self) -> bool:
-        """Whether requests have to wait now. Once they do, until half of the limit is free."""
+        """Whether requests have to wait now. Once they wait, they do so until half of the limit is
+        free."""
         limit_bytes = self.limit_bytes // 2 if self.is_on else self.limit_bytes
         frames_limit_bytes = max(0, limit_bytes - self._outbox.held_bytes)
         is_on = self._outbox.held_bytes > limit_bytes or self._persistence.is_queue_full(
@@ -66,13 +69,14 @@ class Backpressure:
         return is_on
 
     def release(self) -> tuple[list[Client], set[Connection]]:
-        """Those who wait, in the order in which they came; they do not any more."""
+        """Forget and return the waiting clients in order of arrival, and the connections to be read
+        again."""
         clients, self.clients = list(self.clients.values()), {}
         unread, self.unread = self.unread, set()
         return clients, unread
 
     def forget(self, client: Client) -> None:
-        """A client is gone."""
+        """Forget a disconnected client."""
         self.clients.pop(client.id, None)
         self.unread.discard(client)
 

@@ -9,7 +9,7 @@ cdef class Serving:
     cdef Context context
     cdef Outbox outbox
     cdef Statistics statistics
-    cdef object ticker
+    cdef object timers
     cdef object resume
     cdef readonly object waiting
     cdef Output side

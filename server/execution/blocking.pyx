@@ -1,9 +1,9 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Clients that wait: how a read starts to wait, is retried, and ends.
+"""Blocked clients: how a read starts to wait, is retried, and ends.
 
-`waiting` knows who stands in which queue. Here a waiting read is tried when its key was marked
-ready, in its own client's name and database, and its reply is noted for the end of the tick; the
-same for a timeout, CLIENT UNBLOCK and a client that goes.
+`wait_queues` has the queues. This module retries a waiting read when its key was marked ready, as
+if its client had sent it now, and stores the reply for the end of the tick. It also ends waits on
+timeout, CLIENT UNBLOCK and disconnection.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from millstream.server.protocol.resp cimport put_error
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 
 from millstream.errors import CommandError
-from millstream.server.execution.wait_queues import Waiting
+from millstream.server.execution.wait_queues import WaitQueues
 
 LOGGER = logging.getLogger("millstream")
 
@@ -27,33 +27,33 @@ UNBLOCKED = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
 
 
 cdef class Serving:
-    """`resume(client)` is called when a client may run again; `timer_stale` says that a moment was
-    noted or called off since the executor set its timer."""
+    """`resume(client)` is called when a client may run again; `timer_stale` means that a moment was
+    scheduled or cancelled since the executor set its timer."""
 
     def __init__(self, Context context not None, Outbox outbox not None,
-                 Statistics statistics not None, ticker, resume):
+                 Statistics statistics not None, timers, resume):
         self.context = context
         self.outbox = outbox
         self.statistics = statistics
-        self.ticker = ticker
+        self.timers = timers
         self.resume = resume
-        self.waiting = Waiting(context.keyspace.databases)
+        self.waiting = WaitQueues(context.keyspace.databases)
         self.side = Output()
 
     cdef int begin(self, Client client, Row row, Wait wait) except -1:
-        """Park a client until its read finds something or its time is over."""
+        """Block a client until its read finds something or times out."""
         client.waiter = self.waiting.add(client, wait)
         client.waiter.row = row
-        self.statistics.put_off_call(row, client)
+        self.statistics.uncount_call(row, client)
         client.blocked = True
         if wait.deadline_ms:
-            client.waiter.alarm = self.ticker.at(
+            client.waiter.alarm = self.timers.at(
                 wait.deadline_ms, partial(self.time_out, client.waiter))
             self.timer_stale = True
         return 0
 
     cdef int serve_ready(self) except -1:
-        """Try the waiting reads of every key marked ready, until nothing is marked any more."""
+        """Retry the waiting reads of every key marked ready, until no key is marked."""
         cdef Context context = self.context
         while context.keyspace.ready:
             marked = dict.fromkeys(context.keyspace.ready)
@@ -68,7 +68,7 @@ cdef class Serving:
         return 0
 
     def attempt(self, waiter) -> bool:
-        """Try a waiting read again; True when its client was served."""
+        """Retry a waiting read; True when its client was served."""
         cdef Session running = self.context.session
         cdef Database running_db = self.context.db
         self.enter(waiter.client)
@@ -82,7 +82,7 @@ cdef class Serving:
         except CommandError as error:
             self.unblock(waiter, error)
         except Exception:
-            # A fault of ours ends this one wait, not the command that woke it.
+            # A bug ends this one wait, not the command that woke it.
             LOGGER.exception("a waiting read failed")
             self.side.clear()
             self.unblock(waiter, CommandError(INTERNAL))
@@ -92,13 +92,13 @@ cdef class Serving:
         return True
 
     cdef int enter(self, Client client) except -1:
-        """What follows is done in this client's name."""
+        """Set the context for a command of this client."""
         self.context.session = client
         self.context.db = <Database>self.context.keyspace.databases[client.db_index]
         return 0
 
     def time_out(self, waiter) -> None:
-        """A wait's time is over."""
+        """End a wait at its deadline."""
         cdef Session running = self.context.session
         cdef Database running_db = self.context.db
         if waiter.over:
@@ -111,7 +111,7 @@ cdef class Serving:
             self.context.db = running_db
 
     cdef bint unblock_client(self, Client client, str error) except -1:
-        """End a client's wait as if its time were over, or with an error; False when it does not
+        """End a client's wait as its timeout would, or with an error; False when it does not
         wait."""
         if client.waiter is None:
             return False
@@ -135,7 +135,7 @@ cdef class Serving:
         return 0
 
     cdef int put_in_full(self, Client client, reply, bint shows_data) except -1:
-        """Note a reply that is not bytes yet, or is not to be sent."""
+        """Store a reply that is not encoded yet, or that must not be sent."""
         if isinstance(reply, CommandError):
             self.statistics.count_error(reply.message)
             put_error(self.side, reply.message)
@@ -154,18 +154,18 @@ cdef class Serving:
         return 0
 
     cdef int end(self, object waiter) except -1:
-        """A wait is over: out of every queue, its alarm off."""
+        """Remove a wait from all queues and cancel its alarm."""
         cdef Client client = waiter.client
         self.waiting.remove(waiter)
         if waiter.alarm is not None:
-            self.ticker.cancel(waiter.alarm)
+            self.timers.cancel(waiter.alarm)
         client.blocked = False
         client.waiter = None
         waiter.read.ended(self.context)
         return 0
 
     cdef bint leave(self, Client client) except -1:
-        """A client is gone: end its wait; False when there was none."""
+        """End the wait of a disconnected client; False when there was none."""
         cdef Session running = self.context.session
         cdef Database running_db = self.context.db
         if client.waiter is None:

@@ -1,8 +1,8 @@
-"""CLIENT PAUSE: requests that are put off until a time, or until CLIENT UNPAUSE. The server itself
-pauses writes for a failover and before it stops; CLIENT UNPAUSE does not end that.
+"""CLIENT PAUSE: requests that are postponed until a time, or until CLIENT UNPAUSE. The server
+itself pauses writes for a failover and before it stops; CLIENT UNPAUSE does not end such a pause.
 
-The executor asks for each request while a pause is on. The client of one that is put off is
-blocked; its request is the first that it runs when the pause is over.
+During a pause, the executor calls `postpones` for each request. The client of a postponed request
+is blocked; that request is the first that it runs when the pause is over.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Pause:
-    """One pause: of the stricter kind and until the later time of those that were asked for.
-    `reasons`: why the server pauses writes, "failover" or "shutdown"."""
+    """One pause. If several were requested, it has the stricter kind and the later end. `reasons`:
+    why the server itself pauses writes, "failover" or "shutdown"."""
 
     def __init__(self, reasons: Iterable[str] = ()) -> None:
         self.all = False
@@ -34,7 +34,7 @@ class Pause:
         self.until_ms = max(until_ms, self.until_ms)
         self.all = self.all or not writes_only
 
-    def puts_off(self, row: Row, args: Args, queue: list[Any] | None) -> bool:
+    def postpones(self, row: Row, args: Args, queue: list[Any] | None) -> bool:
         """Whether a request has to wait; `queue` is what its client has queued since MULTI."""
         if row.name == "client|unpause":
             return False
@@ -44,14 +44,14 @@ class Pause:
 
 
 class Pauses:
-    """Begins and ends pauses; there is at most one `Pause`, which the executor asks."""
+    """Begins and ends pauses; there is at most one `Pause` at a time."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
     @property
     def current(self) -> Pause | None:
-        """The pause that is on."""
+        """The current pause; None without one."""
         return self._executor.runner.pause
 
     @property
@@ -60,31 +60,31 @@ class Pauses:
         return 0 if self.current is None else len(self.current.clients)
 
     def start(self, until_ms: int, writes_only: bool) -> None:
-        """Put off the requests of all clients, or those that write, until a time (CLIENT PAUSE).
-        The stricter kind and the later time of two pauses hold."""
-        pause, ticker = self._begin(), self._executor.ticker
+        """Postpone the requests of all clients, or their writes, until a time of the steady clock
+        (CLIENT PAUSE). Of two pauses, the stricter kind and the later time apply."""
+        pause, timers = self._begin(), self._executor.timers
         if pause.alarm is not None:
-            ticker.cancel(pause.alarm)
+            timers.cancel(pause.alarm)
         pause.extend(until_ms, writes_only)
-        pause.alarm = ticker.at(pause.until_ms, self.end)
+        pause.alarm = timers.at(pause.until_ms, self.end)
 
     def end(self) -> None:
-        """Run what was put off."""
+        """End the pause and run the postponed requests."""
         pause = self.current
         if pause is None:
             return
         if pause.alarm is not None:
-            self._executor.ticker.cancel(pause.alarm)
+            self._executor.timers.cancel(pause.alarm)
         self._executor.runner.pause = Pause(pause.reasons) if pause.reasons else None
         self._executor.run_postponed(pause.clients.values())
 
     def pause_writes(self, reason: str) -> None:
-        """Put off requests that write, until `resume_writes`, for a reason of the server's own."""
+        """Postpone writes until `resume_writes`; `reason` is a reason of the server itself."""
         self._begin().reasons.add(reason)
         self._executor.recheck_limits()
 
     def resume_writes(self, reason: str) -> None:
-        """End what `pause_writes` began; other pauses go on."""
+        """End what `pause_writes` began; other pauses continue."""
         pause = self.current
         if pause is None or reason not in pause.reasons:
             return
@@ -93,7 +93,7 @@ class Pauses:
             self.end()
 
     def forget(self, client: Client) -> None:
-        """A client is gone."""
+        """Forget a disconnected client."""
         if self.current is not None:
             self.current.clients.pop(client.id, None)
 
@@ -106,5 +106,5 @@ class Pauses:
 
 
 def _changes(row: Row, args: Args) -> bool:
-    """Whether a request may change data or tell others something."""
+    """Whether a request may change data or send messages to other clients."""
     return row.tells or row.will_write(args)

@@ -1,7 +1,7 @@
-"""What the server does when its time comes: retries, expiries, retention, freeing released objects.
+"""Work that becomes due: retries, expiries, retention, freeing released objects.
 
-Everything runs in the executor's thread between two requests, and its effects are recorded like
-those of a request. Nothing is done while nothing may be changed; the executor calls `run_due` again
+All of it runs in the executor's thread between two requests, and its effects are recorded like
+those of a request. While changes are refused, no work is done; the executor calls `run_due` again
 afterwards.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.commands.engine.appending import policy_moment
 from millstream.commands.engine.lifecycle import group_moment, lease_moment
-from millstream.server.execution.timers import Ticker
+from millstream.server.execution.timers import Timers
 from millstream.storage.blocks.lazyfree import TO_FREE, free_step
 from millstream.storage.streams.retention_schedule import NEVER
 
@@ -39,17 +39,17 @@ ROOM_AGAIN_S = 1.0
 
 
 class DueWork:
-    """Keeps one timer of the loop, to the earliest moment known. `expired_count` are the keys that
-    were deleted when their time came, not by a look-up."""
+    """Keeps one timer of the loop, for the earliest known moment. `expired_count` counts the keys
+    that were deleted at their expiry, not by a look-up."""
 
-    def __init__(self, executor: Executor, ticker: Ticker) -> None:
+    def __init__(self, executor: Executor, timers: Timers) -> None:
         self.expired_count = 0
         self.is_freeing = False
         self._executor = executor
         self._keyspace = executor.keyspace
-        self._context: Any = executor.context  # whose session is None here: there is no client
+        self._context: Any = executor.context  # with session None: there is no client
         self._loop = executor.loop
-        self._ticker = ticker
+        self._timers = timers
         self._timer: Any = None
         self._timer_ms: int | None = None
         self._retries = False
@@ -59,15 +59,15 @@ class DueWork:
     # The timer
 
     def take_requests(self) -> None:
-        """Note the moments that commands have asked for since the last call."""
+        """Schedule the moments that commands have requested since the last call."""
         for moment_ms, db_index, key, name in self._keyspace.timer_requests:
-            self._ticker.at(moment_ms, partial(self.moment_due, db_index, key, name))
+            self._timers.at(moment_ms, partial(self.moment_due, db_index, key, name))
         self._keyspace.timer_requests = []
 
     def set_timer(self) -> None:
-        """Set the timer to the earliest moment of the ticker, or earlier: to check the wall clock
-        where something waits for a time of day."""
-        next_ms, wall_moment_ms = self._ticker.next_ms, self._next_wall_ms()
+        """Set the timer to the earliest moment, or earlier, to check the wall clock if work waits
+        for a time of day."""
+        next_ms, wall_moment_ms = self._timers.next_ms, self._next_wall_ms()
         if next_ms is None and wall_moment_ms is None:
             return
         now_ms, steady_ms = self._executor.read_clocks()
@@ -86,18 +86,21 @@ class DueWork:
         """The earliest time of day at which a key expires or a stream is checked for retention."""
         if not self._keyspace.may_delete:
             return None
-        expiry_ms, trim_ms = self._keyspace.next_expiry_ms(), self._keyspace.calendar.next()
+        expiry_ms, trim_ms = (
+            self._keyspace.next_expiry_ms(),
+            self._keyspace.retention_schedule.next(),
+        )
         if trim_ms == NEVER:
             return expiry_ms
         return trim_ms if expiry_ms is None else min(expiry_ms, trim_ms)
 
     def run_due(self) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         self._timer = self._timer_ms = None
         executor = self._executor
         executor.serving.timer_stale = True
         executor.recheck_limits()
-        for action in self._ticker.due(self._context.steady_ms, ACTIONS_MAX):
+        for action in self._timers.due(self._context.steady_ms, ACTIONS_MAX):
             try:
                 action()
             except Exception:
@@ -106,16 +109,16 @@ class DueWork:
         self._trim()
         executor.serve_ready()
 
-    # What is due
+    # Kinds of work
 
     def key_expired(self, db_index: int, key: bytes) -> None:
-        """A key has reached its expiry: for the journal a deletion like any other."""
+        """Record the deletion of a key that has reached its expiry."""
         self._executor.effects.record(db_index, b"DEL", key)
         self._context.notify(b"expired", key, db_index)
 
     def moment_due(self, db_index: int, key: bytes, name: bytes | None) -> None:
-        """A moment noted for a group (expire, end, or wake a reader) or, without a name, for the
-        leases of a stream has come."""
+        """Handle the scheduled moment of a group (expire entries, end the group, or wake a reader)
+        or, without a name, of the leases of a stream."""
         self._context.session = None
         self._context.db = self._keyspace.databases[db_index]
         if name is None:
@@ -124,14 +127,14 @@ class DueWork:
             group_moment(self._context, key, name)
 
     def _trim(self) -> None:
-        """Trim streams with entries that have become too old; what is more than a turn's work is
-        due again in the next one."""
+        """Trim streams with entries that have become too old; if this is more than one turn's work,
+        the rest is due in the next turn."""
         left = TRIMMED_MAX
         if not self._keyspace.may_delete:
             return
         self._context.session = None
         while left > 0:
-            place = self._keyspace.calendar.take(self._context.now_ms)
+            place = self._keyspace.retention_schedule.pop_due(self._context.now_ms)
             if place is None:
                 break
             db_index, key = place
@@ -142,7 +145,7 @@ class DueWork:
                 LOGGER.exception("the policy of a stream could not be kept")
 
     def retry_soon(self) -> None:
-        """The disk is full: try again a little later what may change nothing for this reason."""
+        """Retry a little later: the disk is full, so no change is possible now."""
         if not self._retries:
             self._retries = True
             self._loop.call_later(ROOM_AGAIN_S, self._retry)

@@ -18,7 +18,7 @@ cdef class Executor:
     cdef readonly Effects effects
     cdef readonly Context context
     cdef readonly Limits limits
-    cdef readonly object ticker
+    cdef readonly object timers
     cdef object persistence
     cdef readonly object loop
     cdef object clock
@@ -33,8 +33,8 @@ cdef class Executor:
     cdef readonly object memory_guard
     cdef readonly object due
     cdef readonly dict monitors
-    cdef public object read_only  # why nothing may be changed: this server is a replica
-    cdef public object lacks_replicas  # why clients may change nothing: too few replicas
+    cdef public object read_only  # the error of all changes: this server is a replica
+    cdef public object lacks_replicas  # the error of clients' changes: too few replicas
     cdef public int64_t primary_ahead_ms  # the primary's wall clock minus this server's
     cdef public uint64_t memory_limit
     cdef readonly object backpressure

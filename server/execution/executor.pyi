@@ -13,7 +13,7 @@ from millstream.server.execution.due_work import DueWork
 from millstream.server.execution.lookup import CallStat, Statistics
 from millstream.server.execution.memory_guard import MemoryGuard
 from millstream.server.execution.request_runner import RequestRunner
-from millstream.server.execution.timers import Ticker
+from millstream.server.execution.timers import Timers
 from millstream.server.monitor.histogram import Histogram
 from millstream.server.protocol.outbox import Client, Outbox
 from millstream.server.protocol.resp import Limits
@@ -33,7 +33,7 @@ class Executor:
     memory_limit: int
     due: DueWork
     loop: Any
-    ticker: Ticker
+    timers: Timers
     outbox: Outbox
     tick_times: Histogram
     hold_times: Histogram

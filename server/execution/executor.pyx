@@ -1,15 +1,15 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Batches and ticks: which client's requests run when, and what happens after them.
 
-A batch is what one client sent at once; a tick is all that happens in one turn of the event loop.
-Within a batch each request runs to its end (server/execution/request_runner). Readers that a command
-made ready are served right after that command, never inside it. At the end of the tick the effects
-of all batches become one journal frame (several when they are large), and then each client gets one
-write; while the journal has not yet made durable what was executed, everything a client would see,
-reads included, is held back in order.
+A batch is everything that one client sent at once; a tick is everything that happens in one turn of
+the event loop. Within a batch each request runs to its end (server/execution/request_runner).
+Readers that a command made ready are served right after that command, never inside it. At the end
+of the tick the effects of all batches become one journal frame (several when they are large), and
+then each client gets one write. Until everything that was executed is durable, all output to
+clients, including replies to reads, is held in order.
 
-Clients are abstract here (bytes in, `transmit` out), so a test runs the same code without sockets;
-time and timers come from the server object.
+Clients are abstract here (bytes in, `transmit` out), so tests run the same code without sockets.
+Time and timers come from the server object.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -38,22 +38,23 @@ from millstream.server.execution.blocking import UNBLOCKED
 from millstream.server.execution.client_pause import Pauses
 from millstream.server.execution.due_work import DueWork
 from millstream.server.execution.memory_guard import MemoryGuard
-from millstream.server.execution.timers import Ticker
+from millstream.server.execution.timers import Timers
 from millstream.storage.blocks.lazyfree import TO_FREE, discard_items
 
 LOGGER = logging.getLogger("millstream")
 
 cdef enum:
     RESUMED_MAX = 1000
-    # One client's requests run for this long, checked after this number of requests; then other
-    # clients have their turn.
+    # Time limit for one client's requests before other clients are served, checked after this
+    # number of requests.
     BATCH_NS = 2000000
     BATCH_MIN_NS = 100000
     BATCH_CHECK = 16
-    # Clients that go on with what they sent before run for this long in one turn of the loop.
+    # Time limit, in one turn of the loop, for clients that continue with earlier requests.
     RESUMED_NS = 4000000
-    # A tick whose effects are larger ends its frame between two requests, one whose replies are
-    # larger ends between two clients. After a small part of that the queue is checked.
+    # If the effects of a tick are larger, its frame ends between two requests; if its replies are
+    # larger, the tick ends between two clients. The queue is checked after a small part of that
+    # size.
     TICK_BYTES = 4194304
     CHECK_PARTS = 16
 
@@ -62,12 +63,12 @@ cdef class Executor:
     """Runs the commands of all clients of one server.
 
     `read_only` and `lacks_replicas` are errors of writes, None where they do not apply; further
-    reasons to refuse requests are in `admission`. `pauses`, `memory_guard` and `due` are what
-    happens without a request.
+    reasons to refuse requests are in `admission`. `memory_guard` and `due` do work without a
+    request; `pauses` postpones requests.
 
-    `server` gives keyspace, persistence, loop (call_soon, call_later), now_ms(), perhaps
-    steady_clock or steady_ms() for a clock that never jumps (else it is the same), and, to the
-    commands, what commands/runtime/host.py names.
+    `server` has keyspace, persistence, loop (call_soon, call_later), now_ms(), optionally
+    steady_clock or steady_ms() for a clock that never jumps (default: now_ms), and, for the
+    commands, the members of commands/runtime/host.py.
     """
 
     def __init__(self, server):
@@ -83,13 +84,13 @@ cdef class Executor:
         self.effects.make_room = self.persistence.make_room
         self.effects.forget_room()
         self.context = Context(self.keyspace, self.effects, server)
-        self.ticker = Ticker()
+        self.timers = Timers()
         self.outbox = Outbox(self.persistence, self.loop, self.resume)
         self.tick_times = Histogram()
         self.hold_times = self.outbox.hold_times = Histogram()
         self.resumable = deque()
         self.statistics = Statistics(server, self.clock)
-        self.serving = Serving(self.context, self.outbox, self.statistics, self.ticker,
+        self.serving = Serving(self.context, self.outbox, self.statistics, self.timers,
                                self.resumable.append)
         self.admission = Admission(server, self.context)
         self.backpressure = Backpressure(self.persistence, self.outbox)
@@ -101,12 +102,12 @@ cdef class Executor:
         self.monitors = self.runner.monitors
         self.pauses = Pauses(self)
         self.memory_guard = MemoryGuard(self)
-        self.due = DueWork(self, self.ticker)
+        self.due = DueWork(self, self.timers)
 
     @property
     def loading(self) -> bool:
-        """Whether the data is being read from the disk: most commands are refused, and there are no
-        automatic changes. What became due in the meantime is done afterwards."""
+        """Whether data is being loaded from the disk: most commands are refused, and there are no
+        automatic changes. Work that becomes due meanwhile is done afterwards."""
         return self.admission.loading
 
     @loading.setter
@@ -116,13 +117,13 @@ cdef class Executor:
             self.check_due()
 
     def attach(self, Client client not None) -> None:
-        """Take a new client in."""
+        """Register a new client."""
         client.parser = Parser(self.limits)
         client.chunks = []
         client.reading = True
 
     def detach(self, Client client not None) -> None:
-        """A client is gone: forget its wait and what it would have got."""
+        """Forget a disconnected client: its wait and its unsent output."""
         client.closed = True
         client.leave_transaction()
         self.monitors.pop(client.id, None)
@@ -147,7 +148,7 @@ cdef class Executor:
         return wall_ms() if self.clock is None else self.clock()
 
     cdef uint64_t read_steady(self, uint64_t now_ms) except? 0:
-        """The clock that never jumps; `now_ms` where the server has but one."""
+        """The clock that never jumps; `now_ms` if the server has only one clock."""
         if self.steady is not None:
             return steady_now_ms(self.steady)
         return now_ms if self.steady_call is None else self.steady_call()
@@ -168,7 +169,7 @@ cdef class Executor:
         return 0
 
     cdef int watch_limits(self) except -1:
-        """Read the clocks, and whether anything may be changed now."""
+        """Read the clocks, and determine whether changes are allowed now."""
         self.set_clocks()
         problem = self.read_only
         if problem is None:
@@ -189,12 +190,12 @@ cdef class Executor:
         else:
             self.keyspace.may_delete = False
         if problem is None and self.lacks_replicas is not None:
-            self.context.write_error = self.lacks_replicas  # the server's own changes go on
+            self.context.write_error = self.lacks_replicas  # not the server's own changes
         return 0
 
     cdef str lack_of_room(self):
-        """Why nothing may be changed now: the space kept for automatic changes is being used, and
-        the disk is full. Work that is postponed for this reason is retried a little later."""
+        """The error of changes if the disk is full and the space for automatic changes is already
+        in use; else None. Work that is postponed for this reason is retried a little later."""
         try:
             self.effects.require(0)
         except CommandError as error:
@@ -203,14 +204,13 @@ cdef class Executor:
         return None
 
     def recheck_limits(self) -> None:
-        """Read the clocks, and whether anything may be changed now, outside a batch or within a long
-        command (DEBUG SLEEP)."""
+        """`watch_limits` for Python: outside a batch, or within a long command (DEBUG SLEEP)."""
         self.watch_limits()
 
     # ------------------------------------------------------------ batches
 
     cdef int receive(self, Client client, bytes data) except -1:
-        """A client sent bytes: run what can run, keep the rest."""
+        """Run the requests in received bytes; keep the rest."""
         self.bytes_in += len(data)
         self.statistics.reads += 1
         client.parser.feed(data, len(data))
@@ -225,7 +225,7 @@ cdef class Executor:
         if self.tick_scheduled and self.outbox.noted_bytes < TICK_BYTES:
             return 0
         if self.effects.out.size and not self.tick_scheduled:
-            # Others may still have something to say in this turn: one frame for all of it.
+            # Other clients may have requests in this turn: one frame for all of them.
             self.schedule_tick()
         else:
             self.end_tick()
@@ -236,10 +236,10 @@ cdef class Executor:
         self.receive(client, data)
 
     cdef int run_batch(self, Client client) except -1:
-        """Run the client's requests until none is complete or it has to stop.
+        """Run the client's requests until no complete one is left or the client must stop.
 
-        A tick's end follows every batch, whether or not there is something to say: it records what
-        was done and notes what falls due.
+        The end of a tick follows every batch, even without replies: it commits effects and
+        schedules timers.
         """
         cdef RequestRunner runner = self.runner
         self.watch_limits()
@@ -286,7 +286,7 @@ cdef class Executor:
         return 0
 
     cdef uint64_t time_slice(self) noexcept:
-        """How long, in nanoseconds, one client's requests may run: less when many have to wait."""
+        """The time limit, in nanoseconds, for one client's requests: less if many clients wait."""
         cdef uint64_t share = BATCH_NS // (1 + <uint64_t>len(self.resumable) // 4)
         return max(share, <uint64_t>BATCH_MIN_NS)
 
@@ -329,29 +329,29 @@ cdef class Executor:
 
     @property
     def current(self) -> Client | None:
-        """The client whose batch runs."""
+        """The client whose batch is running."""
         return self.runner.current
 
     @property
     def has_written(self) -> bool:
-        """Whether the batch that runs has changed something."""
+        """Whether the running batch has changed anything."""
         return self.effects.begun != self.begun_before
 
     # ------------------------------------------------------------ messages and waits
 
     def push(self, Client client not None, message) -> None:
-        """Send a message of its own to a client, after the reply of the command that runs."""
+        """Send a separate message to a client, after the reply of the running command."""
         cdef Output out = Output()
         put_reply(out, message, client.resp)
         self.push_encoded(client, out.take_bytes())
 
     def push_encoded(self, Client client not None, bytes data not None) -> None:
-        """`push` for a message encoded already, in the client's protocol."""
+        """`push` for a message that is already encoded in the client's protocol."""
         self.push_to(client, data, True)
 
     def push_at_once(self, Client client not None, bytes data not None) -> None:
-        """`push_encoded` for a message that shows no data: it does not wait until what was executed
-        is durable."""
+        """`push_encoded` for a message that shows no data and therefore does not wait for the
+        journal."""
         self.push_to(client, data, False)
 
     cdef int push_to(self, Client client, bytes data, bint shows_data) except -1:
@@ -366,8 +366,8 @@ cdef class Executor:
         return 0
 
     def unblock_client(self, Client client not None, bint error) -> bool:
-        """End a client's wait as if its time were over, or with an error; False when it does not
-        wait (CLIENT UNBLOCK)."""
+        """CLIENT UNBLOCK: end a client's wait as its timeout would, or with an error; False when
+        it does not wait."""
         self.schedule_tick()
         return self.serving.unblock_client(client, UNBLOCKED if error else None)
 
@@ -378,7 +378,7 @@ cdef class Executor:
             self.schedule_tick()
 
     def waiting_read(self, Client client not None) -> tuple | None:
-        """The command and the read with which a client waits; None when it does not wait."""
+        """The command and the blocked read of a client; None when it does not wait."""
         if client.waiter is None:
             return None
         return client.waiter.row.command, client.waiter.read
@@ -391,19 +391,20 @@ cdef class Executor:
     # ------------------------------------------------------------ waiting for the disk
 
     def limit_queue(self, limit_bytes: int) -> None:
-        """How much may wait for the disk before requests do (journal-queue-limit)."""
+        """Set journal-queue-limit: how much data may wait for the disk before requests wait,
+        too."""
         self.backpressure.limit_bytes = limit_bytes
         self.runner.tick_bytes = min(limit_bytes, TICK_BYTES)
         self.unchecked_bytes = self.runner.tick_bytes
         self.on_queue()
 
     def on_queue(self) -> None:
-        """What waits for the disk may have become less."""
+        """Check the queue again: less data may be waiting for the disk."""
         if self.admission.queue_full:
             self.check_queue()
 
     cdef int check_queue(self) except -1:
-        """Let requests wait while too much waits for the disk, and run them afterwards."""
+        """Postpone requests while too much data waits for the disk, and run them afterwards."""
         cdef bint full = self.backpressure.check()
         cdef Client client
         self.unchecked_bytes = 0
@@ -424,7 +425,7 @@ cdef class Executor:
         return self.admission.queue_full
 
     def run_postponed(self, clients) -> None:
-        """Run what these clients had to postpone, and their later requests, at the end of this
+        """Run the postponed requests of these clients, and their later requests, at the end of this
         tick."""
         cdef Client client
         for client in clients:
@@ -436,26 +437,26 @@ cdef class Executor:
     # ------------------------------------------------------------ ticks
 
     cdef int end_frame(self) except -1:
-        """Commit what this tick has done so far: it is much."""
+        """Commit the effects of this tick so far, because they are large."""
         self.persistence.commit(self.effects.take())
         return self.check_queue()
 
     cpdef int schedule_tick(self) except -1:
-        """End the tick after what is ready now has run."""
+        """End the tick after everything that is ready now has run."""
         if not self.tick_scheduled:
             self.tick_scheduled = True
             self.loop.call_soon(self.end_tick)
         return 0
 
     def end_tick(self) -> None:
-        """All that was ready has run: go on with clients that may run again, commit, send."""
+        """End the tick: continue with clients that may run again, commit, send."""
         cdef Client client
         cdef Py_ssize_t resumed = 0
         cdef Py_ssize_t waiting = len(self.resumable)
         cdef uint64_t end_ns = self.statistics.read() + RESUMED_NS if waiting else 0
         self.tick_scheduled = False
-        # Only those that may run now: a client that comes back in the meantime has its turn after
-        # the other sockets.
+        # Only the clients that may run now: one that is added meanwhile runs after the other
+        # sockets.
         while self.resumable and resumed < RESUMED_MAX and resumed < waiting:
             client = self.resumable.popleft()
             resumed += 1
@@ -491,28 +492,28 @@ cdef class Executor:
             self.due.free_soon()
 
     def journal_failed(self) -> None:
-        """Send no reply that depends on data that may be lost. That is not only what waits for
-        frames: the current tick may have done more, which no frame will have."""
+        """Send no reply that depends on data that may be lost. This includes replies that wait for
+        frames, and replies of the current tick, whose effects will be in no frame."""
         cdef bint tick_failed = (
             self.effects.out.size > 0 or self.persistence.durable_seq < self.persistence.last_seq)
         if tick_failed and self.runner.current is not None:
-            self.runner.current.end(False)  # it switches the journal off, after what it did before
+            self.runner.current.end(False)  # it turns the journal off after earlier changes
         self.outbox.journal_failed(tick_failed)
 
     def close_held(self) -> None:
         """Close the clients with replies that wait for the journal, and those whose replies of this
-        tick show data: these replies may never be sent."""
+        tick show data. These replies must not be sent."""
         self.outbox.journal_failed(True)
 
     def resume(self, Client client not None) -> None:
-        """Run what a client sent while it had to stop, at the end of this tick."""
+        """Run the requests that a client sent while it was stopped, at the end of this tick."""
         self.resumable.append(client)
         self.schedule_tick()
 
     # ------------------------------------------------------------ changes without a request
 
     def applied(self) -> None:
-        """Effects of another server were applied: serve the readers that they made ready."""
+        """Serve the readers that effects of another server have made ready."""
         self.watch_limits()
         if self.keyspace.ready:
             self.serving.serve_ready()
@@ -520,7 +521,7 @@ cdef class Executor:
             self.end_tick()
 
     def check_due(self) -> None:
-        """What came due while nothing might be changed is done now, if it may be."""
+        """Do the work that became due while changes were not allowed, if they are allowed now."""
         self.watch_limits()
         self.schedule_tick()
 
@@ -538,23 +539,23 @@ cdef class Executor:
                 + len(self.backpressure.clients))
 
     def set_slow(self, int64_t slow_us, uint64_t latency_ms) -> None:
-        """Commands that take slow_us or longer are noted in the slow log (negative: none), those
-        that take latency_ms or longer by the latency monitor (0: none)."""
+        """Record commands that take at least slow_us in the slow log (negative: none), and those
+        that take at least latency_ms in the latency monitor (0: none)."""
         self.statistics.set_slow(slow_us, latency_ms)
 
     def latency_counts(self) -> dict:
-        """By command, how many calls took up to 1, 2, 4 ... microseconds."""
+        """The number of calls that took up to 1, 2, 4 ... microseconds, by command."""
         return self.runner.table.latencies()
 
     def command_stats(self) -> dict:
-        """CallStat by name, of commands that were called or refused."""
+        """The CallStat of each command that was called or refused, by name."""
         return self.runner.table.stats()
 
     def reset_stats(self) -> None:
         """Forget all statistics (CONFIG RESETSTAT)."""
         self.runner.table.reset()
         if self.runner.running and self.runner.row is not None:
-            self.runner.row.calls = 1  # the one that asks for it, as in Redis
+            self.runner.row.calls = 1  # CONFIG RESETSTAT itself counts, as in Redis
         self.statistics.reset()
         self.due.expired_count = 0
         self.bytes_in = self.outbox.bytes_out = self.outbox.writes = 0

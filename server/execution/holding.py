@@ -1,17 +1,17 @@
-"""How far replies may show what was executed, where they wait for replicas too."""
+"""How far replicas have made the frames durable, for replies that wait for replicas."""
 
 from __future__ import annotations
 
 
 class HoldPoint:
-    """`seq` is the last frame that enough replicas have on their disks. It never goes back: what
-    was on enough disks stays there, also while the replicas are away."""
+    """`seq` is the last frame that enough replicas have on their disks. It never goes back: frames
+    stay on the disks of replicas that disconnect."""
 
     def __init__(self) -> None:
         self.seq = 0
 
     def reach(self, seq: int) -> bool:
-        """Note a frame; whether more may be shown than before."""
+        """Advance to a frame; return whether that allows more replies to be sent."""
         if seq <= self.seq:
             return False
         self.seq = seq

@@ -73,7 +73,7 @@ cdef class Statistics:
     cdef int begin(self, Row row) except -1
     cdef int finish(self, Row row, Client client, Args args, uint64_t now_ms) except -1
     cdef int count_error(self, str message) except -1
-    cdef int put_off_call(self, Row row, Client client) noexcept
+    cdef int uncount_call(self, Row row, Client client) noexcept
     cdef int count_ended_call(self, Row row, Client client, bint failed) except -1
     cdef int set_slow(self, int64_t slow_us, uint64_t latency_ms) noexcept
     cdef int reset(self) except -1

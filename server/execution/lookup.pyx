@@ -1,8 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Finding a request's command in the table, and what is counted and timed of commands.
+"""Finding a request's command in the table; counting and timing commands.
 
-The table is the registry's, in a small open hash: a name is identified by its first and its last eight
-bytes, read as two numbers with the letters in lower case.
+The registry's rows are in a small open hash table. A name is identified by its first and its last
+eight bytes, as two numbers with the letters in lower case.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -22,7 +22,7 @@ UNKNOWN_ARGS_BYTES = 128
 cdef enum:
     # Below this threshold in nanoseconds every command is timed individually for the slow log.
     EXACT_BELOW_NS = 1000000
-    # More kinds of errors than anybody reads; a client cannot fill the memory with new ones.
+    # Limits the memory that a client could fill with new kinds of errors.
     CODES_MAX = 128
 
 
@@ -45,13 +45,13 @@ cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
 
 cdef inline uint32_t name_place(uint64_t front, uint64_t back, Py_ssize_t size,
                                 uint32_t mask) noexcept nogil:
-    """Where to look for a name: its first eight and its last eight bytes, mixed."""
+    """The first slot to search for a name: a hash of its first eight and its last eight bytes."""
     cdef uint64_t mixed = (front ^ (back * 31) ^ <uint64_t>size) * 0x9e3779b97f4a7c15ULL
     return <uint32_t>(mixed >> 40) & mask
 
 
 class CallStat:
-    """What INFO commandstats says of one command."""
+    """The figures of INFO commandstats for one command."""
 
     __slots__ = ("calls", "failed_calls", "rejected_calls", "usec")
 
@@ -63,7 +63,7 @@ class CallStat:
 
 
 cdef class Row:
-    """A command of the table with what execution needs at hand, and its statistics."""
+    """A command of the table in the form that execution needs, and its statistics."""
 
     def __init__(self, command):
         self.command = command
@@ -92,7 +92,8 @@ cdef class Row:
         self.queued = "unqueued" not in command.traits
         self.refused_in_multi = "no_multi" in command.flags
         self.when_subscribed = "subscribed" in command.traits
-        # Redis shows what skip_monitor names (scripts) by another way, before what they do.
+        # Redis shows commands with skip_monitor (scripts) in another way, before the commands that
+        # they run.
         self.shown_to_monitors = "admin" not in command.flags
         self.logged_when_slow = "skip_slowlog" not in command.flags
         self.shows_data = "dataless" not in command.traits
@@ -100,13 +101,14 @@ cdef class Row:
         self.waits_when_full = self.shows_data and "unblocked" not in command.traits
 
     def will_write(self, Args args not None) -> bool:
-        """Whether this request may change data: some commands do with one of their options."""
+        """Whether this request may change data: some commands do so only with one of their
+        options."""
         return self.writes or (self.writes_with is not None and any(
             word.upper() == self.writes_with for word in args.all()))
 
     cdef void add_time(self, uint64_t nanoseconds) noexcept:
-        """The calls since the last time took so long together. Bucket i counts calls of more than
-        2**(i-1) and at most 2**i microseconds."""
+        """Add the total time of the calls since the last call of this method. Bucket i counts calls
+        of more than 2**(i-1) and at most 2**i microseconds."""
         cdef uint64_t count = self.calls - self.timed_calls
         cdef uint64_t most = 1000
         cdef int bucket = 0
@@ -139,9 +141,8 @@ cdef class Table:
             self.slots[place] = row
 
     cdef Row find(self, Args args, Row likely):
-        """A request's row, its subcommand's where there is one; None if the command or the
-        subcommand is unknown. `likely` is the row of the request before, which is mostly the same
-        one."""
+        """The row of a request's command or subcommand; None if it is unknown. `likely` is the row
+        of the previous request, which usually is the same."""
         cdef Slice* name = &args.items[0]
         cdef uint64_t front = word_at(name.ptr, name.size)
         cdef uint64_t back = word_at(name.ptr + name.size - 8, 8) if name.size > 8 else 0
@@ -173,7 +174,7 @@ cdef class Table:
         return found
 
     def stats(self) -> dict:
-        """CallStat by name, of commands that were called or refused."""
+        """The CallStat of each command that was called or refused, by name."""
         cdef Row row
         return {
             row.name: CallStat(row.calls, row.nanoseconds // 1000, row.rejected, row.failed)
@@ -190,7 +191,7 @@ cdef class Table:
                 row.buckets[bucket] = 0
 
     def latencies(self) -> dict:
-        """By name, how many calls of each command took up to 1, 2, 4 ... microseconds."""
+        """The number of calls that took up to 1, 2, 4 ... microseconds, by command."""
         cdef Row row
         return {
             row.name: [row.buckets[bucket] for bucket in range(BUCKETS)]
@@ -200,14 +201,14 @@ cdef class Table:
 
 
 cdef class Statistics:
-    """What is counted and timed of all commands, and which of them were slow.
+    """Counts and times commands, and records slow ones.
 
-    The clock is read when the kind of command changes: equal hot commands in a row (Row.hot) share
-    the time between. Others are timed one by one, and so is every command while the slow log
-    records what takes less than a millisecond.
+    The clock is read when the kind of command changes: consecutive calls of the same hot command
+    (Row.hot) share the time between two readings. Other commands are timed individually, and so is
+    every command while the threshold of the slow log is below a millisecond.
 
-    `clock` gives milliseconds under a fake clock, None: the machine's. `server` has the slow log
-    and the latency monitor.
+    `clock` returns milliseconds of a fake clock; None means the machine's clock. `server` has the
+    slow log and the latency monitor.
     """
 
     def __init__(self, server, clock):
@@ -221,7 +222,7 @@ cdef class Statistics:
         return monotonic_ns() if self.clock is None else <uint64_t>self.clock() * 1000000
 
     cdef int begin(self, Row row) except -1:
-        """From now on the time counts for this row (None: for no row)."""
+        """From now on, time counts for this row (None: for no row)."""
         cdef uint64_t now = self.read()
         if self.timed is not None:
             self.timed.add_time(now - self.since)
@@ -230,7 +231,7 @@ cdef class Statistics:
         return 0
 
     cdef int finish(self, Row row, Client client, Args args, uint64_t now_ms) except -1:
-        """A command that is timed individually has ended."""
+        """End the timing of a command that is timed individually."""
         cdef uint64_t since = self.since
         cdef uint64_t taken
         self.begin(row)
@@ -250,8 +251,9 @@ cdef class Statistics:
             self.errors_by_code[code] = self.errors_by_code.get(code, 0) + 1
         return 0
 
-    cdef int put_off_call(self, Row row, Client client) noexcept:
-        """The call that was just counted blocks: as in Redis, it counts when the wait ends."""
+    cdef int uncount_call(self, Row row, Client client) noexcept:
+        """Take back the count of this call: it blocks, and as in Redis counts when its wait
+        ends."""
         row.calls -= 1
         self.commands -= 1
         client.total_commands -= 1
@@ -280,8 +282,8 @@ cdef class Statistics:
 
 
 cdef str unknown_command(Args args):
-    """Redis' words: for a container, the subcommand; else the name and the first arguments, each
-    cut at 128 bytes together."""
+    """Redis' error text: for a container, it names the subcommand; otherwise the command and its
+    first arguments, each cut to 128 bytes in total."""
     command = COMMANDS.get(args[0].lower())
     if command is not None:
         return unknown_subcommand(command.name.upper(), args[1]).message

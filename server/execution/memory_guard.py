@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class MemoryGuard:
-    """Brings used memory back within its limit, and notes whether commands need more than that."""
+    """Brings used memory back within its limit, and tells the admission whether to refuse commands
+    that need memory."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -21,14 +22,14 @@ class MemoryGuard:
         self._is_scheduled = False
 
     def limit_memory(self, eviction: Eviction) -> None:
-        """Keep within the limit of `eviction`, which may have changed."""
+        """Use the limit of `eviction`, which may have changed."""
         self._eviction = eviction
         self._executor.memory_limit = eviction.limit_bytes
         self.check_memory()
 
     def check_memory(self) -> None:
-        """Do a turn's work, and another in the next turn while there is more: without a request, or
-        after a client's request that could not do all of it."""
+        """Do one turn's work, and continue in the next turns while there is more. This needs no
+        request."""
         self._is_scheduled = False
         if self._eviction is None or self._executor.loading:
             return
@@ -37,7 +38,7 @@ class MemoryGuard:
         self._executor.schedule_tick()
 
     def enforce_limit(self) -> None:
-        """Do a turn's work."""
+        """Do one turn's work."""
         eviction = self._eviction
         assert eviction is not None  # there is a limit
         self._executor.admission.memory_full = eviction.evict_to_limit()

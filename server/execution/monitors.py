@@ -22,7 +22,7 @@ class Monitors:
         self._push = push
 
     def show(self, client: Client, args: Args) -> None:
-        """Send this request of a client to all of them."""
+        """Send this request of a client to all clients in MONITOR."""
         request = " ".join(map(quoted, without_secrets(args.all())))
         seconds, rest_us = divmod(self._server.now_us(), 1000000)
         line = Simple(

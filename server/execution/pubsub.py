@@ -1,9 +1,9 @@
-"""Who listens to which channel, and handing a message to all of them.
+"""The subscribers of each channel, and sending a message to all of them.
 
-Every message is encoded once for each protocol and the same bytes go to all who listen. They take
-the way of replies (the outbox), so a message too leaves only when what was executed before it is
-durable, and what a client cannot take counts against its class' client-output-buffer-limit.
-Nothing is kept: who does not listen at that moment has missed the message.
+Every message is encoded once per protocol, and the same bytes go to all subscribers. Messages go
+through the outbox like replies: a message is sent only when everything executed before it is
+durable, and unsent messages count against client-output-buffer-limit. Messages are not stored: a
+client that is not subscribed at that moment misses the message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from millstream.server.protocol.resp import encode_reply
 
 
 class Listener(Protocol):
-    """A client as it is seen here; `channels` and `patterns` keep the order of subscribing."""
+    """The attributes of a client that are used here; `channels` and `patterns` are in the order of
+    subscription."""
 
     resp: int
     closed: bool
@@ -25,7 +26,7 @@ class Listener(Protocol):
     patterns: dict[bytes, None]
 
 
-# Sentinels find each other with the messages of this channel, also while nothing is durable.
+# Sentinels find each other with the messages of this channel, which must not wait for the journal.
 SENTINEL_CHANNEL = b"__sentinel__:hello"
 
 Send = Callable[[Any, bytes], object]
@@ -33,7 +34,7 @@ Listeners = dict[Listener, None]
 
 
 class PatternListeners:
-    """Who listens to one pattern."""
+    """The subscribers of one pattern."""
 
     __slots__ = ("listeners", "matches")
 
@@ -43,7 +44,7 @@ class PatternListeners:
 
 
 class Encoded:
-    """A message in the form of each protocol, made when the first client of it is met."""
+    """A message encoded for each protocol, when the first client with that protocol needs it."""
 
     __slots__ = ("_forms", "_message")
 
@@ -58,8 +59,8 @@ class Encoded:
 
 
 class PubSub:
-    """All subscriptions of a server. `send(client, data)` hands a client an encoded message;
-    `send_at_once` does the same for one that need not wait until what was executed is durable."""
+    """All subscriptions of a server. `send(client, data)` sends an encoded message to a client;
+    `send_at_once` does the same for a message that does not wait for the journal."""
 
     def __init__(self, send: Send, send_at_once: Send | None = None) -> None:
         self._send = send
@@ -67,7 +68,8 @@ class PubSub:
         self._channels: dict[bytes, Listeners] = {}
         self._patterns: dict[bytes, PatternListeners] = {}
         self._clients: dict[Listener, None] = {}
-        # Which of the two channels of a keyspace event are wanted: notify-keyspace-events K and E.
+        # Which of the two channels of a keyspace event are published: notify-keyspace-events K and
+        # E.
         self.tells_keyspace = False
         self.tells_keyevent = False
 
@@ -109,7 +111,7 @@ class PubSub:
             del self._clients[client]
 
     def forget(self, client: Listener) -> None:
-        """The client is gone or starts again: end its subscriptions, without a message."""
+        """End the subscriptions of a client that disconnected or was reset, without a message."""
         for channel in list(client.channels):
             self.unsubscribe(client, channel)
         for pattern in list(client.patterns):
@@ -118,8 +120,8 @@ class PubSub:
     # Publishing
 
     def publish(self, channel: bytes, message: bytes) -> int:
-        """Send a message; answers how often it was sent: a client that listens to the channel and
-        to a matching pattern gets it, and counts, twice."""
+        """Send a message; return how often it was sent. A client that is subscribed to the channel
+        and to a matching pattern gets it twice and counts twice."""
         sent = 0
         if channel in self._channels:
             encoded = Encoded(b"message", channel, message)
@@ -141,7 +143,8 @@ class PubSub:
         return sent
 
     def keyspace_event(self, kind: bytes, event: bytes, key: bytes, db_index: int) -> None:
-        """Tell of an event at a key; whether its kind is wanted at all was asked before."""
+        """Publish an event at a key. The caller has checked that events of its kind are
+        published."""
         if not self._clients:
             return
         if self.tells_keyspace:
@@ -149,14 +152,14 @@ class PubSub:
         if self.tells_keyevent:
             self.publish(b"__keyevent@%d__:%b" % (db_index, event), key)
 
-    # Looking
+    # Inspecting
 
     def channels(self) -> list[bytes]:
-        """Channels that somebody listens to by name."""
+        """The channels that have subscribers by name."""
         return list(self._channels)
 
     def listeners_of(self, channel: bytes) -> int:
-        """How many clients listen to this channel by name."""
+        """The number of clients that are subscribed to this channel by name."""
         return len(self._channels.get(channel, ()))
 
     @property
@@ -165,5 +168,5 @@ class PubSub:
 
     @property
     def pattern_count(self) -> int:
-        """Different patterns, however many clients listen to each."""
+        """The number of different patterns."""
         return len(self._patterns)

@@ -31,7 +31,7 @@ from millstream.server.execution.monitors import Monitors
 LOGGER = logging.getLogger("millstream")
 
 cdef enum:
-    # A request of more words may take long whatever its command.
+    # A request with more words may take long, whatever its command.
     HOT_WORDS_MAX = 64
 
 QUEUED_WORD_BYTES = 64  # cost of a queued word in addition to its own bytes
@@ -39,8 +39,8 @@ QUEUED = Simple(b"QUEUED")
 
 
 cdef OwnedArgs kept(Args args):
-    """A request's words, to be run in a later turn. Those of one that goes on from an earlier turn
-    are kept as they are: they hold what is done already."""
+    """A copy of a request's words, for a later turn. The words of a request that was continued from
+    an earlier turn are returned unchanged, because they contain the state of its work."""
     if not isinstance(args, OwnedArgs):
         return OwnedArgs(args.all())
     args.pos = 1
@@ -50,10 +50,11 @@ cdef OwnedArgs kept(Args args):
 cdef class RequestRunner:
     """Runs the requests of one batch after the other.
 
-    `resume(client)` is called for a client that goes on in a later turn, `push(client, bytes)` sends
-    a message of its own. `current` is the client whose batch runs, `pause` says which requests are
-    postponed (server/execution/client_pause), `backpressure` has those that wait for a slow disk, and
-    `tick_bytes` is how large the effects of a tick get before its frame ends.
+    `resume(client)` is called for a client that continues in a later turn, `push(client, bytes)`
+    sends it a separate message. `current` is the client whose batch is running, `pause` decides
+    which requests are postponed (server/execution/client_pause), `backpressure` has the clients
+    that wait for a slow disk, and `tick_bytes` is the size of a tick's effects at which its frame
+    ends.
     """
 
     def __init__(self, Context context not None, Admission admission not None,
@@ -85,7 +86,7 @@ cdef class RequestRunner:
         return 0
 
     cdef int run_postponed(self, Client client) except -1:
-        """Run the request that the client had to postpone."""
+        """Run the client's postponed request."""
         args = client.postponed
         client.postponed = None
         self.begin_request()
@@ -114,7 +115,7 @@ cdef class RequestRunner:
         if self.admission.near_journal_limit and row.writes:
             self.admission.require_room(row, args)
         client.last_command = row.name
-        if self.pause is not None and client.feed is None and self.pause.puts_off(
+        if self.pause is not None and client.feed is None and self.pause.postpones(
                 row, args, client.queue):
             return self.postpone(client, args, self.pause.clients)
         if client.special and self.queue_for_exec(client, row, args):
@@ -130,14 +131,14 @@ cdef class RequestRunner:
         return CommandError(f"EXECABORT Transaction discarded because of: {reason}")
 
     cdef int postpone(self, Client client, Args args, clients) except -1:
-        """Keep a request for a later turn; its client is one of these until then."""
+        """Keep a request for a later turn; until then its client is in `clients`."""
         client.postponed = kept(args)
         client.blocked = True
         clients[client.id] = client
         return 0
 
     cdef int run_row(self, Client client, Row row, Args args) except -1:
-        """Run a command that may run."""
+        """Run a command after all checks."""
         cdef Context context = self.context
         if row is not self.statistics.timed:
             self.statistics.begin(row)
@@ -176,12 +177,12 @@ cdef class RequestRunner:
         return 0
 
     cdef int call_shown(self, Client client, Row row, Args args) except -1:
-        """`call` while somebody runs MONITOR."""
+        """`call` while a client runs MONITOR."""
         try:
             self.call(client, row, args)
         finally:
-            # After the command: EXEC comes after what it ran, and SELECT in its new database. A
-            # command that goes on from an earlier turn was shown then.
+            # After the command: EXEC is shown after the commands that it ran, and SELECT in its new
+            # database. A command that continues from an earlier turn was shown then.
             if getattr(args, "job", None) is None:
                 self.shown.show(client, args)
         return 0
@@ -189,8 +190,8 @@ cdef class RequestRunner:
     # ------------------------------------------------------------ transactions
 
     cdef bint queue_for_exec(self, Client client, Row row, Args args) except -1:
-        """Whether a request is not run now but queued by MULTI. A RESP2 client that has subscribed
-        may ask for little else."""
+        """Queue the request if the client is inside MULTI; return whether it was queued. Most
+        commands are refused for a RESP2 client with subscriptions."""
         if client.resp == 2 and not row.when_subscribed and (client.channels or client.patterns):
             row.rejected += 1
             raise CommandError(
@@ -214,7 +215,7 @@ cdef class RequestRunner:
         return True
 
     cdef int run_queue(self, Client client, list requests) except -1:
-        """EXEC: run the queued requests one after the other; none of them may wait."""
+        """EXEC: run the queued requests in order; none of them may wait."""
         cdef Py_ssize_t start = self.reply_start
         cdef Row row
         cdef Args args
@@ -232,7 +233,7 @@ cdef class RequestRunner:
                     later.append(self.out.buf[mark:self.out.size])
                     self.out.size = mark
                 if client.producer is not None:
-                    # The rest of a long reply; what follows it in the array can only come after it.
+                    # The rest of a long reply. Later elements of the array must come after it.
                     later = [] if later is None else later
                     later.append(client.producer)
                     client.producer = None
@@ -250,7 +251,8 @@ cdef class RequestRunner:
         self.reply_start = self.out.size
         try:
             if row.writes and self.context.effects.out.size > self.tick_bytes:
-                self.admission.require_room(row, args)  # what ran before has recorded more than its words
+                # Earlier requests have recorded more than their words.
+                self.admission.require_room(row, args)
             if client.permission is not None:
                 self.admission.check_permission(client, row, args, True)
             self.run_row(client, row, args)
@@ -261,12 +263,12 @@ cdef class RequestRunner:
     # ------------------------------------------------------------ replies
 
     cdef int finish_reply(self, Client client) except -1:
-        """A request of a client in a special state was answered: drop the reply if the client has
-        replies off, and send the messages that arrived in the meantime after it."""
+        """Finish the reply to a client in a special state: drop it if the client has turned replies
+        off, and send messages that arrived meanwhile after it."""
         if not self.context.may_block:
-            return 0  # within EXEC, whose reply ends as a whole
+            return 0  # within EXEC, whose reply is finished as a whole
         if client.postponed is not None:
-            return 0  # it was not answered: it goes on in a later turn
+            return 0  # there is no reply yet: the request continues in a later turn
         if client.reply_mode != "on":
             self.out.size = self.reply_start
             client.producer = None
@@ -295,8 +297,9 @@ cdef class RequestRunner:
         return 0
 
     cdef int refuse_unknown(self, Client client, Args args) except -1:
-        """No command of ours. A web page can make a browser send requests here; the first lines of
-        HTTP end such a connection, as in Redis, before its body can do harm."""
+        """Refuse an unknown command. A web page can make a browser send HTTP requests to this
+        server. As in Redis, the first lines of HTTP end such a connection, before its body can do
+        harm."""
         if args[0].lower() in (b"post", b"host:"):
             LOGGER.warning("closing client %s: it speaks HTTP, perhaps a web page that attacks this "
                            "server through a browser", client.address)
@@ -305,10 +308,10 @@ cdef class RequestRunner:
         raise CommandError(unknown_command(args))
 
     cdef int encode_other(self, Client client, reply) except -1:
-        """Replies other than an id or an integer: a Wait parks the client, and one too long to make
-        at once leaves the rest to be sent in slices."""
+        """Encode a reply of a less frequent type: a Wait blocks the client, and a long reply leaves
+        its rest to be sent in slices."""
         if type(reply) is Wait and not self.context.may_block:
-            # Nothing waits in a transaction: its time is over at once.
+            # Inside a transaction a wait times out at once.
             read = (<Wait>reply).read
             reply = read.timeout_reply(self.context)
             read.ended(self.context)
@@ -330,7 +333,7 @@ cdef class RequestRunner:
         return 0
 
     cdef int call_again(self, Client client, args) except -1:
-        """A command goes on in a later turn; until then it is one that has not been called."""
+        """Continue a command in a later turn; until then it does not count as called."""
         client.postponed = args
         client.unfinished = True
         self.row.calls -= 1
@@ -340,7 +343,7 @@ cdef class RequestRunner:
         return 0
 
     cdef int put_several(self, Client client, parts) except -1:
-        """Replies in order; those after one that is sent in slices wait for it."""
+        """Encode replies in order; those after a sliced reply are sent after its last slice."""
         cdef list later = []
         cdef Py_ssize_t mark
         for part in parts:
@@ -364,19 +367,19 @@ cdef class RequestRunner:
         return put_error(self.out, message)
 
     cdef int reply_exception(self, error) except -1:
-        """A command failed: answer why."""
+        """Reply with the error of a failed command."""
         if isinstance(error, CommandError):
             return self.reply_error(error.message)
         self.out.size = self.reply_start
         if isinstance(error, MemoryError):
             LOGGER.error("a command ran out of memory: %s", error)
             return self.reply_error("OOM " + (str(error) or "out of memory"))
-        # A fault of ours: this one command fails, the server goes on and says where.
+        # A bug: this one command fails, the server continues and logs the traceback.
         LOGGER.error("command %s failed", self.row.name if self.row else "?", exc_info=error)
         return self.reply_error(INTERNAL)
 
     cdef int protocol_error(self, Client client) except -1:
-        """The byte stream is broken: say so and close this connection alone."""
+        """Reply with the protocol error and close this connection."""
         client.close_after_reply = True
         if client.parser.error:
             message = client.parser.error.decode("latin-1")

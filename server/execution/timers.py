@@ -1,9 +1,10 @@
 """Timers: waits that time out, retries and expiries that become due, groups that end.
 
-Nothing is polled. Every moment stands in one heap; the executor keeps one timer, to the earliest.
-A moment may be noted too early (a group that was used in the meantime lives on); the action then
-finds nothing to do and notes the next one. What is called off stays in the heap as an empty alarm
-until half of it is empty: a wait with a timeout of a day, served at once, must not be kept a day.
+There is no polling. All moments are in one heap, and the executor keeps one timer for the earliest.
+A moment may be too early (a group was used meanwhile); the action then has nothing to do and
+schedules the next moment. A cancelled alarm stays in the heap without its action until half of the
+heap consists of such alarms; otherwise a wait with a timeout of a day that is served at once would
+use memory for a day.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SWEEP_MIN = 64
 
 
 class Alarm:
-    """One moment noted; its action is None once it is called off or done."""
+    """One scheduled moment; its action is None after it was cancelled or done."""
 
     __slots__ = ("action", "moment_ms", "number")
 
@@ -30,8 +31,8 @@ class Alarm:
         return (self.moment_ms, self.number) < (other.moment_ms, other.number)
 
 
-class Ticker:
-    """Actions by the moment they are due, in milliseconds of the steady clock."""
+class Timers:
+    """Actions by the time at which they are due, in milliseconds of the steady clock."""
 
     def __init__(self) -> None:
         self._heap: list[Alarm] = []
@@ -39,14 +40,15 @@ class Ticker:
         self._empty = 0
 
     def at(self, moment_ms: int, action: Action) -> Alarm:
-        """Do this at that moment; actions of one moment run in the order they were noted."""
+        """Schedule an action; actions with the same time run in the order in which they were
+        scheduled."""
         self._number += 1
         alarm = Alarm(moment_ms, self._number, action)
         heapq.heappush(self._heap, alarm)
         return alarm
 
     def cancel(self, alarm: Alarm) -> None:
-        """Call an alarm off; nothing happens when it was done already."""
+        """Cancel an alarm; no effect if its action was already done."""
         if alarm.action is None:
             return
         alarm.action = None
@@ -58,11 +60,11 @@ class Ticker:
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest moment noted."""
+        """The earliest scheduled time."""
         return self._heap[0].moment_ms if self._heap else None
 
     def due(self, now_ms: int, limit: int) -> list[Action]:
-        """Take up to `limit` actions whose moment has come."""
+        """Remove and return up to `limit` actions that are due."""
         found: list[Action] = []
         while self._heap and self._heap[0].moment_ms <= now_ms and len(found) < limit:
             alarm = heapq.heappop(self._heap)
@@ -74,5 +76,5 @@ class Ticker:
         return found
 
     def __len__(self) -> int:
-        """Alarms that are not called off."""
+        """The number of alarms that are not cancelled."""
         return len(self._heap) - self._empty

@@ -1,4 +1,4 @@
-"""Where a server's users are kept: lines of the configuration file, or the aclfile."""
+"""Where a server's users are stored: in lines of the configuration file, or in the aclfile."""
 
 from __future__ import annotations
 

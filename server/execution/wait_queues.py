@@ -1,11 +1,11 @@
-"""Blocked clients: who waits for what, and in which order they are served.
+"""The queues of blocked clients: which keys they wait for, and in which order they are served.
 
-A read that finds nothing returns a Wait; its client then stands in a queue for each of its keys,
-plain readers in one, the readers of a group in one of their own (shared by TREAD and XREADGROUP).
-Something that happens to a key only marks it ready. When the running command is done, never inside
-it, `serve` tries the waiting reads again in the order in which they came: every plain reader, and
-in each group one after the other until one finds nothing. A served client leaves its queues and so
-joins the tail when it blocks again; one that finds nothing keeps its place.
+A read that finds nothing returns a Wait. Its client is then in a queue for each of its keys: plain
+readers share one queue, and the readers of each group have a queue of their own (shared by TREAD
+and XREADGROUP). A change of a key only marks the key ready. After the running command, never inside
+it, `serve` retries the waiting reads in order of arrival: every plain reader, and in each group one
+after the other until one finds nothing. A served client leaves its queues, and joins the end if it
+blocks again; one that finds nothing keeps its place.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Attempt = Callable[["Waiter"], bool]
 
 
 class Waiter:
-    """One blocked client and the read it waits with. `row` is the command, in whose statistics the
-    call counts when the wait ends."""
+    """A blocked client and its read. `row` is the command; the call counts in its statistics when
+    the wait ends."""
 
     __slots__ = ("alarm", "client", "is_plain", "is_timed", "over", "places", "read", "row")
 
@@ -37,12 +37,13 @@ class Waiter:
         self.is_timed = bool(wait.deadline_ms)
         self.alarm: Alarm | None = None
         self.over = False
-        # Where it stands: a database's queues, the key, and the key's queue.
+        # Its places: a database's queues, the key, and the key's queue.
         self.places: list[tuple[dict[bytes, KeyQueue], bytes, KeyQueue]] = []
 
 
 class GroupQueue:
-    """Who waits on one group, in order of arrival, and how many of each kind of read."""
+    """The readers that wait on one group, in order of arrival, and the number of each kind of
+    read."""
 
     __slots__ = ("kinds", "waiters")
 
@@ -64,8 +65,8 @@ class GroupQueue:
                 del self.kinds[kind]
 
     def serve(self, attempt: Attempt) -> None:
-        """Try one after the other. What one read of a kind does not find, the others of that kind
-        do not find either; a served one has left the queue."""
+        """Retry the reads in order. If one read of a kind finds nothing, the others of that kind
+        find nothing either. A served reader has left the queue."""
         empty_handed: set[object] = set()
         while not self.kinds.keys() <= empty_handed:
             for waiter in self.waiters:
@@ -80,7 +81,8 @@ NO_GROUPS: dict[bytes, GroupQueue] = {}
 
 
 class KeyQueue(dict[Waiter, None]):
-    """Who waits on one key: the plain readers in order of arrival; readers of groups by group.
+    """The readers that wait on one key: plain readers in order of arrival, and readers of groups by
+    group.
 
     A dict without an initializer: a read of a thousand streams makes a thousand of these.
     """
@@ -112,22 +114,23 @@ class KeyQueue(dict[Waiter, None]):
                 del self.groups[name]
 
     def join(self, name: bytes, stream: Stream, group: Group) -> None:
-        """A group was made: count every reader that waits on its name there, served or not."""
+        """A group was created: count every reader that waits on its name as a waiting client of the
+        group."""
         if name in self.groups:
             for waiter in self.groups[name].waiters:
                 waiter.read.join(stream, group)
 
 
-class Waiting:
+class WaitQueues:
     """All blocked clients of a server."""
 
     def __init__(self, databases: list[Database]) -> None:
         self._databases = databases
         self.count = 0
-        self.timed_count = 0  # of them, those whose wait ends at a certain moment
+        self.timed_count = 0  # of these, the ones with a timeout
 
     def add(self, client: Any, wait: Wait) -> Waiter:
-        """File a blocked client under each key it waits on."""
+        """Add a blocked client to the queue of each of its keys."""
         waiter = Waiter(client, wait)
         is_plain, places, databases = waiter.is_plain, waiter.places, self._databases
         for db_index, key in waiter.read.keys:
@@ -147,7 +150,7 @@ class Waiting:
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
-        """Its wait is over; nothing happens when it already was."""
+        """Remove a waiter from its queues; no effect if it was already removed."""
         if waiter.over:
             return
         waiter.over = True
@@ -163,7 +166,7 @@ class Waiting:
                 del waiting[key]
 
     def serve(self, db_index: int, key: bytes, attempt: Attempt) -> None:
-        """Try the reads that wait on a ready key; `attempt` answers whether one was served."""
+        """Retry the reads that wait on a ready key; `attempt` returns whether one was served."""
         queue: KeyQueue | None = self._databases[db_index].waiting.get(key)
         if queue is None:
             return
@@ -177,13 +180,14 @@ class Waiting:
                 queue.groups[name].serve(attempt)
 
     def keys(self) -> Iterator[tuple[int, bytes]]:
-        """Every key that somebody waits on."""
+        """Every key that a client waits on, with its database."""
         for database in self._databases:
             for key in database.waiting:
                 yield database.index, key
 
     def keys_that_must_stay(self) -> Iterator[tuple[int, bytes]]:
-        """Those on which a read waits that ends with an error when the key goes (XREADGROUP)."""
+        """The keys with a waiting read that ends with an error when the key is removed
+        (XREADGROUP)."""
         for database in self._databases:
             for key, queue in database.waiting.items():
                 if any(

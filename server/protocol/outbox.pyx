@@ -120,8 +120,9 @@ cdef class Outbox:
         self.lagging = set()
 
     cdef int put(self, Client client, bytes data, bint shows_data) except -1:
-        """Add bytes for a client, to be sent at the end of the tick. None: the client is only to be
-        closed, or a long reply begins, or a reply was dropped; later replies keep their order."""
+        """Add bytes for a client, to be sent at the end of the tick. None stands for a client that
+        must only be closed, the beginning of a long reply, or a dropped reply; later replies keep
+        their order."""
         if data is not None:
             client.chunks.append(data)
             self.noted_bytes += len(data)

@@ -326,7 +326,7 @@ cdef int put_error(Output out, str message) except -1:
     return out.put_raw(b"\r\n", 2)
 
 
-# ---------------------------------------------------------------- for tests
+# ---------------------------------------------------------------- for Python
 
 def encode_reply(reply, int resp=2) -> bytes:
     """The bytes of a reply."""

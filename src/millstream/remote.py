@@ -1,4 +1,4 @@
-"""What the tools and the dashboard share when they ask a server through redis-py."""
+"""Shared by the tools and the dashboard, which use redis-py."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def url_reason_of(problem: Exception) -> str:
 
 
 def connect_reason_of(problem: BaseException, *, uses_tls: bool) -> str:
-    """The same for a connection that was never made, with what to do about TLS. A server closes a
-    connection without a word when a client does not speak TLS, or lacks a certificate."""
+    """The reason for a failed connection attempt, with advice about TLS: a server closes a
+    connection without an error if the client does not use TLS, or has no certificate."""
     reason = reason_of(problem)
     origin = problem.__cause__ or problem.__context__
     if isinstance(origin, ssl.SSLCertVerificationError):

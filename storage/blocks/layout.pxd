@@ -202,7 +202,7 @@ cdef inline bint cursor_next(Cursor* cursor, const View* view) noexcept nogil:
 
 
 cdef inline const uint8_t* next_word(const uint8_t* at, Slice* word) noexcept nogil:
-    """Set `word` to a word of a block; returns what follows it."""
+    """Set `word` to a word of a block; return the position after it."""
     cdef uint64_t size
     at = read_varint(at, &size)
     word.ptr = <const char*>at
@@ -211,8 +211,8 @@ cdef inline const uint8_t* next_word(const uint8_t* at, Slice* word) noexcept no
 
 
 cdef inline const uint8_t* next_name(const uint8_t* at, bint plain, Slice* name) noexcept nogil:
-    """As `next_word`, for a field's name, which a block has as a bulk string if it is not `plain`:
-    without the frame."""
+    """Like `next_word`, for a field's name, which a block stores as a bulk string unless it is
+    `plain`: only its content."""
     cdef Py_ssize_t head = 1
     at = next_word(at, name)
     if plain:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The layout of a block, and how to read it: find an entry, count entries, and take one apart.
+"""The layout of a block, and how to read it: find an entry, count entries, and decode one.
 
 docs/formats.md has the byte layout. The functions on View, Cursor and Entry, here and inline in
 `layout.pxd`, are the only readers of the layout. They do not validate the bytes: data from files

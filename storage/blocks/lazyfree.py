@@ -109,11 +109,6 @@ def discard_pending(shared: Freeable) -> None:
     TO_FREE.append(shared)
 
 
-def has_waste() -> bool:
-    """Whether anything is waiting to be freed."""
-    return bool(TO_FREE)
-
-
 def free_step(most: int) -> bool:
     """Free about `most` blocks or items; return whether more can be freed now. Objects that a
     snapshot or a long KEYS reads can be freed only after its end."""

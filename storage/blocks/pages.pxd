@@ -65,7 +65,7 @@ cdef class Blocks:
     cdef Py_ssize_t page
     cdef Py_ssize_t before
 
-    cdef list take(self, Py_ssize_t start, Py_ssize_t stop)
+    cdef list between(self, Py_ssize_t start, Py_ssize_t stop)
 
 
 cdef Slots* new_slots(uint32_t capacity) except NULL

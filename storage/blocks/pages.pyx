@@ -116,13 +116,13 @@ cdef class Blocks:
             start, stop, step = index.indices(len(self))
             if step != 1:
                 raise ValueError("blocks are read in order")
-            return self.take(start, max(start, stop))
+            return self.between(start, max(start, stop))
         if not -len(self) <= index < len(self):
             raise IndexError("there is no such block")
         index %= len(self)
-        return self.take(index, index + 1)[0]
+        return self.between(index, index + 1)[0]
 
-    cdef list take(self, Py_ssize_t start, Py_ssize_t stop):
+    cdef list between(self, Py_ssize_t start, Py_ssize_t stop):
         """Blocks start to stop: 0 <= start <= stop <= len. Fastest near the previous slice."""
         cdef list found = []
         cdef Py_ssize_t within = min(stop, self.size)

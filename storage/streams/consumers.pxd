@@ -9,7 +9,7 @@ cdef class Consumer:
     cdef readonly uint32_t index
     cdef public int64_t seen_ms
     cdef public int64_t active_ms
-    # When it was last written to the journal that it was seen without getting anything.
+    # The last time at which the journal recorded a read without new entries (the effect SEEN).
     cdef public uint64_t noted_ms
     cdef readonly uint64_t pending
 

@@ -268,7 +268,7 @@ class Database(DatabaseCore):
         if stream.policy is not None:
             self.keyspace.trim_soon(self.index, key, stream)
         if stream.held is not None:
-            # Its moments were noted under another key, or not at all.
+            # Its timers were scheduled under another key, or not at all.
             stream.held.forget_moments()
             self.note_lease_moment(key, stream.held, stream.held.next_deadline_ms)
         for group in stream.groups.values():
@@ -290,7 +290,7 @@ class Database(DatabaseCore):
         if stream.held is not None:
             self.reservations -= stream.held.reservations
         if stream.policy is not None:
-            self.keyspace.calendar.forget(stream.policy.next_check_ms, self.index, key)
+            self.keyspace.retention_schedule.forget(stream.policy.next_check_ms, self.index, key)
 
     # ------------------------------------------------------------ whole databases
 
@@ -343,7 +343,7 @@ class Database(DatabaseCore):
             discard_items(heap)
         self._begin_table()
         if count:
-            self.keyspace.calendar.forget_database(self.index)
+            self.keyspace.retention_schedule.forget_database(self.index)
         for key in self.waiting:
             self.mark_ready(key)
         return count
@@ -384,7 +384,7 @@ class Database(DatabaseCore):
 
     def set_expiry(self, key: bytes, at_ms: int) -> None:
         """Set the expiry of an existing key in unix milliseconds; 0: never."""
-        if at_ms and self.put_off_expiry(key, at_ms):
+        if at_ms and self.extend_expiry(key, at_ms):
             return
         self.before_change(key)
         if at_ms:

@@ -1,10 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The log of a stream: its entries in id order, how they are appended and how they are read.
+"""The log of a stream: its entries in ID order; appending and reading.
 
-Sealed blocks are in a skiplist, and the open block is at the end. When the first kept entry lies
-inside a block, the block stays as it is and `head`, the first kept id, hides what is before it
-(sealed blocks are never modified). `head_gone` counts the undeleted entries hidden so in the first
-block. `trimming` evicts and deletes entries.
+Sealed blocks are in a skiplist, and the open block is at the end. If the first kept entry is inside
+a block, the block does not change, because sealed blocks are never modified: `head`, the first kept
+ID, hides the entries before it. `head_gone` counts the undeleted hidden entries of the first block.
+`trimming` evicts and deletes entries.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
@@ -49,7 +49,7 @@ cdef enum:
 
 @cython.no_gc
 cdef class EntryLog:
-    """Entries in id order."""
+    """Entries in ID order."""
 
     def __dealloc__(self):
         self.discard_sealed()
@@ -58,7 +58,7 @@ cdef class EntryLog:
         return self.length
 
     cdef int discard_sealed(self) except -1:
-        """Discard the sealed blocks. Only parts that were cut off still refer to the list."""
+        """Discard the sealed blocks. Only parts that were cut off may still refer to the list."""
         cdef SkipList sealed = self.sealed
         self.sealed = None
         if sealed is not None and Py_REFCNT(sealed) <= <Py_ssize_t>sealed.parts + 1:
@@ -68,7 +68,8 @@ cdef class EntryLog:
     # ------------------------------------------------------------ append
 
     cdef int next_id(self, uint64_t now_ms, EntryId* out) except -1:
-        """The id of an entry added now: the draft reuses the last ms when the clock is earlier."""
+        """The ID of an entry that is appended now. As in the draft, it uses the last ms again if
+        the clock is earlier."""
         if now_ms > self.last_ms:
             out.ms = now_ms
             out.seq = 0
@@ -79,21 +80,21 @@ cdef class EntryLog:
             raise CommandError(EXHAUSTED)
         return 0
 
-    cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
-                    uint32_t node_entries, uint32_t node_bytes) except -1:
-        """Add one entry of `count` words; its id is above the last id."""
+    cdef int append(self, EntryId entry_id, Slice* items, Py_ssize_t count, uint32_t node_entries,
+                    uint32_t node_bytes) except -1:
+        """Append one entry of `count` words; its ID must be above the last ID."""
         cdef uint64_t payload = payload_of(items, count)
         if self.tail is None:
             self.tail = OpenBlock.__new__(OpenBlock)
         if self.length == 0:
-            # Nothing is left to hide, and this id may be below what an eviction named.
+            # No entry is left to hide, and this ID may be below the first kept ID of an eviction.
             self.head_ms = self.head_seq = 0
         if not self.tail.place(payload, node_entries, node_bytes):
             self.seal()
             self.tail.place(payload, node_entries, node_bytes)
-        self.tail.append(ms, seq, items, count, payload)
-        self.last_ms = ms
-        self.last_seq = seq
+        self.tail.append(entry_id.ms, entry_id.seq, items, count, payload)
+        self.last_ms = entry_id.ms
+        self.last_seq = entry_id.seq
         self.length += 1
         self.entries_added += 1
         return 0
@@ -106,8 +107,8 @@ cdef class EntryLog:
         self.tail.reset()
 
     cdef int load_blocks(self, blocks, bint is_open) except -1:
-        """Put blocks that were saved into an empty log whose `head` is known; is_open: the last one
-        continues as the open block. ValueError when they do not fit together."""
+        """Load saved blocks into an empty log whose `head` is set; is_open: the last block
+        continues as the open block. ValueError when the blocks are inconsistent."""
         cdef Block block
         cdef View view
         cdef uint64_t hidden
@@ -138,7 +139,7 @@ cdef class EntryLog:
         return 0
 
     cdef bint resume_tail(self, const View* view) except -1:
-        """Continue a block as the open one; False when it cannot be continued."""
+        """Continue a block as the open block; False when that is impossible."""
         cdef OpenBlock tail = OpenBlock.__new__(OpenBlock)
         if not tail.resume(view):
             return False
@@ -146,7 +147,7 @@ cdef class EntryLog:
         return True
 
     def blocks(self):
-        """All of its blocks as they are now, with a copy of the open one after them."""
+        """All current blocks, with a copy of the open block at the end."""
         tail = self.tail.freeze() if self.has_tail() else None
         if self.sealed is not None:
             return self.sealed.share(tail)
@@ -155,9 +156,9 @@ cdef class EntryLog:
     # ------------------------------------------------------------ finding
 
     cdef bint first_entry(self, EntryId* out) noexcept:
-        """The id of the oldest entry; False when there is none."""
+        """Get the ID of the oldest entry; False when there is none."""
         cdef Walk walk
-        self.walk_start(&walk, 0, 0)
+        self.walk_start(&walk, EntryId(0, 0))
         if not self.walk_next(&walk):
             return False
         out.ms = walk.cursor.entry.ms
@@ -165,45 +166,43 @@ cdef class EntryLog:
         return True
 
     cdef bint last_entry(self, EntryId* out) noexcept:
-        """The id of the newest entry; False when there is none."""
+        """Get the ID of the newest entry; False when there is none."""
         if self.length == 0:
             return False
         return self.nth(self.length - 1, out)
 
-    cdef bint has_newer(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether an entry with an id above ms-seq exists."""
+    cdef bint has_newer(self, EntryId entry_id) noexcept:
+        """Whether an entry with an ID above this one exists."""
         cdef Walk walk
-        cdef EntryId above
-        if self.length == 0 or not id_less(ms, seq, self.last_ms, self.last_seq):
+        if self.length == 0 or not id_less(
+                entry_id.ms, entry_id.seq, self.last_ms, self.last_seq):
             return False
-        above.ms = ms
-        above.seq = seq
-        step_up(&above)
-        self.walk_start(&walk, above.ms, above.seq)
+        step_up(&entry_id)
+        self.walk_start(&walk, entry_id)
         return self.walk_next(&walk)
 
-    cdef uint64_t rank_of(self, uint64_t ms, uint64_t seq) noexcept:
-        """How many entries have an id below ms-seq."""
+    cdef uint64_t rank_of(self, EntryId entry_id) noexcept:
+        """The number of entries with an ID below this one."""
         cdef uint64_t rank = 0
         cdef Place place
         cdef View view
-        if not id_less(self.head_ms, self.head_seq, ms, seq):
+        if not id_less(self.head_ms, self.head_seq, entry_id.ms, entry_id.seq):
             return 0
-        if self.is_in_tail(ms, seq):
+        if self.is_in_tail(entry_id):
             rank = self.sealed_live()
             self.tail.view(&view)
-            return rank + view_live_before(&view, ms, seq) - self.head_gone
+            return rank + view_live_before(&view, entry_id.ms, entry_id.seq) - self.head_gone
         if self.sealed is None:
             return 0
-        place = self.sealed.seek(ms, seq, &rank)
+        place = self.sealed.seek(entry_id.ms, entry_id.seq, &rank)
         if place.page == NULL:
             return 0
         view_block(place, &view)
-        rank += view_live_before(&view, ms, seq)
+        rank += view_live_before(&view, entry_id.ms, entry_id.seq)
         return rank - self.head_gone if rank > self.head_gone else 0
 
     cdef bint nth(self, uint64_t rank, EntryId* out) noexcept:
-        """The id of the entry with this rank, 0 being the oldest."""
+        """Get the ID of the entry with this rank (0: the oldest); False when there is none."""
         cdef uint64_t before = 0
         cdef Place place
         cdef View view
@@ -223,37 +222,34 @@ cdef class EntryLog:
         out.seq = entry.seq
         return True
 
-    cdef uint64_t count_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
-                                uint64_t end_seq) noexcept:
-        """How many entries have start <= id <= end."""
-        cdef EntryId above
+    cdef uint64_t count_between(self, EntryId start, EntryId end) noexcept:
+        """The number of entries with start <= ID <= end."""
         cdef uint64_t past = self.length
-        if id_less(end_ms, end_seq, ms, seq):
+        if id_less(end.ms, end.seq, start.ms, start.seq):
             return 0
-        above.ms = end_ms
-        above.seq = end_seq
-        if step_up(&above):
-            past = self.rank_of(above.ms, above.seq)
-        return past - self.rank_of(ms, seq)
+        if step_up(&end):
+            past = self.rank_of(end)
+        return past - self.rank_of(start)
 
-    cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept:
-        """The entry with exactly this id, and a view of its block."""
+    cdef bint find(self, EntryId entry_id, View* view, Entry* out) noexcept:
+        """Find the undeleted entry with exactly this ID, and the view of its block; False when
+        there is none."""
         cdef Place place
-        if id_less(ms, seq, self.head_ms, self.head_seq):
+        if id_less(entry_id.ms, entry_id.seq, self.head_ms, self.head_seq):
             return False
-        if self.is_in_tail(ms, seq):
+        if self.is_in_tail(entry_id):
             self.tail.view(view)
-            return view_find(view, ms, seq, out)
+            return view_find(view, entry_id.ms, entry_id.seq, out)
         if self.sealed is None:
             return False
-        place = self.sealed.seek(ms, seq, NULL)
+        place = self.sealed.seek(entry_id.ms, entry_id.seq, NULL)
         if place.page == NULL:
             return False
         view_block(place, view)
-        return view_find(view, ms, seq, out)
+        return view_find(view, entry_id.ms, entry_id.seq, out)
 
     def boundary_for_length(self, uint64_t keep) -> tuple[int, int] | None:
-        """The first id to keep so that `keep` entries stay; None when no more than that exist."""
+        """The first ID to keep so that `keep` entries stay; None if there are not more entries."""
         cdef EntryId found
         if self.length <= keep:
             return None
@@ -263,36 +259,34 @@ cdef class EntryLog:
         return found.ms, found.seq
 
     def past_end(self) -> tuple[int, int]:
-        """The id right above the last one: keeping from here keeps nothing."""
+        """The ID after the last one: an eviction before it evicts all entries."""
         cdef EntryId above
         above.ms = self.last_ms
         above.seq = self.last_seq
-        step_up(&above)  # at the very last id there is none above; the last entry then stays
+        step_up(&above)  # the largest ID has no successor; the last entry then stays
         return above.ms, above.seq
 
     # ------------------------------------------------------------ walking
 
-    cdef void walk_start(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept:
-        """Stand before the first entry with an id of at least ms-seq.
-
-        A walk is valid while nothing changes the stream.
+    cdef void walk_start(self, Walk* walk, EntryId start) noexcept:
+        """Begin a walk before the first entry with an ID of at least this one. It is valid until
+        the stream changes.
         """
-        cdef EntryId start = EntryId(ms, seq)
         self.skip_hidden(&start)
-        self.walk_enter(walk, start.ms, start.seq)
+        self.walk_enter(walk, start)
         if walk.valid:
             cursor_seek(&walk.cursor, &walk.view, start.ms, start.seq)
 
-    cdef void walk_enter(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept:
-        """Stand at the block where the entries from ms-seq on begin, which is not below the first
-        one kept; the cursor is not placed."""
+    cdef void walk_enter(self, Walk* walk, EntryId start) noexcept:
+        """Begin a walk at the block with the first entry from this ID on, which is not below the
+        first kept ID. The cursor is not set."""
         walk.valid = True
         walk.in_tail = False
         walk.place = no_place()
-        if self.is_in_tail(ms, seq):
+        if self.is_in_tail(start):
             self.enter_tail(walk)
         elif self.head_place().page != NULL:
-            walk.place = self.sealed.seek(ms, seq, NULL)
+            walk.place = self.sealed.seek(start.ms, start.seq, NULL)
             if walk.place.page == NULL:
                 walk.place = self.sealed.first()
             view_block(walk.place, &walk.view)
@@ -308,7 +302,7 @@ cdef class EntryLog:
             cursor_start(&walk.cursor, &walk.view)
 
     cdef bint walk_next(self, Walk* walk) noexcept:
-        """Step to the next undeleted entry (walk.cursor.entry); False at the end."""
+        """Move to the next undeleted entry (walk.cursor.entry); False at the end."""
         while walk.valid:
             while cursor_next(&walk.cursor, &walk.view):
                 if not walk.cursor.entry.deleted:
@@ -331,8 +325,8 @@ cdef class EntryLog:
 
     cdef int64_t encode_range(self, Output out, const Selection* wanted, bint dotted,
                               EntryId* last) except -1:
-        """Encode the wanted entries as reply elements, oldest first; returns how many, and the id of
-        the last in `last`."""
+        """Encode the wanted entries as reply elements, oldest first. Return their number; `last`
+        becomes the ID of the last one."""
         cdef Walk walk
         cdef IdText id_text
         cdef Selection rest = wanted[0]
@@ -340,7 +334,7 @@ cdef class EntryLog:
         id_text.size = 0
         id_text.dotted = dotted
         self.skip_hidden(&rest.start)
-        self.walk_enter(&walk, rest.start.ms, rest.start.seq)
+        self.walk_enter(&walk, rest.start)
         while walk.valid and rest.limit and out.size < rest.full_size and not id_less(
                 rest.end.ms, rest.end.seq, walk.view.first_ms, walk.view.first_seq):
             made = encode_forward(out, &walk.view, &rest, &id_text, last)
@@ -350,7 +344,7 @@ cdef class EntryLog:
 
     cdef int64_t encode_reverse(self, Output out, const Selection* wanted, bint dotted,
                                 EntryId* last) except -1:
-        """As encode_range, newest first."""
+        """Like encode_range, newest first."""
         cdef IdText id_text
         cdef Place place
         cdef View view
@@ -358,10 +352,10 @@ cdef class EntryLog:
         id_text.size = 0
         id_text.dotted = dotted
         self.skip_hidden(&rest.start)
-        if self.is_in_tail(rest.end.ms, rest.end.seq):
+        if self.is_in_tail(rest.end):
             self.tail.view(&view)
             if view.count <= FEW_ENTRIES:
-                # The whole block will be read. Among very many streams none of it is in the cache.
+                # The whole block will be read. With very many streams, none of it is in the cache.
                 fetch_line(view.entries)
                 fetch_line(view.entries + LINE_BYTES)
                 fetch_line(view.entries + 2 * LINE_BYTES)
@@ -382,11 +376,12 @@ cdef class EntryLog:
 
     def blocks_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
                        uint64_t end_seq) -> list[Block]:
-        """Immutable blocks that hold every entry with start <= id <= end, in order. The open
-        block is copied; hidden and deleted entries are among them, `first_kept` cuts the former."""
+        """Immutable blocks with every entry with start <= ID <= end, in order. The open block is
+        copied. The blocks may contain hidden entries (those below `first_kept`) and deleted
+        ones."""
         cdef Walk walk
         cdef list found = []
-        self.walk_start(&walk, ms, seq)
+        self.walk_start(&walk, EntryId(ms, seq))
         while walk.valid and not id_less(
                 end_ms, end_seq, walk.view.first_ms, walk.view.first_seq):
             found.append(self.tail.freeze() if walk.in_tail else block_at(walk.place))
@@ -394,9 +389,9 @@ cdef class EntryLog:
         return found
 
     def next_blocks(self, start, stop, uint64_t most, uint64_t size_bytes) -> tuple:
-        """The first blocks that may hold entries with start <= id <= stop, (ms, seq) each: at most
-        `most`, and only as many as stay within size_bytes in their disk form, but one at least. The
-        open block is copied. And where the next one begins, None when there are no more."""
+        """The first blocks that may have entries with start <= ID <= stop, (ms, seq) each: at least
+        one, at most `most`, and together at most size_bytes in their disk form. The open block is
+        copied. Returns them and the first ID of the next block, None without one."""
         cdef Walk walk
         cdef uint64_t size = 0
         cdef list found = []
@@ -404,7 +399,7 @@ cdef class EntryLog:
         cdef EntryId end
         first.ms, first.seq = start
         end.ms, end.seq = stop
-        self.walk_start(&walk, first.ms, first.seq)
+        self.walk_start(&walk, first)
         if walk.valid and id_less(walk.view.last_ms, walk.view.last_seq, first.ms, first.seq):
             self.walk_block(&walk)
         while walk.valid and not id_less(
@@ -420,7 +415,8 @@ cdef class EntryLog:
 
     def append_entry(self, uint64_t ms, uint64_t seq, list words not None,
                      uint32_t node_entries=100, uint32_t node_bytes=4096) -> None:
-        """Add one entry given as bytes, field, value, ...; its id must be above the last."""
+        """Append one entry; `words` are its fields and values as bytes, and its ID must be above
+        the last one."""
         cdef Slice* items
         cdef Py_ssize_t i
         cdef bytes word
@@ -436,7 +432,7 @@ cdef class EntryLog:
                 word = words[i]
                 items[i].ptr = word
                 items[i].size = len(word)
-            self.append(ms, seq, items, len(words), node_entries, node_bytes)
+            self.append(EntryId(ms, seq), items, len(words), node_entries, node_bytes)
         finally:
             free(items)
 
@@ -446,18 +442,18 @@ cdef class EntryLog:
             self.seal()
 
     def has_entry(self, uint64_t ms, uint64_t seq) -> bool:
-        """Whether there is an undeleted entry with this id."""
+        """Whether there is an undeleted entry with this ID."""
         cdef View view
         cdef Entry entry
-        return self.find(ms, seq, &view, &entry)
+        return self.find(EntryId(ms, seq), &view, &entry)
 
     def encoded_entry(self, uint64_t ms, uint64_t seq) -> bytes | None:
-        """An undeleted entry as RESP, None when there is none with this id."""
+        """The undeleted entry with this ID as RESP; None when there is none."""
         cdef Output out
         cdef View view
         cdef Entry entry
         cdef IdText id_text
-        if not self.find(ms, seq, &view, &entry):
+        if not self.find(EntryId(ms, seq), &view, &entry):
             return None
         id_text.size = 0
         id_text.dotted = False
@@ -470,7 +466,7 @@ cdef class EntryLog:
         cdef Walk walk
         end = end or (MAX, MAX)
         found = []
-        self.walk_start(&walk, ms, seq)
+        self.walk_start(&walk, EntryId(ms, seq))
         while (limit is None or len(found) < limit) and self.walk_next(&walk):
             if (walk.cursor.entry.ms, walk.cursor.entry.seq) > end:
                 break
@@ -479,8 +475,8 @@ cdef class EntryLog:
         return found
 
     def rank(self, uint64_t ms, uint64_t seq) -> int:
-        """How many entries have an id below ms-seq."""
-        return self.rank_of(ms, seq)
+        """The number of entries with an ID below ms-seq."""
+        return self.rank_of(EntryId(ms, seq))
 
     @property
     def last_id(self) -> tuple[int, int]:
@@ -488,7 +484,7 @@ cdef class EntryLog:
         return self.last_ms, self.last_seq
 
     def raise_last_id(self, uint64_t ms, uint64_t seq) -> None:
-        """Let the next IDs be above ms-seq, which is not below the last one."""
+        """Set the last ID to ms-seq, which is not below it, so that all later IDs are above."""
         self.last_ms = ms
         self.last_seq = seq
 
@@ -502,18 +498,18 @@ cdef class EntryLog:
 
     @property
     def first_kept(self) -> tuple[int, int]:
-        """Entries below this id are hidden (evicted from inside a block)."""
+        """Entries below this ID are hidden: they were evicted from inside a block."""
         return self.head_ms, self.head_seq
 
     @property
     def first_id(self) -> tuple[int, int] | None:
-        """The id of the oldest entry, None when empty."""
+        """The ID of the oldest entry, None when empty."""
         cdef EntryId found
         return (found.ms, found.seq) if self.first_entry(&found) else None
 
     @property
     def newest_id(self) -> tuple[int, int] | None:
-        """The id of the newest entry, None when empty."""
+        """The ID of the newest entry, None when empty."""
         cdef EntryId found
         return (found.ms, found.seq) if self.last_entry(&found) else None
 
@@ -522,7 +518,7 @@ cdef class EntryLog:
         return (0 if self.sealed is None else self.sealed.blocks) + self.has_tail()
 
     cdef uint64_t data_memory_bytes(self) noexcept:
-        """An estimate of the memory that its blocks take."""
+        """An estimate of the memory of the blocks."""
         cdef uint64_t total = 0
         if self.sealed is not None:
             total += 620 + self.sealed.data_bytes + self.sealed.blocks * 176

@@ -12,9 +12,9 @@ _MOVED_AT_ONCE = 4
 class ExpiryQueue:
     """The earliest expiry of the keys in `expiries`, a dict from a key to unix milliseconds.
 
-    A heap has a pair (time, key) for each of these keys, at its expiry or earlier: an expiry that
-    is put off, as by every EXPIRE of a session, changes only the dict. The pair moves to the key's
-    time when it is the first one. A removed expiry leaves its pair until then. When most pairs are
+    A heap has a pair (time, key) for each of these keys, at its expiry or earlier: a postponed
+    expiry, as by every EXPIRE of a session, changes only the dict. The pair moves to the key's time
+    when it is the first one. A removed expiry leaves its pair until then. When most pairs are
     stale, the others move to a new heap, a few with each new pair, so no call takes long.
     """
 

@@ -13,7 +13,7 @@ from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 cimport cython
 
-from millstream.entry_id cimport id_less
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.streams.consumers cimport Consumer, known_name
 from millstream.storage.streams.pending cimport (
     CHUNK_MAX, CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, Chunk, Pending, PendingAt, Pendings, RetryTimes,
@@ -189,7 +189,7 @@ cdef class Group(PendingList):
         cdef Pending* record
         cdef int64_t count
         for ms, seq, number in rows:
-            record = find_pending(self.pendings, ms, seq, &at)
+            record = find_pending(self.pendings, EntryId(ms, seq), &at)
             count = number
             if record == NULL or record.deliveries != DELIVERIES_MAX or count < DELIVERIES_MAX:
                 raise ValueError(

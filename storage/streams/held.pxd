@@ -8,14 +8,14 @@ from millstream.storage.streams.stream cimport RESERVING, Stream
 
 
 cdef class Held(SegmentList):
-    cdef EntryId last  # the last ID handed out; of use while there are reservations
+    cdef EntryId last  # the last ID handed out; valid while there are reservations
     cdef readonly uint64_t entries
     cdef readonly uint64_t size_bytes
-    cdef readonly uint64_t next_deadline_ms  # no lease ends before
-    cdef readonly uint64_t scheduled_ms  # for which its stream is noted; the greatest number: not noted
-    cdef list moments_ms  # all for which it is noted, the latest first
-    cdef Writer recent  # the one that was used last; None: not known
-    # By name, the one that was used longest ago first: an OrderedDict, which finds it at once.
+    cdef readonly uint64_t next_deadline_ms  # a lower bound of the ends of all leases
+    cdef readonly uint64_t scheduled_ms  # the next timer of the stream; the largest number: none
+    cdef list moments_ms  # all timers of the stream, the latest first
+    cdef Writer recent  # the writer used last; None: unknown
+    # By name, least recently used first: an OrderedDict, which finds the first item at once.
     cdef readonly object writers
 
     cdef Writer writer(self, bytes name, uint64_t writers_max)
@@ -38,14 +38,14 @@ cdef class Held(SegmentList):
 
 cdef inline int add_entry(Stream stream, EntryId entry_id, Slice* items, Py_ssize_t count,
                           uint32_t node_entries, uint32_t node_bytes) except -1:
-    """Append an entry to the log or, while IDs are reserved, to what is held."""
+    """Append an entry to the log or, while IDs are reserved, to the held entries."""
     if stream.restrictions & RESERVING:
         return (<Held>stream.held).hold(entry_id, items, count)
-    return stream.append(entry_id.ms, entry_id.seq, items, count, node_entries, node_bytes)
+    return stream.append(entry_id, items, count, node_entries, node_bytes)
 
 
 cdef inline EntryId handed_out(Stream stream) noexcept:
-    """The last ID that an entry or a reservation of the stream ever got."""
+    """The last ID that was given to an entry or a reservation of the stream."""
     cdef EntryId last
     if stream.restrictions & RESERVING:
         return (<Held>stream.held).last

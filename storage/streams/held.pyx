@@ -1,17 +1,18 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""What stands above the log of a stream while IDs are reserved: open reservations, and entries that are
-complete but must not be seen yet.
+"""The part of a stream above its log while IDs are reserved: open reservations, and held entries,
+which are complete but not visible yet.
 
-The log of a stream holds what readers may see, and ends at the position: the last ID handed out
-before the oldest open reservation. Everything above it is here, in a list in the order of IDs:
+The log of a stream has the entries that readers may see. It ends at the position: the last ID
+handed out before the oldest open reservation. Everything above it is here, in a list of segments in
+the order of IDs:
 
-* a Slot: one ID. It is an open reservation, or one that was given up, or a held entry: a completed
-  reservation, or an entry that was appended after one;
-* a Run: many held entries as blocks. They are linked to the log as they are, so releasing a million
-  entries takes a few milliseconds.
+* a Slot: one ID. It is an open reservation, one that was given up, or a held entry: a completed
+reservation, or an entry that was appended after one;
+* a Run: many held entries as blocks. They are moved to the log as whole blocks, so releasing a
+million entries takes a few milliseconds.
 
-The first segment is always an open reservation. When it is settled, everything up to the next open one
-moves into the log (`release`), and the position with it.
+The first segment is always an open reservation. When it is settled (completed or given up),
+everything before the next open one moves into the log, and the position advances (`release`).
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, uint32_t, uint64_t
@@ -32,13 +33,13 @@ from collections import OrderedDict
 from millstream.storage.blocks.lazyfree import discard_items
 
 cdef enum:
-    # Writers that are looked at when one more comes than are to be remembered.
+    # The number of writers to check when a new one exceeds the limit.
     FORGET_LOOKS = 64
 
 
 @cython.no_gc
 cdef class Held(SegmentList):
-    """The segments of one stream, and the writers that it remembers."""
+    """The segments of one stream, and the writers known to it."""
 
     def __init__(self):
         self.segments = []
@@ -53,8 +54,8 @@ cdef class Held(SegmentList):
             discard_items(self.segments)
 
     cdef Writer writer(self, bytes name, uint64_t writers_max):
-        """The writer of this name, made when there is none, as the one that was used last. Those
-        used longest ago are forgotten beyond writers_max, unless they have reservations."""
+        """The writer with this name, created if necessary; it becomes the one used last. Above
+        writers_max, the least recently used writers without reservations are forgotten."""
         cdef Writer writer = self.recent
         if writer is not None and writer.name == name:
             return writer
@@ -70,8 +71,8 @@ cdef class Held(SegmentList):
         return writer
 
     def forget_writers(self, uint64_t writers_max) -> None:
-        """Forget writers until another one may come, or until some have been looked at. Those with
-        reservations stay."""
+        """Forget the least recently used writers until there are fewer than writers_max, checking
+        at most FORGET_LOOKS. Writers with reservations stay."""
         cdef Writer writer
         cdef Py_ssize_t looks = min(len(self.writers), FORGET_LOOKS)
         while looks and <uint64_t>len(self.writers) >= writers_max:
@@ -89,7 +90,8 @@ cdef class Held(SegmentList):
 
     cdef int reserve(self, Stream stream, EntryId first, uint64_t count, Writer writer,
                      uint32_t lease_ms, uint64_t deadline_ms) except -1:
-        """Hand out `count` IDs from `first` on, which is above the last one; there are as many."""
+        """Reserve `count` IDs from `first` on, which is above the last ID. The caller has checked
+        that enough IDs exist."""
         cdef Slot made
         cdef list more
         cdef uint64_t _
@@ -115,7 +117,7 @@ cdef class Held(SegmentList):
 
     cdef inline int hand_out(self, Slot made, EntryId entry_id, Writer writer,
                              uint32_t lease_ms, uint64_t deadline_ms) noexcept:
-        """Give a reservation that is among the segments its ID."""
+        """Give its ID to a new reservation, which is already among the segments."""
         made.id = entry_id
         made.before = self.last
         made.lease_ms = lease_ms
@@ -125,7 +127,7 @@ cdef class Held(SegmentList):
         return 0
 
     cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1:
-        """Hold an entry that was appended while IDs are reserved; its ID is above the last one."""
+        """Hold an entry that is appended while IDs are reserved; its ID is above the last one."""
         cdef Slot newest = <Slot>self.segments[len(self.segments) - 1]
         cdef Slot made
         cdef Run run
@@ -135,7 +137,7 @@ cdef class Held(SegmentList):
             if run.writers is not None:
                 run.writers.append(None)
             try:
-                run.entries.append(entry_id.ms, entry_id.seq, items, count, self.node_entries,
+                run.entries.append(entry_id, items, count, self.node_entries,
                                    self.node_bytes)
             except BaseException:
                 if run.writers is not None:
@@ -155,11 +157,11 @@ cdef class Held(SegmentList):
 
     cdef int complete(self, Stream stream, Slot reservation, Py_ssize_t index, Slice* items,
                       Py_ssize_t count) except -1:
-        """Settle a reservation, the segment at `index`, with an entry. That of the oldest one goes
-        to the log; `release` must follow."""
+        """Settle a reservation, the segment at `index`, with an entry. The entry of the oldest
+        reservation goes to the log. Call `release` afterwards."""
         cdef uint64_t payload
         if index == self.first:
-            stream.append(reservation.id.ms, reservation.id.seq, items, count, self.node_entries,
+            stream.append(reservation.id, items, count, self.node_entries,
                           self.node_bytes)
         else:
             payload = payload_of(items, count)
@@ -172,14 +174,15 @@ cdef class Held(SegmentList):
         return 0
 
     cdef int give_up(self, Slot reservation) except -1:
-        """Settle a reservation without an entry; `release` must follow."""
+        """Settle a reservation without an entry. Call `release` afterwards."""
         reservation.writer.settle(reservation)
         self.reservations -= 1
         self.settled_since += 1
         return 0
 
     cdef int release(self, Stream stream) except -1:
-        """Move what is settled before the oldest reservation into the log, and the position after it.
+        """Move everything that is settled before the oldest reservation into the log, and advance
+        the position.
         """
         cdef list segments = self.segments
         cdef Py_ssize_t count = len(segments)
@@ -200,7 +203,7 @@ cdef class Held(SegmentList):
                 self.settled_since -= self.settled_since > 0
             segments[self.first] = None
             self.first += 1
-        self.drop_first()
+        self.remove_dropped()
         stream.last_ms = position.ms
         stream.last_seq = position.seq
         if self.reservations == 0:
@@ -228,7 +231,7 @@ cdef class Held(SegmentList):
     # ------------------------------------------------------------ leases
 
     cdef list due(self, uint64_t steady_ms):
-        """The open reservations whose lease is over; the bound of the next deadline is exact after it.
+        """The open reservations whose lease has ended. Afterwards `next_deadline_ms` is exact.
         """
         cdef Slot slot
         cdef list due = []
@@ -248,7 +251,7 @@ cdef class Held(SegmentList):
         return due
 
     def restart_leases(self, uint64_t steady_ms) -> None:
-        """Every lease begins now: its writer could not renew it before."""
+        """Restart every lease now: its writer could not renew it before."""
         cdef Slot slot
         self.next_deadline_ms = MAX
         for slot in self.segments[self.first:]:
@@ -256,13 +259,13 @@ cdef class Held(SegmentList):
                 self.renew(slot, slot.lease_ms, steady_ms)
 
     cpdef int note_moment(self, uint64_t moment_ms) except -1:
-        """Its stream is noted for a moment, earlier than those before it."""
+        """Record that a timer of the stream was scheduled, earlier than the other ones."""
         self.moments_ms.append(moment_ms)
         self.scheduled_ms = moment_ms
         return 0
 
     cdef int pass_moments(self, uint64_t steady_ms) except -1:
-        """The moments up to this one have come."""
+        """Forget the timers up to this time, which have run."""
         cdef Py_ssize_t left = len(self.moments_ms)
         while left and <uint64_t>self.moments_ms[left - 1] <= steady_ms:
             left -= 1
@@ -271,12 +274,12 @@ cdef class Held(SegmentList):
         return 0
 
     def forget_moments(self) -> None:
-        """Its stream is not noted, or under another key."""
+        """Forget all timers: there are none, or they are for another key."""
         self.moments_ms.clear()
         self.scheduled_ms = MAX
 
     cdef int renew(self, Slot reservation, uint32_t lease_ms, uint64_t steady_ms) except -1:
-        """A lease begins now, with this length."""
+        """Restart a lease now, with this length."""
         reservation.lease_ms = lease_ms
         reservation.deadline_ms = steady_ms + lease_ms
         self.next_deadline_ms = min(self.next_deadline_ms, reservation.deadline_ms)
@@ -285,8 +288,8 @@ cdef class Held(SegmentList):
     # ------------------------------------------------------------ Python's view
 
     def reserved_by(self, bytes writer_name not None, list ids=None) -> list[Slot]:
-        """The open reservations of a writer, in order; those with these IDs, (ms, seq) each, if there
-        are any given."""
+        """The open reservations of a writer, in order; with `ids`, (ms, seq) each, only those with
+        these IDs."""
         cdef Writer writer = self.writers.get(writer_name)
         cdef void* at = NULL if writer is None else writer.oldest
         cdef list found = []
@@ -305,13 +308,13 @@ cdef class Held(SegmentList):
         return found
 
     def reserved_except(self, bytes writer_name not None, set ids not None) -> list[Slot]:
-        """The open reservations of a writer without those with these IDs, (ms, seq) each."""
+        """The open reservations of a writer, except those with these IDs, (ms, seq) each."""
         return [slot for slot in self.reserved_by(writer_name)
                 if ((<Slot>slot).id.ms, (<Slot>slot).id.seq) not in ids]
 
     def lease_of(self, uint64_t ms, uint64_t seq) -> tuple | None:
-        """The writer's name, the length of the lease and the time at which it ends, in milliseconds
-        of the steady clock, of an open reservation."""
+        """(writer's name, length of the lease in milliseconds, its end in milliseconds of the
+        steady clock) of an open reservation; None when there is none with this ID."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
         cdef Slot found = self.find_open(&at, &index)
@@ -320,8 +323,8 @@ cdef class Held(SegmentList):
         return found.writer.name, found.lease_ms, found.deadline_ms
 
     def give_up_id(self, uint64_t ms, uint64_t seq) -> bool:
-        """Give up an open reservation, as an effect says; False when it is none. `release_into` must
-        follow."""
+        """Give up an open reservation; False when the ID is not reserved. Call `release_into`
+        afterwards."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
         cdef Slot found = self.find_open(&at, &index)
@@ -335,8 +338,8 @@ cdef class Held(SegmentList):
         self.release(stream)
 
     def renew_lease(self, uint64_t ms, uint64_t seq, uint32_t lease_ms, uint64_t steady_ms) -> bool:
-        """Begin the lease of an open reservation again with this length; whether the length is a new
-        one."""
+        """Restart the lease of an open reservation with this length; return whether the length has
+        changed."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
         cdef Slot found = self.find_open(&at, &index)
@@ -346,18 +349,18 @@ cdef class Held(SegmentList):
 
     @property
     def last_id(self) -> tuple[int, int]:
-        """The last ID handed out; of use while there are reservations."""
+        """The last ID handed out; valid while there are reservations."""
         return self.last.ms, self.last.seq
 
     @property
     def oldest_id(self) -> tuple[int, int] | None:
-        """The oldest open reservation."""
+        """The ID of the oldest open reservation, None without one."""
         cdef Slot oldest = self.oldest()
         return None if oldest is None else (oldest.id.ms, oldest.id.seq)
 
     def writer_rows(self) -> list:
-        """Each writer: (name, oldest reservation or None, the ID before it or None, the greatest ID
-        settled below it or None, its number of reservations)."""
+        """For each writer: (name, oldest reservation or None, the ID before it or None, the
+        greatest ID settled below it or None, number of reservations)."""
         cdef Writer writer
         cdef Slot oldest
         rows = []
@@ -382,7 +385,7 @@ cdef class Held(SegmentList):
 
     @property
     def memory_bytes(self) -> int:
-        """An estimate of the memory it takes."""
+        """An estimate of the memory used."""
         cdef Writer writer
         cdef uint64_t total = 200 + self.segment_bytes()
         for writer in self.writers.values():
@@ -390,7 +393,8 @@ cdef class Held(SegmentList):
         return total
 
     cdef int check_order(self, Stream stream) except -1:
-        """ValueError if the segments do not rise from the position to the last ID handed out."""
+        """ValueError unless the IDs of the segments ascend from the position to the last ID handed
+        out."""
         cdef Slot segment
         cdef EntryId before
         before.ms = stream.last_ms

@@ -1,8 +1,8 @@
 # cython: language_level=3, wraparound=False
-"""What a stream holds back (storage/streams/held) as a snapshot has it: docs/formats.md, held.
+"""Reservations and held entries (storage/streams/held) in a snapshot: docs/formats.md, held.
 
-A snapshot shows one moment. `share` copies at once what may change later, which takes about 0.1 us for
-each reservation; a thread packs the copy in small parts.
+A snapshot shows one moment. `share` copies the parts that may change later, which takes about 0.1
+us per reservation; a thread packs the copy in small parts.
 """
 
 from libc.stdint cimport INT64_MAX, uint64_t
@@ -20,12 +20,12 @@ import msgpack
 from millstream.storage.blocks.block import Block
 
 cdef enum:
-    # Packed at once: less than a millisecond's work.
+    # Packed in one step: less than a millisecond's work.
     PACKED_SEGMENTS = 200
     RUN_BLOCKS = 64
     RUN_BYTES = 1048576
 
-# What a segment's row begins with.
+# The first element of a segment's row.
 cdef enum:
     RESERVATION_ROW = 0
     ENTRY_ROW = 1
@@ -33,7 +33,7 @@ cdef enum:
 
 
 def share(Held held not None) -> SharedHeld:
-    """What is held as it is now, to be packed later."""
+    """A point-in-time copy, to be packed later."""
     cdef SharedHeld made = SharedHeld.__new__(SharedHeld)
     cdef Writer writer
     made.last = held.last
@@ -50,7 +50,7 @@ def share(Held held not None) -> SharedHeld:
 
 
 cdef object shared_segment(Slot segment):
-    """A segment as it is now. One with an entry does not change any more."""
+    """A copy of a segment; a segment with an entry never changes and is not copied."""
     cdef Run run
     if type(segment) is Run:
         run = <Run>segment
@@ -59,7 +59,7 @@ cdef object shared_segment(Slot segment):
 
 
 cdef Slot copy_of(Slot reservation):
-    """An open reservation as a snapshot needs it."""
+    """The parts of an open reservation that a snapshot needs."""
     cdef Slot made = Slot.__new__(Slot)
     made.id = reservation.id
     made.before = reservation.before
@@ -71,10 +71,10 @@ cdef Slot copy_of(Slot reservation):
 
 
 cdef class SharedHeld:
-    """What a stream held at one moment, as a snapshot has it."""
+    """The segments and writers of a stream at one moment."""
 
     def packed(self):
-        """What `load` takes, as msgpack in small parts, on any thread."""
+        """The argument of `load` as msgpack in small parts, on any thread."""
         packer = msgpack.Packer()
         yield b"".join([
             packer.pack_map_header(3), packer.pack("last_id"),
@@ -114,17 +114,17 @@ cdef class SharedHeld:
                 list_of_words(slot.words)]
 
     cdef object number_of(self, Writer writer):
-        """A writer's number; None for one that is forgotten: all of its entries may be seen."""
+        """A writer's number; None for a forgotten writer, whose entries are all visible."""
         return None if writer is None else self.numbers.get(writer.name)
 
     def dump(self) -> dict:
-        """As `load` takes it."""
+        """The argument of `load`."""
         return msgpack.unpackb(b"".join(self.packed()), strict_map_key=False)
 
 
 def load(meta, Stream stream not None, uint64_t steady_ms) -> Held:
-    """Make what `SharedHeld.packed` wrote, all leases beginning now, and mark the stream; ValueError
-    when it does not fit together."""
+    """Restore the result of `SharedHeld.packed` with all leases restarted, and mark the stream as
+    reserving; ValueError when the parts are inconsistent."""
     cdef Held held = Held()
     held.last.ms, held.last.seq = meta["last_id"]
     for row in meta["writers"]:

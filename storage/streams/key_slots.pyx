@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The keys of a database by slot, a number from the checksum of the key.
+"""The keys of a database by slot; the checksum of a key determines its slot.
 
 SCAN and snapshots go through the slots in order, so no change of other keys moves a key from after
 a cursor to before it. With very many keys a slot has few of them: a slot with one key needs nothing
@@ -215,7 +215,7 @@ cdef class KeySlots:
                 found.append(<object>keys[i])
             slots += 1
             if slots == self.used_count:
-                break  # a small database: no look at the slots without keys after these
+                break  # a small database: the empty slots after these are skipped
             slot = self.next_used(slot + 1)
         return 0, found
 

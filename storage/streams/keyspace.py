@@ -49,8 +49,8 @@ class Keyspace(KeyspaceCore):
     is false (at start), no key expires. While `may_delete` is false, expired keys do not exist for
     commands, but are not deleted. While `touching` is false, commands do not count as a use of a
     key. `on_expired(db_index, key)` is called for each key that expired. `expiry_noted` means that
-    a key got an expiry, or that `calendar` got a stream to check for trimming. `deferred` has the
-    (db, key, name) of groups whose time came while deletions were not allowed.
+    a key got an expiry, or that `retention_schedule` got a stream to check for trimming. `deferred`
+    has the (db, key, name) of groups whose time came while deletions were not allowed.
     """
 
     databases: list[Database]
@@ -91,7 +91,7 @@ class Keyspace(KeyspaceCore):
         return dropped
 
     def mark_ready(self, db_index: int, key: bytes) -> None:
-        """Something that blocked readers of this key may wait for has happened."""
+        """Mark a key ready: blocked readers of this key may find something now."""
         self.databases[db_index].mark_ready(key)
 
     @property

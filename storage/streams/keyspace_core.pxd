@@ -38,7 +38,7 @@ cdef class DatabaseCore:
     cpdef bint has_expired(self, bytes key) except -1
     cpdef int note_use(self, bytes key, value) except -1
     cpdef bint replace_string(self, bytes key, bytes value, bint keep_expiry) except -1
-    cpdef bint put_off_expiry(self, bytes key, int64_t at_ms) except -1
+    cpdef bint extend_expiry(self, bytes key, int64_t at_ms) except -1
     cdef int mark_ready_at(self, Slice* key) except -1
     cpdef int note_lease_moment(self, bytes key, Held held, uint64_t moment_ms) except -1
     cpdef int mark_ready(self, bytes key) except -1
@@ -68,7 +68,7 @@ cdef class KeyspaceCore:
     cdef public list ready
     cdef public list timer_requests
     cdef public list deferred
-    cdef public object calendar
+    cdef public object retention_schedule
     cdef public object capture
     cdef public list walks
     cdef public uint64_t capture_number

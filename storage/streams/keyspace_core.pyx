@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy
 
 from millstream.encoding cimport Slice
 from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.retention cimport due_ms
+from millstream.storage.streams.retention cimport age_trim_ms
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import WRONG_TYPE, CommandError
@@ -83,8 +83,8 @@ cdef class DatabaseCore:
         return value
 
     cdef bint put_new(self, bytes key, Stream stream) except -1:
-        """Like `put` while data is loaded; False, with nothing done, when there is something else to
-        do: a key that exists, a walk."""
+        """Like `put` while data is loaded. False, without a change, if more work is needed: the key
+        exists, or there is a walk."""
         if self.keyspace.walks or key in self.table:
             return False
         self.slots.add_key(key)
@@ -154,7 +154,7 @@ cdef class DatabaseCore:
         return 0
 
     cpdef bint has_expired(self, bytes key) except -1:
-        """Whether a key's time has come; it is then deleted, unless nothing may be changed now."""
+        """Whether a key has expired; it is then deleted, unless changes are not allowed now."""
         cdef KeyspaceCore keyspace = self.keyspace
         expiry_ms = self.expiries.get(key)
         if expiry_ms is None or not keyspace.expiring or <uint64_t>expiry_ms > keyspace.now_ms:
@@ -164,22 +164,22 @@ cdef class DatabaseCore:
         return True
 
     cpdef bint replace_string(self, bytes key, bytes value, bint keep_expiry) except -1:
-        """Put a string in place of a string; False, with nothing done, when there is another value
-        or something else to do: a snapshot, a watch, an expiry to be removed."""
+        """Replace a string by a string. False, without a change, if there is another value or if
+        more work is needed: a snapshot, a watch, an expiry to remove."""
         if self.watched or self.append_buffers or self.keyspace.capture is not None or (
                 self.expiries and not keep_expiry and key in self.expiries):
             return False
         if not isinstance(self.table.get(key), bytes):
             return False
-        # Only streams are cached, and a string has no moment that is noted.
+        # Only streams are cached, and a string has no timers.
         self.table[key] = value
         self.used_s[key] = self.keyspace.now_s
         self.mark_ready(key)
         return True
 
-    cpdef bint put_off_expiry(self, bytes key, int64_t at_ms) except -1:
-        """Set an expiry that is not before the key's present one; False, with nothing done, when it
-        has none or there is something else to do: a snapshot, a watch."""
+    cpdef bint extend_expiry(self, bytes key, int64_t at_ms) except -1:
+        """Set an expiry that is not before the key's current one. False, without a change, if the
+        key has none or if more work is needed: a snapshot, a watch."""
         if self.watched or self.keyspace.capture is not None:
             return False
         before_ms = self.expiries.get(key)
@@ -194,14 +194,15 @@ cdef class DatabaseCore:
         return 0
 
     cpdef int note_lease_moment(self, bytes key, Held held, uint64_t moment_ms) except -1:
-        """Note a moment at which a lease of a stream may end, unless an earlier one is noted."""
+        """Schedule a time at which a lease of a stream may end, unless an earlier time is
+        scheduled."""
         if moment_ms < held.scheduled_ms:
             held.note_moment(moment_ms)
             self.keyspace.timer_requests.append((moment_ms, self.index, key, None))
         return 0
 
     cpdef int mark_ready(self, bytes key) except -1:
-        """Something that blocked readers of this key may wait for has happened."""
+        """Mark a key ready: blocked readers of this key may find something now."""
         if key in self.waiting:
             self.keyspace.ready.append((self.index, key))
         return 0
@@ -210,13 +211,13 @@ cdef class DatabaseCore:
 cdef class KeyspaceCore:
     """Sixteen databases and their common state; `keyspace.Keyspace` explains the attributes."""
 
-    def __init__(self, uint32_t node_entries, uint32_t node_bytes, calendar):
+    def __init__(self, uint32_t node_entries, uint32_t node_bytes, retention_schedule):
         self.node_entries = node_entries
         self.node_bytes = node_bytes
         self.ready = []
         self.timer_requests = []
         self.deferred = []
-        self.calendar = calendar
+        self.retention_schedule = retention_schedule
         self.touching = True
         self.may_delete = True
         self.active_expiry = True
@@ -244,7 +245,7 @@ cdef class KeyspaceCore:
 
     cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1:
         """Schedule the next time at which a stream's policy evicts entries for their age."""
-        cdef uint64_t moment_ms = due_ms(stream)
+        cdef uint64_t moment_ms = age_trim_ms(stream)
         if moment_ms < stream.policy.next_check_ms:
             stream.policy.next_check_ms = self.note_trim(moment_ms, db_index, key)
         return 0
@@ -255,7 +256,7 @@ cdef class KeyspaceCore:
 
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0:
         self.expiry_noted = True
-        return self.calendar.note(moment_ms, db_index, key)
+        return self.retention_schedule.note(moment_ms, db_index, key)
 
     cpdef int schedule(self, int db_index, bytes key, group) except -1:
         """Schedule the next time at which a group may have an automatic change."""

@@ -1,4 +1,4 @@
-"""Where a stream continues and what it continues: the end of one shard, the beginning of others."""
+"""The streams that a stream continues, and the streams that continue it after it is sealed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 
 class Lineage:
-    """The parents and the children of a stream, by name, and whether it is sealed. Both are only
-    names: the streams may be elsewhere, or gone."""
+    """The parents and the children of a stream, by name, and whether it is sealed. The streams with
+    these names may be on other servers, or deleted."""
 
     __slots__ = ("children", "parents", "sealed")
 
@@ -17,12 +17,12 @@ class Lineage:
         self.children: list[bytes] = []
 
     def dump(self) -> list[Any]:
-        """As in a stream's map (docs/formats.md)."""
+        """The form in a stream's map (docs/formats.md)."""
         return [self.sealed, list(self.parents), list(self.children)]
 
     @classmethod
     def load(cls, row: Any) -> Lineage:
-        """Make a lineage of what `dump` gave; ValueError when it is malformed."""
+        """Make a lineage from the result of `dump`; ValueError when it is malformed."""
         made = cls()
         made.sealed, made.parents, made.children = row
         names = made.parents + made.children

@@ -1,7 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """The nodes of a log, the units in which Redis trims with `~`; a block has up to four.
 
-Also the radix tree that Redis would have for them, of which XINFO STREAM tells the size.
+Also the size of the radix tree that Redis would have for them, for XINFO STREAM.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -23,7 +23,8 @@ cdef inline uint32_t node_end(const View* view, uint32_t node) noexcept:
 
 
 cdef inline bint id_past(const View* view, uint32_t end, EntryId* last, EntryId* past) noexcept:
-    """The id of the entry before this index, and the next id; False when there is none above it."""
+    """Get the ID of the entry before this index, and the next ID; False when there is no larger
+    ID."""
     cdef Cursor cursor
     cursor_to_index(&cursor, view, end - 1)
     cursor_next(&cursor, view)
@@ -33,7 +34,7 @@ cdef inline bint id_past(const View* view, uint32_t end, EntryId* last, EntryId*
 
 
 cdef inline uint64_t live_before_index(const View* view, uint32_t end) noexcept:
-    """Entries before this index that are not deleted; most blocks have no deleted ones."""
+    """The number of undeleted entries before this index; most blocks have no deleted ones."""
     cdef EntryId last, past
     if view.live == view.count:
         return end
@@ -48,7 +49,8 @@ cdef inline bint has_all(const View* view, uint64_t hidden) noexcept:
 
 
 cdef list nodes_of(const View* view, uint64_t hidden):
-    """Each node of a block as (first id after it, its last id, its entries that are not hidden)."""
+    """Each node of a block as (first ID after it, its last ID, number of its entries that are not
+    hidden)."""
     cdef uint32_t i
     cdef uint64_t before = hidden
     cdef uint64_t live
@@ -64,14 +66,14 @@ cdef list nodes_of(const View* view, uint64_t hidden):
 
 
 cdef uint64_t node_count(EntryLog log) except? 0xffffffffffffffff:
-    """The nodes of a log; of the first block those that still have an entry."""
+    """The number of nodes of a log; in the first block, only nodes with an entry count."""
     cdef uint64_t nodes = 0
     cdef Walk walk
     if log.sealed is not None:
         nodes += log.sealed.block_nodes
     if log.has_tail():
         nodes += log.tail.node_count
-    log.walk_start(&walk, 0, 0)
+    log.walk_start(&walk, EntryId(0, 0))
     if walk.valid and not has_all(&walk.view, log.head_gone):
         left = sum([1 for _, _, live in nodes_of(&walk.view, log.head_gone) if live])
         nodes -= walk.view.node_count - left
@@ -81,12 +83,13 @@ cdef uint64_t node_count(EntryLog log) except? 0xffffffffffffffff:
 # ---------------------------------------------------------------- where to trim
 
 cdef object boundary_by_nodes(EntryLog log, keep, minid, uint64_t limit, bint partly):
-    """As Redis trims with `~`: whole nodes from the head while at least `keep` entries stay,
-    or while all their ids are below `minid`; at most `limit` entries, 0 for any number. With
-    `partly` a part of the next node goes, too, if the limit has room for the whole node.
+    """The boundary of a trim with `~`, as in Redis: whole nodes from the head are evicted while at
+    least `keep` entries stay, or while all their IDs are below `minid`; at most `limit` entries, 0
+    for no limit. With `partly`, a part of the next node is evicted, too, if the limit allows the
+    whole node.
 
-    One of keep and minid is given. The result is the first id (ms, seq) that stays; None when
-    nothing is to go, "all" when there is no id above the last that goes.
+    Either keep or minid is given. Returns the first ID (ms, seq) that stays; None to evict nothing,
+    "all" if no ID is above the last evicted one.
     """
     cdef Place place = log.head_place()
     cdef View view
@@ -110,12 +113,12 @@ cdef object boundary_by_nodes(EntryLog log, keep, minid, uint64_t limit, bint pa
         for i in range(view.node_count):
             live = live_before_index(&view, node_end(&view, i))
             if live < before or (before and live == before and not removed):
-                continue  # all of it went before
+                continue  # all of it was evicted before
             live, before = live - before, live
             if limit and removed + live > limit:
                 return boundary
             if not by_id and log.length - removed - live < kept:
-                # When `keep` entries are left, the next node and what was deleted in it stays.
+                # When `keep` entries are left, the next node stays, with its deleted entries.
                 partly = partly and log.length - removed > kept
                 return log.boundary_for_length(kept) if partly else boundary
             is_above = id_past(&view, node_end(&view, i), &last, &past)
@@ -133,7 +136,7 @@ cdef object boundary_by_nodes(EntryLog log, keep, minid, uint64_t limit, bint pa
 # ---------------------------------------------------------------- Redis' radix tree
 
 cdef list starts_of(const View* view, uint64_t hidden):
-    """The first id of each node of a block that has an entry which is not hidden."""
+    """The first ID of each node of a block that has an entry which is not hidden."""
     cdef Cursor cursor
     cdef uint32_t i
     cdef list starts = []
@@ -158,7 +161,7 @@ cdef list starts_of(const View* view, uint64_t hidden):
 
 
 cdef list node_starts(EntryLog log, Py_ssize_t most):
-    """The first ids of up to `most` nodes that still have an entry, from the oldest on."""
+    """The first IDs of up to `most` nodes that still have an entry, from the oldest on."""
     cdef Place place = log.head_place()
     cdef View view
     cdef list starts = []
@@ -179,8 +182,8 @@ cdef list node_starts(EntryLog log, Py_ssize_t most):
 
 
 cdef uint64_t radix_tree_nodes(EntryLog log, Py_ssize_t most) except? 0:
-    """The number of nodes of the radix tree that Redis would have: counted for the first `most` nodes
-    with an entry, in proportion beyond."""
+    """The number of nodes of the radix tree that Redis would have: counted for the first `most`
+    nodes with an entry, extrapolated for the rest."""
     cdef list starts = node_starts(log, most)
     cdef uint64_t counted = count_radix_nodes(starts)
     if len(starts) < most:
@@ -202,10 +205,10 @@ cdef int common_bytes(tuple one, tuple other) except -1:
 
 
 cdef uint64_t count_radix_nodes(list ids) except? 0:
-    """The number of nodes of a radix tree of these IDs, which rise: one for the end of each ID, one
-    where IDs part, and one for the bytes between two of these."""
+    """The number of nodes of a radix tree of these ascending IDs: one for the end of each ID, one
+    where IDs differ, and one for the bytes between two of these."""
     cdef Py_ssize_t count = len(ids)
-    cdef int[ID_BYTES + 1] branches  # depths at which IDs part, on the way to the current one
+    cdef int[ID_BYTES + 1] branches  # depths at which IDs differ, on the path to the current one
     cdef int used = 0
     cdef int before = -1
     cdef int parting, branch, above

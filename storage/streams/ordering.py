@@ -1,5 +1,5 @@
-"""What a stream has beyond its log and its groups, as a snapshot has it: reservations and held
-entries, lineage, and whether readers follow it with promises. Most streams have none of it.
+"""The parts of a stream besides its log and groups, in a snapshot: reservations and held entries,
+lineage, and whether readers have promises about it. Most streams have none of these.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from millstream.storage.streams.stream import Stream
 
 
 def ordering_meta(stream: Stream) -> dict[str, Any]:
-    """The part of a stream's map that describes it; what is held is not packed yet."""
+    """These parts in a stream's map; held entries are not packed yet."""
     meta: dict[str, Any] = {}
     if stream.held is not None:
         meta["held"] = held_form.share(stream.held)
@@ -24,7 +24,7 @@ def ordering_meta(stream: Stream) -> dict[str, Any]:
 
 
 def restore_ordering(stream: Stream, meta: dict[str, Any], steady_ms: int) -> None:
-    """Put back what `ordering_meta` gave; ValueError when it does not fit together."""
+    """Restore the result of `ordering_meta`; ValueError when the parts are inconsistent."""
     if "held" in meta:
         stream.held = held_form.load(meta["held"], stream, steady_ms)
     if "lineage" in meta:
@@ -36,14 +36,14 @@ def restore_ordering(stream: Stream, meta: dict[str, Any], steady_ms: int) -> No
 
 
 def lineage_of(stream: Stream) -> Lineage:
-    """The lineage of a stream, made when there is none."""
+    """The lineage of a stream, created if necessary."""
     if stream.lineage is None:
         stream.lineage = Lineage()
     return stream.lineage
 
 
 def seal(stream: Stream, children: list[bytes]) -> None:
-    """The stream takes no more entries, and continues in these."""
+    """Seal a stream: it accepts no more entries, and continues in these children."""
     lineage = lineage_of(stream)
     lineage.sealed = True
     lineage.children = children
@@ -51,7 +51,7 @@ def seal(stream: Stream, children: list[bytes]) -> None:
 
 
 def add_parents(stream: Stream, parents: list[bytes]) -> list[bytes]:
-    """What the stream continues, in addition to what it does; returns those that are new."""
+    """Add parents to a stream; returns those that are new."""
     lineage = lineage_of(stream)
     new = [name for name in parents if name not in lineage.parents]
     lineage.parents += new
@@ -59,7 +59,7 @@ def add_parents(stream: Stream, parents: list[bytes]) -> list[bytes]:
 
 
 def handed_out_id(stream: Stream) -> tuple[int, int]:
-    """The last ID that an entry or a reservation of the stream ever got."""
+    """The last ID that was given to an entry or a reservation of the stream."""
     if stream.is_reserving:
         assert stream.held is not None
         return stream.held.last_id

@@ -1,4 +1,4 @@
-# The pending entries of a group: records, chunks of records, and what a group keeps of them.
+# The pending entries of a group: records, chunks of records, and indexes of the chunks.
 # `pending_chunks` changes the list of chunks, `due_index` their bounds and heaps, `retry_table` the
 # retry pairs.
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
@@ -25,8 +25,8 @@ cdef extern from *:
     #endif
     """
     # Bit-fields: Cython reads and assigns them as members of these types.
-    # gone: a claim has found that the stream has no such entry any more. Only in memory: it is 0 in
-    # what is saved, where the 48 bits are one time.
+    # gone: a claim has found that the stream no longer has this entry. Only in memory: it is 0 in
+    # saved records, where the 48 bits are one time.
     cdef struct Pending:
         uint64_t ms
         uint64_t seq
@@ -43,7 +43,7 @@ cdef enum:
     NO_RETRY = 0
 
 
-# Of what a chunk keeps bounds: a retry, one with a time, the end of an entry, its last delivery.
+# The times for which a chunk has bounds: any retry, a timed retry, an expiry, the last delivery.
 cdef enum:
     RETRY = 0
     WAKE = 1
@@ -51,8 +51,8 @@ cdef enum:
     IDLE = 3
 
 
-# At most `used` records, in id order. A chunk that a SharedPending holds too (holders > 1) is
-# copied before its records change; bounds and heap places belong to the group alone.
+# `used` records in ID order. A chunk that a SharedPending also holds (holders > 1) is copied before
+# its records change. Bounds and heap positions are used only by the group.
 cdef struct Chunk:
     uint32_t used
     uint32_t capacity
@@ -84,15 +84,15 @@ cdef struct PendingAt:
     uint32_t index
 
 
-# What a group keeps of its pending entries. Groups in which nothing was ever pending share one.
+# The pending entries of a group. Groups that never had a pending entry share one object.
 cdef struct Pendings:
     uint64_t count
     uint64_t unowned
     # Chunks, the four heaps and chunk_first_ids are parts of one allocation, which begins at
     # `chunks`; each has chunk_capacity items.
     Chunk** chunks
-    # Per chunk an id above all in the chunk before and not above its first: side by side, so that
-    # a search goes to the chunks themselves only once it knows which.
+    # The floor of each chunk: an ID above all IDs of the chunk before and not above its own first
+    # ID. The floors are contiguous, so a search accesses only one chunk.
     EntryId* chunk_first_ids
     uint32_t chunk_count
     uint32_t chunk_capacity
@@ -102,7 +102,8 @@ cdef struct Pendings:
     uint32_t retry_times_capacity
     # Whether a record is marked as gone.
     bint has_gone
-    # Records and heap places looked at to find out what is due: what the tests hold small.
+    # The number of records and heap positions that searches for due entries have examined. Tests
+    # limit it.
     uint64_t work_counter
 
 
@@ -112,8 +113,8 @@ cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexce
 
 
 cdef inline Chunk** heap_of(Pendings* pendings, int kind) noexcept nogil:
-    """The chunks that have something to come, the earliest at the root, and by id where moments are
-    equal."""
+    """The heap of a kind: the chunks with a bound, the earliest at the root, in ID order for equal
+    times."""
     return pendings.chunks + <size_t>pendings.chunk_capacity * (1 + kind)
 
 

@@ -8,13 +8,12 @@ cdef class SharedPending
 
 cdef Pendings* nothing_pending() noexcept
 cdef Pending* record_at(Pendings* pendings, PendingAt* at) noexcept
-cdef Pending* first_pending(Pendings* pendings, uint64_t ms, uint64_t seq, PendingAt* at) noexcept
-cdef Pending* find_pending(Pendings* pendings, uint64_t ms, uint64_t seq, PendingAt* at) noexcept
+cdef Pending* first_pending(Pendings* pendings, EntryId entry_id, PendingAt* at) noexcept
+cdef Pending* find_pending(Pendings* pendings, EntryId entry_id, PendingAt* at) noexcept
 cdef Pending* next_pending(Pendings* pendings, PendingAt* at) noexcept
-cdef Pending* advance_pending(Pendings* pendings, PendingAt* at, uint64_t ms, uint64_t seq) noexcept
-cdef uint64_t count_pending(Pendings* pendings, uint64_t ms, uint64_t seq, uint64_t end_ms,
-                            uint64_t end_seq) noexcept
-cdef uint64_t count_up_to(Pendings* pendings, PendingAt at, uint64_t ms, uint64_t seq) noexcept
+cdef Pending* advance_pending(Pendings* pendings, PendingAt* at, EntryId entry_id) noexcept
+cdef uint64_t count_pending(Pendings* pendings, EntryId start, EntryId end) noexcept
+cdef uint64_t count_up_to(Pendings* pendings, PendingAt at, EntryId entry_id) noexcept
 cdef Chunk* chunk_with_space(Pendings* pendings, PendingAt* at) except NULL
 cdef void lower_floor(Pendings* pendings, uint32_t place, const Pending* first) noexcept
 cdef Chunk* own_chunk(Pendings* pendings, uint32_t place) except NULL

@@ -70,8 +70,8 @@ cdef inline void release_chunk(Chunk* chunk) noexcept:
 
 
 cdef inline uint32_t search_near(const char* ids, size_t stride, uint32_t count, uint32_t guess,
-                                 uint64_t ms, uint64_t seq) noexcept nogil:
-    """The index of the first ID of at least ms-seq among `count` ascending IDs that are `stride`
+                                 EntryId wanted) noexcept nogil:
+    """The index of the first ID of at least `wanted` among `count` ascending IDs that are `stride`
     bytes apart. The search starts at a guess and uses growing steps."""
     cdef const EntryId* entry
     cdef uint32_t low = 0
@@ -80,7 +80,7 @@ cdef inline uint32_t search_near(const char* ids, size_t stride, uint32_t count,
     cdef uint32_t middle = min(guess, count - 1)
     while low < high:
         entry = <const EntryId*>(ids + middle * stride)
-        if id_less(entry.ms, entry.seq, ms, seq):
+        if id_less(entry.ms, entry.seq, wanted.ms, wanted.seq):
             low = middle + 1
             middle = low + step
         else:
@@ -115,20 +115,20 @@ cdef Pending* record_at(Pendings* pendings, PendingAt* at) noexcept:
     return &pendings.chunks[at.chunk].items[at.index]
 
 
-cdef Pending* first_pending(Pendings* pendings, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
-    """The first record with an ID of at least ms-seq; `at` becomes its place, or the place
+cdef Pending* first_pending(Pendings* pendings, EntryId entry_id, PendingAt* at) noexcept:
+    """The first record with at least this ID; `at` becomes its place, or the place
     where it would be."""
     cdef Chunk* chunk
     cdef uint32_t part
     at.chunk = at.index = 0
     if pendings.chunk_count == 0:
         return NULL
-    at.chunk = chunk_with(pendings, ms, seq)
+    at.chunk = chunk_with(pendings, entry_id)
     chunk = pendings.chunks[at.chunk]
-    part = part_of(pendings, at.chunk, ms)
+    part = part_of(pendings, at.chunk, entry_id.ms)
     fetch_chunk(pendings, chunk, part)
     at.index = search_near(<const char*>chunk.items, sizeof(Pending), chunk.used,
-                           part * chunk.used // CHUNK_MAX, ms, seq)
+                           part * chunk.used // CHUNK_MAX, entry_id)
     if at.index < chunk.used:
         return &chunk.items[at.index]
     if at.chunk + 1 < pendings.chunk_count:
@@ -136,13 +136,14 @@ cdef Pending* first_pending(Pendings* pendings, uint64_t ms, uint64_t seq, Pendi
     return NULL
 
 
-cdef inline uint32_t chunk_with(Pendings* pendings, uint64_t ms, uint64_t seq) noexcept:
+cdef inline uint32_t chunk_with(Pendings* pendings, EntryId entry_id) noexcept:
     """The chunk to which an ID belongs: the last one whose floor is not above it, else the
     first."""
     cdef uint32_t last = pendings.chunk_count - 1
-    cdef uint32_t found = proportional_index(ms, pendings.chunk_first_ids[0].ms, pendings.chunk_first_ids[last].ms, last + 1)
-    found = search_near(<const char*>pendings.chunk_first_ids, sizeof(EntryId), last + 1, found, ms, seq)
-    if found > last or id_less(ms, seq, pendings.chunk_first_ids[found].ms, pendings.chunk_first_ids[found].seq):
+    cdef const EntryId* floors = pendings.chunk_first_ids
+    cdef uint32_t found = proportional_index(entry_id.ms, floors[0].ms, floors[last].ms, last + 1)
+    found = search_near(<const char*>floors, sizeof(EntryId), last + 1, found, entry_id)
+    if found > last or id_less(entry_id.ms, entry_id.seq, floors[found].ms, floors[found].seq):
         return found - 1 if found else 0
     return found
 
@@ -167,9 +168,9 @@ cdef inline void fetch_chunk(Pendings* pendings, const Chunk* chunk, uint32_t pa
         prefetch(at + i * LINE_BYTES)
 
 
-cdef Pending* find_pending(Pendings* pendings, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
-    cdef Pending* record = first_pending(pendings, ms, seq, at)
-    if record == NULL or record.ms != ms or record.seq != seq:
+cdef Pending* find_pending(Pendings* pendings, EntryId entry_id, PendingAt* at) noexcept:
+    cdef Pending* record = first_pending(pendings, entry_id, at)
+    if record == NULL or record.ms != entry_id.ms or record.seq != entry_id.seq:
         return NULL
     return record_at(pendings, at)
 
@@ -181,33 +182,32 @@ cdef Pending* next_pending(Pendings* pendings, PendingAt* at) noexcept:
     return record_at(pendings, at)
 
 
-cdef Pending* advance_pending(Pendings* pendings, PendingAt* at, uint64_t ms, uint64_t seq) noexcept:
-    """Like first_at_least, but from `at` on: for ascending IDs."""
+cdef Pending* advance_pending(Pendings* pendings, PendingAt* at, EntryId entry_id) noexcept:
+    """Like first_pending, but from `at` on: for ascending IDs."""
     cdef Pending* record
     while at.chunk + 1 < pendings.chunk_count and not id_less(
-            ms, seq, pendings.chunks[at.chunk + 1].items[0].ms,
+            entry_id.ms, entry_id.seq, pendings.chunks[at.chunk + 1].items[0].ms,
             pendings.chunks[at.chunk + 1].items[0].seq):
         at.chunk += 1
         at.index = 0
     record = record_at(pendings, at)
-    while record != NULL and id_less(record.ms, record.seq, ms, seq):
+    while record != NULL and id_less(record.ms, record.seq, entry_id.ms, entry_id.seq):
         record = next_pending(pendings, at)
     return record
 
 
-cdef uint64_t count_pending(Pendings* pendings, uint64_t ms, uint64_t seq, uint64_t end_ms,
-                            uint64_t end_seq) noexcept:
+cdef uint64_t count_pending(Pendings* pendings, EntryId start, EntryId end) noexcept:
     """The number of records with start <= ID <= end. The time is linear in the number of chunks
     in between."""
     cdef PendingAt at
     cdef PendingAt past
     cdef uint64_t count = pendings.count
     cdef Pending* record
-    if count == 0 or id_less(end_ms, end_seq, ms, seq):
+    if count == 0 or id_less(end.ms, end.seq, start.ms, start.seq):
         return 0
-    first_pending(pendings, ms, seq, &at)
-    record = first_pending(pendings, end_ms, end_seq, &past)
-    if record != NULL and record.ms == end_ms and record.seq == end_seq:
+    first_pending(pendings, start, &at)
+    record = first_pending(pendings, end, &past)
+    if record != NULL and record.ms == end.ms and record.seq == end.seq:
         record_at(pendings, &past)
         past.index += 1
     count -= at.index
@@ -221,14 +221,16 @@ cdef uint64_t count_pending(Pendings* pendings, uint64_t ms, uint64_t seq, uint6
     return count
 
 
-cdef uint64_t count_up_to(Pendings* pendings, PendingAt at, uint64_t ms, uint64_t seq) noexcept:
-    """The number of records from a place on with an ID of at most ms-seq."""
+cdef uint64_t count_up_to(Pendings* pendings, PendingAt at, EntryId entry_id) noexcept:
+    """The number of records from a place on up to this ID."""
     cdef uint64_t count = 0
     cdef Chunk* chunk
     while at.chunk < pendings.chunk_count:
         chunk = pendings.chunks[at.chunk]
-        if id_less(ms, seq, chunk.items[chunk.used - 1].ms, chunk.items[chunk.used - 1].seq):
-            while not id_less(ms, seq, chunk.items[at.index].ms, chunk.items[at.index].seq):
+        if id_less(entry_id.ms, entry_id.seq, chunk.items[chunk.used - 1].ms,
+                   chunk.items[chunk.used - 1].seq):
+            while not id_less(entry_id.ms, entry_id.seq, chunk.items[at.index].ms,
+                              chunk.items[at.index].seq):
                 at.index += 1
                 count += 1
             return count
@@ -371,7 +373,7 @@ cdef Chunk* resize_chunk(Pendings* pendings, uint32_t place, uint32_t capacity) 
 
 cdef uint32_t place_of(Pendings* pendings, Chunk* chunk) noexcept:
     cdef PendingAt at
-    first_pending(pendings, chunk.items[0].ms, chunk.items[0].seq, &at)
+    first_pending(pendings, EntryId(chunk.items[0].ms, chunk.items[0].seq), &at)
     return at.chunk
 
 
@@ -490,7 +492,7 @@ cdef int copy_chunks(Pendings* pendings, Pendings* other) except -1:
 
 
 cdef SharedPending share_chunks(Pendings* pendings, uint32_t place, uint32_t count):
-    """Like share_pending, for `count` chunks from a place on."""
+    """A shared view of `count` chunks from a place on."""
     cdef SharedPending shared = SharedPending.__new__(SharedPending)
     cdef uint32_t i
     if count == 0:

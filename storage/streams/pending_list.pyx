@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The pending entries of a group: to whom each was delivered, when, and how often.
+"""The pending entries of a group: their owners, times and numbers of deliveries.
 
 Consumer 0 means no owner: deliveries of TREAD have no owner, nor do entries that XNACK released,
 whose last delivery is 0. The few delivery counts that are too large for a record are stored
@@ -93,10 +93,10 @@ cdef class PendingList(Members):
         """Add a record or replace the one with the same ID."""
         cdef PendingAt at
         cdef Pending* old
-        old = find_pending(self.pendings, record.ms, record.seq, &at)
+        old = find_pending(self.pendings, EntryId(record.ms, record.seq), &at)
         if old != NULL:
             self.erase(&at)
-        first_pending(self.pendings, record.ms, record.seq, &at)
+        first_pending(self.pendings, EntryId(record.ms, record.seq), &at)
         return self.insert(&at, record)
 
     cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
@@ -252,7 +252,7 @@ cdef class PendingList(Members):
     cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
         """Remove a pending entry; False when it is not pending."""
         cdef PendingAt at
-        if find_pending(self.pendings, ms, seq, &at) == NULL:
+        if find_pending(self.pendings, EntryId(ms, seq), &at) == NULL:
             return False
         self.erase(&at)
         return True
@@ -297,11 +297,11 @@ cdef class PendingList(Members):
         number of deliveries becomes `count`: a number, b"+" for one more, b"=" for no change. An
         entry that was not pending counts as delivered once before."""
         cdef PendingAt at
-        cdef Pending* record = find_pending(self.pendings, ms, seq, &at)
+        cdef Pending* record = find_pending(self.pendings, EntryId(ms, seq), &at)
         cdef int64_t deliveries
         if record == NULL:
             self.deliver(ms, seq, delivery_ms, UNOWNED, NO_RETRY)
-            record = find_pending(self.pendings, ms, seq, &at)
+            record = find_pending(self.pendings, EntryId(ms, seq), &at)
         deliveries = self.deliveries(record)
         if count == b"+":
             deliveries = min(deliveries, COUNT_MAX - 1) + 1
@@ -325,11 +325,11 @@ cdef class PendingList(Members):
         no change. Its retry does not change."""
         cdef PendingAt at
         cdef Chunk* chunk
-        cdef Pending* record = find_pending(self.pendings, ms, seq, &at)
+        cdef Pending* record = find_pending(self.pendings, EntryId(ms, seq), &at)
         cdef int64_t deliveries = 0
         if record == NULL:
             self.deliver(ms, seq, now_ms, UNOWNED, NO_RETRY)
-            record = find_pending(self.pendings, ms, seq, &at)
+            record = find_pending(self.pendings, EntryId(ms, seq), &at)
         else:
             deliveries = self.deliveries(record)
         if count == b"-":
@@ -372,7 +372,7 @@ cdef class PendingList(Members):
         """Mark a record whose entry no longer exists in the stream: claims then ignore it. The next
         claim that opens the chunk updates the bounds."""
         cdef PendingAt at
-        if find_pending(self.pendings, ms, seq, &at) != NULL:
+        if find_pending(self.pendings, EntryId(ms, seq), &at) != NULL:
             own_chunk(self.pendings, at.chunk).items[at.index].gone = 1
             self.pendings.has_gone = True
         return 0
@@ -446,7 +446,7 @@ cdef class PendingList(Members):
     def has(self, uint64_t ms, uint64_t seq) -> bool:
         """Whether an entry is pending."""
         cdef PendingAt at
-        return find_pending(self.pendings, ms, seq, &at) != NULL
+        return find_pending(self.pendings, EntryId(ms, seq), &at) != NULL
 
     def pending_ends(self) -> tuple | None:
         """The first and the last pending ID; None when there is none."""
@@ -462,7 +462,7 @@ cdef class PendingList(Members):
     def ids_from(self, uint64_t ms, uint64_t seq, uint64_t most) -> list[tuple[int, int]]:
         """The IDs of the first pending entries from an ID on."""
         cdef PendingAt at
-        cdef Pending* record = first_pending(self.pendings, ms, seq, &at)
+        cdef Pending* record = first_pending(self.pendings, EntryId(ms, seq), &at)
         cdef list found = []
         while record != NULL and <uint64_t>len(found) < most:
             found.append((record.ms, record.seq))
@@ -473,7 +473,7 @@ cdef class PendingList(Members):
         """Record another delivery, if the entry is pending; a pair (retry_ms, expire_ms) replaces
         its own."""
         cdef PendingAt at
-        cdef Pending* record = find_pending(self.pendings, ms, seq, &at)
+        cdef Pending* record = find_pending(self.pendings, EntryId(ms, seq), &at)
         cdef uint32_t retry_number = NO_RETRY if retry is None else self.retry_number(retry[0], retry[1])
         if record != NULL:
             self.redeliver(record, &at, now_ms, retry_number, retry is not None)
@@ -483,7 +483,7 @@ cdef class PendingList(Members):
         """Records in ID order as (ms, seq, consumer name, last_delivery_ms, deliveries,
         first_delivery_ms, retry_ms or None, expire_ms or None); b"" means no owner."""
         cdef PendingAt at
-        cdef Pending* record = first_pending(self.pendings, start_ms, start_seq, &at)
+        cdef Pending* record = first_pending(self.pendings, EntryId(start_ms, start_seq), &at)
         cdef uint64_t end_ms = NEVER
         cdef uint64_t end_seq = NEVER
         cdef list found = []

@@ -45,10 +45,6 @@ class Producers:
     def __contains__(self, name: object) -> bool:
         return name in self._seqs or (self._aside is not None and name == self._aside)
 
-    def seq_of(self, name: bytes) -> int | None:
-        """A producer's last number; None for an unknown producer."""
-        return self._all().get(name)
-
     def has_sent(self, name: bytes, seq: int) -> bool:
         """Whether the producer's number is this one or a later one."""
         if self._aside is not None:

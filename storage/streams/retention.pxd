@@ -16,6 +16,6 @@ cdef struct TrimPoint:
 
 
 cdef uint64_t kept_bytes(Stream stream) except? 0xffffffffffffffff
-cdef uint64_t due_ms(Stream stream) noexcept
+cdef uint64_t age_trim_ms(Stream stream) noexcept
 cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, TrimPoint* cut) except -1
 cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept

@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True, initializedcheck=False
-"""Finds the entries that a stream's retention policy no longer keeps, and those that no group holds.
+"""Finds the entries that a stream's retention policy evicts, and the entries that no group holds.
 
 Whole blocks are checked first, from the oldest on, by their totals: a block is evicted if the
 remaining stream would still have the length or bytes that the policy keeps, or if the block's
@@ -83,7 +83,7 @@ cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept:
     return True
 
 
-cdef uint64_t due_ms(Stream stream) noexcept:
+cdef uint64_t age_trim_ms(Stream stream) noexcept:
     """The time from which the policy of a stream evicts entries for their age; NEVER if there is
     none."""
     cdef RetentionPolicy policy = stream.policy
@@ -223,21 +223,6 @@ def bytes_of(Stream stream not None) -> int:
     return kept_bytes(stream)
 
 
-def due_moment_ms(Stream stream not None) -> int | None:
-    """`due_ms`; None for never."""
-    moment_ms = due_ms(stream)
-    return None if moment_ms == NEVER else moment_ms
-
-
-def cut_of(Stream stream not None, uint64_t now_ms, uint32_t blocks_max=0xffffffff):
-    """The result of `find_trim_point`: (first ID to keep, "all" or None; whether there may be
-    more)."""
-    cdef TrimPoint cut
-    find_trim_point(stream, now_ms, blocks_max, &cut)
-    first = "all" if cut.all else (cut.first.ms, cut.first.seq) if cut.some else None
-    return first, bool(cut.more)
-
-
 # ---------------------------------------------------------------- entries that no group holds
 
 # Evict until `keep` entries are left (by_length), or up to the first ID that is at least
@@ -282,13 +267,12 @@ cdef class Holders:
         cdef Group group
         cdef EntryId first
         cdef uint64_t pending = 0
-        cdef uint64_t read = stream.count_between(0, 0, self.read.ms, self.read.seq)
+        cdef uint64_t read = stream.count_between(EntryId(0, 0), self.read)
         if not stream.first_entry(&first) or not id_less(
                 stream.max_deleted_ms, stream.max_deleted_seq, first.ms, first.seq):
             return read
         for group in self.groups:
-            pending = max(pending, count_pending(group.pendings, 
-                first.ms, first.seq, self.read.ms, self.read.seq))
+            pending = max(pending, count_pending(group.pendings, first, self.read))
         return read - min(read, pending)
 
     cdef bint have_read(self, uint64_t ms, uint64_t seq) noexcept:
@@ -303,7 +287,7 @@ cdef class Holders:
         self.steps += 1
         for i in range(len(self.groups)):
             group = self.groups[i]
-            record = advance_pending(group.pendings, &self.places[i], ms, seq)
+            record = advance_pending(group.pendings, &self.places[i], EntryId(ms, seq))
             if record != NULL and record.ms == ms and record.seq == seq:
                 return True
         return False
@@ -316,8 +300,10 @@ cdef class Holders:
         cdef Py_ssize_t i
         for i in range(len(self.groups)):
             group = self.groups[i]
-            advance_pending(group.pendings, &self.places[i], view.first_ms, view.first_seq)
-            if count_up_to(group.pendings, self.places[i], view.last_ms, view.last_seq) == view.count:
+            advance_pending(group.pendings, &self.places[i],
+                            EntryId(view.first_ms, view.first_seq))
+            if count_up_to(group.pendings, self.places[i],
+                           EntryId(view.last_ms, view.last_seq)) == view.count:
                 return True
         return False
 
@@ -328,7 +314,7 @@ cdef list find_unheld(Stream stream, const Goal* goal, Holders holders):
     cdef uint64_t hidden
     cdef uint64_t most = holders.free_at_most(stream)
     cdef bint more = most > 0
-    stream.walk_start(&walk, 0, 0)
+    stream.walk_start(&walk, EntryId(0, 0))
     while more and walk.valid and holders.have_read(walk.view.first_ms, walk.view.first_seq):
         hidden = stream.head_gone if same_place(walk.place, stream.head_place()) else 0
         if not continues_after(&walk.view, goal, stream.length, len(gone)):

@@ -39,7 +39,7 @@ class RetentionSchedule:
         """The earliest time that may have a place; NEVER when there is none."""
         return self._pages.keys()[0] if self._pages else NEVER
 
-    def take(self, now_ms: int) -> Place | None:
+    def pop_due(self, now_ms: int) -> Place | None:
         """Remove and return the next place that is due; None when there is none."""
         while self.next() <= now_ms:
             page_ms, page = self._pages.peekitem(0)

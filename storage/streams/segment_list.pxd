@@ -8,10 +8,10 @@ from millstream.storage.streams.segments cimport Run, Slot
 @cython.no_gc  # here, too, for Held
 cdef class SegmentList:
     cdef list segments
-    cdef Py_ssize_t first  # where the segments begin; those before it are dropped
+    cdef Py_ssize_t first  # the index of the first segment; those before it are dropped
     cdef readonly uint64_t reservations
-    cdef Py_ssize_t settled_since  # the last compaction: segments, without those released
-    cdef Py_ssize_t found  # where the last open reservation was found, probably
+    cdef Py_ssize_t settled_since  # segments settled since the last compaction
+    cdef Py_ssize_t found  # the index at which the last open reservation was found, as a guess
     cdef uint32_t node_entries
     cdef uint32_t node_bytes
 
@@ -24,6 +24,6 @@ cdef class SegmentList:
     cdef int compact(self) except -1
     cdef bint is_worth_a_run(self, Py_ssize_t at) except -1
     cdef Run run_of(self, Slot slot)
-    cdef int drop_first(self) except -1
+    cdef int remove_dropped(self) except -1
     cpdef int tidy(self) except -1
     cdef uint64_t segment_bytes(self) noexcept

@@ -1,10 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The segments of `held` in a list in the order of IDs: how one is found, and how the list stays short.
+"""The segments of `held` in a list in the order of IDs: finding one, and keeping the list short.
 
-IDs only rise, so new segments come last and a segment is found by bisection. Held entries that follow
-each other without a reservation between them are put together into runs from time to time, and
-reservations that were given up are forgotten (`compact`): when one in 16 segments of the list was
-settled since the last time and is still there, so each settlement pays for a few segments only.
+IDs only ascend, so new segments are appended and a segment is found by bisection. `compact` joins
+consecutive held entries without a reservation between them into runs, and removes reservations that
+were given up. It runs when one in 16 segments of the list was settled since the last time and is
+still there, so its cost per settlement is a few segments.
 """
 
 from libc.stdint cimport uint64_t
@@ -17,15 +17,16 @@ from millstream.storage.streams.entry_log cimport EntryLog
 from millstream.storage.streams.segments cimport Run, Slot
 
 cdef enum:
-    # Settled segments in a row that become a run, and settlements after which that is tried.
+    # The number of consecutive settled segments that become a run, and of settlements after which
+    # compaction is considered.
     RUN_MIN = 16
-    # The list is shortened after this number of dropped segments.
+    # Dropped segments are removed from the list when there are this many.
     DROP_MIN = 64
-    # Settled segments that are worth it; fewer are often released soon.
+    # The least number of settled segments for a compaction; fewer are often released soon.
     COMPACT_MIN = 4096
-    # The list is compacted when this part of it was settled and is still there.
+    # The list is compacted when this fraction of it was settled and is still there.
     COMPACT_PART = 16
-    # The memory of a run without its blocks, about.
+    # The approximate memory of a run without its blocks.
     RUN_BYTES = 264
 
 
@@ -37,18 +38,18 @@ cdef class SegmentList:
         """The oldest open reservation; None when there is none."""
         cdef Py_ssize_t at
         if self.reservations:
-            # The first one, unless a release failed.
+            # The first segment, unless a release failed.
             for at in range(self.first, len(self.segments)):
                 if (<Slot>self.segments[at]).is_open:
                     return <Slot>self.segments[at]
         return None
 
     cdef bint has_settled_first(self) noexcept:
-        """Whether nothing waits for the first segment any more: a release ran out of memory."""
+        """Whether the first segment is already settled, because a release ran out of memory."""
         return self.first < len(self.segments) and not (<Slot>self.segments[self.first]).is_open
 
     cdef Py_ssize_t index_of(self, const EntryId* at) noexcept:
-        """The last segment that begins at or below an ID; the one before the first, if none does."""
+        """The index of the last segment that begins at or below an ID; first - 1 without one."""
         cdef Py_ssize_t low = self.first
         cdef Py_ssize_t high = len(self.segments)
         cdef Py_ssize_t middle
@@ -63,7 +64,7 @@ cdef class SegmentList:
         return low - 1
 
     cdef Slot find_open(self, const EntryId* at, Py_ssize_t* index):
-        """The open reservation with this ID, and where it stands; None when there is none."""
+        """The open reservation with this ID, and its index; None when there is none."""
         cdef Slot slot
         if self.reservations == 0:
             return None
@@ -78,8 +79,8 @@ cdef class SegmentList:
         return slot if slot.is_open and slot.id.ms == at.ms and slot.id.seq == at.seq else None
 
     cdef Py_ssize_t probable_index(self, const EntryId* at) noexcept:
-        """Where an ID stands if it is next to the one found before, or was reserved together with it;
-        otherwise the first."""
+        """A guess for the index of an ID: right if the ID is next to the one found before, or was
+        reserved together with it; otherwise the first index."""
         cdef Py_ssize_t index = self.found
         cdef Py_ssize_t count = len(self.segments)
         cdef Slot slot
@@ -104,13 +105,13 @@ cdef class SegmentList:
             return False
         slot = <Slot>self.segments[index]
         if type(slot) is Run:
-            return (<Run>slot).entries.find(at.ms, at.seq, &view, &entry)
+            return (<Run>slot).entries.find(at[0], &view, &entry)
         return slot.words is not None and slot.id.ms == at.ms and slot.id.seq == at.seq
 
     # ------------------------------------------------------------ keeping it short
 
-    cdef int drop_first(self) except -1:
-        """Remove the dropped segments from the list, if there are many."""
+    cdef int remove_dropped(self) except -1:
+        """Remove dropped segments from the list if there are many."""
         cdef Py_ssize_t count = len(self.segments)
         if self.first == count:
             self.segments.clear()
@@ -122,23 +123,23 @@ cdef class SegmentList:
         return 0
 
     cpdef int tidy(self) except -1:
-        """Compact what is held, if there is enough to gain. Call it after the effect of a settlement or
-        an append was recorded: it may need memory."""
+        """Compact the list if that saves enough. Call this after the effect of a settlement or an
+        append was recorded, because it may need memory."""
         if self.settled_since >= COMPACT_MIN and (
                 self.settled_since * COMPACT_PART >= len(self.segments) - self.first):
             self.compact()
         return 0
 
     cdef int compact(self) except -1:
-        """Put held entries that follow each other into runs; forget reservations given up. Without
-        memory it stops on its way: each entry is in one place at any time."""
+        """Join consecutive held entries into runs; remove reservations that were given up. If
+        memory runs out it stops early, but each entry is in one place at any time."""
         cdef list segments = self.segments
         cdef Py_ssize_t count = len(segments)
         cdef Py_ssize_t at = self.first
         cdef Py_ssize_t to = 0
         cdef Py_ssize_t gone
         cdef Slot slot
-        cdef Run run = None  # that takes what comes next
+        cdef Run run = None  # the run for the next entries
         cdef bint merges = False
         self.settled_since = 0
         try:
@@ -150,7 +151,7 @@ cdef class SegmentList:
                     segments[to] = slot
                     to += 1
                 elif run is None and not merges and not self.is_worth_a_run(at):
-                    # All up to the next reservation stay as they are.
+                    # All segments up to the next reservation stay unchanged.
                     while at < count and not (<Slot>segments[at]).is_open:
                         slot = <Slot>segments[at]
                         if type(slot) is Run or slot.words is not None:
@@ -176,17 +177,18 @@ cdef class SegmentList:
                 segments[to] = segments[at]
                 to += 1
                 at += 1
-            # Now they go to the end of the list. A shorter list could fail, this cannot.
+            # Now move them to the end of the list. Making a shorter list could fail; this cannot.
             gone = count - to
             for at in range(to - 1, -1, -1):
                 segments[at + gone] = segments[at]
             for at in range(gone):
                 segments[at] = None
             self.first = gone
-        return self.drop_first()
+        return self.remove_dropped()
 
     cdef bint is_worth_a_run(self, Py_ssize_t at) except -1:
-        """Whether what is settled from a segment up to the next reservation becomes one run."""
+        """Whether the settled segments from this one up to the next reservation should become a
+        run."""
         cdef Slot slot
         cdef Py_ssize_t entries = 0
         cdef bint has_run = False
@@ -212,7 +214,7 @@ cdef class SegmentList:
         return run
 
     cdef uint64_t segment_bytes(self) noexcept:
-        """An estimate of the memory that the segments take."""
+        """An estimate of the memory of the segments."""
         cdef Slot segment
         cdef uint64_t total = 8 * <uint64_t>len(self.segments)
         cdef Py_ssize_t i

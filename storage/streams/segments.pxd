@@ -6,20 +6,20 @@ from millstream.storage.streams.entry_log cimport EntryLog
 
 
 cdef enum:
-    # What an entry counts for in held-bytes beyond its names and values: its ID.
+    # The part of an entry in held-bytes besides its names and values: its ID.
     ENTRY_BYTES = 16
 
 
 cdef class Slot:
-    cdef EntryId id  # of a run: the first one
+    cdef EntryId id  # for a run: the first ID
     cdef EntryId before  # the last ID handed out before it
     cdef uint64_t deadline_ms
     cdef uint32_t lease_ms
     cdef bint is_open
-    cdef Writer writer  # None for a plain append
-    cdef bytes words  # of an entry
-    # The writer's open reservations around it. They are not counted references: an open reservation
-    # is among the segments.
+    cdef Writer writer  # None for an append without a reservation
+    cdef bytes words  # the packed names and values of an entry
+    # The writer's neighbouring open reservations, without reference counts: the list of segments
+    # owns them.
     cdef void* previous
     cdef void* following
     cdef EntryId settled  # the writer's greatest settled ID between `previous` and this one
@@ -27,7 +27,7 @@ cdef class Slot:
 
 cdef class Run(Slot):
     cdef EntryLog entries
-    cdef list writers  # of each entry; None while all are plain appends
+    cdef list writers  # of each entry; None if all are appends without a reservation
     cdef uint64_t size_bytes
 
     cdef int append(self, EntryId at, bytes words, Writer writer, uint32_t node_entries,

@@ -1,8 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""What `held` consists of: reservations and entries (Slot), many entries as blocks (Run), writers.
+"""The parts of `held`: reservations and entries (Slot), many entries as blocks (Run), writers.
 
-The names and values of a held entry are packed in one bytes object. A Run has a log of its own, whose
-blocks are linked to the log of the stream as they are.
+The names and values of a held entry are packed in one bytes object. A Run has a log of its own,
+whose blocks later become blocks of the stream's log without a copy.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -26,7 +26,8 @@ cdef enum:
 # ---------------------------------------------------------------- the words of an entry
 
 cdef bytes pack_words(Slice* items, Py_ssize_t count, uint64_t payload):
-    """Names and values, together `payload` bytes, in one piece: their number, their sizes, their bytes.
+    """Names and values, `payload` bytes in total, in one object: their number, their sizes, their
+    bytes.
     """
     cdef bytes packed = PyBytes_FromStringAndSize(NULL, 4 + 4 * count + <Py_ssize_t>payload)
     cdef char* start = PyBytes_AS_STRING(packed)
@@ -49,7 +50,8 @@ cdef Py_ssize_t word_count(bytes words) noexcept:
 
 
 cdef Py_ssize_t words_of(bytes words, Slice* items) noexcept:
-    """Views of what `pack_words` put together; `items` has space for `word_count` of them."""
+    """Set `items`, which has space for `word_count` views, to the words that `pack_words`
+    packed."""
     cdef const char* start = PyBytes_AS_STRING(words)
     cdef Py_ssize_t count = word_count(words)
     cdef const char* at = start + 4 + 4 * count
@@ -64,7 +66,7 @@ cdef Py_ssize_t words_of(bytes words, Slice* items) noexcept:
 
 
 cdef list list_of_words(bytes words):
-    """What `pack_words` put together, as bytes."""
+    """The words that `pack_words` packed, as a list of bytes."""
     cdef Py_ssize_t count = word_count(words)
     cdef object space = bytearray(count * sizeof(Slice))
     cdef Slice* items = <Slice*><char*>(<bytearray>space)
@@ -73,7 +75,7 @@ cdef list list_of_words(bytes words):
 
 
 cdef bytes pack_list(list words):
-    """As `pack_words`, of bytes."""
+    """Like `pack_words`, for a list of bytes."""
     cdef object space = bytearray(len(words) * sizeof(Slice))
     cdef Slice* items = <Slice*><char*>(<bytearray>space)
     cdef Py_ssize_t i
@@ -86,7 +88,7 @@ cdef bytes pack_list(list words):
 
 
 cdef uint64_t size_of(bytes words) noexcept:
-    """What an entry counts for in `held-bytes`."""
+    """The size of an entry in `held-bytes`."""
     return <uint64_t>(len(words) - 4 - 4 * word_count(words)) + ENTRY_BYTES
 
 
@@ -101,7 +103,7 @@ cdef int append_words(EntryLog log, EntryId at, bytes words, uint32_t node_entri
         space = bytearray(count * sizeof(Slice))
         items = <Slice*><char*>(<bytearray>space)
     words_of(words, items)
-    return log.append(at.ms, at.seq, items, count, node_entries, node_bytes)
+    return log.append(at, items, count, node_entries, node_bytes)
 
 
 # ---------------------------------------------------------------- segments
@@ -109,16 +111,16 @@ cdef int append_words(EntryLog log, EntryId at, bytes words, uint32_t node_entri
 @cython.no_gc
 @cython.freelist(256)
 cdef class Slot:
-    """One ID above the position. One that was given up stays until it is passed."""
+    """One ID above the position. One that was given up stays until the position passes it."""
 
 
 @cython.no_gc
 cdef class Run(Slot):
-    """Complete entries in a row, as the blocks of a log of their own."""
+    """Consecutive complete entries, as the blocks of a log of their own."""
 
     cdef int append(self, EntryId at, bytes words, Writer writer, uint32_t node_entries,
                     uint32_t node_bytes) except -1:
-        """Add an entry after the others; all of it or, without memory, nothing."""
+        """Append an entry. MemoryError changes nothing."""
         if writer is not None and self.writers is None:
             self.writers = [None] * <Py_ssize_t>self.entries.length
         if self.writers is not None:
@@ -133,7 +135,8 @@ cdef class Run(Slot):
         return 0
 
     cdef int absorb(self, Run other, uint32_t node_entries, uint32_t node_bytes) except -1:
-        """Move the entries of the run after this one here. Without memory, some or all stay there."""
+        """Move the entries of the next run to this one. If memory runs out, some or all stay
+        there."""
         cdef Py_ssize_t before
         if other.entries.sealed is None:
             return other.move_into(self, self.entries, node_entries, node_bytes)
@@ -153,8 +156,8 @@ cdef class Run(Slot):
 
     cdef int move_into(self, Run run, EntryLog log, uint32_t node_entries,
                        uint32_t node_bytes) except -1:
-        """Append the entries to a run or, without one, to a log, one by one. If one cannot be
-        appended, it and those after it stay."""
+        """Append the entries one by one to a run or, without one, to a log. If one cannot be
+        appended, it and the later ones stay here."""
         cdef Walk walk
         cdef EntryId at
         cdef Py_ssize_t moved = 0
@@ -164,7 +167,7 @@ cdef class Run(Slot):
         cdef Slice* items
         cdef object space
         cdef Py_ssize_t count
-        self.entries.walk_start(&walk, 0, 0)
+        self.entries.walk_start(&walk, EntryId(0, 0))
         try:
             while self.entries.walk_next(&walk):
                 at.ms = walk.cursor.entry.ms
@@ -177,7 +180,7 @@ cdef class Run(Slot):
                 entry_slices(&walk.cursor.entry, items)
                 payload = payload_of(items, count)
                 if run is None:
-                    log.append(at.ms, at.seq, items, count, node_entries, node_bytes)
+                    log.append(at, items, count, node_entries, node_bytes)
                 else:
                     run.append(at, pack_words(items, count, payload),
                                None if self.writers is None else self.writers[moved],
@@ -190,8 +193,8 @@ cdef class Run(Slot):
         return 0
 
     cdef int forget_first(self, Py_ssize_t count, uint64_t size_bytes, EntryId first) except -1:
-        """The first entries are elsewhere now; the others begin with the ID `first`. It needs no
-        memory."""
+        """Remove the first entries, which were moved; the others begin with the ID `first`. Needs
+        no memory."""
         if count == 0:
             return 0
         evict_below(self.entries, first, True)
@@ -203,13 +206,13 @@ cdef class Run(Slot):
 
 
 cdef int link(EntryLog log, EntryLog more) except -1:
-    """Move the blocks of `more`, which are above the last ID of the log, to its end as they are;
-    all of them or, without memory, none."""
+    """Move the blocks of `more`, which are above the last ID of the log, to the log's end without a
+    copy. MemoryError changes nothing."""
     cdef Place place
     cdef OpenBlock tail
     cdef Py_ssize_t pushed = 0
     if log.length == 0:
-        # As in EntryLog.append: nothing is left to hide.
+        # As in EntryLog.append: no entry is left to hide.
         log.head_ms = log.head_seq = 0
     if log.has_tail():
         log.seal()
@@ -241,11 +244,12 @@ cdef int link(EntryLog log, EntryLog more) except -1:
 
 @cython.no_gc
 cdef class Writer:
-    """A name that reserves IDs: its open reservations in the order of IDs, and what it has settled.
+    """A writer that reserves IDs: its open reservations in the order of IDs, and the IDs that it
+    has settled.
     """
 
     cdef bint is_open_below(self, const EntryId* at) noexcept:
-        """Whether it has an open reservation below an ID."""
+        """Whether the writer has an open reservation below an ID."""
         cdef Slot oldest
         if self.oldest == NULL:
             return False
@@ -253,7 +257,7 @@ cdef class Writer:
         return id_less(oldest.id.ms, oldest.id.seq, at.ms, at.seq)
 
     cdef int add(self, Slot reservation) noexcept:
-        """A new reservation, above all others."""
+        """Add a reservation, which is above all others."""
         reservation.writer = self
         reservation.is_open = True
         reservation.previous = self.newest
@@ -269,7 +273,7 @@ cdef class Writer:
         return 0
 
     cdef int settle(self, Slot reservation) noexcept:
-        """An open reservation is settled."""
+        """Remove an open reservation, which is settled."""
         cdef EntryId* after = &self.settled
         reservation.is_open = False
         if reservation.previous != NULL:
@@ -284,7 +288,8 @@ cdef class Writer:
         if after.ms == 0 and after.seq == 0:
             after[0] = reservation.id
         if reservation.previous == NULL:
-            # It was the oldest: what was settled up to the next one is below the oldest now.
+            # It was the oldest: the IDs settled up to the next reservation are now below the
+            # oldest.
             self.last = after[0]
         reservation.previous = reservation.following = NULL
         self.reservations -= 1

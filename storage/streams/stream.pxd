@@ -5,10 +5,10 @@ from millstream.storage.streams.group cimport Group
 
 
 cdef enum:
-    # What makes an append more than an append (Stream.restrictions).
+    # Reasons for extra checks in an append (Stream.restrictions).
     RESERVING = 1  # IDs are reserved: new entries are held
     SEALED = 2
-    FOLLOWED = 4  # readers were promised that nothing comes up to an ID
+    FOLLOWED = 4  # readers have a promise that no entry up to an ID will be added
 
 
 cdef class RetentionPolicy:
@@ -16,7 +16,7 @@ cdef class RetentionPolicy:
     cdef readonly uint64_t max_age_ms
     cdef readonly uint64_t max_bytes
     cdef readonly bint exact
-    cdef public uint64_t next_check_ms  # when its stream is looked at next; NEVER: not noted
+    cdef public uint64_t next_check_ms  # when its stream is checked next; NEVER: not scheduled
 
 
 cdef class Claim:
@@ -30,7 +30,7 @@ cdef class Claim:
 
 
 cdef class Stream(EntryLog):
-    # What appends touch comes first, as in EntryLog.
+    # Members that appends access come first, as in EntryLog.
     cdef public uint32_t used_s
     cdef public uint8_t restrictions
     cdef bint has_ttl  # whether a group may have a time to live

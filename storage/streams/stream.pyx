@@ -1,11 +1,11 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""One stream: a log of entries, and what belongs to it: counters, groups, a retention policy.
+"""One stream: a log of entries with counters, groups and a retention policy.
 
-Everything happens at the two ends, except reading and single deletions (`entry_log`, `trimming`). A
-stream emptied by eviction keeps its last id, its groups and its counters.
+Changes happen at the two ends of the log, except single deletions (`entry_log`, `trimming`). A
+stream emptied by eviction keeps its last ID, its groups and its counters.
 
-The counters serve later readers too: `entries_added` and `max_deleted` are Redis', and
-`max_evicted`, the greatest id that eviction (not XDEL) removed, is how a reader learns of a gap.
+The counters `entries_added` and `max_deleted` are those of Redis. `max_evicted` is the greatest ID
+that eviction (not XDEL) removed; with it, readers are notified of a gap.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
@@ -32,10 +32,10 @@ from millstream.storage.streams.producers import Producers
 
 
 cdef class RetentionPolicy:
-    """What a stream keeps: limits, 0 for none. A policy never changes; another one replaces it.
+    """The limits of a stream, 0 for none. A policy object never changes; it is replaced.
 
     max_len counts entries, max_age_ms is compared with the milliseconds of an ID, max_bytes is
-    compared with `retention.kept_bytes`. exact: to the entry, else whole blocks only.
+    compared with `retention.kept_bytes`. exact: evict single entries, otherwise only whole blocks.
     """
 
     def __init__(self, uint64_t max_len=0, uint64_t max_age_ms=0, uint64_t max_bytes=0,
@@ -47,16 +47,16 @@ cdef class RetentionPolicy:
         self.next_check_ms = MAX
 
     def is_limit(self) -> bool:
-        """Whether it limits anything."""
+        """Whether any limit is set."""
         return self.max_len > 0 or self.max_age_ms > 0 or self.max_bytes > 0
 
     def dump(self) -> list:
-        """As in a stream's map (docs/formats.md)."""
+        """The form in a stream's map (docs/formats.md)."""
         return [self.max_len, self.max_age_ms, self.max_bytes, self.exact]
 
     @staticmethod
     def load(row) -> RetentionPolicy:
-        """Make a policy of what `dump` gave; ValueError for a number that cannot be a limit."""
+        """Make a policy from the result of `dump`; ValueError for an invalid limit."""
         try:
             return RetentionPolicy(*row)
         except OverflowError as error:
@@ -64,10 +64,10 @@ cdef class RetentionPolicy:
 
 
 cdef class Claim:
-    """What a claim wants, and what it has found: entries that were not delivered for min_idle_ms,
-    with `force` those that are not pending, too. Their last delivery becomes delivery_ms, their
-    number of deliveries `count` (Group.claim). `claimed` has the IDs of claimed entries, `gone` those
-    that are pending without an entry.
+    """The terms and the results of a claim. It claims entries that have been idle for min_idle_ms,
+    with `force` also entries that are not pending. Their last delivery becomes delivery_ms, their
+    number of deliveries `count` (PendingList.claim). `claimed` has the IDs of claimed entries,
+    `gone` those that are pending without an entry.
     """
 
     def __init__(self, uint64_t min_idle_ms, uint64_t delivery_ms, bytes count not None,
@@ -95,8 +95,8 @@ cdef class Stream(EntryLog):
     # ------------------------------------------------------------ eviction and deletion
 
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
-        """Evict every entry with an id below ms-seq; returns how many."""
-        # A policy by bytes wants them counted off with every trim.
+        """Evict every entry with an ID below ms-seq; returns their number."""
+        # With a limit of bytes, evicted blocks must leave the totals at once.
         return evict_below(
             self, EntryId(ms, seq), self.policy is None or self.policy.max_bytes == 0)
 
@@ -105,43 +105,43 @@ cdef class Stream(EntryLog):
         return self.evict_before(ms, seq)
 
     def evict_all(self) -> int:
-        """Evict every entry, the one with the last possible id too; returns how many."""
+        """Evict every entry, including one with the largest possible ID; returns their number."""
         return evict_all(self)
 
     def evict_ids(self, list ids) -> int:
-        """Evict the entries with these ids (ms, seq), which rise, wherever they stand; ids without
-        an entry are passed over. Returns how many went."""
+        """Evict the entries with these ascending IDs (ms, seq), anywhere in the log; IDs without an
+        entry are ignored. Returns the number evicted."""
         return evict_ids(self, ids)
 
     def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
-        """Delete one entry (XDEL); False when there is none with this id."""
+        """Delete one entry (XDEL); False when there is none with this ID."""
         return delete_entry(self, EntryId(ms, seq))
 
     def boundary_by_nodes(self, keep, minid, uint64_t limit, bint partly=False):
-        """The first id (ms, seq) that stays when whole nodes go, as `nodes.boundary_by_nodes` finds
-        it; None when nothing is to go, "all" when there is no id above the last that goes."""
+        """`nodes.boundary_by_nodes` for callers in Python."""
         return boundary_by_nodes(self, keep, minid, limit, partly)
 
     @property
     def node_count(self) -> int:
-        """Nodes, the units of `~`; of the first block those that still have an entry."""
+        """The number of nodes, the units of `~`; in the first block, only nodes with an entry
+        count."""
         return node_count(self)
 
     def radix_tree_nodes(self, Py_ssize_t most) -> int:
         """The number of nodes of the radix tree that Redis would have for this stream: counted for
-        the first `most` nodes with an entry, in proportion beyond."""
+        the first `most` nodes with an entry, extrapolated for the rest."""
         return radix_tree_nodes(self, most)
 
-    # ------------------------------------------------------------ the last id
+    # ------------------------------------------------------------ the last ID
 
     cpdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                          uint32_t node_bytes) except -1:
-        """Set the last id (XSETID); no entry is above it, but ids that are gone may be."""
+        """Set the last ID (XSETID). No entry is above it, but IDs of removed entries may be."""
         cdef Place last = no_place() if self.sealed is None else self.sealed.end()
         cdef View view
         cdef Group group
         if id_less(ms, seq, self.last_ms, self.last_seq):
-            # Entries that are gone can come again with the same ids.
+            # IDs of removed entries may be used again.
             for group in self.all_groups():
                 group.forget_gone()
         if self.has_tail():
@@ -160,7 +160,7 @@ cdef class Stream(EntryLog):
     # ------------------------------------------------------------ groups
 
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether a group has yet to read this entry, or has not acknowledged it."""
+        """Whether a group has not read this entry yet, or has not acknowledged it."""
         cdef Group group
         for group in self.all_groups():
             if id_less(group.offset_ms, group.offset_seq, ms, seq):
@@ -168,11 +168,11 @@ cdef class Stream(EntryLog):
         return self.has_pending(ms, seq)
 
     cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether this id is pending in a group."""
+        """Whether this ID is pending in a group."""
         cdef Group group
         cdef PendingAt at
         for group in self.all_groups():
-            if group.pendings.count and find_pending(group.pendings, ms, seq, &at) != NULL:
+            if group.pendings.count and find_pending(group.pendings, EntryId(ms, seq), &at) != NULL:
                 return True
         return False
 
@@ -182,7 +182,7 @@ cdef class Stream(EntryLog):
         return self.only_group is not None
 
     cdef list all_groups(self):
-        """The groups in the order in which they were made."""
+        """The groups in the order of their creation."""
         if self.groups_by_name is not None:
             return list(self.groups_by_name.values())
         return [] if self.only_group is None else [self.only_group]
@@ -207,14 +207,14 @@ cdef class Stream(EntryLog):
         return {} if self.only_group is None else {self.only_group.name: self.only_group}
 
     def load_group(self, Group group not None) -> None:
-        """Add a group that was saved; ValueError when there is one with its name."""
+        """Add a saved group; ValueError when its name exists."""
         if self.group(group.name) is not None:
             raise ValueError(f"it has group {group.name!r} twice")
         self.add_group(group)
         self.has_ttl = self.has_ttl or group.ttl_ms > 0
 
     cpdef object group(self, bytes name):
-        """The group of this name or None."""
+        """The group with this name, or None."""
         if self.groups_by_name is not None:
             return self.groups_by_name.get(name)
         if self.only_group is not None and self.only_group.name == name:
@@ -222,15 +222,15 @@ cdef class Stream(EntryLog):
         return None
 
     cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms):
-        """Add a group that will read what comes after ms-seq. One that starts at 0 reports only
-        evictions after its creation only."""
+        """Add a group that reads the entries after ms-seq. For a group that starts at 0, only
+        evictions after its creation are a gap."""
         cdef Group group = Group(name, ms, seq, now_ms)
         self.move_group(group, ms, seq, group.entries_read)
         self.add_group(group)
         return group
 
     cdef int move_group(self, group, uint64_t ms, uint64_t seq, int64_t entries_read) except -1:
-        """Let a group continue after ms-seq; evictions before now are no gap if it begins at 0."""
+        """Continue a group after ms-seq. If that is 0, evictions before now are not a gap."""
         cdef Group moved = group
         moved.offset_ms = ms
         moved.offset_seq = seq
@@ -247,21 +247,21 @@ cdef class Stream(EntryLog):
 
     def deliver_between(self, Group group not None, start, stop, uint64_t now_ms, uint32_t owner,
                         uint32_t retry_number) -> None:
-        """Note that the entries with start <= id <= stop, (ms, seq) each, were delivered to the
-        consumer with this number for the first time."""
+        """Record the first delivery of the entries with start <= ID <= stop, (ms, seq) each, to the
+        consumer with this number."""
         cdef uint64_t ms, seq, end_ms, end_seq
         cdef Walk walk
         ms, seq = start
         end_ms, end_seq = stop
-        self.walk_start(&walk, ms, seq)
+        self.walk_start(&walk, EntryId(ms, seq))
         while self.walk_next(&walk) and not id_less(
                 end_ms, end_seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
             group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, retry_number)
 
     def claim(self, Group group not None, Consumer consumer not None, list ids not None,
               uint64_t most, Claim claim not None) -> int:
-        """Give pending entries with these IDs, (ms, seq) each, to a consumer, as the claim says.
-        Returns how many IDs were checked: no more after `most` were added to the claim's lists."""
+        """Claim pending entries with these IDs, (ms, seq) each, for a consumer. Returns the number
+        of IDs checked: it stops when `most` were added to the claim's lists."""
         cdef View view
         cdef Entry entry
         cdef Pending* record
@@ -274,8 +274,8 @@ cdef class Stream(EntryLog):
                 break
             looks += 1
             ms, seq = entry_id
-            record = find_pending(group.pendings, ms, seq, &at)
-            if not self.find(ms, seq, &view, &entry):
+            record = find_pending(group.pendings, EntryId(ms, seq), &at)
+            if not self.find(EntryId(ms, seq), &view, &entry):
                 if record != NULL:
                     claim.gone.append(entry_id)
                     left -= 1
@@ -291,18 +291,18 @@ cdef class Stream(EntryLog):
         return looks
 
     cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
-        """Let a group end this long after its last use; 0: never."""
+        """Set the time after its last use at which a group ends; 0: never."""
         (<Group?>group).ttl_ms = ttl_ms
         self.has_ttl = self.has_ttl or ttl_ms > 0
         return 0
 
     def count_live_groups(self, uint64_t now_ms) -> int:
-        """How many groups there are, without those whose time to live has ended."""
+        """The number of groups whose time to live has not ended."""
         return self.live_group_count(now_ms)
 
     cdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff:
-        """How many groups there are whose time to live has not ended; without a look at them where
-        none has one."""
+        """The number of groups whose time to live has not ended; constant time if no group has
+        one."""
         cdef Group group
         cdef uint64_t count = self.group_count()
         if self.has_ttl:
@@ -312,13 +312,14 @@ cdef class Stream(EntryLog):
         return count
 
     cpdef list due_groups(self, uint64_t now_ms):
-        """The names of groups that are over, or have pending entries that may have expired."""
+        """The names of groups whose time to live has ended, or with pending entries that may have
+        expired."""
         cdef Group group
         return [group.name for group in self.all_groups() if group.expiry_bound() <= now_ms or (
             group.ttl_ms and group.is_over(now_ms))]
 
     cpdef bint drop_group(self, bytes name):
-        """Remove a group with all it knows; False when there is none."""
+        """Remove a group with its pending entries; False when there is none."""
         if self.groups_by_name is not None:
             return self.groups_by_name.pop(name, None) is not None
         if self.only_group is None or self.only_group.name != name:
@@ -335,7 +336,7 @@ cdef class Stream(EntryLog):
 
     @property
     def is_sealed(self) -> bool:
-        """Whether no entries or reservations are taken any more."""
+        """Whether the stream accepts no more entries and reservations."""
         return self.restrictions & SEALED != 0
 
     def set_sealed(self) -> None:
@@ -343,17 +344,17 @@ cdef class Stream(EntryLog):
 
     @property
     def is_followed(self) -> bool:
-        """Whether readers were promised that nothing comes up to an ID."""
+        """Whether readers have a promise that no entry up to an ID will be added."""
         return self.restrictions & FOLLOWED != 0
 
     def set_followed(self) -> None:
         self.restrictions |= FOLLOWED
 
-    # ------------------------------------------------------------ its form
+    # ------------------------------------------------------------ saving and loading
 
     @property
     def memory_bytes(self) -> int:
-        """An estimate of the memory it takes: data, tables, objects, groups."""
+        """An estimate of the memory used: data, tables, objects, groups."""
         cdef Group group
         cdef uint64_t total = 320 + self.data_memory_bytes()
         for group in self.all_groups():
@@ -367,7 +368,7 @@ cdef class Stream(EntryLog):
         return total
 
     def duplicate(self, uint64_t incarnation, uint64_t now_ms) -> Stream:
-        """Another stream with the same content, which shares what never changes."""
+        """Another stream with the same content; both share the immutable blocks."""
         cdef Group group
         cdef Stream made = Stream.load(
             {**self.header(False, {}, []), "incarnation": incarnation}, self.blocks(), now_ms)
@@ -379,7 +380,7 @@ cdef class Stream(EntryLog):
 
     def dump(self, bint shared=False) -> tuple:
         """The stream as msgpack-able metadata and immutable blocks (docs/formats.md, stream).
-        shared: the groups' pending entries, the producers and their messages are not copied yet
+        shared: the groups, the producers and their messages are views that are converted later
         (SharedGroups, Producers.share, Window.share)."""
         cdef object producers = {}
         if self.producers is not None:
@@ -412,7 +413,7 @@ cdef class Stream(EntryLog):
 
     @staticmethod
     def load(meta, blocks, uint64_t now_ms) -> Stream:
-        """Make a stream of what `dump` gave; ValueError when the parts do not fit together."""
+        """Make a stream from the result of `dump`; ValueError when the parts are inconsistent."""
         cdef Stream stream = Stream(meta["incarnation"])
         stream.last_ms, stream.last_seq = meta["last_id"]
         stream.head_ms, stream.head_seq = meta["first_kept"]

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What only tests do with streams, groups and blocks: one step at a time, from Python."""
+"""Operations on streams, groups and blocks that only tests need, callable from Python."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -22,6 +22,7 @@ from millstream.storage.streams.pending cimport (
 from millstream.storage.streams.pending_chunks cimport find_pending
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
 from millstream.storage.streams.held cimport Held
+from millstream.storage.streams.retention cimport TrimPoint, age_trim_ms, find_trim_point
 from millstream.storage.streams.segments cimport Run, Slot, Writer, list_of_words, size_of
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
@@ -37,7 +38,7 @@ def upcoming_id(Stream stream not None, uint64_t now_ms) -> tuple[int, int]:
 
 
 def evict_some(Stream stream not None, list ids not None) -> int:
-    """Evict the entries with these IDs, which rise; returns how many there were."""
+    """Evict the entries with these ascending IDs; returns their number."""
     return stream.evict_ids(ids)
 
 
@@ -73,7 +74,7 @@ def encode_between(Stream stream not None, first, last, uint64_t limit, bint dot
 def count_entries(Stream stream not None, uint64_t ms, uint64_t seq, uint64_t end_ms,
                   uint64_t end_seq) -> int:
     """How many entries have start <= id <= end."""
-    return stream.count_between(ms, seq, end_ms, end_seq)
+    return stream.count_between(EntryId(ms, seq), EntryId(end_ms, end_seq))
 
 
 def check_stream(Stream stream not None) -> None:
@@ -99,7 +100,7 @@ cdef int check_log(EntryLog log) except -1:
     if log.has_tail():
         log.tail.view(&view)
         check_view(&view)
-    log.walk_start(&walk, 0, 0)
+    log.walk_start(&walk, EntryId(0, 0))
     while log.walk_next(&walk):
         here = (walk.cursor.entry.ms, walk.cursor.entry.seq)
         assert before is None or before < here
@@ -111,7 +112,22 @@ cdef int check_log(EntryLog log) except -1:
     return 0
 
 
-# ---------------------------------------------------------------- what is held
+def due_moment_ms(Stream stream not None) -> int | None:
+    """`age_trim_ms`; None for never."""
+    moment_ms = age_trim_ms(stream)
+    return None if moment_ms == NEVER else moment_ms
+
+
+def cut_of(Stream stream not None, uint64_t now_ms, uint32_t blocks_max=0xffffffff):
+    """The result of `find_trim_point`: (first ID to keep, "all" or None; whether there may be
+    more)."""
+    cdef TrimPoint cut
+    find_trim_point(stream, now_ms, blocks_max, &cut)
+    first = "all" if cut.all else (cut.first.ms, cut.first.seq) if cut.some else None
+    return first, bool(cut.more)
+
+
+# ---------------------------------------------------------------- reservations and held entries
 
 def check_held(Held held not None, Stream stream not None) -> None:
     """Raise AssertionError or ValueError when anything does not fit together."""
@@ -256,7 +272,7 @@ def deliver_id(Group group not None, uint64_t ms, uint64_t seq, uint64_t now_ms,
 
 def deliver_ids(Group group not None, list ids, uint64_t now_ms, bytes consumer=b"",
                 retry=None) -> None:
-    """As deliver_id for IDs that rise, many at a time."""
+    """Like deliver_id, for many ascending IDs."""
     cdef uint32_t index = owner_of(group, consumer)
     cdef uint32_t retry_number = retry_number_of(group, retry)
     cdef EntryId* run = <EntryId*>malloc(max(len(ids), 1) * sizeof(EntryId))
@@ -278,7 +294,7 @@ def redeliver_id(Group group not None, uint64_t ms, uint64_t seq, uint64_t now_m
                  retry=None) -> bool:
     """Note another delivery of a pending entry; a pair given replaces its own."""
     cdef PendingAt at
-    cdef Pending* record = find_pending(group.pendings, ms, seq, &at)
+    cdef Pending* record = find_pending(group.pendings, EntryId(ms, seq), &at)
     if record == NULL:
         return False
     group.redeliver(record, &at, now_ms, retry_number_of(group, retry), retry is not None)
@@ -289,7 +305,7 @@ def hand_over_id(Group group not None, uint64_t ms, uint64_t seq, bytes consumer
                  uint64_t delivery_ms, int64_t deliveries) -> bool:
     """Give a pending entry another owner (b"": none), time of delivery and count."""
     cdef PendingAt at
-    if find_pending(group.pendings, ms, seq, &at) == NULL:
+    if find_pending(group.pendings, EntryId(ms, seq), &at) == NULL:
         return False
     group.transfer(&at, owner_of(group, consumer), delivery_ms, deliveries)
     return True
@@ -309,7 +325,7 @@ def consumer_at(Group group not None, uint32_t index):
 
 
 def shared_chunks(Group group not None) -> int:
-    """Chunks of pending entries that something else holds too."""
+    """The number of chunks of pending entries that are shared."""
     cdef uint32_t i
     return sum(1 for i in range(group.pendings.chunk_count) if group.pendings.chunks[i].holders > 1)
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Eviction and deletion: how entries leave a log.
+"""Eviction and deletion of entries of a log.
 
 Eviction drops whole blocks from the head; the evicted entries of the first kept block are hidden
 (`EntryLog.head_ms`). A single deletion replaces a sealed block by a copy in which the entry is deleted.
@@ -20,17 +20,17 @@ from millstream.storage.streams.entry_log cimport EntryLog
 
 from millstream.storage.blocks.lazyfree import discard_part, is_deferring
 
-# A trim that takes more entries cuts them off.
+# A trim of more entries cuts them off as a whole.
 cdef uint64_t CUT_MIN = 1024
-# A trim that evicts fewer entries of a block reads them one by one.
+# A trim of fewer entries of a block reads them one by one.
 cdef int EVICTED_FEW = 32
 
 
 # ---------------------------------------------------------------- eviction from the head
 
 cdef uint64_t evict_below(EntryLog log, EntryId first, bint at_once) except? 0xffffffffffffffff:
-    """Evict every entry with an id below `first`; returns how many. at_once: many blocks may go at
-    once, which leaves them in the totals of blocks and bytes until they are freed."""
+    """Evict every entry with an ID below `first`; returns their number. at_once: many blocks may be
+    cut off together; they count in the totals of blocks and bytes until they are freed."""
     cdef uint64_t evicted = 0
     cdef Place place
     cdef View view
@@ -64,8 +64,8 @@ cdef uint64_t evict_below(EntryLog log, EntryId first, bint at_once) except? 0xf
 
 
 cdef uint64_t cut_before(EntryLog log, EntryId first) except? 0xffffffffffffffff:
-    """Remove all complete blocks below `first` at once, without a visit to each, and free them
-    later where that is allowed. Returns the number of removed entries that were not hidden."""
+    """Remove all complete blocks below `first` together, without reading each, and free them
+    lazily. Returns the number of removed entries that were not hidden."""
     cdef uint64_t rank
     cdef uint64_t gone
     cdef Place place = no_place()
@@ -83,7 +83,7 @@ cdef uint64_t cut_before(EntryLog log, EntryId first) except? 0xffffffffffffffff
 
 
 cdef int note_evicted(EntryLog log, View* view, EntryId first) noexcept:
-    """The last entry of a block below `first` goes."""
+    """Record that the entries of a block below `first` are evicted."""
     cdef Entry entry
     if view_last_live_before(view, first.ms, first.seq, &entry) and id_less(
             log.max_evicted_ms, log.max_evicted_seq, entry.ms, entry.seq):
@@ -93,7 +93,8 @@ cdef int note_evicted(EntryLog log, View* view, EntryId first) noexcept:
 
 
 cdef uint64_t evict_in(EntryLog log, View* view, EntryId first) noexcept:
-    """Hide the entries of the first block below `first`; returns how many more than before."""
+    """Hide the entries of the first block below `first`; returns the number of newly hidden
+    ones."""
     cdef uint64_t before = log.head_gone
     if view.live == view.count and evict_few(log, view, first):
         return log.head_gone - before
@@ -104,8 +105,8 @@ cdef uint64_t evict_in(EntryLog log, View* view, EntryId first) noexcept:
 
 
 cdef bint evict_few(EntryLog log, View* view, EntryId first) noexcept:
-    """As `evict_in`, for a few entries of a block of which none was deleted; False, with nothing
-    done, when there are more. A trim after each append evicts one entry at a time."""
+    """Like `evict_in`, for a few entries of a block without deleted entries; False, without a
+    change, if there are more. A trim after each append evicts one entry at a time."""
     cdef Cursor cursor
     cdef EntryId last
     cdef uint64_t gone = log.head_gone
@@ -128,7 +129,7 @@ cdef bint evict_few(EntryLog log, View* view, EntryId first) noexcept:
 
 
 cdef uint64_t evict_all(EntryLog log) except? 0xffffffffffffffff:
-    """Evict every entry, the one with the last possible id too; returns how many."""
+    """Evict every entry, including one with the largest possible ID; returns their number."""
     cdef EntryId last
     cdef uint64_t evicted = log.length
     if evicted:
@@ -148,18 +149,18 @@ cdef uint64_t evict_all(EntryLog log) except? 0xffffffffffffffff:
 # ---------------------------------------------------------------- entries anywhere
 
 cdef uint64_t evict_ids(EntryLog log, list ids) except? 0xffffffffffffffff:
-    """Evict the entries with these ids (ms, seq), which rise, wherever they stand; ids without
-    an entry are passed over. Returns how many went."""
+    """Evict the entries with these ascending IDs (ms, seq), anywhere in the log; IDs without an
+    entry are ignored. Returns the number evicted."""
     cdef uint64_t before = log.length
     cdef Py_ssize_t at = 0
     cdef Place place
     cdef uint64_t evicted
     cdef View view
     cdef Entry entry
-    found = [(ms, seq) for ms, seq in ids if log.find(ms, seq, &view, &entry)]
+    found = [(ms, seq) for ms, seq in ids if log.find(EntryId(ms, seq), &view, &entry)]
     while at < len(found):
         ms, seq = found[at]
-        if log.is_in_tail(ms, seq):
+        if log.is_in_tail(EntryId(ms, seq)):
             evict_in_tail(log, found[at:])
             break
         place = log.sealed.seek(ms, seq, NULL)
@@ -189,7 +190,7 @@ cdef int clear_empty_tail(EntryLog log) except -1:
 
 
 cdef Py_ssize_t evict_in_block(EntryLog log, Place place, list ids, Py_ssize_t start) except -1:
-    """Evict those of ids[start:] that a sealed block holds; returns how many."""
+    """Evict the entries among ids[start:] that are in a sealed block; returns their number."""
     cdef Block block = block_at(place)
     cdef Py_ssize_t end = start
     while end < len(ids) and ids[end] <= (block.head.last_ms, block.head.last_seq):
@@ -201,11 +202,11 @@ cdef Py_ssize_t evict_in_block(EntryLog log, Place place, list ids, Py_ssize_t s
 
 
 cdef bint delete_entry(EntryLog log, EntryId entry_id) except -1:
-    """Delete one entry (XDEL); False when there is none with this id."""
+    """Delete one entry (XDEL); False when there is none with this ID."""
     cdef Place place
     if id_less(entry_id.ms, entry_id.seq, log.head_ms, log.head_seq):
         return False
-    if log.is_in_tail(entry_id.ms, entry_id.seq):
+    if log.is_in_tail(entry_id):
         if not log.tail.delete(entry_id.ms, entry_id.seq):
             return False
         clear_empty_tail(log)
@@ -232,7 +233,7 @@ cdef bint delete_in(EntryLog log, Place place, EntryId entry_id) except -1:
 
 
 cdef int put_back(EntryLog log, Place place, Block block) except -1:
-    """Put a block with fewer undeleted entries in another one's place; without any it goes."""
+    """Replace a block by one with fewer undeleted entries, or remove it if none is left."""
     cdef uint64_t hidden = log.head_gone if same_place(place, log.sealed.first()) else 0
     if block.head.live > hidden:
         return log.sealed.replace(place, block)
@@ -244,8 +245,8 @@ cdef int put_back(EntryLog log, Place place, Block block) except -1:
 # ---------------------------------------------------------------- the end
 
 cdef int write_end_again(EntryLog log, uint32_t node_entries, uint32_t node_bytes) except -1:
-    """Write the entries of the last block again without what is deleted there: its last id is
-    then that of an entry, and lower ids can come after it."""
+    """Rewrite the last block without its deleted entries: its last ID is then that of an entry, so
+    lower IDs can follow."""
     cdef Place last
     cdef bytearray space
     cdef Slice* items
@@ -269,6 +270,6 @@ cdef int write_end_again(EntryLog log, uint32_t node_entries, uint32_t node_byte
             word = words[i]
             items[i].ptr = word
             items[i].size = len(word)
-        log.append(ms, seq, items, len(words), node_entries, node_bytes)
+        log.append(EntryId(ms, seq), items, len(words), node_entries, node_bytes)
     log.entries_added = added
     return 0

@@ -9,7 +9,7 @@ from tests.sim.replay import demand
 
 from millstream.server.monitor.eviction import KEYS_AT_ONCE, Eviction
 from millstream.server.monitor.memory import Gauge
-from millstream.storage.blocks.lazyfree import free_step, has_waste
+from millstream.storage.blocks.lazyfree import TO_FREE, free_step
 from millstream.storage.blocks.open_block import open_bytes
 from millstream.storage.blocks.skiplist import sealed_bytes
 from millstream.storage.streams.keyspace import Keyspace
@@ -92,7 +92,7 @@ class WatchedEviction(Eviction):
 
     def evict_to_limit(self) -> bool:
         told = self._world.told
-        start, excess, has_freed = len(told), self._excess_bytes(), has_waste()
+        start, excess, has_freed = len(told), self._excess_bytes(), bool(TO_FREE)
         full = super().evict_to_limit()
         dropped = []
         while len(told) > start:

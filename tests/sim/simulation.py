@@ -42,7 +42,7 @@ from tests.support.history import History
 from tests.support.resp import Error, Reply, Simple, read_reply
 
 from millstream.errors import CommandError, DataError
-from millstream.storage.blocks.lazyfree import defer, has_waste
+from millstream.storage.blocks.lazyfree import TO_FREE, defer
 from millstream.storage.files.manifest import NAME as MANIFEST
 from millstream.storage.files.manifest import load_manifest
 from millstream.storage.files.snapshot_reader import SnapshotReader
@@ -284,7 +284,7 @@ class Simulation:
         self.world.served.clear()
         timer.callback(*timer.args)
         if name == "free_released":
-            self._count("freed in part" if has_waste() else "freed")
+            self._count("freed in part" if TO_FREE else "freed")
         elif name == "run_due":
             self.model.timer(
                 self.world.now_ms(),
@@ -366,7 +366,7 @@ class Simulation:
         resp = self.chance.choice([2, 2, 3])
         client = SimClient(self.world, player, self._client_number, resp)
         self.world.executor.attach(client)
-        self.world.access.begin(client)
+        self.world.access.log_in_default(client)
         self.world.clients[client.id] = client
         if self._user_chance is not None:
             self._choose_user(client, self._user_chance)
@@ -663,7 +663,7 @@ class Simulation:
     def _free(self) -> None:
         """Check that released data is freed soon."""
         for _ in range(FREED_MS_MAX):
-            if not has_waste():
+            if not TO_FREE:
                 break
             self.world.loop.time_ms += 1
             self._settle()

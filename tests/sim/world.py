@@ -396,7 +396,7 @@ class World:
     def set_rules(self, request: Request) -> None:
         """ACL SETUSER, before there are clients."""
         _, _, name, *rules = request
-        self.access.put(changed_user(self.access.users.new(name), rules))
+        self.access.set_user(changed_user(self.access.users.new(name), rules))
 
     def start(self) -> None:
         self.keyspace.set_time(self.now_ms(), self.steady_ms())

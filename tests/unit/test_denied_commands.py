@@ -51,7 +51,7 @@ class Place:
         client: Any = self.server.player()
         client.file_number = client.total_bytes_in = client.total_bytes_out = 0
         self.server.clients[client.id] = client
-        self.access.begin(client)
+        self.access.log_in_default(client)
         if rules:
             user = self.access.users.new(b"u")
             user = changed_user(user, [rule.encode() for rule in rules])
@@ -134,7 +134,7 @@ def test_only_what_is_allowed_is_done(steps: list[str]) -> None:
         if line.startswith("rule "):
             user = first.access.users.get(b"u")
             assert user is not None
-            first.access.put(changed_user(user, [line.removeprefix("rule ").encode()]))
+            first.access.set_user(changed_user(user, [line.removeprefix("rule ").encode()]))
             continue
         reply = client.call(line)
         denied = isinstance(reply, Error) and reply.text.startswith("NOPERM")

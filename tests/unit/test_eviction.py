@@ -365,13 +365,13 @@ def test_eviction_is_no_use_of_a_key_and_told_as_a_trim() -> None:
     context = limited.in_process.executor.context
     context.events = b"Kt"
 
-    class Outside:
+    class Host:
         class pubsub:
             @staticmethod
             def keyspace_event(kind: bytes, event: bytes, key: bytes, db: int) -> None:
                 told.append((event, key, db))
 
-    context.server = Outside()
+    context.server = Host()
     limited.in_process.wall_ms += 10_000
     limited.limit(REST_BYTES)
     assert told == [(b"xtrim", b"s", 0)]

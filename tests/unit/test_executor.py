@@ -8,7 +8,7 @@ import pytest
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer, Journal, Timer
 from tests.support.resp import Null, Simple
 
-from millstream.server.execution import timers as ticker
+from millstream.server.execution import timers
 from millstream.server.protocol.resp import parse_pieces
 
 
@@ -248,8 +248,8 @@ def test_a_served_wait_leaves_no_alarm() -> None:
         in_process.executor.feed(reader, request("TREAD", "s", "", "1", "BLOCK", "86400000"))
         in_process.executor.feed(writer, request("TAPPEND", "s", "a", "1"))
         in_process.settle()
-    assert len(in_process.executor.ticker) == 0
-    assert len(in_process.executor.ticker._heap) <= 2 * ticker._SWEEP_MIN + 2
+    assert len(in_process.executor.timers) == 0
+    assert len(in_process.executor.timers._heap) <= 2 * timers._SWEEP_MIN + 2
 
 
 def test_a_subcommand_is_no_command_of_its_own() -> None:

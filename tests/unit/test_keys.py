@@ -28,7 +28,7 @@ LETTERS = b"g$xnmoct"
 load_table()
 
 
-class Outside:
+class Host:
     """What these commands ask of the process."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class Room:
     def __init__(self) -> None:
         self.keyspace = Keyspace()
         self.effects = Effects()
-        self.outside = Outside()
-        self.ctx = Context(self.keyspace, self.effects, self.outside)  # type: ignore[arg-type]
+        self.host = Host()
+        self.ctx = Context(self.keyspace, self.effects, self.host)  # type: ignore[arg-type]
         self.ctx.session = Session(1)
         self.ctx.db = self.keyspace.databases[0]
         self.keyspace.expiring = True
@@ -93,7 +93,7 @@ class Room:
         return refused.value.message
 
     def events(self) -> list[str]:
-        seen, self.outside.seen = self.outside.seen, []
+        seen, self.host.seen = self.host.seen, []
         return seen
 
     def add_stream(self, key: bytes, db: int = 0) -> Stream:
@@ -562,15 +562,15 @@ def test_chance_reaches_every_key(room: Room) -> None:
 def test_flushall_leaves_an_empty_snapshot_where_save_points_are_set(room: Room) -> None:
     room.call("SET", "a", "v")
     assert room.call("FLUSHALL") == OK
-    assert room.outside.saves == 0
-    room.outside.save_points = "3600 1"
+    assert room.host.saves == 0
+    room.host.save_points = "3600 1"
     assert room.call("FLUSHALL") == OK
-    assert room.outside.saves == 1
-    room.outside.saving_fails = True
+    assert room.host.saves == 1
+    room.host.saving_fails = True
     assert room.call("FLUSHALL") == OK
     room.ctx.may_block = False  # inside a transaction, whose effects stay together
     assert room.call("FLUSHALL") == OK
-    assert room.outside.saves == 2
+    assert room.host.saves == 2
 
 
 # ---------------------------------------------------------------- effects

@@ -50,7 +50,7 @@ def test_short_leases_leave_no_moments(in_process: InProcessServer, player: Any)
         player.call("TRESERVE s short LEASE 10")
         in_process.wait_ms(20)
     assert reservations(in_process) == 1
-    assert len(in_process.executor.ticker) <= 2
+    assert len(in_process.executor.timers) <= 2
     in_process.wait_ms(60_000)
     assert reservations(in_process) == 0
 

@@ -42,7 +42,7 @@ class Client(Session):
 
 @dataclass
 class Process:
-    """The Outside of the commands under test: remembers what it was asked."""
+    """The Host of the commands under test: remembers what it was asked."""
 
     clients: dict[int, Any] = field(default_factory=dict)
     config: Config = field(default_factory=Config)
@@ -107,18 +107,18 @@ class Process:
         return "Background append only file rewriting started"
 
     @property
-    def ending(self) -> Process:
+    def shutdown(self) -> Process:
         return self
 
-    def begin(self, wish: bool | None, is_forced: bool, client_id: int) -> bool:
+    def wait_for_replicas(self, save: bool | None, is_forced: bool, client_id: int) -> bool:
         return False
 
-    def end(self, wish: bool | None, is_forced: bool) -> None:
-        if self.save_fails and wish:
+    def save_and_stop(self, save: bool | None, is_forced: bool) -> None:
+        if self.save_fails and save:
             if not is_forced:
                 raise CommandError("ERR Errors trying to SHUTDOWN. Check logs.")
-            wish = False
-        self.asked.append(("shutdown", wish))
+            save = False
+        self.asked.append(("shutdown", save))
 
     def abort(self) -> None:
         raise CommandError("ERR No shutdown in progress.")
@@ -139,7 +139,7 @@ class Room:
     def connect(self) -> Client:
         number = len(self.process.clients) + 1
         client = Client(number, f"127.0.0.1:{5000 + number}", "127.0.0.1:6455", NOW_MS - 90_000)
-        self.process.access.begin(client)
+        self.process.access.log_in_default(client)
         self.process.clients[number] = client
         return client
 

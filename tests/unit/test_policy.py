@@ -18,10 +18,10 @@ from tests.support.resp import Error, Map, Null, Simple
 
 from millstream.errors import WRONG_TYPE
 from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.retention import bytes_of, cut_of, due_moment_ms
+from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.retention_schedule import NEVER, RetentionSchedule
 from millstream.storage.streams.stream import RetentionPolicy, Stream
-from millstream.storage.streams.testing import check_stream
+from millstream.storage.streams.testing import check_stream, cut_of, due_moment_ms
 
 HEADER_BYTES = 64  # docs/formats.md
 OK = Simple("OK")
@@ -192,35 +192,35 @@ def test_the_entry_with_the_very_last_id_goes_too() -> None:
     assert cut_of(stream, 0) == ("all", False)
 
 
-# ---------------------------------------------------------------- the calendar
+# ---------------------------------------------------------------- the retention schedule
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 20))))
 def test_every_place_comes_out_after_its_moment_and_within_half_a_second(
     noted: list[tuple[int, int]],
 ) -> None:
-    calendar = RetentionSchedule()
+    retention_schedule = RetentionSchedule()
     want: dict[tuple[int, bytes], int] = {}
     for moment_ms, number in noted:
         key = b"%d" % number
-        rounded = calendar.note(moment_ms, 0, key)
+        rounded = retention_schedule.note(moment_ms, 0, key)
         assert moment_ms <= rounded < moment_ms + 500
         want[rounded, key] = 1
     for now_ms in range(0, 6000, 250):
         due = set()
-        while (place := calendar.take(now_ms)) is not None:
+        while (place := retention_schedule.pop_due(now_ms)) is not None:
             due.add(place[1])
         assert due == {key for at, key in want if at <= now_ms}
         want = {pair: 1 for pair in want if pair[0] > now_ms}
-    assert len(calendar) == 0
-    assert calendar.next() == NEVER
+    assert len(retention_schedule) == 0
+    assert retention_schedule.next() == NEVER
 
 
 def test_a_place_noted_over_and_over_takes_no_room() -> None:
-    calendar = RetentionSchedule()
+    retention_schedule = RetentionSchedule()
     for _ in range(1000):
-        calendar.note(1700, 3, b"key")
-    assert len(calendar) == 1
+        retention_schedule.note(1700, 3, b"key")
+    assert len(retention_schedule) == 1
 
 
 # ---------------------------------------------------------------- the command and the appends
@@ -463,7 +463,7 @@ def test_keys_that_are_gone_are_not_kept_in_mind_until_they_would_be_due(
         player.call(gone.format(f"s{number}"))
         player.call(f"DEL s{number}b")
         in_process.wait_ms(1000)
-    assert len(in_process.keyspace.calendar) == 0
+    assert len(in_process.keyspace.retention_schedule) == 0
 
 
 def test_a_loaded_stream_is_checked_without_an_append(in_process: InProcessServer) -> None:
@@ -474,7 +474,7 @@ def test_a_loaded_stream_is_checked_without_an_append(in_process: InProcessServe
     player.call("TAPPEND s n 2")
     again = InProcessServer()
     again.keyspace = in_process.replayed()
-    assert again.keyspace.calendar.next() == 0
+    assert again.keyspace.retention_schedule.next() == 0
     assert len(again.keyspace.databases[0].stream(b"s")) == 2  # type: ignore[arg-type]
 
 
@@ -500,7 +500,7 @@ def test_very_many_streams_are_looked_at_in_turns(in_process: InProcessServer) -
         player.call(f"TPOLICY s{number} MAXAGE 60000")
     in_process.wait_ms(61_000)
     turns = 1
-    while in_process.keyspace.calendar.next() != NEVER and turns < 20:
+    while in_process.keyspace.retention_schedule.next() != NEVER and turns < 20:
         in_process.wait_ms(0)
         turns += 1
     assert turns == 5  # a look and a block each: 500 in a turn
@@ -558,11 +558,11 @@ def test_a_policy_that_no_server_wrote_is_no_policy(row: list[int]) -> None:
 
 
 @pytest.mark.parametrize("act", ["SET s v", "RENAME t s", "COPY t s REPLACE", "DEL s", "FLUSHALL"])
-def test_a_stream_that_is_gone_is_in_no_calendar(in_process: InProcessServer, act: str) -> None:
+def test_a_stream_that_is_gone_is_in_no_schedule(in_process: InProcessServer, act: str) -> None:
     player = in_process.player()
     player.call("SET t v")
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 100000000")
-    assert len(in_process.keyspace.calendar) == 1
+    assert len(in_process.keyspace.retention_schedule) == 1
     player.call(act)
-    assert len(in_process.keyspace.calendar) == 0
+    assert len(in_process.keyspace.retention_schedule) == 0

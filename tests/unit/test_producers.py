@@ -46,7 +46,7 @@ class ProducersMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def ask(self, name: bytes) -> None:
-        assert self.real.seq_of(name) == self.naive.get(name)
+        assert self.real.dump().get(name) == self.naive.get(name)
 
     @precondition(lambda self: self.naive)
     @rule(count=st.integers(1, 50))

@@ -227,7 +227,7 @@ def test_a_stop_meanwhile_changes_no_file(
     with held.client() as client:
         assert client.call("PING") == LOADING
         if ask == "signal":
-            held._server.loop.call_soon_threadsafe(held._server.ending.stop_by_signal, "SIGTERM")
+            held._server.loop.call_soon_threadsafe(held._server.shutdown.stop_by_signal, "SIGTERM")
         else:
             client.send(*ask.split())
         held.join()
