@@ -631,7 +631,7 @@ cdef int put_entry(Output out, Stream stream, EntryId at) except -1:
     cdef View view
     cdef Entry entry
     cdef IdText id_text
-    if not stream.find(at.ms, at.seq, &view, &entry):
+    if not stream.find(at, &view, &entry):
         raise KeyError((at.ms, at.seq))
     id_text.size = 0
     id_text.dotted = False

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -349,7 +350,8 @@ def test_it_stops_while_it_connects() -> None:
             for turns in range(40):
                 await start_and_stop(server, turns)
 
-    asyncio.run(run())
+    with ThreadPoolExecutor(1) as thread:  # the browser's event loop runs in this one
+        thread.submit(asyncio.run, run()).result()
 
 
 def test_other_addresses_need_a_password(ours: Server, new_board: Boards, tmp_path: Path) -> None:
