@@ -149,9 +149,6 @@ class Replication:
         """Whether the data on the disk is other data already than that in memory."""
         return self.change is not None and self.change.is_published
 
-    def _is_distrusted(self) -> bool:
-        return self.following is not None and self.following.is_distrusted
-
     def note_primary(self, address: str) -> None:
         """Remember the primary that has accepted this server, also after a restart; "": none."""
         frames = self.node.persistence
