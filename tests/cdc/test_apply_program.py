@@ -105,11 +105,17 @@ def count(applier: Applier) -> int:
     return int(found)
 
 
+def is_applied(applier: Applier, rows: int) -> bool:
+    """Whether every number is there once. Between the two transactions of a number it is there
+    twice."""
+    return applier.rows("SELECT count(*), count(DISTINCT id) FROM t") == [(str(rows), str(rows))]
+
+
 def wait_applied(program: Program, applier: Applier, rows: int) -> None:
     process = program.process
     assert process is not None
     wait_until(
-        lambda: count(applier) >= rows or process.poll() is not None,
+        lambda: is_applied(applier, rows) or process.poll() is not None,
         what=f"{rows} rows ({program.log_path})",
         deadline_s=DEADLINE_S,
     )
