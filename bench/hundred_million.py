@@ -23,7 +23,13 @@ from bench.datasets import KEY, RANDOM_MS, entry_id, milliseconds, ranges_data
 from bench.figures import OURS, BenchError
 from bench.harness import JOURNAL_OFF, Side, ids_of, version_of
 from bench.load import Load
-from bench.persistence_rows import START_TIMEOUT_S, check_loaded, looks_until, saving, worst_ping_us
+from bench.persistence_rows import (
+    START_TIMEOUT_S,
+    calm_ping_us,
+    check_loaded,
+    saving,
+    worst_ping_us,
+)
 from bench.server import Server, pick_cores
 from bench.wire import Client, load
 
@@ -35,7 +41,6 @@ SEEKS = {1: 100_000, 16: 500_000, 100: 1_000_000}
 """The number of requests to send, by the pipeline's depth."""
 SEEK_ROUNDS = 5
 KEPT_AFTER_TRIM = 1_000_000
-CALM_S = 2.0
 TOLD_EVERY = 10_000_000
 
 
@@ -65,7 +70,7 @@ class Walk:
         self.note_memory("memory", before_bytes)
         for pipeline in SEEKS:
             self.compare_seeks(pipeline)
-        self.note("worst PING, calm", self.calm_us(), "us")
+        self.note("worst PING, calm", calm_ping_us(self.side), "us")
         self.timed("save", self.save)
         self.note("worst PING, saving", worst_ping_us(self.side, saving(self.side)), "us")
         self.note_memory("memory after saving", before_bytes)
@@ -105,9 +110,6 @@ class Walk:
         """Server CPU time to read one entry at a random millisecond, in nanoseconds."""
         request = Load(SEEKS[pipeline], pipeline, milliseconds(entries))
         return self.side.drive(request, self.side.range(key, RANDOM_MS, 1)).cost
-
-    def calm_us(self) -> float:
-        return worst_ping_us(self.side, looks_until(time.perf_counter() + CALM_S))
 
     def save(self) -> None:
         for _ in saving(self.side):

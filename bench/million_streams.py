@@ -18,13 +18,12 @@ from bench import report
 from bench.__main__ import RESULTS, command
 from bench.figures import OURS, REDIS, BenchError
 from bench.harness import JOURNAL_OFF, Pair, Side, fill, version_of
-from bench.persistence_rows import START_TIMEOUT_S, looks_until, saving, worst_ping_us
+from bench.persistence_rows import START_TIMEOUT_S, calm_ping_us, saving, worst_ping_us
 from bench.server import Server, pick_cores
 from bench.small_rows import ENTRIES, appends_of, check_streams, make_group, send_to_each
 from bench.wire import Client
 
 STREAMS = 1_000_000
-CALM_S = 2.0
 
 Figures = dict[str, float]
 
@@ -35,7 +34,7 @@ def measure(side: Side, streams: int) -> Figures:
     empty_start_s = side.server.ready_s
     figures = {
         "memory, GiB": side.server.rss_bytes() / 2**30,
-        "worst PING without a snapshot, ms": calm_us(side) / 1000,
+        "worst PING without a snapshot, ms": calm_ping_us(side) / 1000,
         "worst PING during BGSAVE, ms": worst_ping_us(side, saving(side)) / 1000,
         "SAVE, s": save_s(side),
         "file, MiB": side.server.data_bytes() / 2**20,
@@ -47,10 +46,6 @@ def measure(side: Side, streams: int) -> Figures:
     side.server.settle()
     figures["memory after the start, GiB"] = side.server.rss_bytes() / 2**30
     return figures
-
-
-def calm_us(side: Side) -> float:
-    return worst_ping_us(side, looks_until(time.perf_counter() + CALM_S))
 
 
 def save_s(side: Side) -> float:

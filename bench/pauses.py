@@ -8,13 +8,14 @@ may also be a long system call of the server, so only times without any availabl
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 
 STEP_S = 0.001
 LATE_S = 0.0005
@@ -24,42 +25,37 @@ Span = tuple[float, float]
 
 
 class Pauses:
-    """A context manager that watches; afterwards `within` says how much of a time was pauses. None
-    are found on a single core, and without the right to real-time priority."""
+    """The pauses that `watched_pauses` has found; none before it has ended."""
 
-    def __init__(self, cores: Collection[int]) -> None:
+    def __init__(self) -> None:
         self.spans: list[Span] = []
-        self._cores = sorted(cores)
-        self._watchers: list[subprocess.Popen[str]] = []
-
-    def __enter__(self) -> Pauses:
-        if len(self._cores) > 1:
-            command = [sys.executable, "-m", "bench.pauses"]
-            self._watchers = [
-                subprocess.Popen([*command, str(core)], stdout=subprocess.PIPE, text=True)
-                for core in self._cores
-            ]
-        for watcher in self._watchers:
-            assert watcher.stdout is not None
-            watcher.stdout.readline()  # it watches now
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for watcher in self._watchers:
-            watcher.terminate()
-        found = [spans_of(watcher.communicate()[0]) for watcher in self._watchers]
-        self.spans = found[0] if found else []
-        for spans in found[1:]:
-            self.spans = common(self.spans, spans)
 
     def within(self, began: float, ended: float) -> float:
         """Seconds of pauses between two readings of `time.perf_counter`."""
         return sum(end - start for start, end in common(self.spans, [(began, ended)]))
+
+
+@contextlib.contextmanager
+def watched_pauses(cores: Collection[int]) -> Iterator[Pauses]:
+    """Watch these cores. None are found on a single core, and without the right to real-time
+    priority."""
+    pauses = Pauses()
+    command = [sys.executable, "-m", "bench.pauses"]
+    watchers: list[subprocess.Popen[str]] = []
+    try:
+        for core in sorted(cores) if len(cores) > 1 else ():
+            watchers.append(
+                subprocess.Popen([*command, str(core)], stdout=subprocess.PIPE, text=True)
+            )
+        for watcher in watchers:
+            assert watcher.stdout is not None
+            watcher.stdout.readline()  # it watches now
+        yield pauses
+    finally:
+        for watcher in watchers:
+            watcher.terminate()
+        found = [spans_of(watcher.communicate()[0]) for watcher in watchers]
+        pauses.spans = functools.reduce(common, found) if found else []
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from bench.datasets import KEY, entry_id
 from bench.figures import BenchError, Lanes, Reading
 from bench.harness import Harness, Pair, Side, ids_of
-from bench.pauses import Pauses, at_once
+from bench.pauses import at_once, watched_pauses
 from bench.server import Server
 from bench.wire import Client
 
@@ -25,6 +25,7 @@ LOOK_S = 0.005
 MEMORY_LOOK_S = 0.01
 PINGS_A_LOOK = 20
 SLOW_S = 0.0005
+CALM_S = 2.0
 LEAST_PERCENT = 0.1
 LOADED_STARTS = 7
 SAVE_TIMEOUT_S = 600.0
@@ -94,6 +95,11 @@ def calm(harness: Harness, entries: int) -> Lanes:
     return harness.alternate_sides(harness.loaded_pair(entries), once)
 
 
+def calm_ping_us(side: Side) -> float:
+    """The worst PING of one client alone, during CALM_S."""
+    return worst_ping_us(side, looks_until(time.perf_counter() + CALM_S))
+
+
 def looks_until(end: float) -> Iterator[None]:
     while time.perf_counter() < end:
         yield
@@ -104,7 +110,7 @@ def worst_ping_us(side: Side, looks: Iterator[None]) -> float:
     pauses of the whole machine. The client has priority on its core over the load."""
     slow = [(0.0, 0.0)]
     cores = {side.server.core, *os.sched_getaffinity(0)}
-    with Pauses(cores) as pauses, at_once(), Client(side.server.port) as client:
+    with watched_pauses(cores) as pauses, at_once(), Client(side.server.port) as client:
         client.call("PING")
         for _ in looks:
             for _ in range(PINGS_A_LOOK):

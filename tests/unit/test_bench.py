@@ -50,20 +50,20 @@ def test_only_times_without_any_available_core_are_pauses() -> None:
 
 
 def test_a_pause_counts_only_as_far_as_it_overlaps() -> None:
-    found = pauses.Pauses([0, 1])
+    found = pauses.Pauses()
     found.spans = [(1.0, 2.0), (3.0, 4.0)]
     assert found.within(1.5, 3.25) == 0.75
     assert found.within(2.0, 3.0) == 0
 
 
 def test_a_single_core_is_not_watched() -> None:
-    with pauses.Pauses([0]) as found:
+    with pauses.watched_pauses([0]) as found:
         pass
     assert found.spans == []
 
 
 def test_watchers_end_with_the_measurement() -> None:
-    with pauses.Pauses(os.sched_getaffinity(0)) as found:
+    with pauses.watched_pauses(os.sched_getaffinity(0)) as found:
         pass
     assert all(start < end for start, end in found.spans)
 
