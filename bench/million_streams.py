@@ -18,7 +18,7 @@ from bench import report
 from bench.__main__ import RESULTS, command
 from bench.figures import OURS, REDIS, BenchError
 from bench.harness import JOURNAL_OFF, Pair, Side, fill, version_of
-from bench.persistence_rows import START_TIMEOUT_S, calm_ping_us, saving, worst_ping_us
+from bench.persistence_rows import calm_ping_us, restart, saving, worst_ping_us
 from bench.server import Server, pick_cores
 from bench.small_rows import ENTRIES, appends_of, check_streams, make_group, send_to_each
 from bench.wire import Client
@@ -29,9 +29,8 @@ Figures = dict[str, float]
 
 
 def measure(side: Side, streams: int) -> Figures:
-    """The figures of one filled server, in the order of its life. The time of its empty start is
-    subtracted from that of the load."""
-    empty_start_s = side.server.ready_s
+    """The figures of one filled server, in the order of its life. The load is a start without the
+    time of one from an empty directory."""
     figures = {
         "memory, GiB": side.server.rss_bytes() / 2**30,
         "worst PING without a snapshot, ms": calm_ping_us(side) / 1000,
@@ -39,9 +38,7 @@ def measure(side: Side, streams: int) -> Figures:
         "SAVE, s": save_s(side),
         "file, MiB": side.server.data_bytes() / 2**20,
     }
-    side.server.kill()
-    start_s = side.server.start(START_TIMEOUT_S)
-    figures["load of the snapshot, s"] = start_s - empty_start_s
+    figures["load of the snapshot, s"], _ = restart(side)
     check_streams(side, streams, ENTRIES)
     side.server.settle()
     figures["memory after the start, GiB"] = side.server.rss_bytes() / 2**30
