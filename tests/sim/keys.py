@@ -231,6 +231,12 @@ def swapdb(model: Model, client: ClientModel, words: Request) -> Answer:
     first, second = int(words[1]), int(words[2])
     if first == second:
         return OK
+    for watcher in model.watchers.values():
+        for number, name in watcher.watches:
+            if number in (first, second):
+                # An expired key does not exist, so its move or its removal is not a change.
+                model.value((first, name))
+                model.value((second, name))
     databases = model.data.databases
     for name in {*databases[first], *databases[second]}:
         model.note_change((first, name))
@@ -299,6 +305,7 @@ def leave(client: ClientModel) -> None:
 def watch(model: Model, client: ClientModel, words: Request) -> Answer:
     if client.queue is not None:
         raise Refused("ERR WATCH inside MULTI is not allowed")
+    model.watchers[client.number] = client
     for key in [(client.db, name) for name in words[1:]]:
         if key not in client.watches:
             client.watches[key] = model.mark_of(key)

@@ -340,6 +340,7 @@ class Model:
         self._resumable: list[ClientModel] = []
         self._incarnation = 1 << 60  # the server's numbers are not predicted
         self._changes: dict[Key, int] = {}
+        self.watchers: dict[int, ClientModel] = {}  # by number; some have no watches any longer
         for database in data.databases:
             for value in database.values():
                 if isinstance(value, Stream):
@@ -467,6 +468,7 @@ class Model:
         """The client's connection was closed."""
         self.now_ms = now_ms
         client.gone = True
+        self.watchers.pop(client.number, None)
         self._held.pop(client.number, None)
         if client.waiter is not None:
             self._remove(client.waiter)

@@ -29,6 +29,11 @@ def test_promises_hold_whatever_happens_next(batch: int) -> None:
         play(seed)
 
 
+def test_an_expired_key_that_arrives_with_swapdb_is_no_change_for_watch() -> None:
+    """The model once judged otherwise."""
+    play(30003)
+
+
 def test_a_seed_always_plays_the_same() -> None:
     for seed in range(10):
         assert play(seed) == play(seed)
