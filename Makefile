@@ -1,7 +1,7 @@
 # make serve    build what is needed and run a server      PORT=6455 DIR=data
 # make build    virtualenv in .venv, compiled modules in place      MODULES="storage.blocks.block ..." for some
 # make test     all tests, including comparisons with Debian's redis-server      TESTS="tests/unit -k block"
-# make bench    the comparison with redis-server      QUICK=1 for about two minutes
+# make bench    the comparison with redis-server      QUICK=1 for about 15 minutes
 # make spark    PySpark into .venv, to read and write streams with Spark
 # make lint     ruff, mypy, import-linter
 # make docs     the documentation as a site, in site/

@@ -60,7 +60,7 @@ def listed(rows: Sequence[Row]) -> list[str]:
 def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     add = parser.add_argument
-    add("--quick", action="store_true", help="about two minutes: small loads, no large stream")
+    add("--quick", action="store_true", help="about 15 minutes: small loads, no large stream")
     add("--rounds", type=int, help=f"rounds a row ({FULL_ROUNDS}, quick {QUICK_ROUNDS})")
     add(
         "--only",

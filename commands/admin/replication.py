@@ -11,7 +11,7 @@ from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
-from millstream.hosts import check_host
+from millstream.host_names import check_host
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args

@@ -12,6 +12,7 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
+from millstream.clock_offset import ahead_ms, shifted_ms
 from millstream.commands.engine.group_replies import (
     ConsumerRows,
     FewConsumers,
@@ -32,7 +33,6 @@ from millstream.commands.runtime.replies import (
     Several,
 )
 from millstream.ids import Id
-from millstream.storage.dump.primitives import ahead_ms, shifted_ms
 from millstream.storage.streams.shared_groups import (
     PendingByConsumer,
     shared_groups,

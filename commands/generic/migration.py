@@ -13,6 +13,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from millstream.clock_offset import ahead_ms
 from millstream.commands.engine.group_replies import entries_up_to
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import INT64_MAX, delete_keys, look_up, tell_overwritten
@@ -22,7 +23,7 @@ from millstream.commands.runtime.replies import OK, Again, Sliced
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, PayloadError
 from millstream.storage.dump import rdb
-from millstream.storage.dump.primitives import COMPRESSED_MAX_BYTES, ahead_ms, string_head
+from millstream.storage.dump.primitives import COMPRESSED_MAX_BYTES, string_head
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.stream import Stream

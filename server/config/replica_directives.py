@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream.hosts import check_host
+from millstream.host_names import check_host
 from millstream.server.config.kinds import (
     INT32_MAX,
     INT64_MAX,

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from millstream.errors import CommandError, DataError
 from millstream.server.durability import commits, snapshots
 from millstream.server.durability.commits import Commits, unwritable
+from millstream.server.durability.data_file_watch import DataFileWatch
 from millstream.server.durability.data_files import DataFiles, in_words, misconf
 from millstream.server.durability.data_loading import DataLoading, without_collections
-from millstream.server.durability.file_watch import FileWatch
 from millstream.server.durability.loading import (
     Loader,
     LoadReport,
@@ -83,7 +83,7 @@ class Persistence(Commits):
         self.snapshots = Snapshots(config, self.files, keyspace, self, machine, snapshot_worker)
         self.refusal = Refusal(self.snapshots.refuses_writes, self._tell_writable)
         self.unsynced = UnsyncedFrames(self._all_journals, machine.clock)
-        self._watch = FileWatch(
+        self._watch = DataFileWatch(
             self.files,
             self.refusal,
             machine.scheduler,

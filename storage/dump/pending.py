@@ -10,8 +10,9 @@ import struct
 from array import array
 from collections.abc import Generator, Iterator
 
+from millstream.clock_offset import shifted_ms
 from millstream.errors import PayloadError
-from millstream.storage.dump.primitives import Reader, length_bytes, shifted_ms
+from millstream.storage.dump.primitives import Reader, length_bytes
 from millstream.storage.streams.group import PENDING_SIZE
 
 STEP_ENTRIES = 256

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from millstream.clock_offset import shifted_ms
 from millstream.errors import PayloadError
 from millstream.storage.dump.rdb_bytes import compress, decompress
 
@@ -16,26 +17,9 @@ UNPACKED_MAX_BYTES = 1 << 30
 COMPRESSED_MAX_BYTES = 1 << 20
 COMPRESSED_MIN_BYTES = 21
 INTEGER_MAX_BYTES = 11
-# A smaller difference is not a step of the wall clock: the clocks are read one after the other.
-STEP_MIN_MS = 100
 
 _INTEGERS = ((0, "<b"), (1, "<h"), (2, "<i"))
 _LZF = 3
-
-
-# ---------------------------------------------------------------- times
-
-
-def shifted_ms(moment_ms: int, by_ms: int) -> int:
-    """A time of one clock, converted to a clock that is ahead by `by_ms`. 0 and -1 mean no time."""
-    return moment_ms if moment_ms <= 0 else max(moment_ms + by_ms, 1)
-
-
-def ahead_ms(wall_ms: int, steady_ms: int) -> int:
-    """How far the wall clock is ahead of the steady clock; 0 for less than STEP_MIN_MS, because
-    otherwise the same time would vary by a millisecond from one call to the next."""
-    ahead = wall_ms - steady_ms
-    return ahead if abs(ahead) >= STEP_MIN_MS else 0
 
 
 # ---------------------------------------------------------------- numbers

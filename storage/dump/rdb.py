@@ -16,6 +16,7 @@ import struct
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple, TypeVar
 
+from millstream.clock_offset import shifted_ms
 from millstream.errors import PayloadError
 from millstream.storage.dump.listpack import (
     count_live_nodes,
@@ -30,7 +31,6 @@ from millstream.storage.dump.primitives import (
     Reader,
     id_bytes,
     length_bytes,
-    shifted_ms,
     string_bytes,
 )
 from millstream.storage.dump.rdb_bytes import crc64

@@ -11,10 +11,10 @@ from tests.support.resp import Error, Simple, encode_command
 from tests.unit.test_executor import HOUR_MS, TwoClocks
 from tests.unit.test_keys import LETTERS, Room, contents
 
+from millstream.clock_offset import shifted_ms
 from millstream.commands.generic.migration import RestoreJob
 from millstream.commands.runtime.effects import apply_effects
 from millstream.errors import CommandError
-from millstream.storage.dump.primitives import shifted_ms
 from millstream.storage.dump.rdb import STREAM, STREAM_2, STREAM_5
 from millstream.storage.dump.rdb_bytes import compress
 from millstream.storage.streams.keyspace import Keyspace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.hosts import check_host
+from millstream.host_names import check_host
 
 
 @pytest.mark.parametrize(

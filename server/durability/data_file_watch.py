@@ -13,7 +13,7 @@ from millstream.storage.files.manifest import NAME, Manifest
 log = logging.getLogger("millstream.persistence")
 
 
-class FileWatch:
+class DataFileWatch:
     """Looks for the current files. No start would find the data written to removed files, so writes
     are refused.
 
