@@ -143,11 +143,11 @@ cdef add_with_options(Context ctx, Args args):
     cdef Stream stream
     cdef bint auto
     cdef bint any_seq = False
-    cdef bint make
+    cdef bint make = True
     cdef tuple message
     cdef bytes producer = None
     cdef bytes iid = None
-    make, message = take_options(args, &trim)
+    message = take_options(args, &trim, &make)
     entry.items = &args.items[args.pos + 1]
     entry.count = args.count - args.pos - 1
     auto = is_star(&args.items[args.pos])
@@ -200,16 +200,15 @@ cdef int trim_after_append(Context ctx, bytes key, Stream stream, Trim* trim) ex
     return 0
 
 
-cdef tuple take_options(Args args, Trim* trim):
-    """Take the options before the ID, where the cursor then is. Returns whether the stream may be
-    created, and the message's producer and name, None without IDMP."""
-    cdef bint make = True
+cdef tuple take_options(Args args, Trim* trim, bint* make):
+    """Take the options before the ID, where the cursor then is; NOMKSTREAM sets `make` to False.
+    Returns the producer and the name of the message, None without IDMP."""
     cdef tuple message = None
     cdef tuple taken
     begin_trim(trim)
     while args.pos < args.count and not is_star(&args.items[args.pos]):
         if args.next_is(b"NOMKSTREAM"):
-            make = False
+            make[0] = False
         elif not take_trim(args, trim):
             taken = take_message(args, message) if may_be_idmp(&args.items[args.pos]) else None
             if taken is None:
@@ -218,7 +217,7 @@ cdef tuple take_options(Args args, Trim* trim):
     if args.pos >= args.count:
         check_trim(trim)
         raise wrong_arity("xadd")
-    return make, message
+    return message
 
 
 cdef inline bint may_be_idmp(Slice* word) noexcept:
@@ -331,8 +330,7 @@ cdef boundary_of(Context ctx, Stream stream, Trim* trim):
     """The first ID to keep, "all" to evict all entries, None to evict none."""
     if trim.approximate:
         return boundary_by_nodes(
-            stream, trim.keep if trim.by_length else None,
-            (trim.first_kept.ms, trim.first_kept.seq) if trim.by_id else None, limit_of(ctx, trim),
+            stream, trim.keep, &trim.first_kept if trim.by_id else NULL, limit_of(ctx, trim),
             trim.references > KEEP_REFERENCES)
     if trim.by_length:
         return "all" if trim.keep == 0 else stream.boundary_for_length(trim.keep)

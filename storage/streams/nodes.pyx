@@ -6,7 +6,7 @@ Also the size of the radix tree that Redis would have for them, for XINFO STREAM
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from millstream.entry_id cimport EntryId, step_up
+from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.layout cimport (
     Cursor, View, cursor_next, cursor_to_index, view_live_before,
 )
@@ -82,13 +82,14 @@ cdef uint64_t node_count(EntryLog log) except? 0xffffffffffffffff:
 
 # ---------------------------------------------------------------- where to trim
 
-cdef object boundary_by_nodes(EntryLog log, keep, minid, uint64_t limit, bint partly):
+cdef object boundary_by_nodes(
+        EntryLog log, uint64_t keep, const EntryId* minid, uint64_t limit, bint partly):
     """The boundary of a trim with `~`, as in Redis: whole nodes from the head are evicted while at
-    least `keep` entries stay, or while all their IDs are below `minid`; at most `limit` entries, 0
+    least `keep` entries stay, or, if `minid` is not NULL, while all their IDs are below it; at most `limit` entries, 0
     for no limit. With `partly`, a part of the next node is evicted, too, if the limit allows the
     whole node.
 
-    Either keep or minid is given. Returns the first ID (ms, seq) that stays; None to evict nothing,
+    Returns the first ID (ms, seq) that stays; None to evict nothing,
     "all" if no ID is above the last evicted one.
     """
     cdef Place place = log.head_place()
@@ -97,11 +98,9 @@ cdef object boundary_by_nodes(EntryLog log, keep, minid, uint64_t limit, bint pa
     cdef uint64_t removed = 0
     cdef uint64_t before = log.head_gone
     cdef uint64_t live
-    cdef uint64_t kept = 0 if keep is None else keep
-    cdef bint by_id = minid is not None
     cdef uint32_t i
     boundary = None
-    if not by_id and log.length <= kept:
+    if minid == NULL and log.length <= keep:
         return None
     while True:
         if place.page != NULL:
@@ -117,13 +116,13 @@ cdef object boundary_by_nodes(EntryLog log, keep, minid, uint64_t limit, bint pa
             live, before = live - before, live
             if limit and removed + live > limit:
                 return boundary
-            if not by_id and log.length - removed - live < kept:
+            if minid == NULL and log.length - removed - live < keep:
                 # When `keep` entries are left, the next node stays, with its deleted entries.
-                partly = partly and log.length - removed > kept
-                return log.boundary_for_length(kept) if partly else boundary
+                partly = partly and log.length - removed > keep
+                return log.boundary_for_length(keep) if partly else boundary
             is_above = id_past(&view, node_end(&view, i), &last, &past)
-            if by_id and (last.ms, last.seq) >= minid:
-                return minid if partly else boundary
+            if minid != NULL and not id_less(last.ms, last.seq, minid.ms, minid.seq):
+                return (minid.ms, minid.seq) if partly else boundary
             if live:
                 removed += live
                 boundary = (past.ms, past.seq) if is_above else "all"

@@ -118,8 +118,12 @@ cdef class Stream(EntryLog):
         return delete_entry(self, EntryId(ms, seq))
 
     def boundary_by_nodes(self, keep, minid, uint64_t limit, bint partly=False):
-        """`nodes.boundary_by_nodes` for callers in Python."""
-        return boundary_by_nodes(self, keep, minid, limit, partly)
+        """`nodes.boundary_by_nodes` for callers in Python; `keep` or `minid` is None."""
+        cdef EntryId first_kept
+        if minid is None:
+            return boundary_by_nodes(self, keep, NULL, limit, partly)
+        first_kept.ms, first_kept.seq = minid
+        return boundary_by_nodes(self, 0, &first_kept, limit, partly)
 
     @property
     def node_count(self) -> int:

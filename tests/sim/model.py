@@ -412,11 +412,16 @@ class Model:
         if client.waiter is None and not client.is_held:
             self._run(client, now_ms)
 
-    def end_tick(self, now_ms: int, seq: int) -> None:
-        """Clients with ended waits continue; replies so far require that `seq` is durable."""
+    def end_tick(self, now_ms: int, seq: int, stopped: set[int]) -> None:
+        """Clients with ended waits continue, except those in `stopped`, whose replies were not
+        taken; replies so far require that `seq` is durable."""
         resuming, self._resumable = self._resumable, []
         for client in resuming:
-            if client.waiter is None and not client.gone and not client.is_held:
+            if client.waiter is not None or client.gone or client.is_held:
+                continue
+            if client.number in stopped:
+                self._resumable.append(client)
+            else:
                 self._run(client, now_ms)
         for due in self.untagged:
             due.seq = seq

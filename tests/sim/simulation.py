@@ -300,9 +300,9 @@ class Simulation:
 
     def _end_ticks(self) -> None:
         """Tell the model of the ticks that ended in this event."""
-        while self.world.ticks:
-            self.world.ticks -= 1
-            self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq)
+        for stopped in self.world.ticks:
+            self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq, stopped)
+        self.world.ticks.clear()
         self.model.take_rest()
 
     def _journal_failed(self) -> None:
@@ -785,7 +785,7 @@ class Simulation:
         defer(True)
         self._first_seq = world.persistence.last_seq
         world.replay = Replay(self._before.copy())
-        world.ticks = 0
+        world.ticks.clear()
         self.world = world
         block_entries = NODES_MAX * self.profile.node_entries
         self.model = Model(

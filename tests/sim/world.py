@@ -150,12 +150,13 @@ class WatchedPersistence(Persistence):
 
 
 class WatchedExecutor(Executor):
-    """Counts the ticks, which may end during the turn for a client's bytes. Freeing takes simulated
-    time, so that it needs several turns."""
+    """Records the ticks, which may end during the turn for a client's bytes. Freeing takes
+    simulated time, so that it needs several turns."""
 
     def end_tick(self) -> None:
+        stopped = {number for number, it in self.server.clients.items() if it.is_stopped()}
         super().end_tick()
-        self.server.ticks += 1
+        self.server.ticks.append(stopped)
 
     def read_ns(self) -> int:  # read while objects are freed
         self.server.time_passes = True
@@ -357,7 +358,8 @@ class World:
             Block,
         )
         self.persistence.world = self
-        self.ticks = 0
+        # For each tick since the last event, the clients that could not continue in it.
+        self.ticks: list[set[int]] = []
         self.executor = WatchedExecutor(self)
         self._watch_backpressure()
         self.access = UnloggedAccess(self.executor, self.clients, self._kill)
