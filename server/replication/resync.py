@@ -59,8 +59,7 @@ class Resync:
         if said is None or not said.is_known:
             raise CommandError(why_unsuitable(said))
         if is_failover:
-            self._check_before_taking_over(said)
-            self._role.take_over(said, name, next_seq)
+            self._take_over(said, name, next_seq)
         self._check_can_feed(said)
         node = self._node
         if self._role.following is None and node.persistence.first_effect is not None:
@@ -76,15 +75,28 @@ class Resync:
         feed = self._role.feeds.add(client, said.address or _host_of(client.address), said.port)
         node.loop.call_soon(self._answer, feed, common, their_last)
 
-    def _check_before_taking_over(self, said: Introduction) -> None:
-        """Refuse to become the primary if the old one could not follow this server: it would go on
-        as a primary, too. If this server is the primary already, the old one has to ask again."""
-        try:
-            self._check_files(said)
-        except CommandError as error:
-            if self._role.following is None:
+    def _take_over(self, said: Introduction, name: bytes, next_seq: int) -> None:
+        """Become the primary in place of the server that asks (FAILOVER). If this server could not
+        feed it, refuse: a refused server stays a primary.
+
+        If the answer was lost, the server asks again. By then this server is a primary, or follows
+        a later one; a refusal that ended the failover would leave two primaries.
+        """
+        if self._is_ahead_of(said, name, next_seq):
+            try:
+                self._check_can_feed(said)
+            except CommandError as error:
                 raise CommandError(f"{RETRY} {error.message}") from None
-            raise
+            return
+        self._check_files(said)
+        self._role.take_over(name)
+
+    def _is_ahead_of(self, said: Introduction, name: bytes, next_seq: int) -> bool:
+        """Whether this server has all frames of the other one, whose newest line is `name`, and a
+        newer line."""
+        ours, our_last = self._node.keyspace.histories, self._node.persistence.last_seq
+        common = history.last_common(ours, our_last, said.histories, next_seq - 1)
+        return common == next_seq - 1 and ours[-1][0].encode() != name
 
     def _check_can_feed(self, said: Introduction) -> None:
         following = self._role.following

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
 from millstream.server.monitor.info_lines import Part
-from millstream.server.replication import history
 from millstream.server.replication.facts import NO_HISTORY, replication_parts, role_reply
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
 from millstream.server.replication.link import encode_request
 from millstream.server.replication.records import encode_message
-from millstream.server.replication.replconf import Introduction
 from millstream.server.replication.restrictions import Restrictions
 from millstream.server.replication.resync import Resync
 
@@ -354,15 +352,12 @@ class Replication:
                 self.node.loop.call_soon(self.failover.check_acknowledged)
             self.restrictions.replica_acknowledged()
 
-    def take_over(self, said: Introduction, name: bytes, next_seq: int) -> None:
-        """The primary of this server asks it to become the primary (FAILOVER). When its answer was
-        lost, it asks again."""
-        lines, last_seq = self.node.keyspace.histories, self.node.persistence.last_seq
+    def take_over(self, name: bytes) -> None:
+        """The primary of this server, whose newest line is `name`, asks it to become the primary
+        (FAILOVER). CommandError if it is a primary, or follows another one."""
         if self.following is None:
-            common = history.last_common(lines, last_seq, said.histories, next_seq - 1)
-            if common != next_seq - 1 or not lines or lines[-1][0].encode() == name:
-                raise CommandError("ERR PSYNC FAILOVER can't be sent to a master.")
-            return
+            raise CommandError("ERR PSYNC FAILOVER can't be sent to a master.")
+        lines = self.node.keyspace.histories
         if not lines or lines[-1][0].encode() != name:
             raise CommandError("ERR PSYNC FAILOVER replid must match my replid.")
         log.warning("a failover was requested by the primary")

@@ -128,7 +128,10 @@ class DurableFleet(Fleet):
         self._judge_confirmed(self._primary)
 
     def _choose_last_primary(self) -> FleetNode:
-        furthest = max(self.nodes, key=lambda node: node.persistence.frame_bytes)
+        """The primary; after a FAILOVER whose primary was lost, what Sentinel would choose. No
+        server may have a priority: then the one with the most data."""
+        there = [node for node in self.nodes if node.replication.shown_priority() > 0]
+        furthest = max(there or self.nodes, key=lambda node: node.persistence.frame_bytes)
         return next(iter(self._primaries()), furthest)
 
 

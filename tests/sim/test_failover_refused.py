@@ -1,7 +1,8 @@
-"""FAILOVER to a replica that cannot be the primary of others."""
+"""FAILOVER to a replica that cannot be the primary of others, or is no longer."""
 
 from __future__ import annotations
 
+from tests.sim.durable_fleet import play as play_durable
 from tests.sim.test_turns import Pair
 
 
@@ -44,3 +45,13 @@ def test_a_refusal_after_the_replica_has_taken_over_leaves_one_primary() -> None
     assert not old.replication.failover.is_under_way
     assert old.replication.following is not None
     assert old.replication.following.is_connected
+
+
+def test_a_replica_that_took_over_and_follows_a_later_primary_does_not_end_the_failover() -> None:
+    """Its answer was lost, and it was the primary of another FAILOVER before it is asked again. The
+    old primary follows it: there is one primary."""
+    play_durable(50210)
+
+
+def test_a_failover_whose_primary_is_lost_leaves_what_was_confirmed_to_the_next() -> None:
+    play_durable(50012)
