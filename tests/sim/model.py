@@ -412,14 +412,14 @@ class Model:
         if client.waiter is None and not client.is_held:
             self._run(client, now_ms)
 
-    def end_tick(self, now_ms: int, seq: int, stopped: set[int]) -> None:
-        """Clients with ended waits continue, except those in `stopped`, whose replies were not
+    def end_tick(self, now_ms: int, seq: int, full: set[int]) -> None:
+        """Clients with ended waits continue, except those in `full`, whose replies were not
         taken; replies so far require that `seq` is durable."""
         resuming, self._resumable = self._resumable, []
         for client in resuming:
             if client.waiter is not None or client.gone or client.is_held:
                 continue
-            if client.number in stopped:
+            if client.number in full:
                 self._resumable.append(client)
             else:
                 self._run(client, now_ms)

@@ -300,8 +300,8 @@ class Simulation:
 
     def _end_ticks(self) -> None:
         """Tell the model of the ticks that ended in this event."""
-        for stopped in self.world.ticks:
-            self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq, stopped)
+        for full in self.world.ticks:
+            self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq, full)
         self.world.ticks.clear()
         self.model.take_rest()
 

@@ -154,9 +154,9 @@ class WatchedExecutor(Executor):
     simulated time, so that it needs several turns."""
 
     def end_tick(self) -> None:
-        stopped = {number for number, it in self.server.clients.items() if it.is_stopped()}
+        full = {number for number, client in self.server.clients.items() if client.full}
         super().end_tick()
-        self.server.ticks.append(stopped)
+        self.server.ticks.append(full)
 
     def read_ns(self) -> int:  # read while objects are freed
         self.server.time_passes = True
@@ -358,7 +358,7 @@ class World:
             Block,
         )
         self.persistence.world = self
-        # For each tick since the last event, the clients that could not continue in it.
+        # For each tick since the last event, the clients that had not taken their replies.
         self.ticks: list[set[int]] = []
         self.executor = WatchedExecutor(self)
         self._watch_backpressure()
