@@ -20,7 +20,8 @@ cdef class ConsumerRead(BlockedRead):
     cdef list held
     cdef bint will_retry
 
-    cdef tuple open_one(self, Context ctx, bytes key, Stream stream)
+    cdef Group group_in(self, Context ctx, bytes key, Stream stream)
+    cdef found_nothing(self, Context ctx, bytes key, Group group)
     cdef serve(self, Context ctx, list opened, list after, bint first)
     cdef int64_t effects_most(self, list opened, list after) except -1
     cdef finished(self, Context ctx, Output out, const ArrayHead* head, uint64_t answered,

@@ -122,13 +122,21 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
     """The first attempt of a read: each stream, its group and its ID are checked in turn before any
     entry is delivered."""
     cdef Py_ssize_t i
-    cdef list opened = []
-    cdef list after = []
+    cdef list opened = None
+    cdef list after
     cdef bytes key
-    read.keys = []
+    cdef Stream stream
+    cdef Group group
     for i in range(args.pos, args.pos + count):
-        key = args[i]
-        opened.append(read.open_one(ctx, key, ctx.read_for_update(key)))
+        key = ctx.db.key_of(&args.items[i])
+        stream = ctx.read_for_update_at(&args.items[i])
+        group = read.group_in(ctx, key, stream)
+        if opened is None:
+            if (count == 1 and not block and is_new(&args.items[i + 1])
+                    and not read.has_something(ctx, stream, group, None)):
+                return read.found_nothing(ctx, key, group)
+            opened, after, read.keys = [], [], []
+        opened.append((stream, group))
         after.append(read_after_id(&args.items[i + count]))
         read.keys.append((read.db_index, key))
     ctx.count_hits(count)  # Redis looks up each stream again to read it
@@ -141,11 +149,16 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
     return Wait(read, deadline_ms) if block else NULL_ARRAY
 
 
+cdef inline bint is_new(Slice* word) noexcept:
+    """Whether an ID argument is `>`, for new entries."""
+    return word.size == 1 and word.ptr[0] == c'>'
+
+
 cdef read_after_id(Slice* word):
     """Parse an ID argument: None for new entries (`>`), otherwise the ID after which the history is
     read."""
     cdef EntryId found
-    if word.size == 1 and word.ptr[0] == c'>':
+    if is_new(word):
         return None
     if word.size == 1 and (word.ptr[0] == c'$' or word.ptr[0] == c'+'):
         raise CommandError(MEANINGLESS.format(chr(word.ptr[0])))
@@ -167,14 +180,23 @@ cdef class ConsumerRead(BlockedRead):
         return ConsumerRead if self.claim_idle_ms == NO_CLAIM else (
             ConsumerRead, self.claim_idle_ms)
 
-    cdef tuple open_one(self, Context ctx, bytes key, Stream stream):
-        """A stream and its group; the errors of a new XREADGROUP also end a wait."""
+    cdef Group group_in(self, Context ctx, bytes key, Stream stream):
+        """The group in one of the streams; the errors of a new XREADGROUP also end a wait."""
         cdef Group group = None
         if stream is not None:
             group = live_group(ctx, key, stream, self.group)
         if group is None:
             raise no_group(key, self.group)
-        return stream, group
+        return group
+
+    cdef found_nothing(self, Context ctx, bytes key, Group group):
+        """The reply of a poll of one stream that has nothing for the group: the frequent case, in
+        which `serve` and its lists are not needed."""
+        ctx.count_hits(1)
+        ctx.effects.require(read_effects_most(key, group, self.consumer, 0))
+        note_seen(ctx, key, group, requesting_consumer(ctx, key, group, self.consumer))
+        note_used(ctx, key, group)
+        return NULL_ARRAY
 
     cdef serve(self, Context ctx, list opened, list after, bint first):
         """The reply with the streams that have entries; None without any. On the first attempt the
@@ -362,6 +384,7 @@ cdef class ConsumerRead(BlockedRead):
 
     def attempt(self, Context ctx not None):
         cdef list opened
+        cdef Stream stream
         cdef Group group
         # An append brings new entries; for claims a timer is scheduled.
         if is_refused(ctx, [] if self.claim_idle_ms == NO_CLAIM else self.keys, self.group):
@@ -373,7 +396,8 @@ cdef class ConsumerRead(BlockedRead):
                 # read no longer exists.
                 ctx.write_stream(key)  # WRONGTYPE for another type
                 raise no_group(key, self.group)
-            opened.append(self.open_one(ctx, key, ctx.read_for_update(key)))
+            stream = ctx.read_for_update(key)
+            opened.append((stream, self.group_in(ctx, key, stream)))
         ctx.count_hits(len(opened))  # Redis looks up each stream again to read it
         self.hold([group for _, group in opened])
         self.will_retry = False
