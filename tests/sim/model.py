@@ -412,16 +412,17 @@ class Model:
         if client.waiter is None and not client.is_held:
             self._run(client, now_ms)
 
+    def resume(self, client: ClientModel) -> None:
+        """The client has taken its replies: it continues at the end of the tick."""
+        self._resumable.append(client)
+
     def end_tick(self, now_ms: int, seq: int, full: set[int]) -> None:
         """Clients with ended waits continue, except those in `full`, whose replies were not
         taken; replies so far require that `seq` is durable."""
         resuming, self._resumable = self._resumable, []
         for client in resuming:
-            if client.waiter is not None or client.gone or client.is_held:
-                continue
-            if client.number in full:
-                self._resumable.append(client)
-            else:
+            is_stopped = client.waiter is not None or client.is_held or client.number in full
+            if not is_stopped and not client.gone:
                 self._run(client, now_ms)
         for due in self.untagged:
             due.seq = seq

@@ -394,7 +394,10 @@ class Simulation:
 
     def _take_again(self, client: SimClient) -> None:
         client.paused = False
+        was_full = client.full
         self.world.executor.outbox.on_writable(client)
+        if was_full and not client.full:
+            self.model.resume(client.model)
 
     def _rewrite(self) -> None:
         """The automatic rewrite when the journal has grown."""
