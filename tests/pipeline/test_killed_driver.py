@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPARK_DEADLINE_S = 240.0
 KEYS = (b"a", b"b", b"c")
-KILLS = 3
+KILLS = 2
 ROUNDS = 800  # an entry of each stream; two batches of the query and more
 
 
