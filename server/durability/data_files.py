@@ -49,6 +49,7 @@ class DataFiles:
         self.directory = b""  # the ID for every new file
         self.unfinished: set[str] = set()  # written besides a snapshot: a base that is received
         self.primary = ""  # the server that has accepted this one as its replica
+        self._primary_failed = False
         self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
 
     # At start
@@ -156,13 +157,17 @@ class DataFiles:
         self.publish(manifest, renames)
 
     def publish_primary(self) -> None:
-        """Write `primary` to the disk; after a failure the next manifest has it."""
+        """Write `primary` to the disk. A failure is logged once."""
         if self.manifest.primary == self.primary:
             return
         try:
             self.publish(replace(self.manifest, next_number=self.next_number))
         except OSError as error:
-            log.warning("the address of the primary could not be stored: %s", in_words(error))
+            if not self._primary_failed:
+                log.warning("the address of the primary could not be stored: %s", in_words(error))
+            self._primary_failed = True
+        else:
+            self._primary_failed = False
 
     def publish(self, manifest: Manifest, renames: Sequence[tuple[str, str]] = ()) -> None:
         """Make a manifest the current one. After an OSError either the old or this manifest is

@@ -68,7 +68,8 @@ class Following:
         self.is_failover = False  # the next link asks the other server to become the primary
         self._role = role
         self._node: Node = role.node
-        self.accepted = role.node.persistence.files.primary == self._acceptance()
+        self.accepted = role.acceptance.primary == self._acceptance()
+        self._synced_seq = 0  # the last frame on the disk when the acceptance was stored
         self._attempt: Attempt | None = None
         self._told_reason = ""  # why there is no link, as the log has said
         self._is_stopped = False
@@ -296,7 +297,7 @@ class Following:
         self.state = "connected"
         self.accepted = True
         self.may_replace_more = False
-        self._role.note_primary(self._acceptance())
+        self._role.acceptance.note(self._acceptance())
         self.is_distrusted = self.wants_all = False
         self._retry_s = 0
         self.applier.expect_next()
@@ -407,7 +408,7 @@ class Following:
         """Frames were applied: a line of history may have begun, which the primary has to learn."""
         keyspace = self._node.keyspace
         if keyspace.histories and keyspace.histories[-1][0] != self._line:
-            self._role.note_primary(self._acceptance())
+            self._role.acceptance.note(self._acceptance())
         self._node.executor.applied()
         self._ack_soon()
 
@@ -428,9 +429,13 @@ class Following:
             self._ack_pace.look()
 
     def acknowledge(self) -> None:
-        """Tell the primary what is applied here, and what is on the disk."""
+        """Tell the primary what is applied here, and what is on the disk and can be found after a
+        restart (`Acceptance`)."""
         if self._attempt is None or not self.is_connected:
             return
         frames = self._node.persistence
-        self._attempt.link.acknowledge(frames.last_seq, frames.on_disk_seq, frames.frame_bytes)
+        if self._role.acceptance.is_stored:
+            self._synced_seq = frames.on_disk_seq
+        synced_seq = min(self._synced_seq, frames.on_disk_seq)  # a rewind removes frames
+        self._attempt.link.acknowledge(frames.last_seq, synced_seq, frames.frame_bytes)
         self._attempt.flush()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
 from millstream.server.monitor.info_lines import Part
+from millstream.server.replication.acceptance import Acceptance
 from millstream.server.replication.facts import NO_HISTORY, replication_parts, role_reply
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
@@ -48,6 +49,7 @@ class Replication:
         self.worker = self.feeds.worker = node.new_worker("millstream-replicas", _NICENESS)
         node.persistence.on_gap = self.forget_histories
         self.resync = Resync(self)
+        self.acceptance = Acceptance(node, self._acknowledge)
         self.history = NO_HISTORY
         self.rewinds = 0
         self.change: Replacement | Rewinding | None = None  # of the data here; not ended yet
@@ -81,6 +83,7 @@ class Replication:
         self.worker.stop()
 
     def tick_second(self) -> None:
+        self.acceptance.tick_second()
         if self.following is not None:
             self.following.tick_second()
             self.node.keyspace.deferred.clear()  # a promotion notes all moments again
@@ -91,9 +94,12 @@ class Replication:
         self.node.check_waits()
 
     def on_synced(self) -> None:
+        self._acknowledge()
+        self.node.check_waits()
+
+    def _acknowledge(self) -> None:
         if self.following is not None:
             self.following.acknowledge()
-        self.node.check_waits()
 
     def journal_switched(self) -> None:
         """appendonly was switched on or off."""
@@ -146,13 +152,6 @@ class Replication:
     def _is_changing(self) -> bool:
         """Whether the data on the disk is other data already than that in memory."""
         return self.change is not None and self.change.is_published
-
-    def note_primary(self, address: str) -> None:
-        """Remember the primary that has accepted this server, also after a restart; "": none."""
-        frames = self.node.persistence
-        if frames.files.primary != address:
-            frames.files.primary = address
-            frames.snapshots.submit(frames.files.publish_primary)
 
     def shown_priority(self) -> int:
         """The priority for Sentinel: 0 while the data here may belong to a dead line of history, or
@@ -235,7 +234,7 @@ class Replication:
         self.promotes_when_loaded = False
         self.following = Following(self, host, port)
         if not self.following.accepted:
-            self.note_primary("")
+            self.acceptance.note("")
         self.restrictions.update()
         if was_primary:
             self._end_primary()
@@ -305,7 +304,7 @@ class Replication:
     def _promote(self) -> None:
         node = self.node
         node.executor.primary_ahead_ms = 0
-        self.note_primary("")
+        self.acceptance.note("")
         self.restrictions.hold_point.seq = 0
         self._begin_history()
         node.continue_clock()

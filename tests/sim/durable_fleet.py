@@ -128,11 +128,13 @@ class DurableFleet(Fleet):
         self._judge_confirmed(self._primary)
 
     def _choose_last_primary(self) -> FleetNode:
-        """The primary; after a FAILOVER whose primary was lost, what Sentinel would choose. No
-        server may have a priority: then the one with the most data."""
+        """The primary; after a FAILOVER whose primary was lost, what Sentinel would choose, or the
+        server with the most data if none has a priority. An ABORT while the answer to a FAILOVER
+        is on its way leaves two primaries. The old one has no replicas and has confirmed nothing
+        since."""
         there = [node for node in self.nodes if node.replication.shown_priority() > 0]
-        furthest = max(there or self.nodes, key=lambda node: node.persistence.frame_bytes)
-        return next(iter(self._primaries()), furthest)
+        candidates = self._primaries() or there or self.nodes
+        return max(candidates, key=lambda node: node.persistence.frame_bytes)
 
 
 def play(seed: int, steps: int = STEPS) -> dict[str, int]:

@@ -1,0 +1,59 @@
+"""The record in the data directory of the primary that has accepted this server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.server.durability.workers import post
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millstream.server.replication.node import Node
+
+
+class Acceptance:
+    """Stores the record, and tries again once a second after a failure.
+
+    A replica that restarts without it shows priority 0, so that Sentinel does not choose it. Its
+    frames therefore count as synced only once the record is stored: otherwise a failover could miss
+    what they have confirmed.
+    """
+
+    def __init__(self, node: Node, on_stored: Callable[[], None]) -> None:
+        self._node = node
+        self._on_stored = on_stored
+        self._is_storing = False
+
+    @property
+    def primary(self) -> str:
+        """The address of the primary and its line of history; "" for none."""
+        return self._node.persistence.files.primary
+
+    @property
+    def is_stored(self) -> bool:
+        files = self._node.persistence.files
+        return files.manifest.primary == files.primary
+
+    def note(self, primary: str) -> None:
+        """Remember this primary, also after a restart."""
+        if self.primary != primary:
+            self._node.persistence.files.primary = primary
+            self._store()
+
+    def tick_second(self) -> None:
+        if not self.is_stored and not self._is_storing:
+            self._store()
+
+    def _store(self) -> None:
+        self._is_storing = True
+        self._node.persistence.snapshots.submit(self._publish)
+
+    def _publish(self) -> None:  # on the thread of snapshots
+        self._node.persistence.files.publish_primary()
+        post(self._node.loop, self._end_storing)
+
+    def _end_storing(self) -> None:
+        self._is_storing = False
+        if self.is_stored:
+            self._on_stored()
