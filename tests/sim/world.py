@@ -154,7 +154,11 @@ class WatchedExecutor(Executor):
     simulated time, so that it needs several turns."""
 
     def end_tick(self) -> None:
-        full = {number for number, client in self.server.clients.items() if client.full}
+        full = {
+            number
+            for number, client in self.server.clients.items()
+            if client.is_stopped() and not client.blocked
+        }
         super().end_tick()
         self.server.ticks.append(full)
 
