@@ -1,9 +1,11 @@
 """A full sync at the replica: the base goes to the disk first, and replaces the data when it is
 complete.
 
-1. receive (worker): write `base-N.msnap.tmp`; every record's checksum was checked before.
-2. finish: give the base this directory's ID, sync it, check its ends.
-3. publish: make the base and a new empty journal current, remove the old files.
+1. receive (worker of replicas): write `base-N.msnap.tmp`; every record's checksum was checked
+   before.
+2. finish (the same): give the base this directory's ID, sync it, check its ends.
+3. publish (worker of snapshots, the only one that changes the manifest): make the base and a new
+   empty journal current, remove the old files.
 4. load (loop, in slices): empty the keyspace and read the base.
 
 Until step 3 the old data is served and kept, whatever happens. After it the new data is complete on
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.errors import DataError
 from millstream.server.durability.data_files import temporary
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
 
 _QUEUED_PIECES_MAX = 8
 _AGAIN_S = 0.01
+
+
+class Submits(Protocol):
+    """A worker, or the snapshots, which pass tasks on to theirs."""
+
+    def submit(self, task: Callable[[], None]) -> None: ...
 
 
 class Replacement:
@@ -50,6 +58,7 @@ class Replacement:
         self._node = node
         self._on_done = on_done
         self._files = node.persistence.files
+        self._snapshots = node.persistence.snapshots
         self._worker = worker
         self._number = self._final = self._files.new_number()
         self._base: AdoptedBase | None = None
@@ -101,7 +110,12 @@ class Replacement:
 
     # Steps
 
-    def _submit(self, step: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+    def _submit(
+        self,
+        step: Callable[[], None],
+        then: Callable[[], None] | None = None,
+        worker: Submits | None = None,
+    ) -> None:
         self._queued += 1
 
         def task() -> None:
@@ -112,7 +126,7 @@ class Replacement:
                     self._error = error
             post(self._node.loop, self._on_step, then)
 
-        self._worker.submit(task)
+        (worker or self._worker).submit(task)
 
     def _on_step(self, then: Callable[[], None] | None) -> None:
         self._queued -= 1
@@ -150,16 +164,15 @@ class Replacement:
         """Publish when no snapshot runs that would publish the old data after it."""
         if self._is_over:
             return
-        snapshots = self._node.persistence.snapshots
-        snapshots.suspended = True
-        snapshots.scheduled = None
-        if snapshots.job is not None:
-            snapshots.cancel()
+        self._snapshots.suspended = True
+        self._snapshots.scheduled = None
+        if self._snapshots.job is not None:
+            self._snapshots.cancel()
             self._node.loop.call_later(_AGAIN_S, self._written)
         else:
             self.is_published = True
             self._final = self._files.new_number()  # above those of all files of the old data
-            self._submit(self._publish, self._published)
+            self._submit(self._publish, self._published, self._snapshots)
 
     def _publish(self) -> None:
         base: str | None = None
@@ -172,8 +185,11 @@ class Replacement:
             journals = (journal_name(self._final),)
             renames.append((temporary(journal_name(self._number)), *journals))
         self._files.publish_replacement(base, journals, self._final, renames)
-        self._files.unfinished.clear()
+        self._files.unfinished.difference_update(self._temporary_names())
         self._files.remove_replaced()
+
+    def _temporary_names(self) -> list[str]:
+        return [temporary(base_name(self._number)), temporary(journal_name(self._number))]
 
     def _published(self) -> None:
         node = self._node
@@ -184,21 +200,22 @@ class Replacement:
 
     def _fail(self, error: Exception) -> None:
         """Before the new data is published: remove its files. The old data stays."""
-        numbers, base, journal = {self._number, self._final}, self._base, self._journal
-
-        def discard() -> None:
-            for opened in (base, journal):
-                if opened is not None:
-                    with contextlib.suppress(OSError):
-                        opened.file.close()
-            self._files.unfinished.clear()
-            for number in numbers:
-                self._files.remove_unfinished(number)
-
-        self._worker.submit(discard)
+        self._worker.submit(self._close)  # after the step that is running
         self._end(error)
+
+    def _close(self) -> None:
+        for opened in (self._base, self._journal):
+            if opened is not None:
+                with contextlib.suppress(OSError):
+                    opened.file.close()
+        self._snapshots.submit(self._remove)
+
+    def _remove(self) -> None:
+        self._files.unfinished.difference_update(self._temporary_names())
+        for number in {self._number, self._final}:
+            self._files.remove_unfinished(number)
 
     def _end(self, error: Exception | None) -> None:
         self._is_over = True
-        self._node.persistence.snapshots.suspended = False
+        self._snapshots.suspended = False
         self._on_done(error)

@@ -6,6 +6,7 @@ server/wiring connects its parts as in a real server. Time and network are the f
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tests.sim.fleet import Fleet
 
     from millstream.server.replication.node import LinkProtocol
+    from millstream.storage.files.manifest import Manifest
 
 load_table()
 
@@ -138,6 +140,21 @@ class WatchedPersistence(Persistence):
         self.node.fleet.has_loaded(self.node)
 
 
+class WatchedWorker(HandWorker):
+    """Tells its node while it runs a task."""
+
+    def __init__(self, name: str, node: FleetNode) -> None:
+        super().__init__(name)
+        self._node = node
+
+    def run_one(self) -> bool:
+        self._node.running = self.name
+        try:
+            return super().run_one()
+        finally:
+            self._node.running = ""
+
+
 class FleetNode:
     """One run of a server, from load to crash, on a disk that survives."""
 
@@ -162,6 +179,7 @@ class FleetNode:
         self.clients: dict[int, FleetClient] = {}
         self.waits: dict[int, Any] = {}
         self.workers: list[HandWorker] = []
+        self.running = ""  # the worker that is running a task
         self._client_number = 0
         self.keyspace = Keyspace()
         self.persistence = WatchedPersistence(
@@ -175,6 +193,14 @@ class FleetNode:
         self.replication = Replication(self)
         connect(self.executor, self.persistence, self.keyspace, self.replication)
         self.persistence.node = self
+        self._publish = self.persistence.files.publish
+        self.persistence.files.publish = self._watch_manifest  # type: ignore[method-assign]
+
+    def _watch_manifest(self, manifest: Manifest, renames: Sequence[tuple[str, str]] = ()) -> None:
+        """One worker changes the manifest: two at a time would replace each other's."""
+        if self.running not in ("", "millstream-snapshot"):
+            self.fleet.broken.append(f"{self.running} changes the manifest")
+        self._publish(manifest, renames)
 
     def start(self) -> None:
         self.disk.locked = False
@@ -244,7 +270,7 @@ class FleetNode:
         return self.now_ms() * 1000
 
     def new_worker(self, name: str, niceness: int) -> HandWorker:
-        worker = HandWorker(name)
+        worker = WatchedWorker(name, self)
         self.workers.append(worker)
         return worker
 
