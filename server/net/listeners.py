@@ -40,6 +40,7 @@ class Listeners:
         self._servers: list[asyncio.Server] = []
         self._tls_servers: list[asyncio.Server] = []
         self._renewal: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def bind(self) -> None:
         """Take the ports, and check the certificate. StartError with one sentence."""
@@ -77,7 +78,16 @@ class Listeners:
         return server
 
     async def _serve_tls(self, tls: Tls) -> list[asyncio.Server]:
-        return [await self._serve(bound.dup(), tls) for bound in self._tls_sockets]
+        """Serve all sockets with this context, or none."""
+        servers: list[asyncio.Server] = []
+        try:
+            for bound in self._tls_sockets:
+                servers.append(await self._serve(bound.dup(), tls))
+        except (StartError, OSError):
+            for server in servers:
+                server.close()
+            raise
+        return servers
 
     def renew(self) -> None:
         """Use the certificates that the directives name now, for new connections. StartError when
@@ -97,15 +107,20 @@ class Listeners:
             await asyncio.wait([earlier])
         try:
             replaced, self._tls_servers = self._tls_servers, await self._serve_tls(tls)
-        except StartError as problem:
+        except (StartError, OSError) as problem:
             LOGGER.error("the new certificate is not used: %s", problem)
             return
         for server in replaced:
             server.close()
+        if self._is_closed:
+            for server in self._tls_servers:
+                server.close()
+            return
         tls.log()
 
     def close(self) -> None:
         """Accept no more connections. A Unix socket is removed."""
+        self._is_closed = True
         for server in (*self._servers, *self._tls_servers):
             server.close()
         for bound in self._tls_sockets:

@@ -72,7 +72,8 @@ class Feed:
             self.state = "online"
         else:
             self.state = "send_bulk"
-            self._open(base)
+            if not self._open(base):  # which has closed the base
+                self.drop("the files of the full sync cannot be opened")
         self.pump()
 
     def acknowledge(self, acked_seq: int, synced_seq: int, frame_bytes: int, now_ms: int) -> None:

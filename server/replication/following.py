@@ -218,8 +218,8 @@ class Following:
 
     def _is_full(self) -> bool:
         replacement = self.replacement
-        if isinstance(replacement, Replacement):
-            return replacement.is_busy or replacement.has_ended
+        if isinstance(replacement, Replacement) and (replacement.is_busy or replacement.has_ended):
+            return True
         return self.applier.is_full
 
     def _take(self, attempt: Attempt, event: Event) -> None:
@@ -238,7 +238,10 @@ class Following:
             self._refused(event)
 
     def _take_record(self, record: Record) -> None:
+        replacement = self.replacement
         if record.kind == Kind.FRAME:
+            if isinstance(replacement, Replacement) and not replacement.has_ended:
+                raise LinkError(f"frame {record.number} arrived before the end of the base")
             self.applier.add(record)
         elif record.kind == Kind.BEAT:
             self._take_beat(record.payload)

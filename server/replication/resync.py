@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import CommandError, DataError
+from millstream.server.durability.data_files import in_words
 from millstream.server.replication import history
 from millstream.server.replication.facts import NO_HISTORY
 from millstream.server.replication.link import RETRY
@@ -192,7 +193,10 @@ class Resync:
             return
         try:
             base = frames.files.disk.read(name)
-        except OSError:  # a rewrite has just replaced it; the next second tries again
+        except FileNotFoundError:  # a rewrite has just replaced it; the next second tries again
+            return
+        except OSError as error:
+            feed.drop(f"{name} cannot be opened: {in_words(error)}")
             return
         try:
             header = SnapshotEnds(base).read_header()

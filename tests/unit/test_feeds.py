@@ -98,6 +98,17 @@ def test_links_that_end_while_frames_are_sent_do_not_disturb_the_others() -> Non
     assert len(made.feeds) == 0
 
 
+def test_a_full_sync_whose_journals_cannot_be_opened_ends() -> None:
+    """Otherwise the replica would get the frames after the base, and not the base."""
+    made = OnlineFeeds(LostJournals(1), 1)
+    (client,) = made.clients
+    base = FakeDisk(2).create("base")
+    client.feed.begin(b"+FULLRESYNC", 9, base)
+    assert client.closed
+    assert client.sent == b"+FULLRESYNC"
+    assert len(made.feeds) == 0
+
+
 def test_a_link_that_ends_while_a_message_is_sent_does_not_disturb_the_others() -> None:
     made = OnlineFeeds(FakeDisk(1), 3)
     for client in made.clients:
