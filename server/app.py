@@ -387,7 +387,7 @@ class Server:
     def journal_synced(self) -> int:
         if self.executor.context.may_block:
             return self.persistence.on_disk_seq  # the mode may change while the reply is held
-        return self.persistence.synced_seq
+        return self.persistence.synced_before_reply_seq
 
     def sync_soon(self) -> None:
         self.persistence.sync_soon()

@@ -140,7 +140,7 @@ class Shutdown:
         for number in self._clients:
             client: Any = server.clients.get(number)
             if client is not None:
-                server.executor.refuse_wait(client, SHUTDOWN_FAILED)
+                server.executor.end_wait(client, SHUTDOWN_FAILED)
         self._clients.clear()
         server.executor.pauses.resume_writes(_PAUSE)
 

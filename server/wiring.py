@@ -28,7 +28,7 @@ def connect(
     if replication is not None:
         persistence.on_durable = replication.restrictions.on_durable
         persistence.on_synced = replication.on_synced
-    persistence.on_writable = executor.check_due
+    persistence.on_writes_accepted = executor.check_due
     persistence.on_queue = executor.on_queue
     persistence.on_failed = lambda sentence: executor.journal_failed()
     persistence.flush_tick = partial(commit_tick, executor, persistence)
@@ -36,7 +36,7 @@ def connect(
 
 
 def commit_tick(executor: Executor, persistence: Persistence) -> None:
-    """Commit the effects of this tick so far, at the beginning of a snapshot."""
+    """Commit the effects of this tick so far, before the tick ends."""
     effects = executor.effects
     if len(effects):
         persistence.commit(effects.take_payload())

@@ -46,29 +46,29 @@ def unwritable(journal: Journal, error: OSError) -> str:
 
 
 class Hooks:
-    """What a persistence calls; set by server/wiring.
-
-    `on_durable(seq)`; `on_synced()` (the journal was synced; called after `on_durable` if both are
-    due); `on_failed(sentence)` (called while `durable_seq` still says which replies may be sent; it
-    then rises to `last_seq`); `on_writable()` (refused writes are accepted again); `on_queue()`
-    (fewer frames may wait for the disk); `flush_tick()` (commit the effects of this tick so far,
-    called before a capture); `count_changes()`; `on_gap()` (the data has changed without a frame);
-    and, unless it is None, `on_commit(seq, payload)` for every frame.
-
-    `first_effect(seq)` returns an effect for the beginning of the next frame; it is called once,
-    and the effect has at most FIRST_EFFECT_MAX bytes.
-    """
+    """What a persistence calls; set by server/wiring."""
 
     def __init__(self) -> None:
+        # on_durable(seq): replies up to this frame may be sent.
         self.on_durable: Callable[[int], None] = lambda seq: None
+        # The journal was synced; called after `on_durable` if both are due.
         self.on_synced: Callable[[], None] = lambda: None
+        # on_failed(sentence): called while `durable_seq` still says which replies may be sent; it
+        # then rises to `last_seq`.
         self.on_failed: Callable[[str], None] = lambda sentence: None
-        self.on_writable: Callable[[], None] = lambda: None
+        # Refused writes are accepted again.
+        self.on_writes_accepted: Callable[[], None] = lambda: None
+        # Fewer frames may wait for the disk.
         self.on_queue: Callable[[], None] = lambda: None
+        # Commit the effects of this tick so far; called before a capture.
         self.flush_tick: Callable[[], None] = lambda: None
         self.count_changes: Callable[[], int] = lambda: 0
+        # on_commit(seq, payload): called for every frame, unless it is None.
         self.on_commit: Callable[[int, bytes], None] | None = None
+        # The data has changed without a frame.
         self.on_gap: Callable[[], None] = lambda: None
+        # first_effect(seq): an effect of at most FIRST_EFFECT_MAX bytes for the beginning of the
+        # next frame; called once.
         self.first_effect: Callable[[int], bytes] | None = None
 
 
@@ -130,10 +130,9 @@ class Commits(Hooks, ABC):
         return journal.synced_seq
 
     @property
-    def synced_seq(self) -> int:
-        """The last sequence number that is on the disk or, with `always`, will be on the disk
-        before replies are sent, including the current tick. -1 while there is no current
-        journal."""
+    def synced_before_reply_seq(self) -> int:
+        """The last frame that will be on the disk before a reply of this tick is sent; with
+        `always`, that of the tick itself. -1 while there is no current journal."""
         on_disk = self.on_disk_seq
         is_always = on_disk >= 0 and self._journal is not None and self._journal.mode == "always"
         return self.last_seq + 1 if is_always else on_disk

@@ -19,23 +19,22 @@ class DataLoading:
     """The current loading, or the last one. `new_loader()` makes an object that reads the files
     once.
 
-    `start_ms` is a wall-clock time, `started_ms` one of the steady clock. `keys` is the number of
-    keys that the start has loaded.
+    `keys` is the number of keys that the start has loaded.
     """
 
     def __init__(self, machine: Machine, new_loader: Callable[[], Loader]) -> None:
         self._machine = machine
         self._new_loader = new_loader
         self.is_running = False
-        self.start_ms = 0
-        self.started_ms = 0
+        self.start_wall_ms = 0
+        self.start_steady_ms = 0
         self.keys = 0
         self.loader = new_loader()
 
     def _note_start(self) -> None:
         self.is_running = True
-        self.start_ms = self._machine.clock()
-        self.started_ms = self._machine.steady_clock()
+        self.start_wall_ms = self._machine.clock()
+        self.start_steady_ms = self._machine.steady_clock()
 
     def begin(self) -> Loader:
         """A loader for the current files, which fills the running keyspace."""
@@ -62,7 +61,7 @@ class DataLoading:
             then(loader, report)
         except OSError as error:
             raise unreadable(error) from error
-        report.seconds = (self._machine.steady_clock() - self.started_ms) / 1000
+        report.seconds = (self._machine.steady_clock() - self.start_steady_ms) / 1000
         report.bytes = self.loader.done_bytes
         self.keys = report.keys
         self.is_running = False

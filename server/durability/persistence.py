@@ -107,7 +107,7 @@ class Persistence(Commits):
         return self.refusal.error
 
     def _tell_writable(self) -> None:
-        self._scheduler.call_soon_threadsafe(self.on_writable)
+        self._scheduler.call_soon_threadsafe(self.on_writes_accepted)
 
     def _on_space(self, journal: Journal, error: OSError | None) -> None:
         if journal is not self._journal:

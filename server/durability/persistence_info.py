@@ -105,10 +105,10 @@ def persistence_parts(persistence: State, dirty: int, now_ms: int) -> list[Part]
 
 def _loading_facts(loading: DataLoading, now_ms: int) -> dict[str, object]:
     done, total = loading.loader.done_bytes, loading.loader.total_bytes
-    elapsed_s = (now_ms - loading.started_ms) / 1000
+    elapsed_s = (now_ms - loading.start_steady_ms) / 1000
     eta_s = int(elapsed_s * (total - done) / done) if done else 1
     return {
-        "loading_start_time": loading.start_ms // 1000,
+        "loading_start_time": loading.start_wall_ms // 1000,
         "loading_total_bytes": total,
         "loading_loaded_bytes": done,
         "loading_loaded_perc": f"{100 * done / total if total else 100:.2f}",

@@ -179,7 +179,7 @@ class Access:
         found = denial_of_wait(client.user, name, [key for _, key in read.keys])
         if found is not None:
             self._note(client, found, "toplevel")
-            self._executor.refuse_wait(client, found.error().message)
+            self._executor.end_wait(client, found.error().message)
 
     # Refusals
 

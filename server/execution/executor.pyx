@@ -321,6 +321,7 @@ cdef class Executor:
             elif state == INLINE:
                 runner.execute(client, OwnedArgs(client.parser.inline_words))
             elif state == NEED_MORE:
+                client.close_after_reply = client.input_ended
                 return 0
             elif state == EMPTY:
                 continue
@@ -371,22 +372,17 @@ cdef class Executor:
         self.schedule_tick()
         return self.serving.unblock_client(client, UNBLOCKED if error else None)
 
-    def end_wait(self, Client client not None, str error not None) -> None:
-        """End a client's wait with this error and close the connection after it."""
+    def end_wait(self, Client client not None, str error not None, *, bint close=False) -> None:
+        """End a client's wait with this error; with `close`, close the connection after it."""
         if self.serving.unblock_client(client, error):
-            client.close_after_reply = True
-            self.schedule_tick()
+            client.close_after_reply = client.close_after_reply or close
+        self.schedule_tick()
 
     def waiting_read(self, Client client not None) -> tuple | None:
         """The command and the blocked read of a client; None when it does not wait."""
         if client.waiter is None:
             return None
         return client.waiter.row.command, client.waiter.read
-
-    def refuse_wait(self, Client client not None, str error not None) -> None:
-        """End a client's wait with this error."""
-        self.schedule_tick()
-        self.serving.unblock_client(client, error)
 
     # ------------------------------------------------------------ waiting for the disk
 

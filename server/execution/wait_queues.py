@@ -67,13 +67,13 @@ class GroupQueue:
     def serve(self, attempt: Attempt) -> None:
         """Retry the reads in order. If one read of a kind finds nothing, the others of that kind
         find nothing either. A served reader has left the queue."""
-        empty_handed: set[object] = set()
-        while not self.kinds.keys() <= empty_handed:
+        without_result: set[object] = set()
+        while not self.kinds.keys() <= without_result:
             for waiter in self.waiters:
-                if waiter.read.kind not in empty_handed:
+                if waiter.read.kind not in without_result:
                     break
             if not attempt(waiter):
-                empty_handed.add(waiter.read.kind)
+                without_result.add(waiter.read.kind)
 
 
 NO_GROUPS: dict[bytes, GroupQueue] = {}

@@ -1,12 +1,13 @@
 # cython: language_level=3, wraparound=False
-"""A client's connection, by TCP, TLS or a Unix socket: an asyncio protocol that passes bytes to the executor and back.
+"""A client's connection, by TCP, TLS or a Unix socket: an asyncio protocol that passes bytes to the
+executor and back.
 
 It uses the socket and is independent of commands. Back-pressure applies in both directions: while
 the client does not read its replies, its requests are not run, and when requests accumulate, its
 socket is not read.
 
-Bytes are sent directly to the socket, except with TLS, where the transport encrypts them. The transport gets the part that the socket does not accept,
-and notifies the connection when the socket accepts bytes again. Until then all other output waits
+Bytes are sent directly to the socket, except with TLS, where the transport encrypts them. The
+transport gets the part that the socket does not accept, and notifies the connection when the socket accepts bytes again. Until then all other output waits
 in a queue of bytes objects, most of which are shared with other clients. Therefore nothing is
 copied and no send is tried for a client that does not read.
 """
@@ -19,6 +20,8 @@ from collections import deque
 from millstream.server.protocol.outbox cimport UNREAD_MAX, Client
 
 from millstream.storage.blocks.lazyfree import discard_items
+
+INPUT_ENDED = "UNBLOCKED the connection's input has ended"
 
 cdef enum:
     KEEPALIVE_MAX_S = 32767  # the maximum of Linux
@@ -105,7 +108,20 @@ cdef class Connection(Client):
             self.regulate()
 
     def eof_received(self) -> bool:
-        return False
+        """The client has closed its end, perhaps only for sending (SHUT_WR). Requests that arrived
+        are run, and their replies sent, but no request that CLIENT PAUSE has postponed. TLS has no
+        such half-closed state."""
+        cdef bint postponed = (
+            self.postponed is not None and not self.executor.admission.queue_full)
+        if self.direct_number < 0 or self.feed is not None or postponed or not (
+                self.held_pieces or self.dirty or self.queue or self.producer is not None
+                or self.has_more()):
+            return False
+        self.input_ended = True
+        self.reading = False
+        self.regulate()
+        self.executor.resume(self)
+        return True
 
     def connection_lost(self, error) -> None:
         self.file_number = self.direct_number = -1  # the transport closes it when this returns
@@ -127,7 +143,11 @@ cdef class Connection(Client):
     cpdef int regulate(self) except -1:
         """Pause reading while many received bytes wait, and resume it afterwards. An incomplete
         long request does not pause reading, because the rest of it must arrive, unless it waits for
-        the journal."""
+        the journal. A wait ends when the client's input has ended."""
+        if self.input_ended:
+            if self.waiter is not None:
+                self.executor.end_wait(self, INPUT_ENDED, close=True)
+            return 0
         cdef bint much = self.parser.waiting_bytes() > UNREAD_MAX
         cdef bint wait = much and (self.unfinished or self.stopped())
         if much and not wait and self.executor.admission.queue_full:

@@ -28,6 +28,7 @@ cdef class Client(Session):
     # Its batch ended at the time limit, with more requests to run.
     cdef bint unfinished
     cdef bint reading
+    cdef bint input_ended  # it sends no more requests; closed after its replies
     cdef readonly uint64_t total_commands
 
     cpdef int transmit(self, bytes data) except -1

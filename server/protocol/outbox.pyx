@@ -13,12 +13,11 @@ A client's requests run unless it is in one of these states; each state has one 
 
 | state | since | until |
 |---|---|---|
-| `blocked` | its read returned a Wait, or CLIENT PAUSE or a full journal queue postponed a request
-| it was served or timed out, the pause has ended, or the queue is shorter (executor) |
-| `producer` | its reply is sent in slices | the last slice was sent (`pump`) | | `full` | more than
-OUTPUT_MAX held or made, or the transport is `paused` | everything was sent (`on_writable`) | |
-`close_after_reply` | QUIT, a protocol error | the last reply was sent, then it is closed | |
-`closed` | killed or disconnected | final |
+| `blocked` | its read returned a Wait, or a request was postponed | served, timed out, or the reason is over |
+| `producer` | its reply is sent in slices | the last slice was sent (`pump`) |
+| `full` | more than OUTPUT_MAX is held or made, or the transport is `paused` | everything was sent (`on_writable`) |
+| `close_after_reply` | QUIT, a protocol error, the end of its input | the last reply was sent; then it is closed |
+| `closed` | killed or disconnected | final |
 """
 
 from libc.stdint cimport UINT64_MAX, uint64_t

@@ -54,8 +54,8 @@ class Following:
         self.host = host
         self.port = port
         self.state = "connect"
-        self._line = ""  # the newest one, noted with the primary that has accepted it
-        self.may_replace_more = False  # a full sync may replace more data by less
+        self._line = ""  # the newest line of history in the stored acceptance
+        self.may_replace_more = False  # a full sync may replace the data here with less data
         self.is_distrusted = False
         self.down_since_ms = role.node.steady_ms()
         self.heard_ms = 0
@@ -64,14 +64,14 @@ class Following:
         self.replacement: Replacement | Rewinding | None = None
         self.history = ""
         self.wants_all = False  # the next link asks for a full sync
-        self.rewind_seq = -1  # to which the primary wanted this server cut back
+        self.rewind_seq = -1  # the primary asked for a rewind to this frame; -1: never
         self.is_failover = False  # the next link asks the other server to become the primary
         self._role = role
         self._node: Node = role.node
         self.accepted = role.acceptance.primary == self._acceptance()
         self._synced_seq = 0  # the last frame on the disk when the acceptance was stored
         self._attempt: Attempt | None = None
-        self._told_reason = ""  # why there is no link, as the log has said
+        self._logged_reason = ""  # the reason in the last log message
         self._is_stopped = False
         self.applier = FrameApplier(role.node, self)
         self._ack_pace = Pace(role.node.loop, role.node.steady_ms, self.acknowledge)
@@ -161,10 +161,10 @@ class Following:
             return
         if self.is_connected or self.state == "sync":
             log.warning("the link to the primary %s:%d is lost: %s", self.host, self.port, reason)
-            self._told_reason = ""
-        elif reason != self._told_reason:  # attempts continue, once a second
+            self._logged_reason = ""
+        elif reason != self._logged_reason:  # attempts continue, once a second
             log.warning("no link to the primary %s:%d: %s", self.host, self.port, reason)
-            self._told_reason = reason
+            self._logged_reason = reason
         if self.is_connected and not self.is_distrusted:
             self.applier.apply_all()
         self._attempt = None

@@ -58,7 +58,7 @@ class Replication:
         self.link_errors = 0  # bytes of the primary that are not allowed
         self.refusals = 0  # errors of the primary
         self.failed_syncs = 0  # full syncs and rewinds that could not be completed
-        self.kept_data = 0  # full syncs that would have replaced more data by less
+        self.kept_data = 0  # full syncs refused because the primary has less data
         self.last_error = ""
         self.warned_of_clock = False
         self.bytes_before_history = -1
@@ -254,7 +254,7 @@ class Replication:
         executor = self.node.executor
         executor.close_held()
         for client in list(self.node.clients.values()):
-            executor.end_wait(client, FORCE_UNBLOCKED)
+            executor.end_wait(client, FORCE_UNBLOCKED, close=True)
 
     def no_primary(self) -> None:
         """REPLICAOF NO ONE. CommandError during a failover."""
