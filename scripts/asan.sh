@@ -15,7 +15,7 @@ mkdir -p $copy
 rm -rf $copy/tests
 # Time stamps are preserved, so a second run compiles only changed modules.
 tar --create --exclude='*.so' --exclude='*.c' --exclude=__pycache__ \
-    src server storage commands pipeline tools scripts tests docs bench $(ls README.md 2>/dev/null) pyproject.toml setup.py | tar --extract --directory $copy
+    src server storage commands pipeline client tools dashboard scripts tests docs bench $(ls README.md 2>/dev/null) pyproject.toml setup.py | tar --extract --directory $copy
 
 bin=$PWD/.venv/bin
 cd $copy
@@ -24,7 +24,7 @@ CFLAGS=$flags LDFLAGS=-fsanitize=address "$bin/python" scripts/compile.py
 
 export PYTHONPATH=$PWD/src PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 without=()
-for name in tidy links docs site package bench bench_spark; do
+for name in tidy shape links docs site package bench bench_spark; do
     without+=(--ignore "tests/unit/test_$name.py")
 done
 LD_PRELOAD=$(${CC:-cc} -print-file-name=libasan.so) \
