@@ -170,7 +170,8 @@ class Consumer(Generic[T]):
 
     @property
     def missed(self) -> int:
-        """The number of entries that were removed before they were delivered, or delivered again.
+        """The number of entries that were removed from the stream before they could be delivered or
+        redelivered.
 
         >>> ms.consumer("mails", "readers").missed
         0

@@ -44,8 +44,8 @@ def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) ->
 
 
 class Packer(redis.connection.HiredisRespSerializer):
-    """redis-py's fast writer of commands, which knows no `encoding_errors`: text with surrogates
-    becomes the bytes that it stands for, as the asyncio API does it."""
+    """redis-py's fast serializer of commands. It has no option `encoding_errors`, so text with
+    surrogates is encoded here, as in the asyncio API."""
 
     def pack(self, *words: Any) -> list[Any]:
         """The command as RESP."""

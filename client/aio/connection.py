@@ -114,8 +114,8 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
     consumers.
 
     Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
-    ConnectionError says so, and a Writer is the way to repeat it. Any task of the
-    event loop that has used it first may use it.
+    ConnectionError says so, and a Writer is the way to repeat it. All tasks of one
+    event loop may share it: the loop that used it first.
 
         await ms.set("greeting", "hello")
         async with ms.stream("orders") as stream:

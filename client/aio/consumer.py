@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Generator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
+from millstream.client.aio.follow import Follow, Records
 from millstream.client.aio.running import Runner
 from millstream.client.consumer import entry_id
 from millstream.client.core.deliveries import Deliveries, Terms
@@ -84,7 +86,7 @@ class Consumer(Generic[T]):
         await self._open()
         return await self._run(self._deliveries.read(timeout))
 
-    async def follow(self, block: float = 1.0, ack: bool = False) -> AsyncIterator[Record[T]]:
+    def follow(self, block: float = 1.0, ack: bool = False) -> AsyncIterator[Record[T]]:
         """Iterate over records, and wait for more. Ends within `block` seconds, and within a
         second, of a call of `stop`; or when the stream is sealed and every entry is delivered and,
         with `retry`, acknowledged.
@@ -99,19 +101,21 @@ class Consumer(Generic[T]):
         >>> consumer.metrics()["acknowledged"]
         1
         """
-        deliveries = self._deliveries
         check_block(block)
-        with deliveries.stops.following() as begun:
-            while not deliveries.stops.since(begun):
-                await self._open()
-                record = await self._run(deliveries.read(block, begun))
-                if record is None:
-                    if deliveries.ended:
-                        break
-                    continue
-                yield record
-                if ack:
-                    await self._run(deliveries.finish(record))
+        return Follow(self._deliveries.stops, partial(self._records, block, ack))
+
+    async def _records(self, block: float, ack: bool, begun: int) -> Records[T]:
+        deliveries = self._deliveries
+        while not deliveries.stops.since(begun):
+            await self._open()
+            record = await self._run(deliveries.read(block, begun))
+            if record is None:
+                if deliveries.ended:
+                    break
+                continue
+            yield record
+            if ack:
+                await self._run(deliveries.finish(record))
 
     async def ack(self, *records: Record[T] | IdWord) -> int:
         """Acknowledge records; returns how many of them were pending.
@@ -178,7 +182,8 @@ class Consumer(Generic[T]):
 
     @property
     def missed(self) -> int:
-        """The number of entries that were removed before they were delivered, or delivered again.
+        """The number of entries that were removed from the stream before they could be delivered or
+        redelivered.
 
         >>> ms.consumer("mails", "readers").missed
         0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 import redis.asyncio
 
+from millstream.client.aio.follow import Follow, Records
 from millstream.client.aio.running import Runner
 from millstream.client.core import position as positions
 from millstream.client.core.arguments import function
@@ -104,7 +106,7 @@ class Stream(Generic[T]):
         await self._open()
         return await self._run(self._follower.read(timeout))
 
-    async def follow(self, block: float = 1.0) -> AsyncIterator[Record[T]]:
+    def follow(self, block: float = 1.0) -> AsyncIterator[Record[T]]:
         """Iterate over records, and wait for more. Ends at the end of the stream, or within
         `block` seconds, and within a second, of a call of `stop`.
 
@@ -112,18 +114,20 @@ class Stream(Generic[T]):
         >>> [record["n"] for record in ms.stream("closed", "trim_horizon").follow()]
         ['1']
         """
-        follower = self._follower
         check_block(block)
-        with follower.stops.following() as begun:
-            while not follower.stops.since(begun):
-                record = follower.take()
-                if record is None:
-                    await self._open()
-                    record = await self._run(follower.read(block, begun))
-                if record is not None:
-                    yield record
-                elif follower.ended:
-                    break
+        return Follow(self._follower.stops, partial(self._records, block))
+
+    async def _records(self, block: float, begun: int) -> Records[T]:
+        follower = self._follower
+        while not follower.stops.since(begun):
+            record = follower.take()
+            if record is None:
+                await self._open()
+                record = await self._run(follower.read(block, begun))
+            if record is not None:
+                yield record
+            elif follower.ended:
+                break
 
     def stop(self) -> None:
         """End every `follow` that runs, or the `read` that waits. If none does, the next one ends

@@ -52,7 +52,7 @@ class Create:
     shards: list[ShardState]
 
 
-class Pace:
+class Backoff:
     """When to ask again: after a short time, then after longer and longer ones."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
@@ -76,9 +76,9 @@ class Asking:
     """The requests of one stream: those to send now, and those in flight."""
 
     def __init__(self, servers: Servers, options: Options, now: Clock) -> None:
-        self.held = Pace(HELD_FIRST_S, HELD_MAX_S)
+        self.held = Backoff(HELD_FIRST_S, HELD_MAX_S)
         """For shards that hold others back."""
-        self.looking = Pace(LOOK_UP_FIRST_S, LOOK_UP_MAX_S)
+        self.looking = Backoff(LOOK_UP_FIRST_S, LOOK_UP_MAX_S)
         """For children that do not exist yet."""
         self.requests = 0
         self._servers = servers
@@ -137,12 +137,12 @@ class Asking:
             for server in self._servers
             if now_s - server.last_ask_s >= HEARTBEAT_S and server.may_ask(now_s)
         }
-        hungry = [s for s in self._lineage.live() if not s.buffer and not s.ended]
+        to_fetch = [s for s in self._lineage.live() if not s.buffer and not s.ended]
         looking = [ask for ask in self._look_ups(now_s) if ask.server in idle]
         busy = [ask.server for ask in looking]
         reads = [
             self._tmread(server, shards, None)
-            for server, shards in by_server(hungry).items()
+            for server, shards in by_server(to_fetch).items()
             if server in idle and server not in busy
         ]
         asks = [*looking, *reads]

@@ -187,7 +187,9 @@ class FactBook:
         if fact._settled is not None:
             return
         try:
-            if failed or not fact._fields:
+            if failed:
+                yield from self._abort_once(fact)
+            elif not fact._fields:
                 yield from self.abort(fact)
             else:
                 yield from self._complete_or_abort(fact)
@@ -203,17 +205,21 @@ class FactBook:
 
     def _complete_or_abort(self, fact: FactFields[Any]) -> Steps[None]:
         """A fact that could not be completed is given up, so that it does not hold readers back
-        until its lease is over. That is tried once, because an error is on its way already."""
+        until its lease is over."""
         try:
             yield from self.complete(fact)
         except Exception:
             if fact._settled is None:
                 try:
-                    yield Call(requests.tabort(self._key, self._name, [fact._id], ()))
-                    self._settle(fact, False, "aborted")
+                    yield from self._abort_once(fact)
                 except Exception as error:
                     log_open_fact(fact, error)
             raise
+
+    def _abort_once(self, fact: FactFields[Any]) -> Steps[None]:
+        """Give a fact up without a second try, because an error is on its way already."""
+        yield Call(requests.tabort(self._key, self._name, [fact._id], ()))
+        self._settle(fact, False, "aborted")
 
     def heartbeat(self) -> Steps[None]:
         """Restart the leases of the open facts, at most once in a third of the shortest lease."""

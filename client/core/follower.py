@@ -65,12 +65,13 @@ class Follower:
         """Begin at a position, and forget the present one. If this fails nothing changes."""
         lineage = yield from open_lineage(shards, start, self._servers, create)
         lineage.settle()
+        yield from self.flush()
+        for state in lineage.live():  # before the change, because it may fail or be cancelled
+            yield Notify(ShardOpened(state.name))
         self._lineage = lineage
         self._asking.begin(lineage, create)
         self._greatest = BEGINNING
         self._arrange()
-        self.events.extend(ShardOpened(state.name) for state in lineage.live())
-        yield from self.flush()
 
     # ------------------------------------------------------------ handing out
 

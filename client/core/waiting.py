@@ -70,14 +70,21 @@ class Stops:
         """A call has ended because of a stop."""
         self._handled = self._count
 
+    def begin_follow(self) -> int:
+        """A follow begins; returns what it compares with."""
+        self._following += 1
+        return self.begin()
+
+    def end_follow(self, begun: int) -> None:
+        self._following -= 1
+        if self.since(begun):
+            self.handle()
+
     @contextmanager
     def following(self) -> Iterator[int]:
         """While a follow runs; gives what it compares with."""
-        begun = self.begin()
-        self._following += 1
+        begun = self.begin_follow()
         try:
             yield begun
         finally:
-            self._following -= 1
-            if self.since(begun):
-                self.handle()
+            self.end_follow(begun)

@@ -74,7 +74,7 @@ class Driven:
         return call
 
     def _finish(self, result: Any) -> Any:
-        if inspect.isasyncgen(result):
+        if hasattr(result, "__anext__"):
             return self._iterate(result)
         if isinstance(result, aio.Pipeline):  # awaiting one would begin a transaction
             return Driven(result, self.loop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import textwrap
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -209,3 +209,75 @@ def test_the_examples_of_the_classes_run(run: Any, server: Server, name: str) ->
             await asyncio.wait_for(names["example"](ms), 10)
 
     run(test())
+
+
+@pytest.mark.parametrize("kind", ["stream", "consumer"])
+def test_a_stop_after_break_ends_the_next_loop(run: Any, server: Server, kind: str) -> None:
+    """A loop that was left runs no longer, although the event loop closes its generator later."""
+
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            await ms.tappend("s", {"n": "0"})
+            await ms.tappend("s", {"n": "1"})
+            begin = {"position": "trim_horizon"}
+            made = ms.stream("s", **begin) if kind == "stream" else ms.consumer("s", "g", **begin)
+            async with made:
+                async for record in made:
+                    assert record["n"] == "0"
+                    break
+                made.stop()
+                assert [record async for record in made] == []
+                async for record in made:
+                    assert record["n"] == "1"
+                    made.stop()
+
+    run(main())
+
+
+def test_a_move_that_is_cancelled_in_a_handler_does_not_happen(run: Any, server: Server) -> None:
+    async def main() -> None:
+        entered = asyncio.Event()
+
+        async def handler(event: Any) -> None:
+            if entered.is_set():
+                return
+            entered.set()
+            await asyncio.sleep(60)
+
+        async with aio.connect(url_of(server)) as ms:
+            for n in range(3):
+                await ms.tappend("s", {"n": str(n)})
+            entered.set()
+            async with ms.stream("s", "trim_horizon", on_event=handler) as stream:
+                first = await stream.read(timeout=10)
+                assert first is not None
+                entered.clear()
+                moving = asyncio.create_task(stream.move_to("trim_horizon"))
+                await entered.wait()
+                moving.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await moving
+                record = await stream.read(timeout=10)
+                assert record is not None
+                assert record["n"] == "1"
+
+    run(main())
+
+
+def test_an_error_in_the_block_of_a_fact_does_not_wait_for_the_server(
+    run: Any, new_server: Callable[..., Server]
+) -> None:
+    server = new_server().start()
+
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            fact = await ms.writer("s", "w", retry_for=90).fact()
+            with pytest.raises(ValueError, match="the reason"):
+                await lose_the_server_in(fact)
+
+    async def lose_the_server_in(fact: Any) -> None:
+        async with fact:
+            server.kill()
+            raise ValueError("the reason")
+
+    run(main())

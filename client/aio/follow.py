@@ -1,0 +1,53 @@
+"""The iterator of a loop with `async for` over records."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from typing import Generic, Self
+
+from millstream.client.core.waiting import Stops
+from millstream.client.records import Record, T
+
+Records = AsyncGenerator[Record[T], None]
+
+
+class Follow(Generic[T]):
+    """Runs from the first record until the loop ends in any way.
+
+    An asynchronous generator alone would run on after `break`, until a task of the event loop
+    closes it, and a `stop` in this time would be lost.
+    """
+
+    def __init__(self, stops: Stops, records: Callable[[int], Records[T]]) -> None:
+        """`records(begun)` makes the generator of the records; `begun` is for `Stops.since`."""
+        self._stops = stops
+        self._make = records
+        self._records: Records[T] | None = None
+        self._begun: int | None = None  # None: it does not run
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record[T]:
+        if self._records is None:
+            self._begun = self._stops.begin_follow()
+            self._records = self._make(self._begun)
+        try:
+            return await anext(self._records)
+        except BaseException:  # the end, an error or a cancellation
+            self._end()
+            raise
+
+    async def aclose(self) -> None:
+        """End the loop, as for an asynchronous generator."""
+        self._end()
+        if self._records is not None:
+            await self._records.aclose()
+
+    def _end(self) -> None:
+        if self._begun is not None:
+            self._stops.end_follow(self._begun)
+            self._begun = None
+
+    def __del__(self) -> None:
+        self._end()
