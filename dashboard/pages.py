@@ -192,15 +192,13 @@ class Pages:
 
     async def _events(self, request: Request, db: int, key: bytes) -> AsyncIterator[bytes]:
         link = Link(self._board.url, timeout_s=None)
-        last: bytes | str = "$"
         try:
+            last = await _last_id(link, db, key)
             yield b": following\n\n"
             while not await request.is_disconnected():
                 begun = time.monotonic()
                 reply = await link.call("XREAD", "COUNT", TAIL_PER_S, "BLOCK", TAIL_BLOCK_MS,
                                         "STREAMS", key, last, db=db)  # fmt: skip
-                if last == "$" and not reply:
-                    last = await _last_id(link, db, key)
                 entries = reply[0][1] if reply else []
                 for entry_id, words in entries:
                     last = entry_id
@@ -222,10 +220,15 @@ class Pages:
 
 
 async def _last_id(link: Link, db: int, key: bytes) -> bytes | str:
-    """The ID after which a stream's next entry comes, so that none is missed between two reads."""
-    facts = pairs(await link.call("XINFO", "STREAM", key, db=db))
-    found = facts.get("last-generated-id", "$")
-    return found if isinstance(found, bytes) else "$"
+    """The ID after which a stream's next entry comes. With `$`, entries that are added between two
+    reads would be missed."""
+    try:
+        facts = pairs(await link.call("XINFO", "STREAM", key, db=db))
+    except Refused as error:
+        if "no such key" not in str(error):
+            raise
+        return "0-0"
+    return bytes(facts["last-generated-id"])
 
 
 def _stream_query(db: int, key: bytes) -> str:

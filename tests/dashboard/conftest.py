@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pytest
@@ -20,6 +23,7 @@ from tests.support.node import libraries
 from tests.support.server import Server, free_port, redis_program
 from tests.support.waiting import wait_until
 
+T = TypeVar("T")
 HOSTILE = b'<img src=x onerror="alert(1)">\xff\xfe\x00'
 SCRIPT = b"</script><script>document.title='broken'</script>{{7*7}}"
 
@@ -44,6 +48,12 @@ def fill(client: RawClient) -> None:
     client.call("SELECT", "2")
     client.call("XADD", "elsewhere", "*", "f", "v")
     client.call("SELECT", "0")
+
+
+def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread of its own: in this one, the browser's event loop may run."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 class Board:

@@ -7,12 +7,11 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.dashboard.conftest import HOSTILE, SCRIPT, Board, Visit, fill
+from tests.dashboard.conftest import HOSTILE, SCRIPT, Board, Visit, fill, in_a_loop
 from tests.support.client import RawClient
 from tests.support.http import fetch
 from tests.support.resp import Simple
@@ -353,8 +352,7 @@ def test_it_stops_while_it_connects() -> None:
             for turns in range(40):
                 await start_and_stop(server, turns)
 
-    with ThreadPoolExecutor(1) as thread:  # the browser's event loop runs in this one
-        thread.submit(asyncio.run, run()).result()
+    in_a_loop(run())
 
 
 def test_other_addresses_need_a_password(ours: Server, new_board: Boards, tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""What the dashboard asks the server, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+from starlette.requests import Request
+from tests.dashboard.conftest import in_a_loop
+from tests.support.client import RawClient
+from tests.support.server import Server
+
+from millstream.dashboard import pages
+from millstream.dashboard.app import Dashboard
+from millstream.dashboard.link import Link, Word
+
+
+class Browser:
+    """Stays connected."""
+
+    async def is_disconnected(self) -> bool:
+        return False
+
+
+def events_of(server: Server, key: bytes) -> AsyncIterator[bytes]:
+    board = Dashboard(f"redis://127.0.0.1:{server.port}", has_actions=False)
+    return pages.Pages(board)._events(cast(Request, Browser()), 0, key)
+
+
+def add_after_first_read(
+    monkeypatch: pytest.MonkeyPatch, client: RawClient, key: bytes
+) -> list[bytes]:
+    """Add an entry as soon as a read has found none; returns the IDs of such entries."""
+    added: list[bytes] = []
+
+    class Meddling(Link):
+        async def call(self, *words: Word, db: int = 0) -> Any:
+            reply = await super().call(*words, db=db)
+            if words[0] == "XREAD" and not reply and not added:
+                entry_id = client.call("XADD", key, "*", "f", "v")
+                assert isinstance(entry_id, bytes)
+                added.append(entry_id)
+            return reply
+
+    monkeypatch.setattr(pages, "Link", Meddling)
+    monkeypatch.setattr(pages, "TAIL_BLOCK_MS", 50)
+    return added
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("program", ["ours", "redis"])
+def test_an_entry_added_between_two_reads_is_shown(
+    program: str, is_new: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the stream does not exist at first."""
+    server: Server = request.getfixturevalue(program)
+
+    async def first_event() -> str:
+        async with asyncio.timeout(5):
+            async for event in events_of(server, b"between"):
+                if not event.startswith(b":"):
+                    return event.decode()
+        raise AssertionError
+
+    with server.client() as client:
+        client.call("DEL", "between")
+        if not is_new:
+            client.call("XADD", "between", "1-1", "f", "old")
+        added = add_after_first_read(monkeypatch, client, b"between")
+        kind, _, data = in_a_loop(first_event()).partition(": ")
+        assert kind == "data"
+        assert json.loads(data)["id"].encode() == added[0]
+        client.call("DEL", "between")
