@@ -212,7 +212,9 @@ class Pages:
                     )
                 else:
                     yield b": nothing new\n\n"
-        except (Unavailable, Refused) as problem:
+        except Unavailable:  # the browser asks again
+            return
+        except Refused as problem:
             yield b"event: problem\ndata: " + json.dumps(str(problem)).encode() + b"\n\n"
         finally:
             self._tails -= 1

@@ -140,6 +140,10 @@ function follow(button, status) {
     status.textContent = `Following, ${count} new`;
   };
   followed.onerror = () => { status.textContent = "Interrupted; trying again"; };
+  followed.addEventListener("problem", (event) => { // the server refused: it would do so again
+    stopFollowing(button, status);
+    status.textContent = JSON.parse(event.data);
+  });
 }
 
 function stopFollowing(button, status) {

@@ -174,6 +174,30 @@ def test_a_stream_is_followed_live(
         client.call("DEL", "live")
 
 
+def test_a_stream_that_cannot_be_followed(
+    board: Board, request: pytest.FixtureRequest, visit: Visits
+) -> None:
+    """The reason is shown, and nothing is asked again until the button is pressed."""
+    server: Server = request.getfixturevalue(request.node.callspec.params["board"])
+    page = visit().page
+    with server.client() as client:
+        client.call("XADD", "replaced", "*", "n", "0")
+        page.goto(board.path("/stream", b"replaced"))
+        client.call("DEL", "replaced")
+        client.call("SET", "replaced", "a string")
+        button = page.get_by_role("button", name="Follow live")
+        button.click()
+        page.get_by_text("WRONGTYPE").wait_for()
+        assert button.get_attribute("aria-pressed") == "false"
+        assert page.evaluate("followed") is None
+        client.call("DEL", "replaced")
+        button.click()
+        page.get_by_text("Following, 0 new").wait_for()
+        assert button.get_attribute("aria-pressed") == "true"
+        button.click()
+        client.call("DEL", "replaced")
+
+
 def test_the_chart_is_also_a_table(board: Board, visit: Visits) -> None:
     page = visit().page
     page.goto(board.path("/stream", b"orders"))

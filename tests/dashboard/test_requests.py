@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 from tests.dashboard.conftest import in_a_loop
 from tests.support.client import RawClient
-from tests.support.server import Server
+from tests.support.server import Server, free_port
 
 from millstream.dashboard import pages
 from millstream.dashboard.app import Dashboard
@@ -25,8 +25,8 @@ class Browser:
         return False
 
 
-def events_of(server: Server, key: bytes) -> AsyncIterator[bytes]:
-    board = Dashboard(f"redis://127.0.0.1:{server.port}", has_actions=False)
+def events_of(port: int, key: bytes) -> AsyncIterator[bytes]:
+    board = Dashboard(f"redis://127.0.0.1:{port}", has_actions=False)
     return pages.Pages(board)._events(cast(Request, Browser()), 0, key)
 
 
@@ -60,7 +60,7 @@ def test_an_entry_added_between_two_reads_is_shown(
 
     async def first_event() -> str:
         async with asyncio.timeout(5):
-            async for event in events_of(server, b"between"):
+            async for event in events_of(server.port, b"between"):
                 if not event.startswith(b":"):
                     return event.decode()
         raise AssertionError
@@ -74,3 +74,12 @@ def test_an_entry_added_between_two_reads_is_shown(
         assert kind == "data"
         assert json.loads(data)["id"].encode() == added[0]
         client.call("DEL", "between")
+
+
+def test_the_browser_asks_again_while_the_server_does_not_answer() -> None:
+    """The events end without a problem, which would end the following."""
+
+    async def events() -> list[bytes]:
+        return [event async for event in events_of(free_port(), b"any")]
+
+    assert in_a_loop(events()) == []
