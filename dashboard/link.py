@@ -49,7 +49,7 @@ class Link:
         self._uses_tls = url.startswith("rediss:")
         self._connection: AbstractConnection | None = None
         self._lock = asyncio.Lock()
-        self._db = 0
+        self._db: int | None = None  # the one that is selected; None on a new connection
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -58,7 +58,7 @@ class Link:
 
     async def batch(self, requests: Sequence[Sequence[Word]], db: int = 0) -> list[Any]:
         """The replies to requests in a database; an error of a single request is its reply.
-        Unavailable when the connection fails."""
+        Unavailable when the connection fails, Refused if the database cannot be used."""
         if not requests:
             return []
         async with self._lock:
@@ -81,19 +81,20 @@ class Link:
         if self._connection is None:
             connection: Any = self._pool.make_connection()
             await connection.connect()
-            self._connection, self._db = connection, -1
-        connection = self._connection
-        words = [list(request) for request in requests]
+            self._connection, self._db = connection, None
         if db != self._db:
-            words.insert(0, ["SELECT", db])
-        await connection.send_packed_command(connection.pack_commands(words))
-        replies = [await self._reply(connection) for _ in words]
-        if db != self._db:
-            selected = replies.pop(0)
-            if isinstance(selected, Exception):
-                raise selected
+            # Alone: if it is refused, what follows would run in another database.
+            (selected,) = await self._exchange(self._connection, [("SELECT", db)])
+            if is_error(selected):
+                raise Refused(str(selected))
             self._db = db
-        return replies
+        return await self._exchange(self._connection, requests)
+
+    async def _exchange(
+        self, connection: AbstractConnection, requests: Sequence[Sequence[Word]]
+    ) -> list[Any]:
+        await connection.send_packed_command(connection.pack_commands(requests))
+        return [await self._reply(connection) for _ in requests]
 
     async def _reply(self, connection: AbstractConnection) -> Any:
         try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from millstream.dashboard.link import Link, Unavailable, Word, info_fields, is_error, pairs
+from millstream.dashboard.link import Link, Refused, Unavailable, Word, info_fields, is_error, pairs
 from millstream.remote import oldest_ms, oldest_requests
 
 SAMPLE_S = 2.0
@@ -141,7 +141,10 @@ class Sampler:
         for db, key in self._watched:
             by_db.setdefault(db, []).append(key)
         for db, keys in by_db.items():
-            replies = await self.link.batch([("XINFO", "STREAM", key) for key in keys], db)
+            try:
+                replies = await self.link.batch([("XINFO", "STREAM", key) for key in keys], db)
+            except Refused:  # the address of a page can name any database
+                continue
             for key, reply in zip(keys, replies, strict=True):
                 facts = pairs(reply)
                 self._note((db, key), facts.get("entries-added"))

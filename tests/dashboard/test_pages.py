@@ -400,7 +400,7 @@ def test_other_addresses_need_a_password(ours: Server, new_board: Boards, tmp_pa
      ("/stream?db=0&key=orders&at=18446744073709551616", 400),
      ("/stream?db=0&key=orders&at=5-", 400), ("/stream?db=0&key=orders&at=5.1", 200),
      ("/stream?db=0&key=orders&at=18446744073709551615-1", 200),
-     ("/stream?db=99&key=orders", 503), ("/nothing", 404), ("/static/../app.py", 404),
+     ("/stream?db=99&key=orders", 403), ("/nothing", 404), ("/static/../app.py", 404),
      ("/?page=0&sort=unknown", 200), ("/?search=%ff%00", 200)],
 )  # fmt: skip
 def test_wrong_addresses_get_a_message(board: Board, path: str, status: int) -> None:

@@ -15,7 +15,8 @@ from tests.support.server import Server, free_port
 
 from millstream.dashboard import pages
 from millstream.dashboard.app import Dashboard
-from millstream.dashboard.link import Link, Word
+from millstream.dashboard.link import Link, Refused, Word
+from millstream.dashboard.sampler import Sampler
 
 
 class Browser:
@@ -83,3 +84,43 @@ def test_the_browser_asks_again_while_the_server_does_not_answer() -> None:
         return [event async for event in events_of(free_port(), b"any")]
 
     assert in_a_loop(events()) == []
+
+
+# ---------------------------------------------------------------- a database that does not exist
+
+
+@pytest.mark.parametrize("program", ["ours", "redis"])
+@pytest.mark.parametrize("db", [99, -1])
+def test_a_database_that_does_not_exist_is_refused(
+    program: str, db: int, request: pytest.FixtureRequest
+) -> None:
+    """The connection stays, and the requests do not run in another database."""
+    server: Server = request.getfixturevalue(program)
+
+    async def ask() -> None:
+        link = Link(f"redis://127.0.0.1:{server.port}")
+        for first in (None, 0):  # without and with a database that was selected before
+            if first is not None:
+                await link.call("SET", "kept", "1", db=first)
+            with pytest.raises(Refused, match="DB index is out of range"):
+                await link.call("DEL", "kept", db=db)
+        before = await link.call("CLIENT", "ID")
+        with pytest.raises(Refused):
+            await link.batch([("PING",), ("PING",)], db)
+        assert await link.call("CLIENT", "ID") == before
+        assert await link.call("DEL", "kept") == 1
+        await link.close()
+
+    in_a_loop(ask())
+
+
+def test_the_other_streams_are_sampled(ours: Server) -> None:
+    async def sample() -> None:
+        sampler = Sampler(Link(f"redis://127.0.0.1:{ours.port}"))
+        sampler.watch([(99, b"orders"), (0, b"orders")])
+        await sampler.sample()
+        assert sampler.problem is None
+        assert list(sampler._history) == [(0, b"orders")]
+        await sampler.link.close()
+
+    in_a_loop(sample())
