@@ -8,7 +8,7 @@ and bounded.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -18,6 +18,8 @@ from typing import Any
 
 from millstream.dashboard.link import Link, Refused, Unavailable, Word, info_fields, is_error, pairs
 from millstream.remote import oldest_ms, oldest_requests
+
+log = logging.getLogger("millstream.dashboard")
 
 SAMPLE_S = 2.0
 CANCEL_AGAIN_S = 0.1
@@ -79,7 +81,7 @@ class Sampler:
     def __init__(self, link: Link) -> None:
         self.link = link
         self.info: dict[str, str] = {}
-        self.problem: str | None = "not connected yet"
+        self.problem: str | None = "not connected yet"  # of the last sample
         self.has_tinfo = False
         self.ops: deque[tuple[float, float]] = deque(maxlen=int(HISTORY_S / SAMPLE_S))
         self._watched: dict[StreamKey, float] = {}
@@ -106,25 +108,29 @@ class Sampler:
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(Unavailable):
+            try:
                 await self.sample()
+                self.problem = None
+            except (Unavailable, Refused) as error:
+                self.problem = str(error)
+            except Exception as error:  # nothing waits for this task: it would end unnoticed
+                text = f"{type(error).__name__}: {error}"
+                if text != self.problem:
+                    log.exception("the server cannot be sampled; this is repeated")
+                self.problem = text
             await asyncio.sleep(SAMPLE_S)
 
     async def sample(self) -> None:
-        """INFO, and the counters of the watched streams. Unavailable if there is no server."""
-        try:
-            (text, found) = await self.link.batch([("INFO",), ("COMMAND", "INFO", "TINFO")])
-            if is_error(text):
-                raise Unavailable(f"{self.link.name}: {text}")
-            self.info = info_fields(text)
-            self.has_tinfo = isinstance(found, list) and bool(found and found[0])
-            self._note_restart()
-            self.ops.append((time.time(), float(self.info.get("instantaneous_ops_per_sec", 0))))
-            await self._sample_watched()
-        except Unavailable as problem:
-            self.problem = str(problem)
-            raise
-        self.problem = None
+        """INFO, and the counters of the watched streams. Unavailable if there is no server, Refused
+        if it lets no database be used."""
+        (text, found) = await self.link.batch([("INFO",), ("COMMAND", "INFO", "TINFO")])
+        if is_error(text):
+            raise Unavailable(f"{self.link.name}: {text}")
+        self.info = info_fields(text)
+        self.has_tinfo = isinstance(found, list) and bool(found and found[0])
+        self._note_restart()
+        self.ops.append((time.time(), float(self.info.get("instantaneous_ops_per_sec", 0))))
+        await self._sample_watched()
 
     def _note_restart(self) -> None:
         if self.info.get("run_id", "") != self._run_id:

@@ -14,6 +14,7 @@ from tests.support.client import RawClient
 from tests.support.server import Server, free_port
 
 from millstream.dashboard import pages
+from millstream.dashboard import sampler as sampler_module
 from millstream.dashboard.app import Dashboard
 from millstream.dashboard.link import Link, Refused, Word
 from millstream.dashboard.sampler import Sampler
@@ -119,8 +120,40 @@ def test_the_other_streams_are_sampled(ours: Server) -> None:
         sampler = Sampler(Link(f"redis://127.0.0.1:{ours.port}"))
         sampler.watch([(99, b"orders"), (0, b"orders")])
         await sampler.sample()
-        assert sampler.problem is None
         assert list(sampler._history) == [(0, b"orders")]
         await sampler.link.close()
 
     in_a_loop(sample())
+
+
+# ---------------------------------------------------------------- the sampler
+
+
+def test_sampling_continues_after_any_error(
+    ours: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error is logged once, until there is another one."""
+    monkeypatch.setattr(sampler_module, "SAMPLE_S", 0.001)
+    errors = iter([ValueError("odd"), ValueError("odd"), Refused("not you"), KeyError("odd")])
+    problems: list[str | None] = []  # before each sample
+
+    class Failing(Sampler):
+        async def sample(self) -> None:
+            problems.append(self.problem)
+            for error in errors:
+                raise error
+            await super().sample()
+
+    async def run() -> None:
+        sampler = Failing(Link(f"redis://127.0.0.1:{ours.port}"))
+        sampler.start()
+        async with asyncio.timeout(5):
+            while sampler.problem is not None:
+                await asyncio.sleep(0.001)
+        await sampler.stop()
+        assert sampler.info
+
+    in_a_loop(run())
+    assert problems[1:4] == ["ValueError: odd", "ValueError: odd", "not you"]
+    logged = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [str(error) for error in logged] == ["odd", "'odd'"]
