@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import psycopg
 
@@ -287,6 +288,18 @@ async def _run(process: SourceProcess) -> int:
     return 1
 
 
+async def _run_and_end(process: SourceProcess, name: str) -> NoReturn:
+    """Run, and end this process here: `asyncio.run` would wait for threads, which may wait for a
+    source or a server. Nothing of them is needed."""
+    code = 1
+    try:
+        code = await _run(process)
+    except Exception:
+        logging.getLogger(f"millstream.cdc.{name}").exception("the reader failed")
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def main(arguments: list[str]) -> None:
     """The process of the source that the second argument names."""
     try:
@@ -294,14 +307,7 @@ def main(arguments: list[str]) -> None:
         source = config.source(arguments[1])
     except ConfigError as error:  # the file was changed since `run` read it
         sys.exit(f"millstream: {error}")
-    process = SourceProcess(config, source, _tell)
-    code = 1
-    try:
-        code = asyncio.run(_run(process))
-    except Exception:
-        logging.getLogger(f"millstream.cdc.{arguments[1]}").exception("the reader failed")
-    sys.stderr.flush()
-    os._exit(code)  # threads may wait for a source or a server; nothing of them is needed
+    asyncio.run(_run_and_end(SourceProcess(config, source, _tell), source.name))
 
 
 if __name__ == "__main__":
