@@ -138,16 +138,10 @@ class _Part:
         if not is_valid(job, position):
             return Outcome(job.key, is_stale=True)
         assert position is not None
-        transfer = Transfer(
-            self._session, self._worker.connections.server, job, self._route(job), position
-        )
+        transfer = self._transfer(job, position)
         transfer.run()
         self._moved.append(transfer.position)
         return Outcome(job.key, transfer.applied, transfer.rows, warnings=tuple(transfer.warnings))
-
-    def _transfer(self, job: Job, position: Position) -> Transfer:
-        server = self._worker.connections.server
-        return Transfer(self._session, server, job, self._route(job), position)
 
     def apply_up_to_error(self, job: Job) -> Outcome:
         """Apply a job up to just before the first change that cannot be applied."""
@@ -157,9 +151,7 @@ class _Part:
         assert position is not None
         failure: Failure | None
         try:
-            transfer = Transfer(
-                self._session, self._worker.connections.server, job, self._route(job), position
-            )
+            transfer = self._transfer(job, position)
         except STOPPING as error:
             if not stops(error):
                 raise
@@ -181,6 +173,10 @@ class _Part:
 
     def commit(self) -> None:
         self._positions.write(self._moved)
+
+    def _transfer(self, job: Job, position: Position) -> Transfer:
+        server = self._worker.connections.server
+        return Transfer(self._session, server, job, self._route(job), position)
 
     def _target_name(self, key: TableKey) -> tuple[str, str]:
         return target_of(self._worker.table(key), self._config)
