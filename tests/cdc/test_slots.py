@@ -49,8 +49,14 @@ def test_a_failover_that_lost_nothing_is_read() -> None:
         ("the source is another cluster", STATE, SLOT, replace(SYSTEM, system="72")),
         ("millstream is behind the slot", STATE, replace(SLOT, confirmed_lsn=101), SYSTEM),
         ("millstream has no record of it", None, SLOT, SYSTEM),
-        ("left at 0/50", replace(STATE, timeline=1), SLOT, SYSTEM),
-        ("does not descend from", replace(STATE, timeline=9), SLOT, SYSTEM),
+        (
+            "the source left timeline 1 at 0/50, before the durable LSN 0/64;",
+            *(replace(STATE, timeline=1), SLOT, SYSTEM),
+        ),
+        (
+            "the source is on timeline 2, which does not descend from timeline 9;",
+            *(replace(STATE, timeline=9), SLOT, SYSTEM),
+        ),
         ("before the durable LSN 0/64", STATE, SLOT, replace(SYSTEM, lsn=99)),
     ],
 )

@@ -102,11 +102,15 @@ def _mismatch(
         )
     if state.timeline != system.timeline:
         end = timeline_end(state.timeline, system.timeline)
-        if end is None or end < state.durable_lsn:
-            left = "does not descend from" if end is None else f"left at {lsn_text(end)}"
+        if end is None:
             return (
-                f"the source is on timeline {system.timeline}, which {left} timeline "
-                f"{state.timeline}, before the durable LSN {durable}"
+                f"the source is on timeline {system.timeline}, which does not descend from "
+                f"timeline {state.timeline}"
+            )
+        if end < state.durable_lsn:
+            return (
+                f"the source left timeline {state.timeline} at {lsn_text(end)}, before the "
+                f"durable LSN {durable}"
             )
     return _slot_mismatch(source, slot, state.durable_lsn, system)
 
