@@ -65,7 +65,7 @@ class ApplyError(CdcError):
 
 
 @dataclass
-class Batch:
+class Plan:
     """The jobs of a batch, and whether further changes are waiting."""
 
     jobs: list[Job]
@@ -113,15 +113,15 @@ class Driver:
             try:
                 if not self._is_alone(stop):
                     continue
-                batch = self._step()
+                plan = self._step()
             except (psycopg.Error, ServerError, RunError, StateError, OSError) as error:
                 self._failed(error)
                 stop.wait(pauses.next_s())
                 continue
             pauses.reset()
-            if once and not batch.jobs:
+            if once and not plan.jobs:
                 return 1 if self._status.stopped else 0
-            if not batch.is_full and batch.entries < self._config.apply.max_rows * LITTLE:
+            if not plan.is_full and plan.entries < self._config.apply.max_rows * LITTLE:
                 spent = time.monotonic() - started
                 stop.wait(0 if once else max(0.0, self._config.apply.commit_delay - spent))
         return 0
@@ -159,27 +159,27 @@ class Driver:
 
     # ------------------------------------------------------------ a batch
 
-    def _step(self) -> Batch:
+    def _step(self) -> Plan:
         positions = self._read_positions()
         server = self._connections.server
         views = read_sources(server, list(self._configured.values()))
         self._resume(server, views)
         self._trim(server, views, positions)
-        batch = Batch([])
+        plan = Plan([])
         stops: dict[TableKey, str] = {}
         for view in views:
-            self._plan(server, view, positions, batch, stops)
+            self._plan(server, view, positions, plan, stops)
         self._stop(positions, stops)
         self._status.saw(positions, stops)
-        if batch.jobs:
+        if plan.jobs:
             started = time.monotonic()
-            answers = self._run(parts(batch.jobs, self._config.apply.workers))
+            answers = self._run(parts(plan.jobs, self._config.apply.workers))
             self._status.batch(time.monotonic() - started)
             self._take(answers)
         self._status.problem = None
-        self._cuts.update(batch.cuts)
+        self._cuts.update(plan.cuts)
         self._status.reached()
-        return batch
+        return plan
 
     def _read_positions(self) -> dict[TableKey, Position]:
         found = self._positions.read()
@@ -205,10 +205,10 @@ class Driver:
         server: Server,
         view: SourceView,
         positions: dict[TableKey, Position],
-        batch: Batch,
+        plan: Plan,
         stops: dict[TableKey, str],
     ) -> None:
-        """Add a source's jobs to the batch."""
+        """Add a source's jobs to the plan."""
         streaming: list[Pending] = []
         for key, table in view.tables.items():
             configured, position = self._configured[key], positions[key]
@@ -220,11 +220,11 @@ class Driver:
             elif verdict.need is Need.COPY:
                 job = copy_job(server, table, position, configured.is_shared)
                 if job is not None:
-                    batch.jobs.append(job)
-                    batch.is_full = True
+                    plan.jobs.append(job)
+                    plan.is_full = True
             elif verdict.need is Need.CHANGES:
                 streaming.append(Pending(key, table.stream, position.id))
-        self._plan_changes(server, view, positions, batch, streaming)
+        self._plan_changes(server, view, positions, plan, streaming)
 
     def _is_resting(self, position: Position, table: View) -> bool:
         """Whether a table has been stopped and its next retry is not due."""
@@ -239,7 +239,7 @@ class Driver:
         server: Server,
         view: SourceView,
         positions: dict[TableKey, Position],
-        batch: Batch,
+        plan: Plan,
         streaming: list[Pending],
     ) -> None:
         newest, rows_max = view.newest_cut, self._config.apply.max_rows
@@ -256,11 +256,11 @@ class Driver:
             if not group:
                 continue
             cut = choose_cut(server, view.cuts, group, newest, rows_max)
-            batch.is_full |= cut < newest
+            plan.is_full |= cut < newest
             for one, entries in zip(group, count(server, group, cut), strict=True):
                 is_stopped = positions[one.key].state == "stopped"
                 if entries:
-                    batch.jobs.append(
+                    plan.jobs.append(
                         change_job(
                             view.tables[one.key],
                             positions[one.key],
@@ -273,7 +273,7 @@ class Driver:
                 elif is_stopped:
                     self._continue(positions, one.key)
             if group is together:
-                batch.cuts[view.source.name] = cut
+                plan.cuts[view.source.name] = cut
                 self._status.planned(view, cut, len(streaming) == len(view.tables))
 
     # ------------------------------------------------------------ stopping and continuing
