@@ -28,10 +28,10 @@ from millstream.pipeline.cdc.source.catalog import connect, read_table, selectio
 from millstream.pipeline.cdc.source.preparing import start_words
 from millstream.pipeline.cdc.source.slots import blockers_reported
 from millstream.pipeline.cdc.streams.appending import (
-    Batch,
     RefusedError,
     ReplacedError,
     States,
+    Transaction,
     Words,
     append_words,
     executed,
@@ -219,22 +219,23 @@ class Copier:
     def _send_rows(self, connection: Connection, query: str, table: Table, lsn: int) -> int:
         """Write the blocks, then `end` and `copied`; the number of rows."""
         name, copy = table.full_name, self._keys.copy(table)
-        report, batch, blocks, place, rows = self._report.tables[name], Batch(), Blocks(), 1, 0
+        report, transaction = self._report.tables[name], Transaction()
+        blocks, place, rows = Blocks(), 1, 0
         for row in self._paced(copy_rows(connection, query, self._check)):
             block = blocks.add(row)
             if block is not None:
                 place += 1
-                batch.add(append_words(copy, lsn, place, CopyRows(block).fields()))
-            if batch.is_full or (self._is_slow and block is not None):
-                self._flush(batch, rows, name)
-                batch = Batch()
+                transaction.add(append_words(copy, lsn, place, CopyRows(block).fields()))
+            if transaction.is_full or (self._is_slow and block is not None):
+                self._flush(transaction, rows, name)
+                transaction = Transaction()
                 self._wait_for_apply(table)
             rows += 1
         block = blocks.take()
         if block is not None:
             place += 1
-            batch.add(append_words(copy, lsn, place, CopyRows(block).fields()))
-        self._flush(batch, rows, name)
+            transaction.add(append_words(copy, lsn, place, CopyRows(block).fields()))
+        self._flush(transaction, rows, name)
         report.rows = rows
         key = self._keys.table_state(table)
         copied = replace(TableState.from_json(self._states.seen(key)), phase="copied", rows=rows)
@@ -261,13 +262,13 @@ class Copier:
 
     # ------------------------------------------------------------ millstream
 
-    def _flush(self, batch: Batch, rows: int, name: str) -> None:
-        if batch.count:
-            request, count = batch.encoded(), batch.count + 2
+    def _flush(self, transaction: Transaction, rows: int, name: str) -> None:
+        if transaction.count:
+            request, count = transaction.encoded(), transaction.count + 2
             server = self._record.server
             self._repeat(lambda: executed(sent(server, request, count)))
         report = self._report.tables[name]
-        self._report.copied_bytes[name] += batch.size_bytes
+        self._report.copied_bytes[name] += transaction.size_bytes
         self._report.copied_rows[name] += rows - report.rows
         report.rows = rows
 

@@ -68,8 +68,8 @@ def swap_words(key: str, old: bytes | None, new: str) -> list[Word]:
     return ["SET", key, new, *condition]
 
 
-class Batch:
-    """Encoded requests that are sent in one transaction."""
+class Transaction:
+    """Encoded requests that are sent in one MULTI and EXEC."""
 
     __slots__ = ("_requests", "count", "size_bytes")
 
@@ -89,7 +89,6 @@ class Batch:
         return self.count >= ENTRIES_MAX or self.size_bytes >= BYTES_MAX
 
     def encoded(self) -> bytes:
-        """The transaction."""
         return b"".join([MULTI, *self._requests, EXEC])
 
 
@@ -185,11 +184,11 @@ class States:
     def swap(self, key: str, new: str, *others: Words) -> None:
         """Replace a state, in one transaction with other requests. ReplacedError if the state is
         not the one that was seen last; RefusedError if millstream refused any of them."""
-        batch = Batch()
-        batch.add(self.words(key, new))
+        transaction = Transaction()
+        transaction.add(self.words(key, new))
         for words in others:
-            batch.add(words)
-        replies = self._server.encoded_many(batch.encoded(), batch.count + 2)
+            transaction.add(words)
+        replies = self._server.encoded_many(transaction.encoded(), transaction.count + 2)
         self.check(key, new, executed(replies)[0])
 
     def words(self, key: str, new: str) -> list[Word]:
@@ -258,7 +257,7 @@ class Appender:
         ServerError if millstream cannot be reached, RefusedError, ReplacedError. After one of the
         first two, send the same again.
         """
-        marking = Batch()
+        marking = Transaction()
         request, count = b"", 0
         if state is not None and mark is not None:
             marking.add(self.states.words(self._state_key, state.to_json()))
