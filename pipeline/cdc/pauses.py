@@ -6,14 +6,14 @@ FIRST_S = 0.2
 MAX_S = 5.0
 
 
-class Pauses:
+class Backoff:
     """Seconds to wait after each attempt that failed.
 
-    >>> pauses = Pauses(0.2, 0.5)
-    >>> [pauses.next_s() for _ in range(4)]
+    >>> backoff = Backoff(0.2, 0.5)
+    >>> [backoff.next_s() for _ in range(4)]
     [0.2, 0.4, 0.5, 0.5]
-    >>> pauses.reset()
-    >>> pauses.next_s()
+    >>> backoff.reset()
+    >>> backoff.next_s()
     0.2
     """
 

@@ -41,7 +41,7 @@ from millstream.pipeline.cdc.config import Config, TableKey, target_name
 from millstream.pipeline.cdc.destination.connection import Connections, in_one_line
 from millstream.pipeline.cdc.destination.positions import NAME, Position, Positions
 from millstream.pipeline.cdc.errors import CdcError
-from millstream.pipeline.cdc.pauses import Pauses
+from millstream.pipeline.cdc.pauses import Backoff
 from millstream.pipeline.cdc.sql import table_name
 from millstream.pipeline.cdc.streams.state import StateError
 from millstream.pipeline.server import Server, ServerError
@@ -107,7 +107,7 @@ class Driver:
     def apply(self, stop: threading.Event, once: bool = False) -> int:
         """Apply until `stop` is set; with `once`, until everything has been applied. The exit
         code. ApplyError if that is impossible."""
-        pauses = Pauses()
+        backoff = Backoff()
         while not stop.is_set():
             started = time.monotonic()
             try:
@@ -116,9 +116,9 @@ class Driver:
                 plan = self._step()
             except (psycopg.Error, ServerError, RunError, StateError, OSError) as error:
                 self._failed(error)
-                stop.wait(pauses.next_s())
+                stop.wait(backoff.next_s())
                 continue
-            pauses.reset()
+            backoff.reset()
             if once and not plan.jobs:
                 return 1 if self._status.stopped else 0
             if not plan.is_full and plan.entries < self._config.apply.max_rows * LITTLE:

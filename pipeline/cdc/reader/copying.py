@@ -20,7 +20,7 @@ from psycopg import pq, sql
 
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.logs import counted
-from millstream.pipeline.cdc.pauses import Pauses
+from millstream.pipeline.cdc.pauses import Backoff
 from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.reader.report import Report, TableReport
@@ -101,7 +101,7 @@ class Copier:
         self._stop = stop
         self._log = log
         self._retry_at: dict[str, float] = {}
-        self._pauses: dict[str, Pauses] = {}
+        self._backoffs: dict[str, Backoff] = {}
         self._current: TableReport | None = None
 
     def run(self) -> None:
@@ -143,11 +143,11 @@ class Copier:
             if report.problem != problem:
                 self._log(f"{name}: the copy failed: {problem}")
             report.problem = problem
-            pauses = self._pauses.setdefault(name, Pauses(max_s=RETRY_S_MAX))
-            self._retry_at[name] = time.monotonic() + pauses.next_s()
+            backoff = self._backoffs.setdefault(name, Backoff(max_s=RETRY_S_MAX))
+            self._retry_at[name] = time.monotonic() + backoff.next_s()
         else:
             report.problem = None
-            self._pauses.pop(name, None)
+            self._backoffs.pop(name, None)
 
     # ------------------------------------------------------------ one copy
 
@@ -287,7 +287,7 @@ class Copier:
 
     def _repeat(self, attempt: Callable[[], Result]) -> Result:
         """The result of a request, which is repeated until millstream answers it."""
-        pauses, report, is_repeated = Pauses(), self._current, False
+        backoff, report, is_repeated = Backoff(), self._current, False
         while True:
             try:
                 result = attempt()
@@ -300,7 +300,7 @@ class Copier:
             if report is not None:
                 report.problem = problem
             is_repeated = True
-            self._sleep(pauses.next_s())
+            self._sleep(backoff.next_s())
 
     # ------------------------------------------------------------ stopping
 

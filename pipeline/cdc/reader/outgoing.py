@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from millstream.pipeline.cdc.pauses import Pauses
+from millstream.pipeline.cdc.pauses import Backoff
 from millstream.pipeline.cdc.reader.report import Report
 from millstream.pipeline.cdc.streams.appending import (
     Appender,
@@ -147,7 +147,7 @@ class Outgoing:
             await asyncio.wait([self._request])
 
     async def _send(self, state: SourceState | None, mark: Mark | None, batch: Entries) -> None:
-        pauses = Pauses()
+        backoff = Backoff()
         while True:
             started = time.monotonic()
             self.stuck_since = self.stuck_since or started
@@ -162,4 +162,4 @@ class Outgoing:
             else:
                 self.stuck_since, self.is_failing = None, False
                 return
-            await asyncio.sleep(pauses.next_s())
+            await asyncio.sleep(backoff.next_s())

@@ -28,7 +28,7 @@ from millstream.pipeline.cdc.config import Config, ConfigError, Source
 from millstream.pipeline.cdc.config_file import load
 from millstream.pipeline.cdc.logs import Secrets, open_log
 from millstream.pipeline.cdc.lsn import lsn_text
-from millstream.pipeline.cdc.pauses import Pauses
+from millstream.pipeline.cdc.pauses import Backoff
 from millstream.pipeline.cdc.protocol.pgoutput import DecodeError
 from millstream.pipeline.cdc.protocol.replication import Replication, cancel_commands
 from millstream.pipeline.cdc.reader.copying import Copier
@@ -80,14 +80,14 @@ class SourceProcess:
         """Until it is cancelled, or one of the threads fails."""
         self._start(self._publisher.run)
         self._start(Watcher(self._record, self._report, self._stop).run)
-        pauses = Pauses()
+        backoff = Backoff()
         while True:
             started = time.monotonic()
             reader, problem = await self._session()
             self._report.became(reader, problem)
             if time.monotonic() - started > STEADY_S:
-                pauses.reset()
-            pause_s = pauses.next_s()
+                backoff.reset()
+            pause_s = backoff.next_s()
             await self._pause(REFUSED_S if reader == "refused" else pause_s)
 
     def close(self) -> None:

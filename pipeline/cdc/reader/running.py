@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from millstream.pipeline.cdc.config import Config, Source
 from millstream.pipeline.cdc.logs import Secrets, open_log
-from millstream.pipeline.cdc.pauses import Pauses
+from millstream.pipeline.cdc.pauses import Backoff
 
 LOOK_S = 0.1
 STEADY_S = 10.0
@@ -41,7 +41,7 @@ class Child:
         self._take = take
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
-        self._pauses = Pauses()
+        self._backoff = Backoff()
         self._start_at = 0.0
 
     @property
@@ -59,10 +59,10 @@ class Child:
         if code is None:
             return
         if now - self._started > STEADY_S:
-            self._pauses.reset()
+            self._backoff.reset()
         cause = f"signal {-code}" if code < 0 else f"exit code {code}"
         log.error("%s: the process ended with %s; it is restarted", self.source.name, cause)
-        self._process, self._start_at = None, now + self._pauses.next_s()
+        self._process, self._start_at = None, now + self._backoff.next_s()
 
     def _start(self) -> None:
         self._started = time.monotonic()
