@@ -74,7 +74,9 @@ class Address:
 
 
 class Server:
-    """One connection. Replies are bytes, int, None, and lists of these.
+    """A pool of connections to one server; threads may share it.
+
+    Replies are bytes, int, None, and lists of these.
 
     Without `persistent`, the first connection error is a ServerError: for a caller that reports the
     error and repeats the request.
