@@ -54,8 +54,8 @@ class Outgoing:
         self._durable = durable
         self._sent = sent
         self._filling = Entries()
-        self._cut: Mark | None = None  # the last commit in the batch that is filled
-        self._mark: Mark | None = None  # everything before it has been answered
+        self._next_mark: Mark | None = None  # for the batch that is being filled
+        self._mark: Mark | None = None  # to be sent with the next request
         self._rows = 0  # since the last cut that was handed to a batch
         self._due_at: float | None = None
         self._is_due = False
@@ -77,7 +77,7 @@ class Outgoing:
     def commit(self, cut: Cut) -> None:
         """A transaction has ended, and with it everything before `cut.end_lsn`."""
         self._rows += cut.rows
-        self._cut = Mark(cut.end_lsn, cut.lsn, cut.at, self._rows)
+        self._next_mark = Mark(cut.end_lsn, cut.lsn, cut.at, self._rows)
         if self._due_at is None:
             self._due_at = time.monotonic() + LINGER_S
         elif time.monotonic() >= self._due_at:
@@ -85,7 +85,7 @@ class Outgoing:
 
     def nothing_more(self) -> None:
         """Nothing else has arrived: what is complete is sent at once."""
-        if self._cut is not None:
+        if self._next_mark is not None:
             self._wake()
 
     def idle_until(self, lsn: int) -> None:
@@ -105,7 +105,7 @@ class Outgoing:
     @property
     def is_empty(self) -> bool:
         """Whether everything that was added is durable."""
-        pending = self._filling.count or self._cut or self._mark
+        pending = self._filling.count or self._next_mark or self._mark
         return not pending and not self._in_flight
 
     def _wake(self) -> None:
@@ -124,9 +124,9 @@ class Outgoing:
 
     async def _send_next(self) -> None:
         mark, self._mark = self._mark, None
-        batch, cut, self._cut = self._filling, self._cut, None
+        batch, next_mark, self._next_mark = self._filling, self._next_mark, None
         self._filling, self._due_at, self._is_due = Entries(), None, False
-        if cut is not None:
+        if next_mark is not None:
             self._rows = 0
         self._in_flight = True
         self._writable.set()
@@ -138,7 +138,7 @@ class Outgoing:
             self._report.committed = mark.at or self._report.committed
             self._durable(state.durable_lsn)
         self._sent(batch.size_bytes)
-        self._mark = cut
+        self._mark = next_mark
 
     async def settled(self) -> None:
         """Wait until the request in flight has ended, in one way or another, after `run` was
