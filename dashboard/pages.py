@@ -193,8 +193,8 @@ class Pages:
     async def _events(self, request: Request, db: int, key: bytes) -> AsyncIterator[bytes]:
         link = Link(self._board.url, timeout_s=None)
         try:
-            last = await _last_id(link, db, key)
-            yield b": following\n\n"
+            last = _last_event_id(request) or await _last_id(link, db, key)
+            yield b": following\nid: %s\n\n" % last
             while not await request.is_disconnected():
                 begun = time.monotonic()
                 reply = await link.call("XREAD", "COUNT", TAIL_PER_S, "BLOCK", TAIL_BLOCK_MS,
@@ -205,7 +205,7 @@ class Pages:
                     fields = [shown.readable(word) for word in words or []]
                     facts = {"id": shown.readable(entry_id), "ms": shown.id_ms(entry_id),
                              "fields": fields}  # fmt: skip
-                    yield b"data: " + json.dumps(facts).encode() + b"\n\n"
+                    yield b"data: %s\nid: %s\n\n" % (json.dumps(facts).encode(), entry_id)
                 if entries:  # at most TAIL_PER_S in a second
                     await asyncio.sleep(
                         max(0.0, len(entries) / TAIL_PER_S - (time.monotonic() - begun))
@@ -221,7 +221,13 @@ class Pages:
             await link.close()
 
 
-async def _last_id(link: Link, db: int, key: bytes) -> bytes | str:
+def _last_event_id(request: Request) -> bytes | None:
+    """The last ID that the browser has, when it connects again after an interruption."""
+    text = request.headers.get("last-event-id", "")
+    return text.encode() if ID.fullmatch(text) else None
+
+
+async def _last_id(link: Link, db: int, key: bytes) -> bytes:
     """The ID after which a stream's next entry comes. With `$`, entries that are added between two
     reads would be missed."""
     try:
@@ -229,7 +235,7 @@ async def _last_id(link: Link, db: int, key: bytes) -> bytes | str:
     except Refused as error:
         if "no such key" not in str(error):
             raise
-        return "0-0"
+        return b"0-0"
     return bytes(facts["last-generated-id"])
 
 

@@ -23,13 +23,27 @@ from millstream.dashboard.sampler import Sampler
 class Browser:
     """Stays connected."""
 
+    def __init__(self, **headers: str) -> None:
+        self.headers = headers
+
     async def is_disconnected(self) -> bool:
         return False
 
 
-def events_of(port: int, key: bytes) -> AsyncIterator[bytes]:
+def events_of(port: int, key: bytes, **headers: str) -> AsyncIterator[bytes]:
     board = Dashboard(f"redis://127.0.0.1:{port}", has_actions=False)
-    return pages.Pages(board)._events(cast(Request, Browser()), 0, key)
+    return pages.Pages(board)._events(cast(Request, Browser(**headers)), 0, key)
+
+
+async def first_entry(port: int, key: bytes, **headers: str) -> str:
+    """The ID of the first entry that the browser gets."""
+    async with asyncio.timeout(5):
+        async for event in events_of(port, key, **headers):
+            if not event.startswith(b":"):
+                data, _, last = event.decode().strip().partition("\nid: ")
+                assert json.loads(data.removeprefix("data: "))["id"] == last
+                return last
+    raise AssertionError
 
 
 def add_after_first_read(
@@ -60,22 +74,21 @@ def test_an_entry_added_between_two_reads_is_shown(
     """Also if the stream does not exist at first."""
     server: Server = request.getfixturevalue(program)
 
-    async def first_event() -> str:
-        async with asyncio.timeout(5):
-            async for event in events_of(server.port, b"between"):
-                if not event.startswith(b":"):
-                    return event.decode()
-        raise AssertionError
-
     with server.client() as client:
         client.call("DEL", "between")
         if not is_new:
             client.call("XADD", "between", "1-1", "f", "old")
         added = add_after_first_read(monkeypatch, client, b"between")
-        kind, _, data = in_a_loop(first_event()).partition(": ")
-        assert kind == "data"
-        assert json.loads(data)["id"].encode() == added[0]
+        assert in_a_loop(first_entry(server.port, b"between")).encode() == added[0]
         client.call("DEL", "between")
+
+
+def test_a_browser_that_connects_again_continues_after_its_last_entry(ours: Server) -> None:
+    with ours.client() as client:
+        client.pipeline([("XADD", "again", f"{n}-0", "f", "v") for n in range(1, 4)])
+        headers = {"last-event-id": "1-0"}
+        assert in_a_loop(first_entry(ours.port, b"again", **headers)) == "2-0"
+        client.call("DEL", "again")
 
 
 def test_the_browser_asks_again_while_the_server_does_not_answer() -> None:
