@@ -64,6 +64,7 @@ class Server:
     def __init__(self, url: str, timeout_s: float = 10) -> None:
         self.name = _without_secrets(url)
         try:
+            _check_database(url)
             pool: Any = redis.ConnectionPool.from_url(
                 url,
                 protocol=2,
@@ -121,6 +122,14 @@ def wants_password(answer: object) -> bool:
 def is_error(reply: object) -> bool:
     """Whether the server refused a request of a pipeline."""
     return isinstance(reply, redis.RedisError)
+
+
+def _check_database(url: str) -> None:
+    """ValueError if the path of a URL is not the number of a database: redis-py would use 0."""
+    parts = urlsplit(url)
+    name = parts.path.strip("/")
+    if parts.scheme in ("redis", "rediss") and name and not name.isdecimal():
+        raise ValueError(f"{printable(name)} is not the number of a database")
 
 
 def _without_secrets(url: str) -> str:

@@ -207,7 +207,7 @@ def _foot(survey: Survey, rows: list[Row], lines: int | None) -> str | None:
     if not survey.is_complete:
         notes.append(f"only the first {len(survey.streams):,} streams (--streams-max)")
     if survey.left_out:
-        notes.append(f"{survey.left_out:,} streams left out: no permission")
+        notes.append(f"streams left out: {survey.left_out:,} (no permission)")
     if not rows:
         notes.append("no streams")
     return "; ".join(notes) or None

@@ -53,8 +53,9 @@ def test_every_page_is_accessible(board: Board, visit: Visits, width: int, schem
         assert seen.page.locator("h1").count() == 1
         for window in (400, 1400):
             seen.page.set_viewport_size({"width": window, "height": 900})
-            wide = seen.page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= window, address
+            seen.page.wait_for_function(
+                "width => document.documentElement.scrollWidth <= width", arg=window
+            )
         seen.page.set_viewport_size({"width": width, "height": 900})
     assert findings == []
 

@@ -114,7 +114,10 @@ def test_a_missing_certificate_of_the_client_is_named(
     assert "?ssl_certfile=FILE" in refused(run("health", url))
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://127.0.0.1:port", "redis://[::1"])
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1", "redis://127.0.0.1:port", "redis://[::1", "redis://127.0.0.1:6455/name"],
+)
 def test_a_url_that_is_not_understood(url: str) -> None:
     assert "is invalid" in refused(run("health", url))
 
@@ -221,7 +224,7 @@ def test_top_shows_what_the_user_may_read(server: Server) -> None:
         client.call("ACL", "SETUSER", "ann", "on", ">pw", "~other*", "+@all")
     url = f"redis://ann:pw@127.0.0.1:{server.port}"
     done = run("top", "--once", "--interval", "0.1", url=url)
-    assert "2 streams left out: no permission" in done.stdout
+    assert "streams left out: 2 (no permission)" in done.stdout
     with server.client() as client:
         client.call("ACL", "SETUSER", "ann", "-scan")
     assert "'scan'" in refused(run("top", "--once", url=url))
