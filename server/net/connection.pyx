@@ -7,9 +7,10 @@ the client does not read its replies, its requests are not run, and when request
 socket is not read.
 
 Bytes are sent directly to the socket, except with TLS, where the transport encrypts them. The
-transport gets the part that the socket does not accept, and notifies the connection when the socket accepts bytes again. Until then all other output waits
-in a queue of bytes objects, most of which are shared with other clients. Therefore nothing is
-copied and no send is tried for a client that does not read.
+transport gets the part that the socket does not accept, and notifies the connection when the socket
+accepts bytes again. Until then all other output waits in a queue of bytes objects, most of which
+are shared with other clients. Therefore nothing is copied and no send is tried for a client that
+does not read.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -84,8 +84,7 @@ class Listeners:
             for bound in self._tls_sockets:
                 servers.append(await self._serve(bound.dup(), tls))
         except (StartError, OSError):
-            for server in servers:
-                server.close()
+            _close(servers)
             raise
         return servers
 
@@ -110,19 +109,16 @@ class Listeners:
         except (StartError, OSError) as problem:
             LOGGER.error("the new certificate is not used: %s", problem)
             return
-        for server in replaced:
-            server.close()
+        _close(replaced)
         if self._is_closed:
-            for server in self._tls_servers:
-                server.close()
+            _close(self._tls_servers)
             return
         tls.log()
 
     def close(self) -> None:
         """Accept no more connections. A Unix socket is removed."""
         self._is_closed = True
-        for server in (*self._servers, *self._tls_servers):
-            server.close()
+        _close([*self._servers, *self._tls_servers])
         for bound in self._tls_sockets:
             bound.close()
         if self._config.unixsocket and self._servers:
@@ -159,3 +155,8 @@ def _shown(addresses: tuple[str, ...], port: int, path: str, tls_port: int) -> P
     if tls_port:
         found += [f"name=tls,bind={address},port={tls_port}" for address in addresses]
     return part_of({f"listener{number}": text for number, text in enumerate(found)})
+
+
+def _close(servers: Sequence[asyncio.Server]) -> None:
+    for server in servers:
+        server.close()

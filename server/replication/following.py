@@ -237,10 +237,16 @@ class Following:
         else:
             self._refused(event)
 
-    def _take_record(self, record: Record) -> None:
+    def _receiving(self) -> Replacement | None:
+        """The full sync of whose base more is due."""
         replacement = self.replacement
+        if isinstance(replacement, Replacement) and not replacement.has_ended:
+            return replacement
+        return None
+
+    def _take_record(self, record: Record) -> None:
         if record.kind == Kind.FRAME:
-            if isinstance(replacement, Replacement) and not replacement.has_ended:
+            if self._receiving() is not None:
                 raise LinkError(f"frame {record.number} arrived before the end of the base")
             self.applier.add(record)
         elif record.kind == Kind.BEAT:
@@ -251,8 +257,8 @@ class Following:
             self._take_base(record)
 
     def _take_base(self, record: Record) -> None:
-        replacement = self.replacement
-        if not isinstance(replacement, Replacement) or replacement.has_ended:
+        replacement = self._receiving()
+        if replacement is None:
             raise LinkError("a piece of a base that was not announced")
         if record.kind == Kind.PIECE:
             replacement.piece(*parse_piece(record.payload))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from millstream.errors import DataError
 from millstream.server.durability.data_files import temporary
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 
 _QUEUED_PIECES_MAX = 8
 _AGAIN_S = 0.01
-
-
-class Submits(Protocol):
-    """A worker, or the snapshots, which pass tasks on to theirs."""
-
-    def submit(self, task: Callable[[], None]) -> None: ...
 
 
 class Replacement:
@@ -114,8 +108,9 @@ class Replacement:
         self,
         step: Callable[[], None],
         then: Callable[[], None] | None = None,
-        worker: Submits | None = None,
+        submit: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
+        """Run a step on the worker of replicas, or where `submit` takes it; `then` follows it."""
         self._queued += 1
 
         def task() -> None:
@@ -126,7 +121,7 @@ class Replacement:
                     self._error = error
             post(self._node.loop, self._on_step, then)
 
-        (worker or self._worker).submit(task)
+        (submit or self._worker.submit)(task)
 
     def _on_step(self, then: Callable[[], None] | None) -> None:
         self._queued -= 1
@@ -172,7 +167,7 @@ class Replacement:
         else:
             self.is_published = True
             self._final = self._files.new_number()  # above those of all files of the old data
-            self._submit(self._publish, self._published, self._snapshots)
+            self._submit(self._publish, self._published, self._snapshots.submit)
 
     def _publish(self) -> None:
         base: str | None = None

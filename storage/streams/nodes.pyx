@@ -85,12 +85,12 @@ cdef uint64_t node_count(EntryLog log) except? 0xffffffffffffffff:
 cdef object boundary_by_nodes(
         EntryLog log, uint64_t keep, const EntryId* minid, uint64_t limit, bint partly):
     """The boundary of a trim with `~`, as in Redis: whole nodes from the head are evicted while at
-    least `keep` entries stay, or, if `minid` is not NULL, while all their IDs are below it; at most `limit` entries, 0
-    for no limit. With `partly`, a part of the next node is evicted, too, if the limit allows the
-    whole node.
+    least `keep` entries stay, or, if `minid` is not NULL, while all their IDs are below it; at most
+    `limit` entries, 0 for no limit. With `partly`, a part of the next node is evicted, too, if the
+    limit allows the whole node.
 
-    Returns the first ID (ms, seq) that stays; None to evict nothing,
-    "all" if no ID is above the last evicted one.
+    Returns the first ID (ms, seq) that stays; None to evict nothing, "all" if no ID is above the
+    last evicted one.
     """
     cdef Place place = log.head_place()
     cdef View view

@@ -152,12 +152,16 @@ def test_spaces_in_a_name_are_visible(
         client.call("DEL", name)
 
 
-def test_a_stream_is_followed_live(
-    board: Board, request: pytest.FixtureRequest, visit: Visits
-) -> None:
+@pytest.fixture
+def shown_server(board: Board, request: pytest.FixtureRequest) -> Server:
+    """The server that the board shows."""
     server: Server = request.getfixturevalue(request.node.callspec.params["board"])
+    return server
+
+
+def test_a_stream_is_followed_live(board: Board, shown_server: Server, visit: Visits) -> None:
     page = visit().page
-    with server.client() as client:
+    with shown_server.client() as client:
         client.call("DEL", "live")
         client.call("XADD", "live", "*", "n", "0")
         page.goto(board.path("/stream", b"live"))
@@ -176,12 +180,11 @@ def test_a_stream_is_followed_live(
 
 
 def test_a_stream_that_cannot_be_followed(
-    board: Board, request: pytest.FixtureRequest, visit: Visits
+    board: Board, shown_server: Server, visit: Visits
 ) -> None:
     """The reason is shown, and nothing is asked again until the button is pressed."""
-    server: Server = request.getfixturevalue(request.node.callspec.params["board"])
     page = visit().page
-    with server.client() as client:
+    with shown_server.client() as client:
         client.call("XADD", "replaced", "*", "n", "0")
         page.goto(board.path("/stream", b"replaced"))
         client.call("DEL", "replaced")
