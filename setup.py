@@ -117,4 +117,7 @@ setup(
     # scripts/install.py leaves the modules to scripts/compile.py, which compiles what changed.
     ext_modules=[] if "MILLSTREAM_UNCOMPILED" in os.environ else list(compiled_modules()),
     cmdclass={"build_ext": BuildWithAllCores},
+    # An editable install is the plain path of src/. The usual one adds code that runs at each start
+    # of Python, and hides the sources from Spark, which lists the folders in sys.path.
+    options={"editable_wheel": {"mode": "compat"}},
 )

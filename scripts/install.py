@@ -49,14 +49,8 @@ def say(what: str) -> None:
 
 def install_package(requirements: list[str]) -> None:
     """Install millstream, without its compiled modules, and the other requirements in the same
-    run.
-
-    The editable install is the plain path of src/. The usual one adds code that runs at each start
-    of Python, and hides the sources from Spark, which lists the folders in sys.path.
-    """
-    plain = ("--config-settings", "editable_mode=compat")
-    editable = ("--no-build-isolation", *plain, "--editable", ".")
-    pip(*editable, *requirements, MILLSTREAM_UNCOMPILED="1")
+    run."""
+    pip("--no-build-isolation", "--editable", ".", *requirements, MILLSTREAM_UNCOMPILED="1")
 
 
 def install_beside(folder: Path, requirements: list[str]) -> None:
