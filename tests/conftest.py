@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.pipeline.installing import shared_wheel
 from tests.support import order
 from tests.support.client import RawClient
 from tests.support.replicas import Replicas
@@ -116,6 +118,13 @@ def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def redis_server(_shared_redis: Server) -> Iterator[Server]:
     """A real redis-server, empty."""
     yield from _play_ground(_shared_redis)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree, made once for all workers."""
+    own = tmp_path_factory.getbasetemp()
+    return shared_wheel(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
 
 
 @pytest.fixture(scope="session")

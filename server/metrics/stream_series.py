@@ -157,7 +157,7 @@ class StreamSeries:
         stream: Stream,
         counts: _Left,
     ) -> Iterator[None]:
-        server = self._server
+        server, shows_consumers = self._server, self._server.config.metrics_consumers
         groups = list(stream.groups.values())
         for start in range(0, len(groups), GROUPS_AT_ONCE):
             some = groups[start : start + GROUPS_AT_ONCE]
@@ -172,10 +172,10 @@ class StreamSeries:
                     counts.groups_left_out += 1
                     continue
                 counts.groups -= 1
-                who = f'{named},group="{label(group.name)}"'
-                write(f"{{{who}}}", group_figures(group, stream, ends), now_ms)
-                if server.config.metrics_consumers:
-                    yield from _consumers(lines, who, group, steady_ms, counts)
+                who = f'{{{named},group="{label(group.name)}"}}'
+                write(who, group_figures(group, stream, ends), now_ms)
+                if shows_consumers:
+                    yield from _consumers(lines, who[:-1], group, steady_ms, counts)
 
 
 class _Left:
@@ -268,7 +268,7 @@ def _consumers(
             continue
         counts.consumers -= 1
         seen_ms, _, pending = members.row(number)
-        who = f'{{{named},consumer="{label(name)}"}}'
+        who = f'{named},consumer="{label(name)}"}}'
         idle_s = max(0, steady_ms - seen_ms) / 1000
         metric = "redis_stream_group_consumer_messages_pending"
         lines[metric].append(f"{metric}{who} {pending}\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.conftest import url_of
-from tests.pipeline.installing import ROOT, install, make_wheel
+from tests.pipeline.installing import ROOT, install
 from tests.pipeline.installing import run as run_command
 from tests.support.server import Server
 
@@ -64,8 +64,9 @@ def test_the_most_important_tests_pass_with_the_oldest_redis_py() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_wheel_installs_the_client_with_its_types(server: Server, tmp_path: Path) -> None:
-    wheel = make_wheel(tmp_path)
+def test_a_wheel_installs_the_client_with_its_types(
+    server: Server, wheel: Path, tmp_path: Path
+) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"millstream/py.typed", "millstream/client/aio/stream.py"} <= set(names)
     venv = tmp_path / "venv"

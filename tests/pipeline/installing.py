@@ -3,6 +3,7 @@ network and without compiling anything a second time."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -39,7 +40,21 @@ def oldest_pyspark() -> Path:
     return Path(sys.prefix) / "oldest-spark"
 
 
-def make_wheel(folder: Path) -> Path:
+def shared_wheel(folder: Path) -> Path:
+    """The wheel of this tree, made in `folder` by the first process that asks for it."""
+    made, unfinished = folder / "wheel", folder / "unfinished-wheel"
+    with open(folder / "wheel.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            _make_wheel(unfinished)
+            unfinished.rename(made)
+    (wheel,) = made.glob("*.whl")
+    return wheel
+
+
+def _make_wheel(folder: Path) -> None:
     """The wheel of this tree, with the modules as they are compiled in place: there is no compiler
     for what is missing."""
     tree = folder / "tree"
@@ -54,8 +69,6 @@ def make_wheel(folder: Path) -> Path:
     _hand_over_compiled(tree)
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder]
     run(sys.executable, "-m", "pip", "wheel", *options, ".", cwd=tree, CC="false")
-    (wheel,) = folder.glob("*.whl")
-    return wheel
 
 
 def _hand_over_compiled(tree: Path) -> None:

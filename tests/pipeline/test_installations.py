@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.pipeline.direct import url
 from tests.pipeline.essentials import __file__ as ESSENTIALS
-from tests.pipeline.installing import install, make_wheel, oldest_pyspark
+from tests.pipeline.installing import install, oldest_pyspark
 from tests.support.client import RawClient
 from tests.support.resp import Simple
 from tests.support.server import Server
@@ -99,11 +99,11 @@ def test_with_the_oldest_pyspark(
 
 
 def test_installed_from_a_wheel_with_what_it_requires(
-    filled: Server, spark_environment: dict[str, str], tmp_path: Path
+    filled: Server, wheel: Path, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
     """Spark gets no settings: the virtualenv is the one in PATH, as after its `activate`."""
     venv = tmp_path / "venv"
-    install(make_wheel(tmp_path), "spark", venv)
+    install(wheel, "spark", venv)
     java = {name: text for name, text in spark_environment.items() if name.startswith("JAVA")}
     seen = essentials(filled, tmp_path, path_with(venv / "bin" / "python") | java)
     for place in ("driver", "worker"):

@@ -14,15 +14,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.pipeline.installing import ROOT, SOURCES, install, make_wheel, run
+from tests.pipeline.installing import ROOT, SOURCES, install, run
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("src", "server", "storage", "commands", "pipeline", "client", "tools", "dashboard")
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -24,8 +25,9 @@ def files_of(server: Server) -> set[str]:
     """What the descriptors of the process are, without numbers and without the names of files."""
     found = set()
     for link in Path(f"/proc/{server.pid}/fd").iterdir():
-        name = os.readlink(link).replace(str(server.pid), "PID").split(":")[0]
-        found.add("a file" if name.startswith(str(server.directory.parent)) else name)
+        with contextlib.suppress(FileNotFoundError):  # a file that the server just closed
+            name = os.readlink(link).replace(str(server.pid), "PID").split(":")[0]
+            found.add("a file" if name.startswith(str(server.directory.parent)) else name)
     return found
 
 
