@@ -57,7 +57,7 @@ class FrameApplier:
         self._pending.clear()
         self._pending_bytes = 0
 
-    def apply_soon(self) -> None:
+    def apply_arrived(self) -> None:
         """Apply what has arrived in this turn and the next ones, while the link is up."""
         if not self._is_scheduled:
             self._apply()
@@ -69,7 +69,7 @@ class FrameApplier:
             self._node.loop.call_soon(self._apply)
 
     def apply_all(self) -> None:
-        """Apply all complete frames that have arrived, before a promotion."""
+        """Apply all complete frames that have arrived: the link is lost, or before a promotion."""
         while self._following.is_connected and self._pending:
             self._apply_slice()
 
@@ -102,6 +102,7 @@ class FrameApplier:
                 keyspace.dirty += apply_effects(keyspace, record.payload)
                 frames.commit(record.payload)
         except EffectError as error:
+            self.clear()  # the frames after it have nothing to follow
             self._following.distrust(record.number, error)
         finally:
             self.is_applying = False

@@ -8,6 +8,7 @@ a slow replica costs no memory and is not disconnected for being slow.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from millstream.server.durability.workers import post
@@ -22,6 +23,7 @@ log = logging.getLogger("millstream.replication")
 
 _TURN_BYTES = 1 << 20  # sent to one replica in one turn of the event loop
 _OPEN_TRIES = 5
+_MESSAGES_MAX = 100  # that wait for the frames before them; only the newest are kept
 
 
 class Feed:
@@ -50,6 +52,7 @@ class Feed:
         self._piece: Piece | None = None
         self._open_tries = 0
         self._pump_scheduled = False
+        self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
 
     @property
     def address(self) -> str:
@@ -69,12 +72,17 @@ class Feed:
         self.next_seq = next_seq
         self.send(answer)
         if base is None:
-            self.state = "online"
+            self._go_online()
         else:
             self.state = "send_bulk"
             if not self._open(base):  # which has closed the base
                 self.drop("the files of the full sync cannot be opened")
         self.pump()
+
+    def _go_online(self) -> None:
+        """From now on the replica acknowledges; it could not during a full sync."""
+        self.state = "online"
+        self.acked_ms = self._feeds.now_ms()
 
     def acknowledge(self, acked_seq: int, synced_seq: int, frame_bytes: int, now_ms: int) -> None:
         self.acked_seq = max(self.acked_seq, acked_seq)
@@ -98,6 +106,17 @@ class Feed:
 
     # What is sent next
 
+    def add_message(self, record: bytes, shown_seq: int) -> None:
+        """Send the record of a message, after this frame."""
+        self._messages.append((shown_seq, record))
+        if shown_seq <= self._feeds.durable_seq:
+            self.pump()
+
+    def _send_messages(self) -> None:
+        """Send the messages whose frames were sent."""
+        while self._messages and self._messages[0][0] < self.next_seq:
+            self.send(self._messages.popleft()[1])
+
     def pump(self) -> None:
         """Send what the connection takes; the rest when it takes more, or in a later turn."""
         client = self.client
@@ -108,6 +127,7 @@ class Feed:
                 return
             data = self._next_data()
             if not data:
+                self._send_messages()
                 return
             left_bytes -= len(data)
             self.send(data)
@@ -184,7 +204,7 @@ class Feed:
             self.drop(str(found) or type(found).__name__)
         elif found is None:
             self.close()
-            self.state = "online"
+            self._go_online()
             self.pump()
         else:
             self._piece = found

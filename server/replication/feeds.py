@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -13,8 +12,6 @@ from millstream.server.replication.records import Beat, encode_beat
 from millstream.server.replication.ring import Ring
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest
-
-_MESSAGES_MAX = 100  # that wait for the journal
 
 
 class Files(Protocol):
@@ -58,7 +55,7 @@ class Config(Protocol):
 
 class Feeds:
     """The ring is kept from the first replica until repl-backlog-ttl after the last one has
-    disconnected."""
+    disconnected. A replica keeps it: it may be promoted, as in Redis."""
 
     def __init__(
         self,
@@ -80,7 +77,6 @@ class Feeds:
         self._steady_ms = steady_ms
         self._alone_since_ms = 0
         self._pace = Pace(loop, steady_ms, self.pump)
-        self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
 
     def __iter__(self) -> Iterator[Feed]:
         """A copy: sending to a replica may end its link."""
@@ -101,6 +97,10 @@ class Feeds:
     def durable_seq(self) -> int:
         return self._frames.durable_seq
 
+    def now_ms(self) -> int:
+        """The steady clock."""
+        return self._steady_ms()
+
     def at(self, host: str, port: int) -> Feed | None:
         """The replica with this address."""
         return next((feed for feed in self if (feed.host, feed.port) == (host, port)), None)
@@ -108,6 +108,14 @@ class Feeds:
     # Replicas come and go
 
     def add(self, client: Any, host: str, port: int) -> Feed:
+        """A replica has connected. An earlier connection of the same one is over, although nothing
+        says so yet: the replica would count as two."""
+        earlier = self.at(host, port) if port else None
+        if earlier is not None:
+            earlier.drop(
+                "the replica has connected again. If two servers have this address, set "
+                "replica-announce-ip and replica-announce-port"
+            )
         feed = client.feed = Feed(self, client, host, port, self._steady_ms())
         self.by_client[client.id] = feed
         self.keep_ring()
@@ -116,6 +124,7 @@ class Feeds:
     def keep_ring(self) -> None:
         if self.ring is None:
             self.ring = Ring(self._config.repl_backlog_size, self._frames.last_seq + 1)
+            self._alone_since_ms = self._steady_ms()
             self._frames.on_commit = self._keep
             self._ticks.after_tick = self._pace.look
 
@@ -125,7 +134,6 @@ class Feeds:
         if feed is not None:
             client.feed = None
             feed.close()
-            self._alone_since_ms = self._steady_ms()
 
     def drop_all(self, reason: str) -> None:
         """End all links: the frames of this server have changed."""
@@ -157,10 +165,8 @@ class Feeds:
         for feed in self:
             if feed.is_online:
                 feed.pump()
-        if self._messages:
-            self._send_messages()
 
-    def tick_second(self, wall_ms: int) -> None:
+    def tick_second(self, wall_ms: int, is_replica: bool) -> None:
         """Send beats, and end the links to silent replicas."""
         frames = self._frames
         beat = encode_beat(Beat(wall_ms, frames.last_seq, frames.frame_bytes))
@@ -175,24 +181,17 @@ class Feeds:
             elif feed.state != "handshake":
                 feed.send(beat)
         ttl_ms = self._config.repl_backlog_ttl * 1000
-        if not self.by_client and ttl_ms and now_ms - self._alone_since_ms > ttl_ms:
+        if self.by_client or is_replica:
+            self._alone_since_ms = now_ms
+        elif ttl_ms and now_ms - self._alone_since_ms > ttl_ms:
             self.drop_ring()
 
     def publish(self, record: bytes, shown_seq: int) -> None:
-        """Send the record of a message to all replicas that take it, when this frame is durable.
-        While the disk is slow, only the newest messages are kept."""
-        if record:
-            self._messages.append((shown_seq, record))
-            if shown_seq <= self._frames.durable_seq:
-                self.pump()  # the frames before the message first
-
-    def _send_messages(self) -> None:
-        durable_seq = self._frames.durable_seq
-        while self._messages and self._messages[0][0] <= durable_seq:
-            _, record = self._messages.popleft()
-            for feed in self:
-                if feed.is_online and not feed.client.paused:
-                    feed.send(record)
+        """Send the record of a message to all replicas that are online, to each after this
+        frame."""
+        for feed in self:
+            if feed.is_online and record:
+                feed.add_message(record, shown_seq)
 
     # What the replicas have
 

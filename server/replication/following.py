@@ -103,6 +103,8 @@ class Following:
 
     def tick_second(self) -> None:
         now_ms = self._node.steady_ms()
+        if self._is_full():
+            self.heard_ms = now_ms  # this server does not read at present
         if self._attempt is None:
             self._wait_s -= 1
             if self._wait_s <= 0:
@@ -113,6 +115,8 @@ class Following:
             self._drop(reason)
         elif self.is_connected:
             self.acknowledge()
+        elif self.state == "sync":
+            self._attempt.say_alive()
 
     def connect(self) -> None:
         if self._role.change is not None:  # the data here is being replaced or cut back
@@ -212,7 +216,7 @@ class Following:
             self._role.last_error = str(error)
             self._drop(str(error))
             return
-        self.applier.apply_soon()
+        self.applier.apply_arrived()
         attempt.flush()
         attempt.read_more(not self._is_full())
 
@@ -350,10 +354,10 @@ class Following:
 
     def _replaced(self, error: Exception | None) -> None:
         """The full sync has ended."""
-        replacement, self.replacement = self.replacement, None
-        self._role.change = None
+        was_published = self.replacement is not None and self.replacement.is_published
+        self._role.change = self.replacement = None
         if self._is_stopped:
-            self._role.replaced_without_primary()
+            self._role.replaced_late(error is None or not was_published)
             return
         if error is None:
             self.is_distrusted = self.wants_all = False
@@ -365,8 +369,8 @@ class Following:
         else:
             log.warning("the full sync has failed: %s", in_words(error))
             self._note_failed(error)
-            if replacement is not None and replacement.is_published:
-                self.is_distrusted = self.wants_all = True  # the data in memory is incomplete
+            if was_published:
+                self.distrust_all()  # the data in memory is incomplete
             self._wait_s = 1
             if self._attempt is not None:  # the link is not the cause
                 self._wait_longer()
@@ -395,10 +399,10 @@ class Following:
 
     def _rewound(self, error: Exception | None) -> None:
         """The rewind has ended."""
-        rewinding, self.replacement = self.replacement, None
-        self._role.change = None
+        was_published = self.replacement is not None and self.replacement.is_published
+        self._role.change = self.replacement = None
         if self._is_stopped:
-            self._role.replaced_without_primary()
+            self._role.replaced_late(error is None or not was_published)
             return
         if error is None:
             self._role.rewinds += 1
@@ -407,7 +411,7 @@ class Following:
             log.warning("the rewind has failed: %s. A full sync follows", in_words(error))
             self._note_failed(error)
             self.wants_all = True
-            self.is_distrusted = rewinding is not None and rewinding.is_published
+            self.is_distrusted = was_published
         self.connect()
         self._role.restrictions.update()
 
@@ -427,8 +431,12 @@ class Following:
             "frame %d of the primary %s:%d cannot be applied (%s): the data here may be wrong and"
             " is replaced by a full sync", seq, self.host, self.port, error,
         )  # fmt: skip
-        self.is_distrusted = self.wants_all = True
+        self.distrust_all()
         self._drop("a frame cannot be applied")
+
+    def distrust_all(self) -> None:
+        """The data in memory may be wrong or incomplete: the next link asks for a full sync."""
+        self.is_distrusted = self.wants_all = True
 
     # Acknowledging
 

@@ -141,14 +141,14 @@ class Link:
             yield [b"AUTH", *user, opening.password.encode("utf-8", "surrogateescape")]
         announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
         yield [
-            b"REPLCONF", b"listening-port", _word(opening.port), *announced,
+            b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced,
             b"capa", CAPABILITY, b"version", opening.version.encode(),
-            b"databases", _word(opening.databases),
+            b"databases", b"%d" % opening.databases,
             b"histories", history.encode(opening.histories),
         ]  # fmt: skip
         newest = opening.histories[-1][0].encode() if opening.histories else b"?"
         failover = [b"FAILOVER"] if opening.is_failover else []
-        yield [b"PSYNC", newest, _word(opening.next_seq), *failover]
+        yield [b"PSYNC", newest, b"%d" % opening.next_seq, *failover]
 
     def _ask_next(self) -> None:
         words = next(self._requests)
@@ -199,7 +199,3 @@ class Link:
         raise LinkError(
             f"{text[:80]!r} as the answer to PSYNC: the primary is not a millstream server"
         )
-
-
-def _word(value: bytes | int) -> bytes:
-    return value if isinstance(value, bytes) else b"%d" % value

@@ -47,7 +47,7 @@ class Reload:
                 node.loop.call_soon(self._load)
                 return
             self._check_end()
-        except (DataError, OSError) as error:
+        except Exception as error:  # whatever it is, the change must end
             # The checksums were right: a start would fail in the same way.
             log.critical("the data cannot be loaded: %s", in_words(error))
             self._on_done(error)

@@ -35,6 +35,10 @@ log = logging.getLogger("millstream.replication")
 FORCE_UNBLOCKED = (
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 )
+WRONG_DATA = (
+    "ERR the data here may be wrong, because a frame of the primary could not be applied. Restart"
+    " this server: it loads what is on its disk. Then send REPLICAOF NO ONE again"
+)
 _NICENESS = 5
 
 
@@ -88,7 +92,7 @@ class Replication:
             self.following.tick_second()
             self.node.keyspace.deferred.clear()  # a promotion notes all moments again
         self.resync.tick_second()
-        self.feeds.tick_second(self.node.now_ms())
+        self.feeds.tick_second(self.node.now_ms(), self.is_replica)
         self.failover.check_candidates()
         self.restrictions.update()
         self.node.check_waits()
@@ -232,7 +236,10 @@ class Replication:
             self.following.stop()
         node.persistence.first_effect = None
         self.promotes_when_loaded = False
+        was_distrusted = self.following is not None and self.following.is_distrusted
         self.following = Following(self, host, port)
+        if was_distrusted:
+            self.following.distrust_all()
         if not self.following.accepted:
             self.acceptance.note("")
         self.restrictions.update()
@@ -257,21 +264,38 @@ class Replication:
             executor.end_wait(client, FORCE_UNBLOCKED, close=True)
 
     def no_primary(self) -> None:
-        """REPLICAOF NO ONE. CommandError during a failover."""
+        """REPLICAOF NO ONE. In a transaction the role changes after it. CommandError during a
+        failover, or if the data here may be wrong."""
         self._refuse_during_failover()
-        self.follow_no_primary()
+        if self.node.executor.context.may_block:
+            self.follow_no_primary()
+            return
+        self._refuse_wrong_data()
+        self.node.config.replicaof = ""
+        self.node.loop.call_soon(self._follow_no_primary_later)
+
+    def _follow_no_primary_later(self) -> None:
+        try:
+            self.follow_no_primary()
+        except CommandError as error:
+            log.error("this server remains a replica: %s", error.message)
+
+    def _refuse_wrong_data(self) -> None:
+        if self.following is not None and self.following.is_distrusted:
+            raise CommandError(WRONG_DATA)
 
     def follow_no_primary(self) -> None:
-        """Become a primary, with everything that has arrived. In a transaction the role changes
-        after it."""
-        self.node.config.replicaof = ""
-        if not self.node.executor.context.may_block:
-            self.node.loop.call_soon(self.follow_no_primary)
-            return
+        """Become a primary, with everything that has arrived. CommandError if a frame cannot be
+        applied: half of it may be in memory."""
         following = self.following
         if following is None:
+            self.node.config.replicaof = ""
             return
         following.applier.apply_all()
+        if following.is_distrusted:
+            self.node.config.replicaof = f"{following.host} {following.port}"
+        self._refuse_wrong_data()
+        self.node.config.replicaof = ""
         self.following = None
         following.say_promoted()
         following.stop()
@@ -295,9 +319,15 @@ class Replication:
         self.feeds.drop_all("the data of this server was replaced")
         self.feeds.keep_ring()
 
-    def replaced_without_primary(self) -> None:
-        """A full sync or rewind has ended that was under way when this server was promoted."""
-        if self.promotes_when_loaded:
+    def replaced_late(self, is_whole: bool) -> None:
+        """A full sync or rewind has ended that was under way when this server was promoted, or
+        directed to another primary."""
+        if self.following is not None:
+            if not is_whole:
+                self.following.distrust_all()
+        elif not is_whole and self.node.executor.loading:
+            log.critical("the data could not be loaded: restart this server")
+        elif self.promotes_when_loaded:
             self.promotes_when_loaded = False
             self._promote()
 

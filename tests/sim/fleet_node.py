@@ -64,7 +64,8 @@ class FleetClient(Client):
     """A connection at the server's end: a replica's, or one of the fleet's own clients."""
 
     def __init__(self, node: FleetNode, number: int, connection: Connection | None) -> None:
-        super().__init__(number, address=f"10.0.0.{number % 250}:7", now_ms=node.now_ms())
+        host = number % 200 if connection is None else 200 + connection.replica.index
+        super().__init__(number, address=f"10.0.0.{host}:7", now_ms=node.now_ms())
         self.authenticated = True
         self.node = node
         self.connection = connection

@@ -112,6 +112,7 @@ def test_a_full_sync_whose_journals_cannot_be_opened_ends() -> None:
 def test_a_link_that_ends_while_a_message_is_sent_does_not_disturb_the_others() -> None:
     made = OnlineFeeds(FakeDisk(1), 3)
     for client in made.clients:
+        client.feed.next_seq = 10
         client.transmit = lambda data, client=client: made.feeds.remove(client) or 0  # type: ignore
     made.feeds.publish(b"record", 9)
     assert len(made.feeds) == 0
@@ -127,6 +128,71 @@ def test_a_frame_is_sent_at_the_end_of_its_tick_without_another_turn_of_the_loop
     assert made.ticks.after_tick is not None
     made.ticks.after_tick()
     assert [client.sent for client in made.clients] == [encode_frame(10, b"payload")] * 2
+
+
+def test_a_message_follows_the_frames_that_its_publisher_has_seen() -> None:
+    made = OnlineFeeds(FakeDisk(1), 2)
+    early, late = made.clients
+    early.feed.next_seq, late.feed.next_seq = 11, 10
+    made.frames.last_seq = made.frames.durable_seq = 10
+    made.feeds.ring.append(b"payload")
+    late.feed._is_reading = True  # it reads older frames from the disk at present
+    made.feeds.publish(b"message", 10)
+    assert [early.sent, late.sent] == [b"message", b""]
+    late.feed._is_reading = False
+    made.feeds.pump()
+    assert [early.sent, late.sent] == [b"message", encode_frame(10, b"payload") + b"message"]
+
+
+def test_a_replica_that_has_connected_again_counts_once() -> None:
+    """Its first connection is dead, but nothing has said so yet."""
+    made = OnlineFeeds(FakeDisk(1), 1)
+    (dead,) = made.clients
+    dead.feed.acknowledge(9, 9, 0, 0)
+    again = StubClient(1)
+    feed = made.feeds.add(again, "host", 7000)
+    feed.begin(b"+CONTINUE", 10)
+    feed.acknowledge(9, 9, 0, made.loop.now_ms)
+    assert dead.closed
+    assert not again.closed
+    assert made.feeds.nth_synced(1) == 9
+    assert made.feeds.nth_synced(2) == 0
+    assert made.feeds.synced_on(9) == made.feeds.applied_on(9) == made.feeds.good_count() == 1
+
+
+def test_replicas_without_a_port_are_all_kept() -> None:
+    made = OnlineFeeds(FakeDisk(1), 0)
+    for number in range(2):
+        made.feeds.add(StubClient(number), "host", 0)
+    assert len(made.feeds) == 2
+
+
+def test_a_replica_is_given_time_to_answer_after_a_long_full_sync() -> None:
+    made = OnlineFeeds(FakeDisk(1), 1)
+    (client,) = made.clients
+    client.feed.state = "handshake"
+    made.loop.advance(3_600_000)
+    client.feed.begin(b"+CONTINUE", 10)
+    made.feeds.tick_second(0, is_replica=False)
+    assert not client.closed
+    made.loop.advance(61_000)
+    made.feeds.tick_second(0, is_replica=False)
+    assert client.closed
+
+
+def test_the_ring_is_kept_for_its_time_or_while_the_server_is_a_replica() -> None:
+    made = OnlineFeeds(FakeDisk(1), 0)
+    made.loop.advance(10_000_000)
+    made.feeds.keep_ring()
+    made.feeds.tick_second(0, is_replica=True)
+    made.loop.advance(10_000_000)
+    made.feeds.tick_second(0, is_replica=True)
+    made.loop.advance(3_600_000)
+    made.feeds.tick_second(0, is_replica=False)
+    assert made.feeds.ring is not None
+    made.loop.advance(1)
+    made.feeds.tick_second(0, is_replica=False)
+    assert made.feeds.ring is None
 
 
 def test_ticks_call_nothing_when_no_replica_may_come_back() -> None:

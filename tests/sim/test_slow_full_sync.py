@@ -1,0 +1,92 @@
+"""A replica that takes long to load a complete base, or cannot load it at first."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.fleet_node import FleetNode
+from tests.sim.test_turns import Pair
+
+from millstream.server.replication.reloading import Reload
+
+
+def begin_full_sync(fleet: Pair) -> FleetNode:
+    """The replica, which asks for everything."""
+    primary, replica = fleet.nodes
+    primary.ask(primary.accept(), b"XADD", b"a", b"*", b"n", b"1")
+    fleet.rest()
+    assert replica.replication.following is not None
+    replica.replication.following.wants_all = True
+    for link in fleet.connections:
+        link.cut()
+    return replica
+
+
+def test_a_link_outlives_a_load_that_takes_longer_than_repl_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Pair(1)
+    load, is_slow = Reload._load, True
+
+    def slow_load(self: Reload) -> None:
+        if is_slow:
+            self._node.loop.call_later(0.5, self._load)
+        else:
+            load(self)
+
+    monkeypatch.setattr(Reload, "_load", slow_load)
+    replica = begin_full_sync(fleet)
+    for _ in range(3 * replica.config.repl_timeout):
+        fleet.second()
+    assert replica.executor.loading
+    (link,) = (one for one in fleet.connections if not one.is_cut)
+    is_slow = False
+    fleet.second()
+    assert not link.is_cut
+    assert fleet._is_equal()
+
+
+def test_a_load_that_fails_is_followed_by_another_full_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Pair(1)
+    read, failures = Reload._read_slices, 0
+
+    def fail_once(self: Reload) -> bool:
+        nonlocal failures
+        failures += 1
+        if failures == 1:
+            raise MemoryError
+        return read(self)
+
+    monkeypatch.setattr(Reload, "_read_slices", fail_once)
+    replica = begin_full_sync(fleet)
+    for _ in range(5):
+        fleet.second()
+    assert failures > 1
+    assert not replica.executor.loading
+    assert fleet._is_equal()
+
+
+def test_a_load_that_fails_after_a_new_order_is_followed_by_another_full_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """REPLICAOF arrives while the complete base is loaded."""
+    fleet = Pair(1)
+    read, failures = Reload._read_slices, 0
+
+    def fail_once(self: Reload) -> bool:
+        nonlocal failures
+        failures += 1
+        if failures > 1:
+            return read(self)
+        self._node.replication.follow("fleet", 7001)  # itself: no link
+        self._node.replication.follow("fleet", 7000)
+        raise MemoryError
+
+    monkeypatch.setattr(Reload, "_read_slices", fail_once)
+    replica = begin_full_sync(fleet)
+    for _ in range(5):
+        fleet.second()
+    assert failures > 1
+    assert not replica.executor.loading
+    assert fleet._is_equal()
