@@ -98,8 +98,8 @@ class ReplicaDirectives:
         "a short interruption; older frames are read from the journal", section=REPLICAS,
     )  # fmt: skip
     repl_backlog_ttl: int = directive(
-        3600, integer(0, INT64_MAX), "seconds without replicas after which a primary frees this memory; "
-        "0: never", section=REPLICAS,
+        3600, integer(0, INT64_MAX), "seconds without replicas after which a primary frees this "
+        "memory; 0: never", section=REPLICAS,
     )  # fmt: skip
     min_replicas_to_write: int = directive(
         0, integer(0, INT32_MAX), "refuse writes while fewer replicas have acknowledged something "

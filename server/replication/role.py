@@ -36,8 +36,8 @@ FORCE_UNBLOCKED = (
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 )
 WRONG_DATA = (
-    "ERR the data here may be wrong, because a frame of the primary could not be applied. Restart"
-    " this server: it loads what is on its disk. Then send REPLICAOF NO ONE again"
+    "ERR the data in memory may be wrong or incomplete; the log says why. Restart this server: it"
+    " loads what is on its disk. Then send REPLICAOF NO ONE again"
 )
 _NICENESS = 5
 
@@ -285,8 +285,8 @@ class Replication:
             raise CommandError(WRONG_DATA)
 
     def follow_no_primary(self) -> None:
-        """Become a primary, with everything that has arrived. CommandError if a frame cannot be
-        applied: half of it may be in memory."""
+        """Become a primary, with everything that has arrived. CommandError if the data in memory is
+        not that on the disk: a frame could not be applied, or a full sync has failed at its end."""
         following = self.following
         if following is None:
             self.node.config.replicaof = ""

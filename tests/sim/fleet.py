@@ -482,11 +482,15 @@ class Fleet:
         self._order_roles()
 
     def _order_roles(self) -> None:
-        """All follow the chosen primary. A server that loads data refuses, and is asked again."""
+        """All follow the chosen primary. A server that loads data refuses, and is asked again. One
+        whose data may be wrong refuses until it is restarted."""
         port = self._primary.port
-        for node in self.nodes:
+        for node in list(self.nodes):
             now = node.replication.following
-            if node is self._primary and now is not None:
+            if node is self._primary and now is not None and now.is_distrusted:
+                self._restart(node, node.disk.copy())
+                self._primary = self.nodes[node.index]
+            elif node is self._primary and now is not None:
                 node.ask(node.accept(), b"REPLICAOF", b"NO", b"ONE")
             elif node is not self._primary and (now is None or now.port != port):
                 node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % port)
