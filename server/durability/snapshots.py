@@ -232,6 +232,14 @@ class Snapshots:
             self._discard(job)
         self._worker.stop()
 
+    def suspend(self) -> bool:
+        """Start no snapshot until `suspended` is reset, and cancel the running one. Returns whether
+        none is running: one that is cancelled ends soon."""
+        self.suspended = True
+        self.scheduled = None
+        self.cancel()
+        return self.job is None
+
     def _refuse_if_suspended(self) -> None:
         if self.suspended:
             raise CommandError("ERR the data is being replaced by that of the primary: try later")

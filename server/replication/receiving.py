@@ -159,10 +159,7 @@ class Replacement:
         """Publish when no snapshot runs that would publish the old data after it."""
         if self._is_over:
             return
-        self._snapshots.suspended = True
-        self._snapshots.scheduled = None
-        if self._snapshots.job is not None:
-            self._snapshots.cancel()
+        if not self._snapshots.suspend():
             self._node.loop.call_later(_AGAIN_S, self._written)
         else:
             self.is_published = True

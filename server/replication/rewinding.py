@@ -100,18 +100,14 @@ class Rewinding:
             return
         frames = self._node.persistence
         snapshots = frames.snapshots
-        snapshots.suspended = True
-        snapshots.scheduled = None
-        if snapshots.job is not None:
-            snapshots.cancel()
-        elif frames.on_disk_seq >= frames.last_seq:
-            self._folder = self._new_folder()
-            snapshots.submit(self._keep_in_worker)
-            return
-        elif frames.on_disk_seq < 0:
-            self._end(DataError("the journal has failed"))
-            return
-        else:
+        if snapshots.suspend():
+            if frames.on_disk_seq >= frames.last_seq:
+                self._folder = self._new_folder()
+                snapshots.submit(self._keep_in_worker)
+                return
+            if frames.on_disk_seq < 0:
+                self._end(DataError("the journal has failed"))
+                return
             frames.sync_soon()
         self._node.loop.call_later(_AGAIN_S, self._wait)
 
