@@ -488,12 +488,15 @@ def test_screenshots(new_board: Boards, visit: Visits, tmp_path: Path) -> None:
     with server.client() as client:
         show_off(client)
     board = new_board(server)
-    for name, scheme, address in (
-        ("dashboard-streams", "light", board.address + "/?sort=lag"),
-        ("dashboard-group", "dark", board.path("/group", b"orders", name=b"billing")),
+    streams, group = board.address + "/?sort=lag", board.path("/group", b"orders", name=b"billing")
+    for name, scheme, width, height, address in (
+        ("dashboard-streams", "light", 1400, 590, streams),
+        ("dashboard-group", "dark", 1400, 590, group),
+        ("dashboard-streams-narrow", "dark", 400, 800, streams),
+        ("dashboard-group-narrow", "light", 400, 800, group),
     ):
-        page = visit(1000, scheme).page
-        page.set_viewport_size({"width": 1000, "height": 590})
+        page = visit(width, scheme).page
+        page.set_viewport_size({"width": width, "height": height})
         page.goto(address)
         page.screenshot(path=folder / f"{name}.png")
         assert 5_000 < (folder / f"{name}.png").stat().st_size < 200_000
