@@ -177,15 +177,19 @@ def psync(ctx: Context, args: Args) -> object:
 
     Sent by replicas: the history, and the number of the frame that they need next. The frames
     follow, preceded by a base if they are not sufficient. With FAILOVER, sent by this replica's own
-    primary, the replica becomes the primary first.
+    primary, the replica becomes the primary first, unless it lacks frames; with FORCE it does in
+    any case.
     """
     name = args.take()
     next_seq = args.take_int()
     is_failover = args.option(b"FAILOVER")
+    is_forced = is_failover and args.option(b"FORCE")
     args.finish()
     if next_seq < 1:
         raise CommandError("ERR the number of a frame is 1 or more")
-    ctx.server.replication.psync(ctx.session, next_seq, name=name, is_failover=is_failover)
+    ctx.server.replication.psync(
+        ctx.session, next_seq, name=name, is_failover=is_failover, is_forced=is_forced
+    )
     return NO_REPLY
 
 

@@ -203,10 +203,17 @@ class Role(Protocol):
         """Stores the frames that a replica has. No effect if the client is not a replica."""
 
     def psync(
-        self, client: Any, next_seq: int, *, name: bytes = b"", is_failover: bool = False
+        self,
+        client: Any,
+        next_seq: int,
+        *,
+        name: bytes = b"",
+        is_failover: bool = False,
+        is_forced: bool = False,
     ) -> None:
         """Begins to send frames to a replica, from this number on. `name`: its newest history;
-        `is_failover`: it asks this server to become the primary."""
+        `is_failover`: it asks this server to become the primary, `is_forced` even if this server
+        lacks frames."""
 
     def publish(self, channel: bytes, message: bytes) -> None:
         """Passes a message to the subscribers at replicas."""

@@ -1,6 +1,7 @@
 """FAILOVER: this primary and one of its replicas change their roles.
 
-1. `waiting-for-sync`: writes are put off until the replica has applied the last frame.
+1. `waiting-for-sync`: writes are put off until the replica has applied the last frame; with
+   `replicas-durable`, until it has that frame on its disk.
 2. `failover-in-progress`: this server follows the replica, and asks it with PSYNC to become the
    primary. When the replica accepts, writes continue and are refused here (READONLY).
 
@@ -91,9 +92,16 @@ class Failover:
         node.persistence.flush_tick()
         last_seq = node.persistence.last_seq
         for feed in self._candidates():
-            if feed.acked_seq >= last_seq:
+            if self._has_all(feed, last_seq):
                 self._proceed(feed)
                 return
+
+    def _has_all(self, feed: Feed, last_seq: int) -> bool:
+        """Whether the replica may become the primary. With replicas-durable it has the frames on
+        its disk: it may be lost as soon as it is the primary, and come back."""
+        if self._role.node.config.replicas_durable and feed.synced_seq < last_seq:
+            return False
+        return feed.acked_seq >= last_seq
 
     def _candidates(self) -> list[Feed]:
         if self._target is None:
@@ -108,18 +116,18 @@ class Failover:
 
     def _proceed(self, feed: Feed) -> None:
         log.warning("the replica %s has all frames: it becomes the primary", feed.address)
-        self._follow(feed.host, feed.port)
+        self._follow(feed.host, feed.port, forced=False)
 
-    def _follow(self, host: str, port: int) -> None:
+    def _follow(self, host: str, port: int, forced: bool) -> None:
         self.state = IN_PROGRESS
-        self._role.follow_for_failover(host, port)
+        self._role.follow_for_failover(host, port, forced)
 
     def _time_out(self, attempt: int) -> None:
         if self.state != WAITING or attempt != self._attempt:
             return
         if self._is_forced and self._target is not None:
             log.warning("the failover is forced: the replica may lack frames of this server")
-            self._follow(*self._target)
+            self._follow(*self._target, forced=True)
         else:
             self.give_up("no replica had all frames in time")
 

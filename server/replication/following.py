@@ -66,6 +66,7 @@ class Following:
         self.wants_all = False  # the next link asks for a full sync
         self.rewind_seq = -1  # the primary asked for a rewind to this frame; -1: never
         self.is_failover = False  # the next link asks the other server to become the primary
+        self.is_forced = False  # even if it lacks frames
         self._role = role
         self._node: Node = role.node
         self.accepted = role.acceptance.primary == self._acceptance()
@@ -136,6 +137,7 @@ class Following:
             histories=keyspace.histories if knows else (),
             next_seq=frames.last_seq + 1 if knows else 1,
             is_failover=self.is_failover,
+            is_forced=self.is_failover and self.is_forced,
         )
         self.state = "connecting"
         self.heard_ms = node.steady_ms()

@@ -37,6 +37,7 @@ class Opening:
     histories: tuple[Line, ...]
     next_seq: int
     is_failover: bool = False
+    is_forced: bool = False  # a failover, whatever the other server lacks
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,8 @@ class Link:
         ]  # fmt: skip
         newest = opening.histories[-1][0].encode() if opening.histories else b"?"
         failover = [b"FAILOVER"] if opening.is_failover else []
+        if opening.is_forced:
+            failover.append(b"FORCE")
         yield [b"PSYNC", newest, b"%d" % opening.next_seq, *failover]
 
     def _ask_next(self) -> None:

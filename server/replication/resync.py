@@ -51,7 +51,13 @@ class Resync:
                 self._send_base(feed)
 
     def psync(
-        self, client: Any, next_seq: int, *, name: bytes = b"", is_failover: bool = False
+        self,
+        client: Any,
+        next_seq: int,
+        *,
+        name: bytes = b"",
+        is_failover: bool = False,
+        is_forced: bool = False,
     ) -> None:
         """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
         said = self._introductions.get(client.id)
@@ -60,7 +66,7 @@ class Resync:
         if said is None or not said.is_known:
             raise CommandError(why_unsuitable(said))
         if is_failover:
-            self._take_over(said, name, next_seq)
+            self._take_over(said, name, next_seq, is_forced)
         self._check_can_feed(said)
         node = self._node
         if self._role.following is None and node.persistence.first_effect is not None:
@@ -76,9 +82,10 @@ class Resync:
         feed = self._role.feeds.add(client, said.address or _host_of(client.address), said.port)
         node.loop.call_soon(self._answer, feed, common, their_last)
 
-    def _take_over(self, said: Introduction, name: bytes, next_seq: int) -> None:
+    def _take_over(self, said: Introduction, name: bytes, next_seq: int, is_forced: bool) -> None:
         """Become the primary in place of the server that asks (FAILOVER). If this server could not
-        feed it, refuse: a refused server stays a primary.
+        feed it, or has lost frames since it acknowledged them, refuse: a refused server stays a
+        primary.
 
         If the answer was lost, the server asks again. By then this server is a primary, or follows
         a later one; a refusal that ended the failover would leave two primaries.
@@ -90,14 +97,24 @@ class Resync:
                 raise CommandError(f"{RETRY} {error.message}") from None
             return
         self._check_files(said)
+        if not (is_forced or self._has_all_of(said, next_seq)):
+            last_seq = self._node.persistence.last_seq
+            raise CommandError(
+                f"ERR this replica has the frames up to {last_seq}, and its primary has"
+                f" {next_seq - 1}: it would lose the others"
+            )
         self._role.take_over(name)
+
+    def _has_all_of(self, said: Introduction, next_seq: int) -> bool:
+        """Whether this server has all frames of the other one."""
+        ours, our_last = self._node.keyspace.histories, self._node.persistence.last_seq
+        return history.last_common(ours, our_last, said.histories, next_seq - 1) == next_seq - 1
 
     def _is_ahead_of(self, said: Introduction, name: bytes, next_seq: int) -> bool:
         """Whether this server has all frames of the other one, whose newest line is `name`, and a
         newer line."""
-        ours, our_last = self._node.keyspace.histories, self._node.persistence.last_seq
-        common = history.last_common(ours, our_last, said.histories, next_seq - 1)
-        return common == next_seq - 1 and ours[-1][0].encode() != name
+        newest = self._node.keyspace.histories[-1:]
+        return self._has_all_of(said, next_seq) and newest[0][0].encode() != name
 
     def _check_can_feed(self, said: Introduction) -> None:
         following = self._role.following

@@ -222,11 +222,12 @@ class Replication:
         if self.failover.is_under_way:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
 
-    def follow_for_failover(self, host: str, port: int) -> None:
-        """Become a replica of a replica, which is to become the primary."""
+    def follow_for_failover(self, host: str, port: int, forced: bool) -> None:
+        """Become a replica of a replica, which is to become the primary; with `forced` even if it
+        lacks frames."""
         self._follow(host, port)
         assert self.following is not None
-        self.following.is_failover = True
+        self.following.is_failover, self.following.is_forced = True, forced
 
     def _follow(self, host: str, port: int) -> None:
         node = self.node
@@ -393,7 +394,13 @@ class Replication:
         self.follow_no_primary()
 
     def psync(
-        self, client: Any, next_seq: int, *, name: bytes = b"", is_failover: bool = False
+        self,
+        client: Any,
+        next_seq: int,
+        *,
+        name: bytes = b"",
+        is_failover: bool = False,
+        is_forced: bool = False,
     ) -> None:
         """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
-        self.resync.psync(client, next_seq, name=name, is_failover=is_failover)
+        self.resync.psync(client, next_seq, name=name, is_failover=is_failover, is_forced=is_forced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.sim.durable_fleet import play as play_durable
 from tests.sim.test_turns import Pair
 
@@ -47,11 +48,55 @@ def test_a_refusal_after_the_replica_has_taken_over_leaves_one_primary() -> None
     assert old.replication.following.is_connected
 
 
+def test_a_replica_that_has_lost_frames_does_not_take_over() -> None:
+    """The power fails after it has acknowledged all frames, and before it is asked."""
+    fleet = Pair(1)
+    old, new = fleet.nodes
+    old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"1")
+    for _ in range(3):
+        fleet.second()  # the frame is on both disks
+    old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"2")
+    fleet.rest()
+    old.ask(old.accept(), b"FAILOVER")
+    while old.replication.following is None:
+        fleet.turn()
+    fleet._restart(new, new.disk.after_crash(1))
+    new = fleet.nodes[1]
+    assert 0 < new.persistence.last_seq < old.persistence.last_seq
+    for _ in range(5):
+        fleet.second()
+    assert not old.replication.failover.is_under_way
+    assert old.replication.following is None
+    assert new.replication.following is not None
+    assert new.persistence.last_seq == old.persistence.last_seq
+
+
+def test_with_replicas_durable_a_failover_waits_for_the_disk_of_the_replica() -> None:
+    fleet = Pair(1)
+    old, new = fleet.nodes
+    old.config.replicas_durable = 1
+    old.replication.restrictions.update()
+    new.config.appendfsync = "no"
+    old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"1")
+    fleet.rest()
+    assert new.persistence.last_seq == old.persistence.last_seq
+    assert new.persistence.on_disk_seq < new.persistence.last_seq
+    old.ask(old.accept(), b"FAILOVER")
+    fleet.rest()
+    assert old.replication.failover.state == "waiting-for-sync"
+    new.persistence.sync_soon()
+    for _ in range(3):
+        fleet.second()
+    assert old.replication.following is not None
+    assert new.replication.following is None
+
+
 def test_a_replica_that_took_over_and_follows_a_later_primary_does_not_end_the_failover() -> None:
     """Its answer was lost, and it was the primary of another FAILOVER before it is asked again. The
     old primary follows it: there is one primary."""
     play_durable(50210)
 
 
-def test_a_failover_whose_primary_is_lost_leaves_what_was_confirmed_to_the_next() -> None:
-    play_durable(50012)
+@pytest.mark.parametrize("seed", [50012, 70562, 71730])
+def test_a_failover_whose_primary_is_lost_leaves_what_was_confirmed_to_the_next(seed: int) -> None:
+    play_durable(seed)
