@@ -45,7 +45,7 @@ ACTIONS = {
     ),
     "/group/claim": Action(
         "Claim pending entries",
-        "The entries will belong to another consumer, and count as delivered once more.",
+        "The entries will belong to another consumer. This does not count as a delivery.",
         "Claim",
         number="Entries pending for at least this many seconds",
         text="The consumer that gets them",

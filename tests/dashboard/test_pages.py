@@ -285,11 +285,14 @@ def test_actions_ask_first(ours: Server, new_board: Boards, visit: Visits) -> No
         page.goto(board.path("/group", b"jobs", name=b"g"))
         page.get_by_role("link", name="Claim").click()
         assert page.get_by_text("g (4 pending entries, 1 consumer)").is_visible()
-        assert page.get_by_text("belong to another consumer").is_visible()
+        assert page.get_by_text("does not count as a delivery").is_visible()
         page.get_by_label("The consumer that gets them").fill("b")
         page.get_by_role("button", name="Claim").click()
         page.get_by_text("4 entries were claimed").wait_for()
         assert pending() == [4, b"1-0", b"4-0", [[b"b", b"4"]]]
+        rows = client.call("XPENDING", "jobs", "g", "-", "+", "10")
+        assert isinstance(rows, list)
+        assert [row[3] for row in rows if isinstance(row, list)] == [1] * 4  # deliveries
         page.get_by_role("link", name="Acknowledge").click()
         page.get_by_role("link", name="Cancel").click()
         assert pending() == [4, b"1-0", b"4-0", [[b"b", b"4"]]]
