@@ -16,6 +16,7 @@ from tests.support.server import Server, free_port
 from millstream.dashboard import pages
 from millstream.dashboard import sampler as sampler_module
 from millstream.dashboard.app import Dashboard
+from millstream.dashboard.cli import allowed_hosts
 from millstream.dashboard.link import Link, Refused, Word
 from millstream.dashboard.sampler import Sampler
 
@@ -137,6 +138,19 @@ def test_the_other_streams_are_sampled(ours: Server) -> None:
         await sampler.link.close()
 
     in_a_loop(sample())
+
+
+# ---------------------------------------------------------------- the Host header
+
+
+def test_a_host_without_a_port_is_one_with_port_80() -> None:
+    """Browsers leave this port out."""
+    assert allowed_hosts(["localhost", "[::1]"], 80, ["board.example"]) == {
+        "localhost", "localhost:80", "[::1]", "[::1]:80", "board.example", "board.example:80"
+    }  # fmt: skip
+    assert allowed_hosts(["localhost"], 6480, ["board.example"]) == {
+        "localhost:6480", "board.example", "board.example:6480"
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------- the list of streams
