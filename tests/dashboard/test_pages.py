@@ -330,11 +330,34 @@ def test_a_post_needs_the_token_and_the_origin(ours: Server, new_board: Boards) 
         (good, {"Origin": "null"}),
     ):
         assert fetch(board.port, path, "POST", body, {**kind, **headers}).status == 403
+    absent = fetch(board.port, "/stream/delete?db=0&key=absent", "POST", b"", {**kind, **origin})
+    assert absent.status == 403  # the token is checked first
     with ours.client() as client:
         assert client.call("EXISTS", "orders") == 1
     refused = fetch(board.port, "/stream/trim?db=0&key=orders", "POST",
                     good + b"&number=-1", {**kind, **origin})  # fmt: skip
     assert refused.status == 400
+
+
+def test_an_action_that_the_server_refuses(ours: Server, new_board: Boards) -> None:
+    """Every action shows the same page."""
+    with ours.client() as client:
+        client.call("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-@write")
+        board = new_board(ours, "--actions", login="reader:secret@")
+        for path in ("/stream/delete", "/stream/trim", "/group/delete"):
+            path += "?db=0&key=orders&name=billing"
+            found = re.search(
+                r'name="token" value="([^"]+)"', fetch(board.port, path).body.decode()
+            )
+            assert found is not None
+            headers = {"Origin": board.address}
+            body = f"token={found[1]}&number=1".encode()
+            answer = fetch(board.port, path, "POST", body, headers)
+            assert answer.status == 403
+            assert b"The server refused" in answer.body
+            assert b"has no permissions" in answer.body
+        client.call("ACL", "LOG", "RESET")
+        client.call("ACL", "DELUSER", "reader")
 
 
 # ---------------------------------------------------------------- who may come in
