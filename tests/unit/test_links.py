@@ -161,6 +161,24 @@ def test_the_readme_says_that_every_stream_command_is_there() -> None:
     assert set(STREAM_COMMANDS.split()) <= there
 
 
+PROGRAM = re.compile(r"(?<![\w/])(?:redis-cli -p|millstream|psql|curl) ")
+
+
+def test_commands_of_listings_can_be_copied() -> None:
+    """Each line has one command, and what explains it is a comment."""
+    wrong = []
+    for page in PAGES:
+        for listing in re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            if not PROGRAM.match(listing):
+                continue
+            for line in listing.splitlines():
+                command = line.partition(" #")[0].rstrip()
+                later = [found for found in PROGRAM.finditer(command) if found.start()]
+                if later or "   " in command:
+                    wrong.append(f"{page.name}: {line}")
+    assert wrong == []
+
+
 def test_make_targets_named_in_the_documentation_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
