@@ -23,10 +23,11 @@ PACKAGES = (
 )  # fmt: skip
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FUNCTION = re.compile(r"`((?:server|commands|storage)/[\w/]+)\.(?!py)(\w+)`")
-TOP = "tests|scripts|deploy|docs|bench|server|commands|storage|src|.ci"
+FUNCTION = re.compile(rf"`((?:{'|'.join(PACKAGES)})/[\w/]+)\.(?!(?:pyx?|md)`)(\w+)`")
+TOP = f"tests|scripts|deploy|docs|bench|src|.ci|{'|'.join(PACKAGES)}"
 NAMED_PATH = re.compile(rf"`((?:{TOP})/[\w./-]+)`")
-DEFINITION = r"^\s*(?:async\s+)?(?:def|cdef|cpdef)\b[^\n(]*\b_?{}\("
+# Not a call, as in `cdef object found = name(...)`.
+DEFINITION = r"^\s*(?:async\s+)?(?:class|def|cdef|cpdef)\b[^\n(=]*\b_?{}\s*[(:]"
 
 load_table()
 
