@@ -107,7 +107,8 @@ class Lanes:
     def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
         """Start those asks that are not in flight, and wait until there is an answer to any ask.
 
-        Raises MillstreamError if another thread closes the object meanwhile."""
+        Raises MillstreamError if the object is closed, or another thread closes it meanwhile."""
+        self._check_open()  # a handler of events may have closed it
         # A signal handler may raise anywhere. An ask that is in none of the lists is started again.
         known = {*self._in_flight, *self._probes, *self._starting}
         known.update(answer.ask for answer in self._finished)
@@ -123,8 +124,7 @@ class Lanes:
                 limits.append(until_s)
             pause_s = 0.0 if self._finished else max(0.0, min(limits, default=now_s) - now_s)
             self._receive(pause_s)
-            if self._closed:
-                raise MillstreamError(CLOSED)
+            self._check_open()
             self._end_late_ones()
             idle = not self._in_flight and not self._probes
             if self._finished or (idle and until_s is None):
@@ -136,6 +136,10 @@ class Lanes:
                 break
         finished, self._finished = self._finished, []
         return finished
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MillstreamError(CLOSED)
 
     def together(self, asks: Sequence[Ask]) -> list[list[Any]]:
         """The replies to each ask, in order. The first error is raised, after all have ended."""

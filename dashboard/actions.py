@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from millstream.dashboard import shown
-from millstream.dashboard.link import Word, is_error
+from millstream.dashboard.link import Word
 from millstream.dashboard.pages import find_group, form_values, query, stream_key_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ ACTIONS = {
     ),
     "/group/claim": Action(
         "Claim pending entries",
-        "The entries will belong to another consumer, and count as delivered once more.",
+        "The entries will belong to another consumer. This does not count as a delivery.",
         "Claim",
         number="Entries pending for at least this many seconds",
         text="The consumer that gets them",
@@ -92,19 +92,21 @@ class Actions:
             )
         values = query(request)
         db, key = stream_key_of(values)
+        form = await self._form(request) if request.method == "POST" else None
         found = await self._board.sampler.streams([(db, key)])
         if not found:
             raise HTTPException(404, "there is no such stream, or you may not read it")
         name = values.get("name", b"")
         group = find_group(found[0], name) if path.startswith("/group/") else None
-        if request.method == "POST":
-            return await self._act(request, found[0], name)
+        if form is not None:
+            return await self._act(path, found[0], name, form)
         return self._board.page(
             request, "confirm.html", action=ACTIONS[path], stream=found[0], group=group,
             query=request.scope["query_string"].decode("ascii", "replace"),
         )  # fmt: skip
 
-    async def _act(self, request: Request, stream: Stream, name: bytes) -> Response:
+    async def _form(self, request: Request) -> dict[str, str]:
+        """The values of a form of this dashboard; other forms are refused."""
         body = b""
         async for part in request.stream():
             body += part
@@ -113,7 +115,11 @@ class Actions:
         values = form_values(body)
         if not self._board.tokens.allows(request, values.get("token")):
             raise HTTPException(403, "this form is not from this dashboard, or has expired")
-        path = request.url.path
+        return values
+
+    async def _act(
+        self, path: str, stream: Stream, name: bytes, values: dict[str, str]
+    ) -> Response:
         done = await self._run[path](stream, name, values)
         stream_query = f"db={stream.db}&key={shown.in_url(stream.key)}"
         after = "/"
@@ -160,9 +166,7 @@ class Actions:
         return f"{count} entries were removed."
 
     async def _delete(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
-        (count,) = await self._link.batch([("UNLINK", stream.key)], stream.db)
-        if is_error(count):
-            raise HTTPException(403, str(count))
+        await self._link.call("UNLINK", stream.key, db=stream.db)
         return "The stream was deleted."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -54,13 +55,11 @@ def dashboard(
     if not _is_local(bind) and password is None:
         raise click.ClickException(f"--bind {bind} needs --password-file")
     shown = bind if ":" not in bind else f"[{bind}]"
-    names = [*LOCAL_NAMES, shown, *hosts]
-    allowed = {f"{name}:{port}" for name in names} | set(hosts)
     try:
         app = make_app(
             url or DEFAULT_URL,
             has_actions=actions,
-            hosts=allowed,
+            hosts=allowed_hosts([*LOCAL_NAMES, shown], port, hosts),
             any_address=bind in ("0.0.0.0", "::"),
             password=password,
         )
@@ -78,6 +77,13 @@ def dashboard(
     ))  # fmt: skip
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn has stopped in an orderly way by then
         server.run(sockets=sockets)
+
+
+def allowed_hosts(names: Sequence[str], port: int, extra: Sequence[str]) -> set[str]:
+    """The Host headers of requests to these names. Those of --host are also allowed without the
+    port, because a proxy may have another one; browsers leave out port 80."""
+    without_port = {*names, *extra} if port == 80 else set(extra)
+    return {f"{name}:{port}" for name in (*names, *extra)} | without_port
 
 
 def _password(file: Path | None) -> str | None:

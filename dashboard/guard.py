@@ -38,7 +38,7 @@ class Guard:
     def __init__(
         self, app: ASGIApp, hosts: Collection[str], any_address: bool, password: str | None
     ) -> None:
-        """`hosts` are names with a port; with `any_address` every IP address is allowed, too."""
+        """`hosts` are allowed Host headers; with `any_address` every IP address is allowed, too."""
         self._app = app
         self._hosts = frozenset(hosts)
         self._any_address = any_address

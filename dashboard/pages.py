@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from millstream.dashboard import shown
 from millstream.dashboard.link import Link, Refused, Unavailable, info_fields, is_error, pairs
-from millstream.dashboard.sampler import Group, Stream
+from millstream.dashboard.sampler import SURVEYED_MAX, Group, Stream
 
 if TYPE_CHECKING:
     from millstream.dashboard.app import Dashboard
@@ -75,20 +75,20 @@ class Pages:
         stream_keys = [one for one in await self._sampler.keys() if words in one[1]]
         number = max(1, _integer(values.get("page"), 1))
         start = (number - 1) * PER_PAGE
+        total = listed = len(stream_keys)
         if sort in SORTS:
-            wanted = set(stream_keys)
-            survey = await self._sampler.survey()
-            ranked = [one for one in survey if (one.db, one.key) in wanted]
-            ranked.sort(key=SORTS[sort], reverse=True)
-            streams, total = ranked[start : start + PER_PAGE], len(ranked)
+            survey = await self._sampler.survey(words)
+            ranked = sorted(survey, key=SORTS[sort], reverse=True)
+            streams, listed = ranked[start : start + PER_PAGE], len(ranked)
+            if total <= SURVEYED_MAX:
+                total = listed
         else:
             streams = await self._sampler.streams(stream_keys[start : start + PER_PAGE])
-            total = len(stream_keys)
         self._sampler.watch([(one.db, one.key) for one in streams])
         rows = [(one, self._sampler.rate((one.db, one.key))) for one in streams]
         return self._board.page(
-            request, "overview.html", rows=rows, total=total, number=number,
-            pages=max(1, -(-total // PER_PAGE)), search=shown.readable(words), sort=sort,
+            request, "overview.html", rows=rows, total=total, listed=listed, number=number,
+            pages=max(1, -(-listed // PER_PAGE)), search=shown.readable(words), sort=sort,
             search_url=shown.in_url(words), now_ms=_now_ms(),
             complete=self._sampler.keys_complete,
         )  # fmt: skip

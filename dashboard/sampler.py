@@ -29,6 +29,7 @@ KEYS_KEPT_S = 10.0
 KEYS_MAX = 10_000
 SURVEYED_MAX = 2_000
 SURVEY_KEPT_S = 10.0
+SURVEYS_MAX = 4  # kept at the same time, each of another search
 STREAMS_AT_ONCE = 50
 OLDEST_OF_GROUPS = 20  # groups of a stream whose oldest entry is looked for
 WATCHED_MAX = 500
@@ -89,8 +90,7 @@ class Sampler:
         self._keys: list[StreamKey] = []
         self._keys_at = float("-inf")
         self.keys_complete = True
-        self._survey: list[Stream] = []
-        self._survey_at = float("-inf")
+        self._surveys: dict[bytes, tuple[float, list[Stream]]] = {}
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._run_id = ""
@@ -135,7 +135,8 @@ class Sampler:
     def _note_restart(self) -> None:
         if self.info.get("run_id", "") != self._run_id:
             self._run_id = self.info.get("run_id", "")
-            self._keys_at = self._survey_at = float("-inf")
+            self._keys_at = float("-inf")
+            self._surveys.clear()
 
     async def _sample_watched(self) -> None:
         now = time.monotonic()
@@ -217,14 +218,27 @@ class Sampler:
                     return found
         return found
 
-    async def survey(self) -> list[Stream]:
-        """All streams, at most SURVEYED_MAX, with their groups; at most some seconds old."""
-        stream_keys = (await self.keys())[:SURVEYED_MAX]
+    async def survey(self, words: bytes) -> list[Stream]:
+        """All streams with `words` in their keys, at most SURVEYED_MAX, with their groups; at most
+        some seconds old."""
+        stream_keys = await self.keys()
+        if len(stream_keys) <= SURVEYED_MAX:  # one survey serves all searches
+            return [one for one in await self._survey(b"", stream_keys) if words in one.key]
+        matching = [one for one in stream_keys if words in one[1]]
+        return await self._survey(words, matching[:SURVEYED_MAX])
+
+    async def _survey(self, words: bytes, stream_keys: Sequence[StreamKey]) -> list[Stream]:
         async with self._lock:
-            if time.monotonic() - self._survey_at > SURVEY_KEPT_S:
-                self._survey = await self.streams(stream_keys)
-                self._survey_at = time.monotonic()
-            return self._survey
+            oldest_s = time.monotonic() - SURVEY_KEPT_S
+            self._surveys = {
+                text: kept for text, kept in self._surveys.items() if kept[0] > oldest_s
+            }
+            if words not in self._surveys:
+                found = await self.streams(stream_keys)
+                while len(self._surveys) >= SURVEYS_MAX:
+                    del self._surveys[next(iter(self._surveys))]
+                self._surveys[words] = time.monotonic(), found
+            return self._surveys[words][1]
 
     async def streams(self, stream_keys: Sequence[StreamKey]) -> list[Stream]:
         """These streams with their groups, without deleted ones."""

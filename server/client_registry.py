@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from millstream.commands.admin.client_line import CLIENT_BYTES
 from millstream.commands.runtime.host import Client
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.connection import Connection, sums_of
+from millstream.server.net.connection import Connection, note_readers, sums_of
 from millstream.server.net.tls import common_name
 
 if TYPE_CHECKING:
@@ -123,8 +123,11 @@ class ClientRegistry:
     def _close_idle(self) -> None:
         limit_ms = self._server.config.timeout * 1000
         if limit_ms:
-            oldest_ms = self._server.steady_ms() - limit_ms
-            for client in list(self.clients.values()):
+            now_ms = self._server.steady_ms()
+            oldest_ms = now_ms - limit_ms
+            clients = list(self.clients.values())
+            note_readers(clients, now_ms)
+            for client in clients:
                 if client.last_active_ms < oldest_ms and not _listens(client):
                     LOGGER.debug("closing idle client %s", client.address)
                     client.close(after_reply=False)

@@ -41,7 +41,7 @@ class Settings:
                 f"try with {most}",
             )
         before = {attribute: getattr(self._config, attribute) for attribute in values}
-        tls = self._server.listeners.tls
+        tls = self._server.listeners.wanted_tls
         try:
             self._assign(values)
             if any(attribute.startswith("tls_") for attribute in values):

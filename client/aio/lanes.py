@@ -26,7 +26,8 @@ class Lanes:
     async def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
         """Start those asks that are not in flight, and wait until there is an answer to any ask.
 
-        Raises MillstreamError if another task closes the object meanwhile."""
+        Raises MillstreamError if the object is closed, or another task closes it meanwhile."""
+        self._check_open()  # a handler of events may have closed it
         known = {*self._in_flight.values(), *(answer.ask for answer in self._finished)}
         for ask in [ask for ask in asks if ask not in known]:
             self._in_flight[asyncio.create_task(perform(ask))] = ask
@@ -41,13 +42,16 @@ class Lanes:
         else:
             done = set()
             await asyncio.sleep(seconds or 0.0)
-        if self._closed:
-            raise MillstreamError(CLOSED)
+        self._check_open()
         for task in done:
             del self._in_flight[task]
             self._finished.append(task.result())
         finished, self._finished = self._finished, []
         return finished
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MillstreamError(CLOSED)
 
     async def together(self, asks: Sequence[Ask]) -> list[list[Any]]:
         """The replies to each ask, in order. The first error is raised, after all have ended."""

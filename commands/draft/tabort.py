@@ -114,8 +114,6 @@ def apply_lease(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
     """LEASE key lease-ms id [id ...]: change the length of leases."""
     held = _held_at(keyspace, db, words[0])
     for text in words[2:]:
-        entry_id = parse(text)
-        if held.lease_of(*entry_id) is None:
+        if not held.renew_lease(*parse(text), int(words[1]), keyspace.steady_ms):
             raise ValueError(f"LEASE of {text!r}, which is not reserved")
-        held.renew_lease(*entry_id, int(words[1]), keyspace.steady_ms)
     keyspace.databases[db].note_lease_moment(words[0], held, held.next_deadline_ms)

@@ -27,7 +27,7 @@ from millstream.storage.streams.stream cimport SEALED, Stream
 
 from millstream.commands.engine.restrictions import (
     BAD_COUNT, BAD_LEASE, BAD_WRITER, COUNT_MAX, LEASE_DEFAULT_MS, LEASE_MAX_MS, WRITER_BYTES_MAX,
-    fact_done, fact_lost, no_reservation, refuse_held, refuse_reservations, sealed_error,
+    fact_done, fact_lost, held_error, no_reservation, reservations_error, sealed_error,
 )
 from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
@@ -95,7 +95,7 @@ def treserve(Context ctx not None, Args args not None):
     if stream is not None:
         check_reserve(ctx, key, stream, number)
     elif number > ctx.keyspace.reservations_max:
-        raise refuse_reservations(ctx, None, number)
+        raise reservations_error(ctx, None, number)
     else:
         stream = ctx.open_stream(key)
     first = reserve_ids(ctx, key, stream, &args.items[2], number, lease_ms)
@@ -137,7 +137,7 @@ cdef int check_reserve(Context ctx, bytes key, Stream stream, uint64_t count) ex
         raise CommandError(sealed_error(stream))
     if held is not None and held.reservations + count > ctx.keyspace.reservations_max or (
             count > ctx.keyspace.reservations_max):
-        raise refuse_reservations(ctx, stream, count)
+        raise reservations_error(ctx, stream, count)
     last = handed_out(stream)
     if last.ms == MAX and MAX - last.seq < count:
         raise CommandError(EXHAUSTED)
@@ -241,7 +241,7 @@ def tcomplete(Context ctx not None, Args args not None):
     first = held.first
     if index != first and ctx.keyspace.held_max_bytes and (
             held.size_bytes > ctx.keyspace.held_max_bytes):
-        refuse_held(ctx, stream)
+        raise held_error(ctx, stream)
     before = stream.entries_added
     complete(ctx, key, stream, held, reservation, index, args)
     if index == first:

@@ -17,7 +17,7 @@ from millstream.storage.streams.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
 from millstream.storage.streams.trimming cimport evict_all
 
-from millstream.commands.engine.restrictions import refuse_held, sealed_error
+from millstream.commands.engine.restrictions import held_error, sealed_error
 from millstream.errors import EXHAUSTED, CommandError
 from millstream.storage.streams.idempotence import Window
 
@@ -39,7 +39,7 @@ cdef int check_append(Context ctx, Stream stream) except -1:
         raise CommandError(sealed_error(stream))
     if stream.restrictions & RESERVING and ctx.keyspace.held_max_bytes and (
             (<Held>stream.held).size_bytes > ctx.keyspace.held_max_bytes):
-        refuse_held(ctx, stream)
+        raise held_error(ctx, stream)
     return 0
 
 
@@ -144,8 +144,8 @@ cdef inline Id after_append(Context ctx, Slice* key, Stream stream, EntryId entr
 
 
 cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) except -1:
-    """Count recorded appends, notify if the entries are visible, and wake waiting readers.
-    """
+    """Count recorded appends, notify if the entries are visible, and mark the key ready: waiting
+    readers are served after the command."""
     ctx.db.mark_ready_at(key)
     if stream.restrictions & RESERVING:
         (<Held>stream.held).tidy()

@@ -42,14 +42,14 @@ def stalled_error(ctx: Context, stream: Stream, what: str) -> CommandError:
     )
 
 
-def refuse_held(ctx: Context, stream: Stream) -> None:
-    """Refuse an entry that would be held, above `stream-held-max-bytes`."""
+def held_error(ctx: Context, stream: Stream) -> CommandError:
+    """The refusal of an entry that would be held, above `stream-held-max-bytes`."""
     assert stream.held is not None
-    raise stalled_error(ctx, stream, f"{stream.held.size_bytes} bytes are held")
+    return stalled_error(ctx, stream, f"{stream.held.size_bytes} bytes are held")
 
 
-def refuse_reservations(ctx: Context, stream: Stream | None, requested: int) -> CommandError:
-    """The error of a TRESERVE above `stream-reservations-max`."""
+def reservations_error(ctx: Context, stream: Stream | None, requested: int) -> CommandError:
+    """The refusal of a TRESERVE above `stream-reservations-max`."""
     limit = ctx.keyspace.reservations_max
     reserved = 0 if stream is None or stream.held is None else stream.held.reservations
     what = f"{reserved} IDs are reserved and {requested} requested, at most {limit} can be"

@@ -49,7 +49,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._parts: list[bytes] = []  # of the answer, the next one last
-        self._is_head = False
+        self._is_head = False  # the request that is answered
         self._is_waiting = False  # for an answer
         self._is_paused = False  # the client does not read
 
@@ -197,6 +197,7 @@ class HttpConnection(asyncio.Protocol):
         assert self._transport is not None
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
+            self._is_head = False
             self._restart_timer()
             self._loop.call_soon(self._read_on)
         else:

@@ -69,7 +69,7 @@ def _info_lines(found: dict[str, Section], lines: Lines) -> None:
 
 
 def _add(lines: Lines, name: str, value: object, **named: Any) -> None:
-    text = labels(**{label: str(value) for label, value in named.items()}) if named else ""
+    text = labels(**{key: str(one) for key, one in named.items()}) if named else ""
     lines[name].append(f"{name}{text} {value}\n")
 
 

@@ -165,6 +165,7 @@ class StreamSeries:
                 yield
             now_ms, steady_ms = server.now_ms(), server.steady_ms()
             ends = StreamEnds(stream)
+            shown = []  # before any other command runs: `ends` is of this moment
             for group in some:
                 if group.ttl_ms and group.is_over(steady_ms):
                     continue
@@ -174,8 +175,9 @@ class StreamSeries:
                 counts.groups -= 1
                 who = f'{{{named},group="{label(group.name)}"}}'
                 write(who, group_figures(group, stream, ends), now_ms)
-                if shows_consumers:
-                    yield from _consumers(lines, who[:-1], group, steady_ms, counts)
+                shown.append((who[:-1], group))
+            for named_group, group in shown if shows_consumers else []:
+                yield from _consumers(lines, named_group, group, steady_ms, counts)
 
 
 class _Left:
@@ -274,5 +276,5 @@ def _consumers(
         lines[metric].append(f"{metric}{who} {pending}\n")
         metric = "redis_stream_group_consumer_idle_seconds"
         lines[metric].append(f"{metric}{who} {idle_s}\n")
-        if number % CONSUMERS_AT_ONCE == 0:
+        if counts.consumers % CONSUMERS_AT_ONCE == 0:  # of this group and earlier ones
             yield

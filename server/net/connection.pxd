@@ -24,8 +24,10 @@ cdef class Connection(Client):
     cdef bint closing
     cdef readonly uint64_t total_bytes_in
     cdef readonly uint64_t total_bytes_out
+    cdef uint64_t noted_bytes  # of its output it had read these when `note_readers` looked
 
     cdef bint caught_up(self) except -1
+    cdef uint64_t read_bytes(self) except? 0
     cdef int pass_on(self) except -1
     cdef bytes first_piece(self)
     cdef int join_first(self) except -1

@@ -40,6 +40,13 @@ cdef extern from "<sys/socket.h>":
     ssize_t send(int socket, const void* data, size_t size, int flags)
     int setsockopt(int socket, int level, int option, const void* value, unsigned int size)
 
+cdef extern from "<sys/ioctl.h>":
+    int ioctl(int file, unsigned long request, int* value)
+
+cdef extern from "<linux/sockios.h>":
+    enum:
+        SIOCOUTQ
+
 cdef extern from "<netinet/in.h>":
     enum:
         IPPROTO_TCP
@@ -298,9 +305,32 @@ cdef class Connection(Client):
         """Close the connection, immediately or when everything written has been sent."""
         self.end(after_reply)
 
+    cdef uint64_t read_bytes(self) except? 0:
+        """The bytes of output that the client has read, as far as this is known. The kernel reports
+        a full socket as writable only when a third of its buffer, up to megabytes, is free, so its
+        unread bytes are counted while others wait for it."""
+        cdef uint64_t waiting_bytes = self.unsent_bytes
+        cdef int in_kernel = 0
+        if self.backlog or self.direct_number < 0:
+            waiting_bytes += <uint64_t>self.transport.get_write_buffer_size()
+        if waiting_bytes and self.file_number >= 0:
+            ioctl(self.file_number, SIOCOUTQ, &in_kernel)
+        return self.total_bytes_out - waiting_bytes - in_kernel
+
     @property
     def output_bytes(self) -> int:
         return self.held_bytes + self.unsent_bytes + self.transport.get_write_buffer_size()
+
+
+def note_readers(list clients not None, uint64_t now_ms) -> None:
+    """Note that those of these connections that have read output since the last call are active."""
+    cdef Connection client
+    cdef uint64_t read_bytes
+    for client in clients:
+        read_bytes = client.read_bytes()
+        if read_bytes != client.noted_bytes:
+            client.noted_bytes = read_bytes
+            client.last_active_ms = now_ms
 
 
 def sums_of(list clients not None, uint64_t client_bytes) -> tuple:

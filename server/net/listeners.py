@@ -25,12 +25,14 @@ NewConnection = Callable[[], Any]
 
 
 class Listeners:
-    """What a server listens on. `port` and `tls_port` are 0 where there is no such port."""
+    """What a server listens on. `port` and `tls_port` are 0 where there is no such port; `tls` is
+    in use, and `wanted_tls` will be."""
 
     def __init__(self, config: Config, new_connection: NewConnection) -> None:
         self.port = config.port
         self.tls_port = config.tls_port
         self.tls: Tls | None = None
+        self.wanted_tls: Tls | None = None
         self._config = config
         self._loop = asyncio.get_running_loop()
         # It has all methods of a protocol, but a compiled class has no Python base class.
@@ -47,7 +49,7 @@ class Listeners:
         config = self._config
         check_ports(config)
         if config.tls_port:
-            self.tls = make_tls(config)
+            self.tls = self.wanted_tls = make_tls(config)
         if config.port or not (config.tls_port or config.unixsocket):
             self._sockets = bind_sockets(config.bind, config.port)
             self.port = config.port = self._sockets[0].getsockname()[1]
@@ -96,9 +98,9 @@ class Listeners:
 
     def use(self, tls: Tls | None) -> None:
         """Use this context for new connections, if it is another one."""
-        if tls is None or tls is self.tls:
+        if tls is None or tls is self.wanted_tls:
             return
-        self.tls = tls
+        self.wanted_tls = tls
         self._renewal = self._loop.create_task(self._replace(tls, self._renewal))
 
     async def _replace(self, tls: Tls, earlier: asyncio.Task[None] | None) -> None:
@@ -108,7 +110,10 @@ class Listeners:
             replaced, self._tls_servers = self._tls_servers, await self._serve_tls(tls)
         except (StartError, OSError) as problem:
             LOGGER.error("the new certificate is not used: %s", problem)
+            if self.wanted_tls is tls:
+                self.wanted_tls = self.tls
             return
+        self.tls = tls
         _close(replaced)
         if self._is_closed:
             _close(self._tls_servers)

@@ -2,9 +2,10 @@
 """RESP for the server: an incremental parser of requests, and error replies.
 
 The parser reads requests in the receive buffer and returns views of their words, so it creates no
-Python object per argument. Between calls it keeps only the bytes of an unfinished request, and
-continues where it stopped: a word of many megabytes is not scanned twice. Error texts and limits
-are those of Redis. The parser is independent of sockets and commands.
+Python object per argument. Between calls it keeps a copy of the bytes that were not used: those of
+an unfinished request, and of requests that do not run yet because the client is blocked or does not
+read its replies. It continues where it stopped: a word of many megabytes is not scanned twice.
+Error texts and limits are those of Redis. The parser is independent of sockets and commands.
 """
 
 from libc.stdint cimport int64_t

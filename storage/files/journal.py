@@ -287,7 +287,7 @@ class Journal:
         file = self._file
         try:
             file.write(frame)
-        except Exception as error:  # the same here
+        except Exception as error:  # any error: later frames would leave a gap
             self._fail(error)
             return False
         self._written_seq = seq

@@ -338,14 +338,15 @@ cdef class Held(SegmentList):
         self.release(stream)
 
     def renew_lease(self, uint64_t ms, uint64_t seq, uint32_t lease_ms, uint64_t steady_ms) -> bool:
-        """Restart the lease of an open reservation with this length; return whether the length has
-        changed."""
+        """Restart the lease of an open reservation with this length; False when the ID is not
+        reserved."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
         cdef Slot found = self.find_open(&at, &index)
-        cdef bint is_other = found.lease_ms != lease_ms
+        if found is None:
+            return False
         self.renew(found, lease_ms, steady_ms)
-        return is_other
+        return True
 
     @property
     def last_id(self) -> tuple[int, int]:

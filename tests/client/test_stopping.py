@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 import pytest
-from tests.client.apis import take
+from tests.client.apis import take, unwrap
 
+from millstream.client import MillstreamError, ShardEnded, redis_py
 from millstream.client.core.waiting import Stops
 
 
@@ -69,6 +70,34 @@ def test_a_follow_that_would_ask_without_a_pause_is_refused(
     made = ms.stream("s") if kind == "stream" else ms.consumer("s", "g")
     with made, pytest.raises(ValueError, match="block"):
         next(iter(made.follow(block=block)))
+
+
+def test_a_stream_that_a_handler_closes_sends_no_more_requests(
+    ms: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(ms)
+    asked_after_close = []
+
+    def borrow(client: Any) -> Any:
+        if closed:
+            asked_after_close.append(client)
+        return borrow_before(client)
+
+    def handler(event: Any) -> Any:
+        if not isinstance(event, ShardEnded):
+            return None
+        closed.append(event)
+        return unwrap(stream).close()  # asyncio's handler returns what is to be awaited
+
+    closed: list[Any] = []
+    borrow_before = redis_py.borrow
+    monkeypatch.setattr(redis_py, "borrow", borrow)
+    stream = ms.stream("s", "trim_horizon", on_event=handler)
+    ms.tseal("s", "t")
+    with pytest.raises(MillstreamError, match="closed"):
+        take(stream, 6)
+    assert len(closed) == 1
+    assert asked_after_close == []
 
 
 def test_a_stop_is_counted_once_for_each_follow() -> None:

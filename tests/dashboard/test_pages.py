@@ -285,11 +285,14 @@ def test_actions_ask_first(ours: Server, new_board: Boards, visit: Visits) -> No
         page.goto(board.path("/group", b"jobs", name=b"g"))
         page.get_by_role("link", name="Claim").click()
         assert page.get_by_text("g (4 pending entries, 1 consumer)").is_visible()
-        assert page.get_by_text("belong to another consumer").is_visible()
+        assert page.get_by_text("does not count as a delivery").is_visible()
         page.get_by_label("The consumer that gets them").fill("b")
         page.get_by_role("button", name="Claim").click()
         page.get_by_text("4 entries were claimed").wait_for()
         assert pending() == [4, b"1-0", b"4-0", [[b"b", b"4"]]]
+        rows = client.call("XPENDING", "jobs", "g", "-", "+", "10")
+        assert isinstance(rows, list)
+        assert [row[3] for row in rows if isinstance(row, list)] == [1] * 4  # deliveries
         page.get_by_role("link", name="Acknowledge").click()
         page.get_by_role("link", name="Cancel").click()
         assert pending() == [4, b"1-0", b"4-0", [[b"b", b"4"]]]
@@ -327,11 +330,34 @@ def test_a_post_needs_the_token_and_the_origin(ours: Server, new_board: Boards) 
         (good, {"Origin": "null"}),
     ):
         assert fetch(board.port, path, "POST", body, {**kind, **headers}).status == 403
+    absent = fetch(board.port, "/stream/delete?db=0&key=absent", "POST", b"", {**kind, **origin})
+    assert absent.status == 403  # the token is checked first
     with ours.client() as client:
         assert client.call("EXISTS", "orders") == 1
     refused = fetch(board.port, "/stream/trim?db=0&key=orders", "POST",
                     good + b"&number=-1", {**kind, **origin})  # fmt: skip
     assert refused.status == 400
+
+
+def test_an_action_that_the_server_refuses(ours: Server, new_board: Boards) -> None:
+    """Every action shows the same page."""
+    with ours.client() as client:
+        client.call("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-@write")
+        board = new_board(ours, "--actions", login="reader:secret@")
+        for path in ("/stream/delete", "/stream/trim", "/group/delete"):
+            path += "?db=0&key=orders&name=billing"
+            found = re.search(
+                r'name="token" value="([^"]+)"', fetch(board.port, path).body.decode()
+            )
+            assert found is not None
+            headers = {"Origin": board.address}
+            body = f"token={found[1]}&number=1".encode()
+            answer = fetch(board.port, path, "POST", body, headers)
+            assert answer.status == 403
+            assert b"The server refused" in answer.body
+            assert b"has no permissions" in answer.body
+        client.call("ACL", "LOG", "RESET")
+        client.call("ACL", "DELUSER", "reader")
 
 
 # ---------------------------------------------------------------- who may come in

@@ -16,6 +16,7 @@ from tests.support.server import Server, free_port
 from millstream.dashboard import pages
 from millstream.dashboard import sampler as sampler_module
 from millstream.dashboard.app import Dashboard
+from millstream.dashboard.cli import allowed_hosts
 from millstream.dashboard.link import Link, Refused, Word
 from millstream.dashboard.sampler import Sampler
 
@@ -137,6 +138,91 @@ def test_the_other_streams_are_sampled(ours: Server) -> None:
         await sampler.link.close()
 
     in_a_loop(sample())
+
+
+# ---------------------------------------------------------------- the Host header
+
+
+def test_a_host_without_a_port_is_one_with_port_80() -> None:
+    """Browsers leave this port out."""
+    assert allowed_hosts(["localhost", "[::1]"], 80, ["board.example"]) == {
+        "localhost", "localhost:80", "[::1]", "[::1]:80", "board.example", "board.example:80"
+    }  # fmt: skip
+    assert allowed_hosts(["localhost"], 6480, ["board.example"]) == {
+        "localhost:6480", "board.example", "board.example:6480"
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- the list of streams
+
+
+def overview_of(port: int, *queries: str) -> list[str]:
+    """The pages of streams for these queries, from one dashboard."""
+
+    async def ask() -> list[str]:
+        board = Dashboard(f"redis://127.0.0.1:{port}", has_actions=False)
+        shown = [await pages.Pages(board).overview(request_of("/", one)) for one in queries]
+        await board.sampler.link.close()
+        return [bytes(one.body).decode() for one in shown]
+
+    return in_a_loop(ask())
+
+
+def request_of(path: str, query: str) -> Request:
+    return Request(
+        {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [],
+        }
+    )
+
+
+def caption_of(page: str) -> str:
+    return page.partition("<caption>")[2].partition("</caption>")[0]
+
+
+def test_a_sorted_search_looks_at_all_keys(ours: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the keys that are found come after those that are sorted without a search."""
+    monkeypatch.setattr(sampler_module, "SURVEYED_MAX", 3)
+    monkeypatch.setattr(pages, "SURVEYED_MAX", 3)
+    with ours.client() as client:
+        names = ("!a", "!b", "!c", "!d", "!y:1", "!y:2", "!y:3", "!y:4", "!z")
+        for name in names:
+            client.call("XADD", name, "*", "f", "v")
+        found = overview_of(
+            ours.port, "sort=lag", "search=%21&sort=lag", "search=%21y&sort=lag",
+            "search=%21z&sort=lag", "search=%21y&sort=key", "search=%21z%21&sort=lag",
+        )  # fmt: skip
+        client.call("DEL", *names)
+    everything, all_found, more, one, by_key, none = found
+    assert caption_of(everything).endswith(" streams; only the first 3 are sorted and listed")
+    assert caption_of(all_found) == (
+        "9 streams with “!” in their key; only the first 3 are sorted and listed"
+    )
+    assert caption_of(more) == (
+        "4 streams with “!y” in their key; only the first 3 are sorted and listed"
+    )
+    assert [f">!y:{number}</a>" in more for number in range(1, 5)] == [True, True, True, False]
+    assert caption_of(one) == "1 stream with “!z” in its key"
+    assert ">!z</a>" in one
+    assert caption_of(by_key) == "4 streams with “!y” in their key"
+    assert "No stream has this in its key" in none
+
+
+def test_searches_do_not_survey_again(ours: Server) -> None:
+    """While all streams can be surveyed, a search uses the same survey."""
+
+    async def ask() -> None:
+        sampler = Sampler(Link(f"redis://127.0.0.1:{ours.port}"))
+        (expected,) = (one for one in await sampler.survey(b"") if one.key == b"orders")
+        (found,) = await sampler.survey(b"orders")
+        assert found is expected
+        await sampler.link.close()
+
+    in_a_loop(ask())
 
 
 # ---------------------------------------------------------------- the sampler

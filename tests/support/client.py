@@ -112,9 +112,13 @@ class RawClient:
             f"blocked_clients = {count}",
         )
 
-    def _receive(self) -> None:
+    def receive_some(self, most_bytes: int) -> None:
+        """Receive a part of a reply, which `read` returns later."""
+        self._receive(most_bytes)
+
+    def _receive(self, most_bytes: int = 1 << 18) -> None:
         try:
-            data = self._socket.recv(1 << 18)
+            data = self._socket.recv(most_bytes)
         except (ConnectionResetError, BrokenPipeError) as error:
             raise ConnectionClosed(str(error)) from error
         if not data:

@@ -11,11 +11,13 @@ import socket
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.in_process import InProcessServer
 
+from millstream.server.app import Server
+from millstream.server.client_registry import ClientRegistry
 from millstream.server.net.connection import Connection
 from millstream.storage.blocks.lazyfree import defer, free_step
 
@@ -247,6 +249,33 @@ def test_a_client_that_reads_again_is_sent_everything_in_order(
         got += drain(other)
     assert got == expected
     assert connection.output_bytes == 0
+
+
+def test_a_client_is_idle_when_it_neither_sends_nor_reads(
+    full: tuple[Connection, FullTransport], other: socket.socket
+) -> None:
+    connection, transport = full
+    begin_ms = connection.last_active_ms
+    now_s = 0
+    server = SimpleNamespace(
+        config=SimpleNamespace(timeout=10),
+        steady_ms=lambda: begin_ms + now_s * 1000,
+        executor=SimpleNamespace(outbox=SimpleNamespace(lagging=[])),
+    )
+    registry = ClientRegistry(cast(Server, server))
+    registry.clients[1] = connection
+    for now_s in range(1, 31):
+        registry.tick_second()
+        if now_s == 9:
+            assert drain(other)  # in the kernel's buffer; the transport sends nothing yet
+        elif now_s % 9 == 0:
+            transport.take()
+    for now_s in range(31, 39):
+        registry.tick_second()
+        assert not transport.closing, now_s
+    now_s = 39  # eleven seconds after it was seen to read
+    registry.tick_second()
+    assert transport.closing
 
 
 def test_a_connection_that_is_to_close_is_sent_everything_first(

@@ -337,6 +337,17 @@ def test_a_lease_that_was_made_shorter_ends_on_time_after_a_start(
     assert min(moments_after_replay(in_process)) == long - 600_000 + 300
 
 
+def test_only_the_lease_of_an_open_reservation_is_renewed(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    entry_id = parsed(player.call("TRESERVE s w"))
+    held = in_process.stream().held
+    assert held is not None
+    assert held.renew_lease(*entry_id, 1000, NOW_MS)
+    assert held.lease_of(*entry_id) == (b"w", 1000, NOW_MS + 1000)
+    assert not held.renew_lease(entry_id[0] + 1, 0, 1000, NOW_MS)
+
+
 def test_loading_that_takes_long_ends_no_lease(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:

@@ -23,10 +23,11 @@ PACKAGES = (
 )  # fmt: skip
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FUNCTION = re.compile(r"`((?:server|commands|storage)/[\w/]+)\.(?!py)(\w+)`")
-TOP = "tests|scripts|deploy|docs|bench|server|commands|storage|src|.ci"
+FUNCTION = re.compile(rf"`((?:{'|'.join(PACKAGES)})/[\w/]+)\.(?!(?:pyx?|md)`)(\w+)`")
+TOP = f"tests|scripts|deploy|docs|bench|src|.ci|{'|'.join(PACKAGES)}"
 NAMED_PATH = re.compile(rf"`((?:{TOP})/[\w./-]+)`")
-DEFINITION = r"^\s*(?:async\s+)?(?:def|cdef|cpdef)\b[^\n(]*\b_?{}\("
+# Not a call, as in `cdef object found = name(...)`.
+DEFINITION = r"^\s*(?:async\s+)?(?:class|def|cdef|cpdef)\b[^\n(=]*\b_?{}\s*[(:]"
 
 load_table()
 
@@ -159,6 +160,24 @@ def test_the_readme_says_that_every_stream_command_is_there() -> None:
     assert "**Every stream command**" in (ROOT / "README.md").read_text()
     there = {name.decode().upper() for name in COMMANDS}
     assert set(STREAM_COMMANDS.split()) <= there
+
+
+PROGRAM = re.compile(r"(?<![\w/])(?:redis-cli -p|millstream|psql|curl) ")
+
+
+def test_commands_of_listings_can_be_copied() -> None:
+    """Each line has one command, and what explains it is a comment."""
+    wrong = []
+    for page in PAGES:
+        for listing in re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            if not PROGRAM.match(listing):
+                continue
+            for line in listing.splitlines():
+                command = line.partition(" #")[0].rstrip()
+                later = [found for found in PROGRAM.finditer(command) if found.start()]
+                if later or "   " in command:
+                    wrong.append(f"{page.name}: {line}")
+    assert wrong == []
 
 
 def test_make_targets_named_in_the_documentation_exist() -> None:

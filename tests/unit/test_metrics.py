@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -11,8 +14,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from millstream.commands.engine.group_replies import StreamEnds, group_figures
+from millstream.server.app import Server
 from millstream.server.metrics import names
-from millstream.server.metrics.stream_series import Place, choose
+from millstream.server.metrics.stream_series import Place, StreamSeries, choose
 from millstream.server.metrics.text import LABEL_MAX, histogram_lines, label, labels, number
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
 from millstream.storage.streams.group import Group
@@ -127,6 +131,53 @@ def test_many_streams_are_chosen_in_small_steps_while_keys_come_and_go() -> None
     assert found is not None
     assert found.places == [(0, b"key:%05d" % number) for number in range(100)]
     assert keyspace.walks == []
+
+
+def series_of(keyspace: Keyspace) -> tuple[dict[str, list[str]], Iterator[None]]:
+    """The samples of streams, and the steps that add them."""
+    server = SimpleNamespace(
+        keyspace=keyspace,
+        config=SimpleNamespace(
+            metrics_streams=("*",), metrics_streams_max=10, metrics_consumers=True
+        ),
+        persistence=SimpleNamespace(loading=False),
+        now_ms=lambda: 0,
+        steady_ms=lambda: 0,
+    )
+    lines: dict[str, list[str]] = defaultdict(list)
+    return lines, StreamSeries(cast(Server, server)).lines(lines)
+
+
+def test_entries_added_between_two_steps_do_not_change_the_lag() -> None:
+    """The figures of a group and of its stream's ends are of the same moment."""
+    keyspace = keyspace_of([(0, b"s")])
+    stream = keyspace.databases[0].table[b"s"]
+    groups = [stream.make_group(name, 0, 0, 0) for name in (b"first", b"second")]
+    for group in groups:
+        for member in range(150):
+            group.make_consumer(b"%d" % member, 0)
+    lines, steps = series_of(keyspace)
+    for count, _ in enumerate(steps, 1):
+        stream.append_entry(count, 0, [b"f", b"v"], node_entries=100)
+        for group in groups:
+            stream.set_group_offset(group, count, 0, count)
+    lags = lines["redis_stream_group_lag"]
+    assert [line.rpartition(" ")[2] for line in lags] == ["0\n", "0\n"]
+    assert len(lines["redis_stream_group_consumer_idle_seconds"]) == 300
+
+
+def test_steps_have_a_limited_number_of_consumers() -> None:
+    """Of one group or of several; a few consumers do not need a step of their own."""
+    keyspace = keyspace_of([(0, b"s")])
+    stream = keyspace.databases[0].table[b"s"]
+    for name, count in ((b"a", 1), (b"b", 60), (b"c", 60), (b"d", 250)):
+        group = stream.make_group(name, 0, 0, 0)
+        for member in range(count):
+            group.make_consumer(b"%d" % member, 0)
+    lines, steps = series_of(keyspace)
+    added = lines["redis_stream_group_consumer_idle_seconds"]
+    sizes = [len(added) for _ in steps]
+    assert sorted(set(sizes)) == [0, 100, 200, 300, 371]
 
 
 operations = st.lists(

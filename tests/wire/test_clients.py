@@ -231,6 +231,27 @@ def test_a_flood_without_replies_does_not_pile_up(server: Server) -> None:
             assert int(line["qbuf"]) < 2_000_000
 
 
+def test_a_client_that_reads_a_long_reply_is_not_idle(new_server: NewServer) -> None:
+    server = new_server("data", {"timeout": "1"}).start()
+    with server.client() as other, server.client() as reader, server.client() as idle:
+        entries = [("XADD", "s", "*", "f", b"x" * 1_000_000)] * 40
+        other.pipeline(entries)
+        idle.call("PING")
+        reader.call("CLIENT", "SETNAME", "reader")
+        reader.send("XRANGE", "s", "-", "+")
+
+        def age_s() -> int:
+            reader.receive_some(65_536)
+            line = line_of(other, "reader")
+            assert line is not None, "it was closed"
+            return int(line["age"])
+
+        wait_until(age_s, lambda age: age >= 4, what="the fourth second")
+        assert len(as_list(reader.read())) == len(entries)
+        with pytest.raises(ConnectionClosed):
+            idle.read()
+
+
 def test_waits_with_an_end_are_counted(server: Server) -> None:
     with server.client() as patient, server.client() as hurried, server.client() as client:
         patient.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")

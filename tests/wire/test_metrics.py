@@ -106,6 +106,16 @@ def test_what_is_not_http_is_refused_and_closed(port: int, data: bytes) -> None:
     assert fetch(port, "/healthz").status == 200
 
 
+def test_what_is_not_http_after_head_is_refused_and_closed(
+    port: int, metrics_server: Server
+) -> None:
+    """The error has a body, which only the answer to HEAD lacks."""
+    answer = send_raw(port, b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 ") == 2
+    assert answer.endswith(b"\r\n\r\nthis is not valid HTTP\n")
+    assert "Traceback" not in metrics_server.log
+
+
 def test_a_long_header_is_refused_and_closed(port: int) -> None:
     long = b"GET / HTTP/1.1\r\nX: " + b"x" * 4 * HEADER_MAX
     assert b" 200 " not in send_raw(port, long)

@@ -3,7 +3,9 @@ connect."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import os
 import random
 import shutil
@@ -27,6 +29,7 @@ import millstream.client
 from millstream.errors import StartError
 from millstream.pipeline.server import Address
 from millstream.server.config.directives import Config
+from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls import make_tls
 
 NewServer = Callable[..., Server]
@@ -262,6 +265,45 @@ def test_a_refused_change_does_not_read_the_earlier_files(
     with pytest.raises(redis.ResponseError, match=r"server\.crt has no certificate in PEM"):
         client.config_set("tls-session-caching", "no")
     assert can_ping(open_server.redis(authority))
+
+
+def test_a_certificate_that_cannot_be_used_is_not_the_current_one(
+    server_files: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its expiry would be shown. The next one is used again."""
+
+    def fail(self: socket.socket) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def run() -> None:
+        config = config_of({**server_files, "tls-auth-clients": "no"})
+        config.port, config.tls_port = 0, free_port()
+        listeners = Listeners(config, asyncio.Protocol)
+        listeners.bind()
+        await listeners.listen()
+        first = listeners.tls
+        with monkeypatch.context() as patched:
+            patched.setattr(socket.socket, "dup", fail)
+            listeners.renew()
+            assert listeners.tls is first  # until it is used
+            await renewed(listeners)
+        assert listeners.tls is first
+        assert listeners.wanted_tls is first
+        assert "the new certificate is not used: [Errno 24]" in caplog.text
+        listeners.renew()
+        second = listeners.wanted_tls
+        assert second is not first
+        listeners.renew()
+        listeners.use(second)  # as CONFIG SET does when a later directive is refused
+        await renewed(listeners)
+        assert listeners.tls is second
+        listeners.close()
+
+    async def renewed(listeners: Listeners) -> None:
+        assert listeners._renewal is not None
+        await listeners._renewal
+
+    asyncio.run(run())
 
 
 def test_sighup_reads_the_files_again(
