@@ -16,10 +16,10 @@ from millstream.pipeline.cdc.config import Config, Table
 from millstream.pipeline.cdc.config_file import parse
 from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
-from millstream.pipeline.cdc.streams.changes import names_words, time_text
 from millstream.pipeline.cdc.streams.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows
 from millstream.pipeline.cdc.streams.names import Keys
 from millstream.pipeline.cdc.streams.state import Identity, SourceColumn, TableConfig, TableState
+from millstream.pipeline.cdc.streams.translator import names_words, time_text
 
 START_US = 1_795_000_000_000_000
 COLUMNS = (

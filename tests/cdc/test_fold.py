@@ -18,7 +18,7 @@ from millstream.pipeline.cdc.destination.fold import (
     fold,
 )
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
-from millstream.pipeline.cdc.streams.entries import (
+from millstream.pipeline.cdc.streams.changes import (
     DELETE,
     INSERT,
     TRUNCATE,

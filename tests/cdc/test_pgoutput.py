@@ -15,7 +15,7 @@ from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
 from millstream.pipeline.cdc.protocol.pgoutput import DecodeError, decode
 from millstream.pipeline.cdc.protocol.replication import Data, Replication
-from millstream.pipeline.cdc.streams.changes import Cut, Described, Entry, Output, Translator
+from millstream.pipeline.cdc.streams.translator import Cut, Described, Entry, Output, Translator
 
 Source = psycopg.Connection[Any]
 

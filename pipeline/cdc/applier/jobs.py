@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from millstream.pipeline.cdc.config import TableKey
-from millstream.pipeline.cdc.streams.entries import Id
+from millstream.pipeline.cdc.streams.changes import Id
 from millstream.pipeline.cdc.streams.state import Identity, SourceColumn
 
 

@@ -18,7 +18,7 @@ from millstream.pipeline.cdc.destination.copied_history import CopyVanished
 from millstream.pipeline.cdc.destination.loading import CopyLost
 from millstream.pipeline.cdc.destination.staging import Session
 from millstream.pipeline.cdc.destination.target import TargetError
-from millstream.pipeline.cdc.streams.entries import Change, EntryError, Id
+from millstream.pipeline.cdc.streams.changes import Change, EntryError, Id
 from millstream.pipeline.cdc.streams.pulling import Entry
 
 # Changes of one transaction of a history that are held in memory, to find the one that fails; and

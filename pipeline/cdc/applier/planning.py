@@ -14,7 +14,7 @@ from zlib import crc32
 from millstream.pipeline.cdc.applier.jobs import Job
 from millstream.pipeline.cdc.config import TableKey
 from millstream.pipeline.cdc.destination.positions import Position
-from millstream.pipeline.cdc.streams.entries import Id
+from millstream.pipeline.cdc.streams.changes import Id
 from millstream.pipeline.cdc.streams.state import TableConfig, TableState
 from millstream.pipeline.positions import LARGEST, id_from_text, id_text
 from millstream.pipeline.selection import before

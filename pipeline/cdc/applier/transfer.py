@@ -14,7 +14,7 @@ from millstream.pipeline.cdc.destination.loading import CopyWriter
 from millstream.pipeline.cdc.destination.positions import Position
 from millstream.pipeline.cdc.destination.staging import Session
 from millstream.pipeline.cdc.destination.target import Route, extended, left_out
-from millstream.pipeline.cdc.streams.entries import Change, EntryReader, Id
+from millstream.pipeline.cdc.streams.changes import Change, EntryReader, Id
 from millstream.pipeline.cdc.streams.pulling import Entry, chunks
 from millstream.pipeline.range_plan import Range
 from millstream.pipeline.server import Server

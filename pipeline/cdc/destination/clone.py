@@ -21,7 +21,7 @@ from millstream.pipeline.cdc.destination.staging import (
 from millstream.pipeline.cdc.destination.target import Route
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
 from millstream.pipeline.cdc.sql import identifier
-from millstream.pipeline.cdc.streams.entries import Change, Row
+from millstream.pipeline.cdc.streams.changes import Change, Row
 
 REKEYED = "k"
 

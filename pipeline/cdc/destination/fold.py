@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
-from millstream.pipeline.cdc.streams.entries import (
+from millstream.pipeline.cdc.streams.changes import (
     DELETE,
     INSERT,
     START,

@@ -23,7 +23,7 @@ from millstream.pipeline.cdc.destination.versions import (
     versions_of,
 )
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
-from millstream.pipeline.cdc.streams.entries import DELETE, INSERT, START, TRUNCATE, Change
+from millstream.pipeline.cdc.streams.changes import DELETE, INSERT, START, TRUNCATE, Change
 
 STEPS_MAX = 20_000
 BYTES_MAX = 64 << 20

@@ -20,7 +20,7 @@ from millstream.pipeline.cdc.destination.staging import (
 from millstream.pipeline.cdc.destination.target import Route, TargetError
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
 from millstream.pipeline.cdc.sql import identifier, literal
-from millstream.pipeline.cdc.streams.entries import (
+from millstream.pipeline.cdc.streams.changes import (
     DELETE,
     INSERT,
     START,

@@ -20,8 +20,8 @@ from millstream.pipeline.cdc.destination.staging import (
 )
 from millstream.pipeline.cdc.destination.target import Route, TargetError
 from millstream.pipeline.cdc.sql import identifier, table_name
+from millstream.pipeline.cdc.streams.changes import EntryError
 from millstream.pipeline.cdc.streams.copies import CopyBegin, CopyEnd, CopyRows, read_copy_entry
-from millstream.pipeline.cdc.streams.entries import EntryError
 from millstream.pipeline.cdc.streams.pulling import Entry
 
 

@@ -15,7 +15,7 @@ from psycopg.sql import SQL, Composed, Identifier
 from millstream.pipeline.cdc.config import TableKey
 from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
 from millstream.pipeline.cdc.protocol.session import Connection
-from millstream.pipeline.cdc.streams.entries import Id
+from millstream.pipeline.cdc.streams.changes import Id
 
 State: TypeAlias = Literal["waiting", "copying", "streaming", "stopped"]
 

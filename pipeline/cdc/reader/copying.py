@@ -37,10 +37,10 @@ from millstream.pipeline.cdc.streams.appending import (
     executed,
     sent,
 )
-from millstream.pipeline.cdc.streams.changes import time_text
 from millstream.pipeline.cdc.streams.copies import BLOCK_BYTES_MAX, CopyBegin, CopyEnd, CopyRows
 from millstream.pipeline.cdc.streams.record import SourceRecord, is_ready
 from millstream.pipeline.cdc.streams.state import TableConfig, TableState
+from millstream.pipeline.cdc.streams.translator import time_text
 from millstream.pipeline.server import Server, ServerError
 from millstream.pipeline.stream_counters import info_of
 

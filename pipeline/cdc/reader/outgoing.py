@@ -19,9 +19,9 @@ from millstream.pipeline.cdc.streams.appending import (
     Mark,
     RefusedError,
 )
-from millstream.pipeline.cdc.streams.changes import Cut, Entry
 from millstream.pipeline.cdc.streams.names import Keys
 from millstream.pipeline.cdc.streams.state import SourceState
+from millstream.pipeline.cdc.streams.translator import Cut, Entry
 from millstream.pipeline.server import ServerError
 
 LINGER_S = 0.05

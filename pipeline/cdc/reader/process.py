@@ -44,9 +44,9 @@ from millstream.pipeline.cdc.streams.appending import (
     States,
     open_server,
 )
-from millstream.pipeline.cdc.streams.changes import Described, ProtocolError, Translator
 from millstream.pipeline.cdc.streams.record import SourceRecord, is_ready
 from millstream.pipeline.cdc.streams.state import SourceState, StateError
+from millstream.pipeline.cdc.streams.translator import Described, ProtocolError, Translator
 from millstream.pipeline.server import ServerError
 
 REFUSED_S = 5.0

@@ -18,7 +18,7 @@ from millstream.pipeline.cdc.protocol.pgoutput import decode
 from millstream.pipeline.cdc.protocol.replication import Keepalive, Received, Replication
 from millstream.pipeline.cdc.reader.outgoing import Outgoing
 from millstream.pipeline.cdc.reader.report import Report
-from millstream.pipeline.cdc.streams.changes import Cut, Described, Entry, Translator
+from millstream.pipeline.cdc.streams.translator import Cut, Described, Entry, Translator
 
 STATUS_S = 1.0
 SLOW_S = 3.0

@@ -16,9 +16,9 @@ from millstream.pipeline.cdc.source import publications, slots
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.source.publications import Publication
 from millstream.pipeline.cdc.streams.appending import States, Words, append_words
-from millstream.pipeline.cdc.streams.changes import time_text
 from millstream.pipeline.cdc.streams.record import SourceRecord, is_ready
 from millstream.pipeline.cdc.streams.state import SourceState, TableConfig, TableState
+from millstream.pipeline.cdc.streams.translator import time_text
 
 
 class Refusal(CdcError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from millstream.pipeline.cdc.streams.entries import Id
+from millstream.pipeline.cdc.streams.changes import Id
 from millstream.pipeline.range_plan import Range
 from millstream.pipeline.range_reader import open_range
 from millstream.pipeline.server import Server
