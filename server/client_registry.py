@@ -152,8 +152,8 @@ class ClientRegistry:
 
 def _listens(client: Client) -> bool:
     """Whether a client is silent because it waits for a reply or messages, so it is not idle."""
-    listens = client.blocked or client.monitoring or client.feed is not None
-    return listens or bool(client.channels or client.patterns)
+    waits = client.blocked or client.held_bytes > 0 or client.feed is not None
+    return waits or client.monitoring or bool(client.channels or client.patterns)
 
 
 def is_loopback(address: str) -> bool:

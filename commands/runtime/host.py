@@ -41,6 +41,7 @@ class Client(Protocol):
     user: User | None
     closed: bool
     queued_bytes: int
+    held_bytes: int  # replies that wait for the disk or for replicas
     total_bytes_in: int
     total_bytes_out: int
     total_commands: int
