@@ -40,12 +40,15 @@ class Dashboard:
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
+            auto_reload=False,
             trim_blocks=True,
             lstrip_blocks=True,
         )
         self._templates.globals.update(
             shown=shown, version=__version__, sampler=self.sampler, board=self
         )
+        for name in self._templates.list_templates():  # an upgrade may replace the files later
+            self._templates.get_template(name)
 
     def page(
         self, request: Request, template: str, status: int = 200, **values: Any

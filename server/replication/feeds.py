@@ -208,9 +208,12 @@ class Feeds:
         synced = sorted((feed.synced_seq for feed in self.by_client.values()), reverse=True)
         return max(synced[count - 1], 0) if len(synced) >= count else 0
 
-    def good_count(self) -> int:
-        """The number of replicas with a recent acknowledgement (min-replicas-max-lag)."""
+    def good_count(self, least_synced_seq: int = -1) -> int:
+        """The number of replicas with a recent acknowledgement (min-replicas-max-lag), and with at
+        least this frame on their disks; a replica without a journal has -1."""
         oldest_ms = self._steady_ms() - self._config.min_replicas_max_lag * 1000
         return sum(
-            1 for feed in self.by_client.values() if feed.is_online and feed.acked_ms >= oldest_ms
+            1
+            for feed in self.by_client.values()
+            if feed.is_online and feed.acked_ms >= oldest_ms and feed.synced_seq >= least_synced_seq
         )

@@ -329,8 +329,8 @@ class Following:
             self._wait_s = _RETRY_MAX_S
             log.error(
                 "the primary %s:%d has different data than before, and less: %d bytes of frames,"
-                " there are %d here. Nothing is replaced; to replace it anyway, send REPLICAOF %s"
-                " %d again",
+                " there are %d here. Nothing is replaced. To keep the data here, stop all"
+                " Sentinels and send REPLICAOF NO ONE; to replace it, send REPLICAOF %s %d again",
                 self.host, self.port, full.frame_bytes, frames.frame_bytes, self.host, self.port,
             )  # fmt: skip
             self._role.kept_data += 1

@@ -162,6 +162,8 @@ class Link:
         text = line.decode("utf-8", "replace")
         if self._asked == "PSYNC":
             return self._position(text)
+        if self._asked == "PING" and text.startswith("-NOAUTH") and not self._opening.password:
+            return self._refused("-NOAUTH the primary needs a password: set masterauth")
         # Without a password or a right PING is refused, but the address is right.
         is_before_auth = self._asked == "PING" and text.startswith(("-NOAUTH", "-NOPERM"))
         if text.startswith("-") and not is_before_auth:

@@ -4,23 +4,27 @@ complete.
 1. receive (worker of replicas): write `base-N.msnap.tmp`; every record's checksum was checked
    before.
 2. finish (the same): give the base this directory's ID, sync it, check its ends.
-3. publish (worker of snapshots, the only one that changes the manifest): make the base and a new
+3. keep (worker of snapshots), if this server has data that the primary has not: copy the files into
+   the folder `discarded-DATE`.
+4. publish (worker of snapshots, the only one that changes the manifest): make the base and a new
    empty journal current, remove the old files.
-4. load (loop, in slices): empty the keyspace and read the base.
+5. load (loop, in slices): empty the keyspace and read the base.
 
-Until step 3 the old data is served and kept, whatever happens. After it the new data is complete on
-the disk, and step 4 only repeats what a start would do.
+Until step 4 the old data is served and kept, whatever happens. After it the new data is complete on
+the disk, and step 5 only repeats what a start would do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millstream.errors import DataError
 from millstream.server.durability.data_files import temporary
 from millstream.server.durability.workers import TaskWorker, post
+from millstream.server.replication.discarded import PREFIX, keep_copy
 from millstream.server.replication.records import LinkError
 from millstream.server.replication.reloading import Reload
 from millstream.storage.files.adoption import AdoptedBase
@@ -30,6 +34,8 @@ from millstream.storage.files.manifest import base_name, journal_name
 if TYPE_CHECKING:
     from millstream.server.replication.link import FullSync
     from millstream.server.replication.node import Node
+
+log = logging.getLogger("millstream.replication")
 
 _QUEUED_PIECES_MAX = 8
 _AGAIN_S = 0.01
@@ -58,6 +64,7 @@ class Replacement:
         self._base: AdoptedBase | None = None
         self._journal: JournalFile | None = None
         self._queued = 0
+        self._kept_in = ""  # the folder with the old data
         self._error: Exception | None = None
         self._ended = False
         self._is_over = False
@@ -161,10 +168,31 @@ class Replacement:
             return
         if not self._snapshots.suspend():
             self._node.loop.call_later(_AGAIN_S, self._written)
+        elif self._removes_data():
+            self._submit(self._keep, self._begin_publishing, self._snapshots.submit)
         else:
-            self.is_published = True
-            self._final = self._files.new_number()  # above those of all files of the old data
-            self._submit(self._publish, self._published, self._snapshots.submit)
+            self._begin_publishing()
+
+    def _removes_data(self) -> bool:
+        """Whether this server has frames that the primary has not."""
+        frames, full = self._node.persistence, self.full
+        is_ahead = 0 <= full.common_seq < frames.last_seq
+        return is_ahead or full.frame_bytes < frames.frame_bytes
+
+    def _keep(self) -> None:
+        journals = self._files.manifest.journals
+        self._kept_in = keep_copy(self._files, self._node.now_ms(), journals[-1:])
+
+    def _begin_publishing(self) -> None:
+        if self._is_over:
+            return
+        if self._kept_in:
+            log.warning(
+                "the full sync replaces data that the primary has not: %s has a copy", self._kept_in
+            )
+        self.is_published = True
+        self._final = self._files.new_number()  # above those of all files of the old data
+        self._submit(self._publish, self._published, self._snapshots.submit)
 
     def _publish(self) -> None:
         base: str | None = None
@@ -179,6 +207,9 @@ class Replacement:
         self._files.publish_replacement(base, journals, self._final, renames)
         self._files.unfinished.difference_update(self._temporary_names())
         self._files.remove_replaced()
+        if self._kept_in:
+            with contextlib.suppress(OSError):
+                self._files.disk.remove_kept(PREFIX, self._kept_in)
 
     def _temporary_names(self) -> list[str]:
         return [temporary(base_name(self._number)), temporary(journal_name(self._number))]

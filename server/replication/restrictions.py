@@ -65,8 +65,8 @@ class Restrictions:
             outbox.hold_point = self.hold_point if durable else None
         if not is_replica:
             self.release_replies()
-        wanted = 0 if is_replica else max(config.min_replicas_to_write, durable)
-        lacks = wanted > 0 and self._role.feeds.good_count() < wanted
+        feeds, wanted = self._role.feeds, 0 if is_replica else config.min_replicas_to_write
+        lacks = feeds.good_count() < wanted or feeds.good_count(least_synced_seq=0) < durable
         self._node.executor.lacks_replicas = NOREPLICAS if lacks else None
 
     def replica_acknowledged(self) -> None:

@@ -15,7 +15,6 @@ Until step 3 the old data is served and kept. When a step before it fails, a ful
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,10 +23,10 @@ from millstream.errors import DataError
 from millstream.server.durability.data_files import in_words
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.workers import post
+from millstream.server.replication.discarded import PREFIX, keep_copy
 from millstream.server.replication.reloading import Reload
 from millstream.storage.files.journal_file import JournalFile
 from millstream.storage.files.journal_reader import JournalReader, TornEnd
-from millstream.storage.files.manifest import NAME
 
 if TYPE_CHECKING:
     from millstream.server.replication.node import Node
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millstream.replication")
 
-PREFIX = "discarded-"
 _AGAIN_S = 0.01
 _ENTRY_EFFECTS = frozenset((b"APPEND", b"APPENDONCE", b"COMPLETE"))
 _FRAMES_PER_PAUSE = 64
@@ -102,7 +100,6 @@ class Rewinding:
         snapshots = frames.snapshots
         if snapshots.suspend():
             if frames.on_disk_seq >= frames.last_seq:
-                self._folder = self._new_folder()
                 snapshots.submit(self._keep_in_worker)
                 return
             if frames.on_disk_seq < 0:
@@ -110,13 +107,6 @@ class Rewinding:
                 return
             frames.sync_soon()
         self._node.loop.call_later(_AGAIN_S, self._wait)
-
-    def _new_folder(self) -> str:
-        moment_s = self._node.now_ms() / 1000
-        first = PREFIX + time.strftime("%Y%m%d-%H%M%S", time.gmtime(moment_s))
-        there = {name.partition("/")[0] for name in self._files.disk.names()}
-        names = [first, *(f"{first}-{number}" for number in range(2, len(there) + 3))]
-        return next(name for name in names if name not in there)
 
     def _kept(self, found: Cut | Exception) -> None:
         if self._is_over:  # cancelled: nothing is cut off
@@ -165,7 +155,7 @@ class Rewinding:
             manifest = self._files.manifest
             found = self._find_cut(manifest)
             written = manifest.journals[found.end.index :]
-            self._files.disk.keep([NAME, *manifest.files], self._folder, written)
+            self._folder = keep_copy(self._files, self._node.now_ms(), written)
         except Exception as error:
             found = error
         post(self._node.loop, self._kept, found)

@@ -145,8 +145,18 @@ def split(replicas: Replicas, lost: int) -> None:
     fill(replica, 3)
 
 
-def discarded(replicas: Replicas) -> list[Path]:
-    return sorted(replicas.servers["a"].directory.glob("discarded-*"))
+def discarded(replicas: Replicas, name: str = "a") -> list[Path]:
+    return sorted(replicas.servers[name].directory.glob("discarded-*"))
+
+
+def entries_in(folder: Path) -> list[int]:
+    """The numbers of entries of the streams in a directory."""
+    told = subprocess.run(
+        [sys.executable, "-m", "millstream", "inspect", str(folder), "--json"],
+        capture_output=True,
+        check=True,
+    )
+    return [row["entries"] for row in json.loads(told.stdout)["rows"]]
 
 
 def test_frames_of_a_dead_line_of_history_are_cut_off_and_kept(replicas: Replicas) -> None:
@@ -160,13 +170,7 @@ def test_frames_of_a_dead_line_of_history_are_cut_off_and_kept(replicas: Replica
     assert facts(replica, "stats")["sync_full"] == 0
     (folder,) = discarded(replicas)
     assert "(streams: 1, entries: 5)" in replicas.servers["a"].log
-    told = subprocess.run(
-        [sys.executable, "-m", "millstream", "inspect", str(folder), "--json"],
-        capture_output=True,
-        check=True,
-    )
-    (row,) = json.loads(told.stdout)["rows"]
-    assert row["entries"] == 15
+    assert entries_in(folder) == [15]
     fill(replica, 5)
     assert replica.execute_command("WAITAOF", 0, 1, 10_000) == [1, 1]
     replicas.servers["a"].kill()
@@ -205,9 +209,36 @@ def test_a_primary_that_lost_its_data_does_not_wipe_its_replica(replicas: Replic
     server.start()
     wait_until(lambda: "Nothing is replaced" in replicas.servers["b"].log)
     assert replica.xlen("s") == 50
+    assert not discarded(replicas, "b")
     replicas.follow("b", "a")
     wait_until(lambda: is_up(replica))
     assert replica.xlen("s") == 0
+    (folder,) = discarded(replicas, "b")
+    assert entries_in(folder) == [50]
+
+
+def test_data_that_a_promoted_server_loses_is_kept(replicas: Replicas) -> None:
+    """Sentinel makes a server a replica again that was promoted without it."""
+    empty = replicas.start("a")
+    server = replicas.start("b")
+    fill(server, 50)
+    replicas.follow("b", "a")
+    wait_until(lambda: is_up(server))
+    assert server.xlen("s") == 0
+    (folder,) = discarded(replicas, "b")
+    assert entries_in(folder) == [50]
+    assert f"{folder.name} has a copy" in replicas.servers["b"].log
+    fill(empty, 3)
+    wait_until(has_same(empty, server, "s"))
+
+
+def test_a_replica_without_a_journal_does_not_count_as_durable(replicas: Replicas) -> None:
+    primary = replicas.start("a", replicas_durable="1")
+    replica = replicas.start("b", replicaof=replicas.address("a"), appendonly="no")
+    wait_until(lambda: is_up(replica))
+    wait_until(lambda: facts(primary)["slave0"]["state"] == "online")
+    with pytest.raises(redis.exceptions.ResponseError, match="NOREPLICAS"):
+        primary.xadd("s", {"n": "1"})
 
 
 def test_min_replicas_to_write(replicas: Replicas) -> None:

@@ -245,6 +245,14 @@ def asked(**fields: object) -> Link:
     return link
 
 
+def test_a_missing_password_is_named() -> None:
+    refused = Refused("NOAUTH the primary needs a password: set masterauth", False)
+    assert events(Link(opening(password=""), 1 << 20), b"-NOAUTH Authentication required.\r\n") == [
+        refused
+    ]
+    assert events(Link(opening(password="secret"), 1 << 20), b"-NOAUTH no\r\n") == []
+
+
 ANSWERS: list[tuple[bytes, Event]] = [
     (b"+CONTINUE " + b"b" * 40, Continued("b" * 40)),
     (b"+FULLRESYNC " + b"b" * 40 + b" 12 3456 -1 20", FullSync("b" * 40, 12, 3456, -1, 20)),
