@@ -63,7 +63,7 @@ cdef class Demand:
             self.first = 2 if specs[0].first == 2 else 1
             self.place = AFTER_STREAMS
         else:
-            self.place = ELSEWHERE if specs[0].counted else IN_A_ROW
+            self.place = ELSEWHERE if "movablekeys" in command.flags else IN_A_ROW
 
     cdef Demand of(self, Args args):
         """The demand of this request: another one with the option that writes."""

@@ -38,7 +38,7 @@ def _take_names(args: Args) -> list[bytes]:
 
 
 @command(
-    "TSEAL key [ELSEWHERE] [children: CHILDREN name [name ...]]",
+    "TSEAL key [ELSEWHERE] [children: CHILDREN name:key [name:key ...]]",
     "write",
     complexity="O(n), n the number of children",
 )

@@ -31,7 +31,7 @@ def _described(spec: KeySpec) -> dict[bytes, object]:
     else:
         begin = {b"type": b"index", b"spec": {b"index": spec.first}}
     kind = b"range"
-    span = {b"lastkey": spec.last, b"keystep": spec.step, b"limit": 2 if spec.keyword else 0}
+    span = {b"lastkey": spec.last, b"keystep": spec.step, b"limit": 2 if spec.halved else 0}
     if spec.counted:
         kind, span = b"keynum", {b"keynumidx": 0, b"firstkey": 1, b"keystep": spec.step}
     return {

@@ -26,18 +26,24 @@ class KeyUse(NamedTuple):
 
 class KeySpec(NamedTuple):
     """Keys that are used in one way: from `first` to `last` (relative to first; negative: from the
-    end) by `step`; or after the word `keyword`, searched from `first` on, the first half of the
-    words; or the number of keys that the word at `first` gives (`counted`), after it, which may be
-    0 if the keys are `optional`. `of` gives the use in a request where that varies."""
+    end) by `step`; or all words after the word `keyword`, searched from `first` on, or the first
+    half of them (`halved`); or the number of keys that the word at `first` gives (`counted`), after
+    it. Without the keyword, or with the number 0, there are none, if they are `optional`. `of`
+    gives the use in a request where that varies."""
 
     flags: str
     first: int
     last: int
     step: int
     keyword: str = ""
+    halved: bool = False
     counted: bool = False
     optional: bool = False
     of: Callable[[Words], str] | None = None
+
+    @property
+    def is_movable(self) -> bool:
+        return bool(self.keyword) or self.counted
 
 
 def find_key_specs(
@@ -49,7 +55,7 @@ def find_key_specs(
     use = f"{use.flags} variable_flags" if isinstance(use, KeyUse) else use
     for index, argument in enumerate(arguments):
         if argument.token == "STREAMS":
-            return (KeySpec(use or READS, at, -1, 1, "STREAMS"),)
+            return (KeySpec(use or READS, at, -1, 1, "STREAMS", halved=True),)
         if argument.name == "numkeys":
             counted = arguments[index + 1]
             spec = KeySpec(use or COUNTED, at, 0, len(counted.parts) or 1)
@@ -58,14 +64,29 @@ def find_key_specs(
             use = use or (WRITES if writes else READS)
             if argument.multiple:
                 return (KeySpec(use, at, -1, len(argument.parts) or 1, of=of),)
-            keys = takewhile(lambda one: one.kind == "key", arguments)
+            count = sum(1 for _ in takewhile(_is_plain_key, arguments))
             uses = use.split(", ")
+            named = _named_keys(arguments[count:], at + count, uses[-1])
             if len(uses) == 1:
-                return (KeySpec(use, at, sum(1 for _ in keys) - 1, 1, of=of),)
-            return tuple(KeySpec(one, at + n, 0, 1) for n, one in enumerate(uses))
+                return (KeySpec(use, at, count - 1, 1, of=of), *named)
+            return (*(KeySpec(one, at + n, 0, 1) for n, one in enumerate(uses)), *named)
         if _has_key(argument):
             raise SyntaxLineError(f"no key spec for {argument.name}")
         at += least_words(argument)
+    return ()
+
+
+def _is_plain_key(argument: Argument) -> bool:
+    return argument.kind == "key" and not argument.token
+
+
+def _named_keys(arguments: Sequence[Argument], at: int, use: str) -> tuple[KeySpec, ...]:
+    """The key spec of an option at the end whose values are all keys (CHILDREN of TSEAL). Before
+    the option's name, only other options may stand: the first such word is taken for the name."""
+    for argument in filter(_has_key, arguments):
+        if argument is arguments[-1] and argument.kind == "key" and argument.multiple:
+            return (KeySpec(use, at, -1, 1, argument.token, optional=argument.optional),)
+        raise SyntaxLineError(f"no key spec for {argument.name}")
     return ()
 
 
@@ -74,37 +95,45 @@ def _has_key(argument: Argument) -> bool:
 
 
 def fixed_places(specs: Sequence[KeySpec]) -> tuple[int, int, int]:
-    """First, last and step of keys that stand at the same places in every request; else zeros."""
-    if not specs or specs[0].keyword or specs[0].counted:
+    """First, last and step of the keys that stand at the same places in every request; zeros if
+    there are none."""
+    fixed = [spec for spec in specs if not spec.is_movable]
+    if not fixed:
         return 0, 0, 0
-    first, last = specs[0], specs[-1]
+    first, last = fixed[0], fixed[-1]
     return first.first, last.last + last.first * (last.last >= 0), first.step
 
 
 def key_positions(specs: Sequence[KeySpec], words: Words) -> list[int]:
     """Indexes of the keys in a request (name first), as clients find them with the key specs:
     options and IDs after a keyword are not checked. ValueError or IndexError without keys."""
-    if not specs:
-        return []
-    spec = specs[0]
+    return [position for spec in specs for position in _positions(spec, words)]
+
+
+def _positions(spec: KeySpec, words: Words) -> range:
+    if not spec.is_movable:
+        last = spec.last + (spec.first if spec.last >= 0 else len(words))
+        return range(spec.first, last + 1, spec.step)
+    first, least = spec.first + 1, not spec.optional
     if spec.keyword:
         names = [word.upper() for word in words[:-1]]
-        first = names.index(spec.keyword.encode(), spec.first) + 1
-        count, least = (len(words) - first) // 2, 1
-    elif spec.counted:
-        first, count, least = spec.first + 1, int(words[spec.first]), not spec.optional
+        keyword = spec.keyword.encode()
+        if spec.optional and keyword not in names[spec.first :]:
+            return range(0)
+        first = names.index(keyword, spec.first) + 1
+        count = (len(words) - first) // (2 if spec.halved else 1)
     else:
-        first, last, step = fixed_places(specs)
-        return list(range(first, (last if last >= 0 else len(words) + last) + 1, step))
+        count = int(words[spec.first])
     if not least <= count <= (len(words) - first) // spec.step:
         raise ValueError(f"{count} keys")
-    return list(range(first, first + count * spec.step, spec.step))
+    return range(first, first + count * spec.step, spec.step)
 
 
 def keys_with_flags(
     specs: Sequence[KeySpec], words: list[bytes]
 ) -> Iterator[tuple[bytes, list[str]]]:
     """Each key of a request and the flags of its use."""
-    for number, position in enumerate(key_positions(specs, words)):
-        spec = specs[min(number, len(specs) - 1)]
-        yield words[position], (spec.of(words) if spec.of else spec.flags).split()
+    for spec in specs:
+        flags = (spec.of(words) if spec.of else spec.flags).split()
+        for position in _positions(spec, words):
+            yield words[position], flags

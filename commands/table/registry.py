@@ -83,8 +83,8 @@ SUBCOMMANDS = "subcommand [argument ...]"  # the syntax line of a container
 @dataclass(slots=True)
 class Command:
     """One row. `name` is lower case, a subcommand's is ``container|sub``; arity is that of Redis:
-    the exact number of words, negative for at least that many. `keys` is (first, last, step) with 0
-    for none and for keys that move. `key_specs` say how the keys are used and where they are.
+    the exact number of words, negative for at least that many. `keys` is (first, last, step) of the
+    keys at fixed places, with 0 for none. `key_specs` say how the keys are used and where they are.
     `writes_with` is the option with which a command that else only reads may change data. `tips`
     are COMMAND's, for clients; `categories` ACL's. `unlisted` subcommands are known to dispatch and
     to nothing else: they answer an error."""
@@ -175,7 +175,7 @@ def _derive(row: Command, tags: list[str], keys: str | KeyUse) -> None:
     row.arity = row.arity or arity_of(arguments, words)
     row.key_specs = find_key_specs(arguments, words, keys, writes="write" in tags)
     row.keys = fixed_places(row.key_specs)
-    if row.key_specs and not row.keys[0]:
+    if any(spec.is_movable for spec in row.key_specs):
         tags += ["movablekeys"] + ["no_mandatory_keys"] * row.key_specs[0].optional
     row.flags, row.traits = FLAGS.intersection(tags), TRAITS.intersection(tags)
     row.tips = tuple(tag for tag in tags if tag.startswith(TIPS))

@@ -112,6 +112,42 @@ def test_without_the_key(row: Command) -> None:
     assert place.state() == before
 
 
+REFUSED = Error("NOPERM No permissions to access a key")
+
+
+@pytest.mark.parametrize("line", ["TSEAL s {}", "TSEAL s ELSEWHERE {}", "tseal s {}"])
+@pytest.mark.parametrize("names", ["CHILDREN new", "children s2 new", "CHILDREN new s2"])
+def test_every_child_of_a_sealed_stream_needs_permission(line: str, names: str) -> None:
+    place = Place()
+    client = place.player("on", "nopass", "~s*", "+@all")
+    request = line.format(names)
+    before = place.state()
+    for rule in ("~s", "%R~new"):
+        assert client.call(request) == REFUSED
+        assert show(client.call(f"ACL DRYRUN u {request}")) == show(
+            b"User u has no permissions to access the 'new' key"
+        )
+        client.call(f"ACL SETUSER u {rule}")
+    assert place.state() == before
+    (entry, *_) = place.access.log.newest(1)
+    assert (entry.reason, entry.subject) == ("key", b"new")
+    client.call("ACL SETUSER u %W~new")
+    assert client.call(f"ACL DRYRUN u {request}") == Simple("OK")
+    assert not isinstance(client.call(request), Error)
+
+
+def test_a_queued_tseal_is_checked_again() -> None:
+    place = Place()
+    client = place.player("on", "nopass", "~s", "~new", "+@all")
+    client.call("MULTI")
+    client.call("TSEAL s CHILDREN new")
+    place.admin.call("ACL SETUSER u resetkeys ~s")
+    (reply,) = client.call("EXEC")
+    assert isinstance(reply, Error)
+    assert "touch the specified keys" in reply.text
+    assert place.admin.call("EXISTS new") == 0
+
+
 LINES = [
     "XADD s * f v", "XADD a * f v", "SET str v", "SET a v", "GET str", "GET a", "DEL s", "DEL a",
     "XREAD STREAMS s a 0 0", "XREADGROUP GROUP g c STREAMS s >", "TREAD a 0 5 GROUP g 0",

@@ -14,7 +14,7 @@ from millstream.commands.admin.client_line import client_line
 from millstream.commands.runtime.arguments import OwnedArgs
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.effects import Effects, apply_effects
-from millstream.commands.runtime.replies import NO_REPLY, OK
+from millstream.commands.runtime.replies import NO_REPLY, OK, Simple
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
@@ -680,6 +680,21 @@ def test_command_info_nests_subcommands(room: Room) -> None:
     assert sub[:2] == [b"config|get", -3]
 
 
+def test_command_info_has_the_keys_of_an_option(room: Room) -> None:
+    (tseal,) = room.call("COMMAND", "INFO", "tseal")
+    assert tseal[2] == {Simple(b"write"), Simple(b"movablekeys")}
+    assert tseal[3:6] == [1, 1, 1]
+    _, children = tseal[8]
+    assert children[b"flags"] == {Simple(b"RW"), Simple(b"update")}
+    assert children[b"begin_search"] == {
+        b"type": b"keyword",
+        b"spec": {b"keyword": b"CHILDREN", b"startfrom": 2},
+    }
+    assert children[b"find_keys"][b"spec"] == {b"lastkey": -1, b"keystep": 1, b"limit": 0}
+    arguments = room.call("COMMAND", "DOCS", "tseal")[b"tseal"][b"arguments"]
+    assert [one.get(b"key_spec_index") for one in arguments] == [0, None, 1]
+
+
 def test_command_docs_describe_arguments(room: Room) -> None:
     docs = room.call("COMMAND", "DOCS", "nosuch", "set", "client|setname")
     assert list(docs) == [b"set", b"client|setname"]
@@ -696,6 +711,9 @@ def test_command_docs_describe_arguments(room: Room) -> None:
         (("DEL", "a", "b"), [b"a", b"b"]),
         (("SET", "a", "b"), [b"a"]),
         (("MEMORY", "USAGE", "k"), [b"k"]),
+        (("TSEAL", "k"), [b"k"]),
+        (("TSEAL", "k", "CHILDREN", "a", "b"), [b"k", b"a", b"b"]),
+        (("TSEAL", "children", "elsewhere", "children", "a"), [b"children", b"a"]),
     ],
 )
 def test_command_getkeys(room: Room, words: tuple[str, ...], keys: list[bytes]) -> None:

@@ -67,6 +67,7 @@ def test_loading_the_table_twice_changes_nothing() -> None:
 
 
 STREAMS = "[COUNT count] {streams: STREAMS key [key ...] id [id ...]}"
+CHILDREN = "key [NOW] [children: CHILDREN name:key [name:key ...]]"
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,10 @@ STREAMS = "[COUNT count] {streams: STREAMS key [key ...] id [id ...]}"
         ("X numkeys [key [key ...]]", "x 0", []),
         (f"X {STREAMS}", "x count 1 streams a b 0 0", [4, 5]),
         (f"X {STREAMS}", "x STREAMS a 0", [2]),
+        (f"X {CHILDREN}", "x a", [1]),
+        (f"X {CHILDREN}", "x a NOW Children b c", [1, 4, 5]),
+        (f"X {CHILDREN}", "x children CHILDREN CHILDREN b", [1, 3, 4]),
+        (f"X {CHILDREN}", "x a CHILDREN", [1]),
     ],
 )
 def test_the_places_of_keys_follow_from_the_syntax_line(
@@ -112,6 +117,14 @@ def test_a_request_without_the_keys_that_it_announces(usage: str, words: str) ->
 def specs_of(usage: str) -> tuple[KeySpec, ...]:
     name, _, syntax = usage.partition(" ")
     return find_key_specs(parse_syntax(syntax), len(name.split("|")), "", writes=False)
+
+
+@pytest.mark.parametrize(
+    "syntax", ["n [AT key]", "key [AT key] [TO newkey]", "key [AT key] [NOW]", "key <AT key | NOW>"]
+)
+def test_a_key_that_no_key_spec_can_describe_is_refused(syntax: str) -> None:
+    with pytest.raises(SyntaxLineError, match="no key spec"):
+        specs_of(f"X {syntax}")
 
 
 def test_an_unknown_tag_is_refused() -> None:
