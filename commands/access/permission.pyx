@@ -17,7 +17,8 @@ from millstream.commands.runtime.arguments cimport Args, OwnedArgs, is_word
 from millstream.encoding cimport Slice
 
 from millstream.commands.access.catalog import all_entries, find_entry
-from millstream.commands.access.verdict import CHANNELS, OPTIONS_START, use_of
+from millstream.commands.access.verdict import CHANNELS, use_of
+from millstream.commands.table.keyspecs import OPTIONS_START
 from millstream.glob import is_literal
 
 HEAD = re.compile(rb"[^*?\[\\]{0,8}")
@@ -43,17 +44,19 @@ cdef class Demand:
         self.number = entry.number
         self.open_to_all = "no_auth" in command.flags
         self.uses_channels = bool(command.traits & CHANNELS.keys())
-        self.find_places(command)
+        self.find_places(command, option)
         if option is None and command.writes_with is not None:
             self.option = command.writes_with
             self.with_option = Demand(command, command.writes_with)
 
-    def find_places(self, command):
+    def find_places(self, command, option):
         specs = command.key_specs
         self.use = 0
         for spec in specs:
             flags = spec.flags.split()
-            # What depends on the options may be everything.
+            if command.writes_with is not None:
+                flags = spec.of([b""] * OPTIONS_START + [option or b""]).split()
+            # What depends on other options may be everything.
             self.use |= 3 if "variable_flags" in flags else use_of(flags)
         self.first, self.last, self.step = command.keys
         if not specs:

@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 from millstream.commands.access.catalog import find_entry
 from millstream.commands.access.users import READ, WRITE, Selector, User
-from millstream.commands.table.keyspecs import keys_with_flags
+from millstream.commands.table.keyspecs import has_option, keys_with_flags
 from millstream.commands.table.registry import Command
 from millstream.errors import CommandError, shown
 from millstream.glob import matcher
 
-# The option of `writes_with` comes after the words that every request has.
-OPTIONS_START = 4
 # The words of a request that are channels, by the trait of its command.
 CHANNELS = {"channel": slice(1, 2), "channels": slice(1, None), "patterns": slice(1, None)}
 USE_OF_FLAG = {"access": READ, "insert": WRITE, "delete": WRITE, "update": WRITE}
@@ -73,7 +71,7 @@ class Denial(NamedTuple):
 def name_of(row: Command, words: list[bytes]) -> str:
     """The name that rules use for a request: ``tread|group`` for TREAD with GROUP."""
     option = row.writes_with
-    if option is not None and any(word.upper() == option for word in words[OPTIONS_START:]):
+    if option is not None and has_option(words, option):
         return f"{row.name}|{option.decode().lower()}"
     return row.name
 
@@ -156,7 +154,7 @@ def allows_channel(selector: Selector, channel: bytes, *, is_pattern: bool) -> b
     return any(matcher(pattern)(channel) for pattern in selector.channels)
 
 
-def denial_of_wait(user: User, name: str, keys: Iterable[bytes], use: int = READ) -> Denial | None:
+def denial_of_wait(user: User, name: str, keys: Iterable[bytes], use: int) -> Denial | None:
     """The missing permission for a blocked read, after a change of rules; None if it may continue.
     A command that is allowed only with certain arguments may continue."""
     found = Denial(COMMAND, name.encode(), user.name)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from millstream.commands.table.syntax import Argument, SyntaxLineError, least_words
 
-WRITES, READS, COUNTED = "RW update", "RO access", "RW access update"
+WRITES, READS, BOTH = "RW update", "RO access", "RW access update"
+OPTIONS_START = 4  # an option that writes comes after the words that every request has
 Words = Sequence[bytes]
 
 
@@ -22,6 +23,16 @@ class KeyUse(NamedTuple):
 
     flags: str
     of: Callable[[Words], str]
+
+
+def has_option(words: Words, option: bytes) -> bool:
+    """Whether a request has the option that writes (`writes_with` of its row)."""
+    return any(word.upper() == option for word in words[OPTIONS_START:])
+
+
+def use_with(option: bytes) -> KeyUse:
+    """The use of a command's key that is only read without this option."""
+    return KeyUse(BOTH, lambda words: BOTH if has_option(words, option) else READS)
 
 
 class KeySpec(NamedTuple):
@@ -58,7 +69,7 @@ def find_key_specs(
             return (KeySpec(use or READS, at, -1, 1, "STREAMS", halved=True),)
         if argument.name == "numkeys":
             counted = arguments[index + 1]
-            spec = KeySpec(use or COUNTED, at, 0, len(counted.parts) or 1)
+            spec = KeySpec(use or BOTH, at, 0, len(counted.parts) or 1)
             return (spec._replace(counted=True, optional=counted.optional),)
         if index == 0 and "key" in (argument.kind, *(part.kind for part in argument.parts[:1])):
             use = use or (WRITES if writes else READS)

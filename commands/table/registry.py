@@ -12,7 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from millstream.commands.table.keyspecs import KeySpec, KeyUse, find_key_specs, fixed_places
+from millstream.commands.table.keyspecs import (
+    KeySpec,
+    KeyUse,
+    find_key_specs,
+    fixed_places,
+    use_with,
+)
 from millstream.commands.table.syntax import arity_of, parse_syntax
 
 Handler = Callable[[Any, Any], Any]
@@ -85,9 +91,9 @@ class Command:
     """One row. `name` is lower case, a subcommand's is ``container|sub``; arity is that of Redis:
     the exact number of words, negative for at least that many. `keys` is (first, last, step) of the
     keys at fixed places, with 0 for none. `key_specs` say how the keys are used and where they are.
-    `writes_with` is the option with which a command that else only reads may change data. `tips`
-    are COMMAND's, for clients; `categories` ACL's. `unlisted` subcommands are known to dispatch and
-    to nothing else: they answer an error."""
+    `writes_with` is the option with which a command that else only reads may change data; its key
+    is then read and written. `tips` are COMMAND's, for clients; `categories` ACL's. `unlisted`
+    subcommands are known to dispatch and to nothing else: they answer an error."""
 
     name: str
     handler: Handler
@@ -173,14 +179,16 @@ def _derive(row: Command, tags: list[str], keys: str | KeyUse) -> None:
     arguments = parse_syntax(row.syntax)
     words = row.name.count("|") + 1
     row.arity = row.arity or arity_of(arguments, words)
+    options = [tag for tag in tags if tag.startswith(WRITES_WITH)]
+    if options:
+        row.writes_with = options[0].removeprefix(WRITES_WITH).encode()
+        keys = use_with(row.writes_with)
     row.key_specs = find_key_specs(arguments, words, keys, writes="write" in tags)
     row.keys = fixed_places(row.key_specs)
     if any(spec.is_movable for spec in row.key_specs):
         tags += ["movablekeys"] + ["no_mandatory_keys"] * row.key_specs[0].optional
     row.flags, row.traits = FLAGS.intersection(tags), TRAITS.intersection(tags)
     row.tips = tuple(tag for tag in tags if tag.startswith(TIPS))
-    options = [tag for tag in tags if tag.startswith(WRITES_WITH)]
-    row.writes_with = options[0].removeprefix(WRITES_WITH).encode() if options else None
     named = {tag for tag in tags if tag.startswith("@")}
     unknown = set(tags) - FLAGS - TRAITS - named - {*row.tips, *options}
     if unknown:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.commands.access.denials import DenialLog
 from millstream.commands.access.permission import Permission
-from millstream.commands.access.users import User, Users
+from millstream.commands.access.users import READ, WRITE, User, Users
 from millstream.commands.access.verdict import AUTH, Denial, denial, denial_of_wait, may_hear
 from millstream.commands.admin.client_line import client_line
 from millstream.commands.table.introspection import find
@@ -173,10 +173,11 @@ class Access:
         if waiting is None:
             return
         row, read = waiting
-        name = row.name
+        name, use = row.name, READ
         if row.writes_with is not None and read.group is not None:
             name += f"|{row.writes_with.decode().lower()}"
-        found = denial_of_wait(client.user, name, [key for _, key in read.keys])
+            use |= WRITE
+        found = denial_of_wait(client.user, name, [key for _, key in read.keys], use)
         if found is not None:
             self._note(client, found, "toplevel")
             self._executor.end_wait(client, found.error().message)

@@ -29,14 +29,14 @@ KEYLESS = {
 }  # fmt: skip
 # What a command does with its first key, if that is its only one.
 USES = {
-    READ: {"get", "pttl", "tseek", "tblocks", "trange", "tread", "tread|group"},
+    READ: {"get", "pttl", "tseek", "tblocks", "trange", "tread"},
     WRITE: {
         "append", "pexpire", "pexpireat", "persist", "tpolicy", "xclaim", "xautoclaim", "xnack",
         "xdelex", "xackdel", "xtrim", "tappendonce", "xcfgset", "tack", "xack", "xadd", "xdel",
         "tappend", "tappev", "xgroup|create", "xgroup|destroy", "xgroup|setid",
         "xgroup|delconsumer",
     },
-    READ | WRITE: {"incr", "move"},
+    READ | WRITE: {"incr", "move", "tread|group"},
     0: {"xlen"},
 }  # fmt: skip
 USE_OF = {name: use for use, names in USES.items() for name in names}

@@ -148,6 +148,59 @@ def test_a_queued_tseal_is_checked_again() -> None:
     assert place.admin.call("EXISTS new") == 0
 
 
+GROUP_READS = [
+    "TREAD s 0 5 GROUP g 0", "TREAD s2 0 5 GROUP g 0", "TREAD s $ 5 BLOCK 0 group new 0",
+    "TREAD s 0 5 RETRY 1000 0 GROUP g 0 WITHINFO", "tread s 0 0 GROUP g 5",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", GROUP_READS)
+@pytest.mark.parametrize(("sign", "other"), [("%R", "%W"), ("%W", "%R")])
+def test_a_tread_with_a_group_needs_to_read_and_to_write(line: str, sign: str, other: str) -> None:
+    place = Place()
+    client = place.player("on", "nopass", f"{sign}~s*", "+@all")
+    before = place.state()
+    key = line.split()[1].encode()
+    assert client.call(line) == REFUSED
+    assert show(client.call(f"ACL DRYRUN u {line}")) == show(
+        b"User u has no permissions to access the '%b' key" % key
+    )
+    (entry, *_) = place.access.log.newest(1)
+    assert (entry.reason, entry.subject) == ("key", key)
+    client.call(f"ACL SETUSER u {other}~*")  # a pattern must allow both
+    assert client.call(line) == REFUSED
+    assert place.state() == before
+    client.call(f"ACL SETUSER u {other}~s*")
+    assert client.call(f"ACL DRYRUN u {line}") == Simple("OK")
+    client.send(line)
+    assert not isinstance(client.read() if client.unread else None, Error)
+
+
+@pytest.mark.parametrize("line", ["TREAD s 0 5", "TREAD s 0 5 BLOCK 0 RETRY 1 1 WITHINFO"])
+def test_a_tread_without_a_group_only_reads(line: str) -> None:
+    client = Place().player("on", "nopass", "%R~s", "+@all")
+    assert not isinstance(client.call(line), Error)
+
+
+def test_a_waiting_tread_with_a_group_ends_without_permission_to_write() -> None:
+    place = Place()
+    client = place.player("on", "nopass", "~s", "+@all")
+    client.send("TREAD s $ 5 BLOCK 0 GROUP new 0")
+    place.admin.call("ACL SETUSER u resetkeys %R~s")
+    assert client.read() == REFUSED
+
+
+def test_a_waiting_tread_without_a_group_stays_with_permission_to_read() -> None:
+    place = Place()
+    client = place.player("on", "nopass", "~s", "+@all")
+    client.send("TREAD s $ 5 BLOCK 0")
+    place.admin.call("ACL SETUSER u resetkeys %R~s")
+    place.server.settle()
+    assert not client.unread
+    place.admin.call("ACL SETUSER u resetkeys %W~s")
+    assert client.read() == REFUSED
+
+
 LINES = [
     "XADD s * f v", "XADD a * f v", "SET str v", "SET a v", "GET str", "GET a", "DEL s", "DEL a",
     "XREAD STREAMS s a 0 0", "XREADGROUP GROUP g c STREAMS s >", "TREAD a 0 5 GROUP g 0",

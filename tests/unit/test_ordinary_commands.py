@@ -695,6 +695,16 @@ def test_command_info_has_the_keys_of_an_option(room: Room) -> None:
     assert [one.get(b"key_spec_index") for one in arguments] == [0, None, 1]
 
 
+def test_the_use_of_the_key_of_tread_depends_on_its_options(room: Room) -> None:
+    (tread,) = room.call("COMMAND", "INFO", "tread")
+    ((flags, *_),) = [list(spec.values()) for spec in tread[8]]
+    uses = [Simple(b"RW"), Simple(b"access"), Simple(b"update")]
+    assert flags == {*uses, Simple(b"variable_flags")}
+    for options, found in (("GROUP g 0", uses), ("BLOCK 1", [Simple(b"RO"), Simple(b"access")])):
+        line = f"TREAD k 0 1 {options}"
+        assert room.call("COMMAND", "GETKEYSANDFLAGS", *line.split()) == [[b"k", {*found}]]
+
+
 def test_command_docs_describe_arguments(room: Room) -> None:
     docs = room.call("COMMAND", "DOCS", "nosuch", "set", "client|setname")
     assert list(docs) == [b"set", b"client|setname"]
