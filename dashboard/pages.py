@@ -135,6 +135,8 @@ class Pages:
         """The table of rates, which the chart is drawn from."""
         db, key = stream_key_of(query(request))
         self._sampler.watch([(db, key)])
+        if self._sampler.problem is not None:
+            raise Unavailable(self._sampler.problem)
         rates = self._sampler.rates((db, key))
         return self._board.page(
             request, "rates_table.html", rates=rates, rates_query=_stream_query(db, key)

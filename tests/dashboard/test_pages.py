@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -240,9 +241,13 @@ def test_a_server_that_is_killed_and_restarted(
         seen = visit()
         page = seen.page
         page.goto(board.address + "/")
-        seen.expects_errors = True
+        other = visit()
+        other.page.goto(board.path("/stream", b"orders"))
+        other.page.locator("#rates").wait_for(state="attached")
+        seen.expects_errors = other.expects_errors = True
         server.kill()
         page.get_by_text("does not answer").wait_for(timeout=15_000)
+        other.page.get_by_text("does not answer").wait_for(timeout=15_000)
         assert page.get_by_role("link", name="orders").is_visible()  # what was last known
         answer = page.goto(board.address + "/")
         assert answer is not None
@@ -505,6 +510,17 @@ def show_off(client: RawClient) -> None:
             if read:
                 client.call("XREADGROUP", "GROUP", "billing", consumer, "COUNT", str(read // 3),
                             "STREAMS", key, ">")  # fmt: skip
+    for number in range(1000 - len(SHOP)):
+        client.call("XADD", f"device:{number:03}", "*", "celsius", "21.5")
+
+
+def keep_appending(server: Server, stop: threading.Event) -> None:
+    """A load on the streams of the shop, until the event is set."""
+    with server.client() as client:
+        while not stop.is_set():
+            for key, _, _ in SHOP:
+                client.call("XADD", key, "*", "id", "1", "status", "open")
+            stop.wait(0.01)
 
 
 def test_screenshots(new_board: Boards, visit: Visits, tmp_path: Path) -> None:
@@ -514,6 +530,9 @@ def test_screenshots(new_board: Boards, visit: Visits, tmp_path: Path) -> None:
     with server.client() as client:
         show_off(client)
     board = new_board(server)
+    stop = threading.Event()
+    load = threading.Thread(target=keep_appending, args=(server, stop))
+    load.start()
     streams, group = board.address + "/?sort=lag", board.path("/group", b"orders", name=b"billing")
     for name, scheme, width, height, address in (
         ("dashboard-streams", "light", 1400, 590, streams),
@@ -524,6 +543,10 @@ def test_screenshots(new_board: Boards, visit: Visits, tmp_path: Path) -> None:
         page = visit(width, scheme).page
         page.set_viewport_size({"width": width, "height": height})
         page.goto(address)
+        if address == streams:
+            page.get_by_text(re.compile(r"[1-9][0-9]*/s$")).nth(3).wait_for()
         page.screenshot(path=folder / f"{name}.png")
         assert 5_000 < (folder / f"{name}.png").stat().st_size < 200_000
+    stop.set()
+    load.join()
     server.kill()
