@@ -119,9 +119,9 @@ class Rewinding:
         self._cut = found
         self.is_published = True
         log.warning(
-            "the %d frames after %d belong to a line of history that has ended: they are cut off"
-            " and kept in %s (streams: %d, entries: %d)",
-            found.frames, self._seq, self._folder, found.streams, found.entries,
+            "frames %d to %d belong to a line of history that has ended: they are cut off and kept"
+            " in %s (streams: %d, entries: %d)",
+            self._seq + 1, self._seq + found.frames, self._folder, found.streams, found.entries,
         )  # fmt: skip
         self._node.executor.close_held()
         self._node.executor.loading = True
