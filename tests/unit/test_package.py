@@ -71,8 +71,7 @@ def test_the_source_package_has_all_sources_and_nothing_built(sdist: Path) -> No
 
 def test_the_source_package_builds_the_same_modules(sdist: Path, tmp_path: Path) -> None:
     """Its folder has no links, which vanish in an archive."""
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+    run("tar", "--extract", "--file", sdist, "--directory", tmp_path)
     (tree,) = (path for path in tmp_path.iterdir() if path.is_dir())
     program = (
         "import setup as s; print(*s.packages()); print(*(m.name for m in s.compiled_modules()))"
