@@ -19,7 +19,7 @@ from millstream.server.supervision import BETWEEN_S, Supervision
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "millstream.service"
-EXPOSURE_MAX = 1.5
+EXPOSURE_MAX = 1.3
 NewServer = Callable[..., Server]
 
 
