@@ -1,13 +1,16 @@
 """Copies of data that a full sync or a rewind removes: each is a folder `discarded-DATE`, a data
-directory of its own. Only the newest one remains."""
+directory of its own. Only the newest one remains. All of this runs on the worker of snapshots."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 
-from millstream.server.durability.data_files import DataFiles
+from millstream.server.durability.data_files import DataFiles, in_words
 from millstream.storage.files.manifest import NAME
+
+log = logging.getLogger("millstream.replication")
 
 PREFIX = "discarded-"
 
@@ -19,6 +22,24 @@ def keep_copy(files: DataFiles, now_ms: int, written: Collection[str]) -> str:
     folder = _new_name(files, now_ms)
     files.disk.keep([NAME, *files.manifest.files], folder, written)
     return folder
+
+
+def remove_older(files: DataFiles, newest: str) -> None:
+    """Remove all copies but this one. A failure is logged."""
+    _remove(files, PREFIX, newest)
+
+
+def remove_copy(files: DataFiles, folder: str) -> None:
+    """Remove this copy, if there is one ("": none): nothing was removed. A failure is logged."""
+    if folder:
+        _remove(files, folder, "")
+
+
+def _remove(files: DataFiles, prefix: str, newest: str) -> None:
+    try:
+        files.disk.remove_kept(prefix, newest)
+    except OSError as error:
+        log.warning("an old folder %s cannot be removed: %s", prefix, in_words(error))
 
 
 def _new_name(files: DataFiles, now_ms: int) -> str:

@@ -6,6 +6,7 @@ Nothing is applied before the position is known, and a frame out of order ends t
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millstream import __version__
@@ -344,7 +345,9 @@ class Following:
             "full sync with the primary %s:%d: a base of %d bytes, up to frame %d",
             self.host, self.port, full.size_bytes, full.seq,
         )  # fmt: skip
-        replacement = Replacement(self._node, self._role.worker, full, self._replaced)
+        # After a rewind that was impossible, the lines here are not sent: the primary knows none.
+        known = replace(full, common_seq=max(full.common_seq, self.rewind_seq))
+        replacement = Replacement(self._node, self._role.worker, known, self._replaced)
         replacement.on_written = self.read_if_below_limit
         replacement.on_published = self._role.data_replaced
         self.replacement = self._role.change = replacement

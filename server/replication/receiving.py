@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from millstream.errors import DataError
 from millstream.server.durability.data_files import temporary
 from millstream.server.durability.workers import TaskWorker, post
-from millstream.server.replication.discarded import PREFIX, keep_copy
+from millstream.server.replication.discarded import keep_copy, remove_copy, remove_older
 from millstream.server.replication.records import LinkError
 from millstream.server.replication.reloading import Reload
 from millstream.storage.files.adoption import AdoptedBase
@@ -208,8 +208,7 @@ class Replacement:
         self._files.unfinished.difference_update(self._temporary_names())
         self._files.remove_replaced()
         if self._kept_in:
-            with contextlib.suppress(OSError):
-                self._files.disk.remove_kept(PREFIX, self._kept_in)
+            remove_older(self._files, self._kept_in)
 
     def _temporary_names(self) -> list[str]:
         return [temporary(base_name(self._number)), temporary(journal_name(self._number))]
@@ -237,6 +236,8 @@ class Replacement:
         self._files.unfinished.difference_update(self._temporary_names())
         for number in {self._number, self._final}:
             self._files.remove_unfinished(number)
+        if not self.is_published:
+            remove_copy(self._files, self._kept_in)
 
     def _end(self, error: Exception | None) -> None:
         self._is_over = True

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.commands.runtime.effects import split_effects
 from millstream.errors import DataError
-from millstream.server.durability.data_files import in_words
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.workers import post
-from millstream.server.replication.discarded import PREFIX, keep_copy
+from millstream.server.replication.discarded import keep_copy, remove_copy, remove_older
 from millstream.server.replication.reloading import Reload
 from millstream.storage.files.journal_file import JournalFile
 from millstream.storage.files.journal_reader import JournalReader, TornEnd
@@ -110,8 +109,8 @@ class Rewinding:
 
     def _kept(self, found: Cut | Exception) -> None:
         if self._is_over:  # cancelled: nothing is cut off
-            folder = self._folder
-            self._node.persistence.snapshots.submit(lambda: self._remove(folder, ""))
+            snapshots = self._node.persistence.snapshots
+            snapshots.submit(lambda: remove_copy(self._files, self._folder))
             return
         if isinstance(found, Exception):
             self._end(found)
@@ -204,12 +203,5 @@ class Rewinding:
         except Exception as error:
             made = error
         else:
-            self._remove(PREFIX, self._folder)
+            remove_older(self._files, self._folder)
         post(self._node.loop, self._was_cut, made)
-
-    def _remove(self, prefix: str, newest: str) -> None:
-        """Remove folders with what was cut off before, or the folder of this rewind."""
-        try:
-            self._files.disk.remove_kept(prefix, newest)
-        except OSError as error:
-            log.warning("an old folder %s cannot be removed: %s", prefix, in_words(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim.test_rewind import OldPrimary
+from tests.sim.test_rewind import OldPrimary, promoted
 
 
 class Diverged(OldPrimary):
@@ -48,3 +48,23 @@ def test_a_crash_at_any_step_of_a_promotion() -> None:
         if fleet.nodes[0].disk is disk:
             break
     assert steps > 2
+
+
+def test_a_full_sync_that_is_cancelled_after_its_copy_leaves_no_copy() -> None:
+    fleet = Diverged(1)
+    node = fleet.nodes[0]
+    fleet._order_roles()
+    while not fleet.folders:
+        busy = [one for one in fleet.nodes if one.has_work()]
+        if busy:
+            busy[0].step()
+        elif fleet._deliverable():
+            fleet._deliver()
+        else:
+            fleet._advance(1000)
+    assert node.replication.change is not None
+    assert not node.replication.change.is_published
+    promoted(node)
+    fleet._run()
+    assert not fleet.folders
+    assert node.replication.following is None

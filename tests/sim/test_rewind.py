@@ -8,7 +8,7 @@ import pytest
 from tests.sim.fleet import Fleet
 from tests.sim.fleet_node import FleetNode
 
-from millstream.server.replication.rewinding import PREFIX
+from millstream.server.replication.discarded import PREFIX
 from millstream.storage.files.manifest import NAME
 
 
@@ -195,3 +195,19 @@ def test_another_order_at_any_step_of_a_rewind(order: Callable[[FleetNode], None
         if ended:
             break
     assert after > 5
+
+
+def test_a_rewind_that_is_cancelled_when_its_copy_has_failed_removes_nothing() -> None:
+    fleet = OldPrimary(1, "always", rewrites=True)
+    node = fleet.nodes[0]
+    fleet._order_roles()
+    while node.replication.change is None:
+        fleet._deliver() if fleet._deliverable() else fleet._run()
+    node.disk.fail("keep", times=1)
+    while node.disk.failures[0].times:
+        node.step()
+    had = node.disk.names()
+    promoted(node)
+    fleet._run()
+    assert set(had) <= set(node.disk.names())
+    assert not fleet.folders
