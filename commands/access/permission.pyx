@@ -18,7 +18,7 @@ from millstream.encoding cimport Slice
 
 from millstream.commands.access.catalog import all_entries, find_entry
 from millstream.commands.access.verdict import CHANNELS, use_of
-from millstream.commands.table.keyspecs import OPTIONS_START
+from millstream.commands.table.keyspecs import BOTH, OPTIONS_START, READS
 from millstream.glob import is_literal
 
 HEAD = re.compile(rb"[^*?\[\\]{0,8}")
@@ -55,7 +55,7 @@ cdef class Demand:
         for spec in specs:
             flags = spec.flags.split()
             if command.writes_with is not None:
-                flags = spec.of([b""] * OPTIONS_START + [option or b""]).split()
+                flags = (READS if option is None else BOTH).split()
             # What depends on other options may be everything.
             self.use |= 3 if "variable_flags" in flags else use_of(flags)
         self.first, self.last, self.step = command.keys

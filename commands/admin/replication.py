@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.arguments import take_timeout
+from millstream.commands.runtime.host import Takeover
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
@@ -182,14 +183,11 @@ def psync(ctx: Context, args: Args) -> object:
     """
     name = args.take()
     next_seq = args.take_int()
-    is_failover = args.option(b"FAILOVER")
-    is_forced = is_failover and args.option(b"FORCE")
+    takeover = Takeover(name, args.option(b"FORCE")) if args.option(b"FAILOVER") else None
     args.finish()
     if next_seq < 1:
         raise CommandError("ERR the number of a frame is 1 or more")
-    ctx.server.replication.psync(
-        ctx.session, next_seq, name=name, is_failover=is_failover, is_forced=is_forced
-    )
+    ctx.server.replication.psync(ctx.session, next_seq, takeover)
     return NO_REPLY
 
 

@@ -8,7 +8,7 @@ need.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from millstream.commands.access.denials import DenialLog
@@ -176,6 +176,14 @@ class Shutdown(Protocol):
         """Ends the wait for replicas without stopping. CommandError if there is none."""
 
 
+class Takeover(NamedTuple):
+    """What a primary says that asks its replica to take over: its newest history, and whether the
+    replica shall do so even if it lacks frames."""
+
+    history: bytes
+    is_forced: bool
+
+
 class Role(Protocol):
     """This server as a primary or a replica (server/replication)."""
 
@@ -203,18 +211,9 @@ class Role(Protocol):
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         """Stores the frames that a replica has. No effect if the client is not a replica."""
 
-    def psync(
-        self,
-        client: Any,
-        next_seq: int,
-        *,
-        name: bytes = b"",
-        is_failover: bool = False,
-        is_forced: bool = False,
-    ) -> None:
-        """Begins to send frames to a replica, from this number on. `name`: its newest history;
-        `is_failover`: it asks this server to become the primary, `is_forced` even if this server
-        lacks frames."""
+    def psync(self, client: Any, next_seq: int, takeover: Takeover | None) -> None:
+        """Begins to send frames to a replica, from this number on; with `takeover`, it asks this
+        server to become the primary."""
 
     def publish(self, channel: bytes, message: bytes) -> None:
         """Passes a message to the subscribers at replicas."""

@@ -82,7 +82,7 @@ class Feed:
     def _go_online(self) -> None:
         """From now on the replica acknowledges; it could not during a full sync."""
         self.state = "online"
-        self.acked_ms = self._feeds.now_ms()
+        self.acked_ms = self._feeds.steady_ms()
 
     def acknowledge(self, acked_seq: int, synced_seq: int, frame_bytes: int, now_ms: int) -> None:
         self.acked_seq = max(self.acked_seq, acked_seq)

@@ -74,7 +74,7 @@ class Feeds:
         self._config = config
         self._frames = frames
         self._ticks = ticks
-        self._steady_ms = steady_ms
+        self.steady_ms = steady_ms
         self._alone_since_ms = 0
         self._pace = Pace(loop, steady_ms, self.pump)
 
@@ -97,10 +97,6 @@ class Feeds:
     def durable_seq(self) -> int:
         return self._frames.durable_seq
 
-    def now_ms(self) -> int:
-        """The steady clock."""
-        return self._steady_ms()
-
     def at(self, host: str, port: int) -> Feed | None:
         """The replica with this address."""
         return next((feed for feed in self if (feed.host, feed.port) == (host, port)), None)
@@ -116,7 +112,7 @@ class Feeds:
                 "the replica has connected again. If two servers have this address, set "
                 "replica-announce-ip and replica-announce-port"
             )
-        feed = client.feed = Feed(self, client, host, port, self._steady_ms())
+        feed = client.feed = Feed(self, client, host, port, self.steady_ms())
         self.by_client[client.id] = feed
         self.keep_ring()
         return feed
@@ -124,7 +120,7 @@ class Feeds:
     def keep_ring(self) -> None:
         if self.ring is None:
             self.ring = Ring(self._config.repl_backlog_size, self._frames.last_seq + 1)
-            self._alone_since_ms = self._steady_ms()
+            self._alone_since_ms = self.steady_ms()
             self._frames.on_commit = self._keep
             self._ticks.after_tick = self._pace.look
 
@@ -170,7 +166,7 @@ class Feeds:
         """Send beats, and end the links to silent replicas."""
         frames = self._frames
         beat = encode_beat(Beat(wall_ms, frames.last_seq, frames.frame_bytes))
-        now_ms = self._steady_ms()
+        now_ms = self.steady_ms()
         for feed in self:
             if feed.is_online and now_ms - feed.acked_ms > self._config.repl_timeout * 1000:
                 feed.drop(f"no data was received from it for {self._config.repl_timeout} seconds")
@@ -189,8 +185,8 @@ class Feeds:
     def publish(self, record: bytes, shown_seq: int) -> None:
         """Send the record of a message to all replicas that are online, to each after this
         frame."""
-        for feed in self:
-            if feed.is_online and record:
+        for feed in self if record else ():
+            if feed.is_online:
                 feed.add_message(record, shown_seq)
 
     # What the replicas have
@@ -211,7 +207,7 @@ class Feeds:
     def good_count(self, least_synced_seq: int = -1) -> int:
         """The number of replicas with a recent acknowledgement (min-replicas-max-lag), and with at
         least this frame on their disks; a replica without a journal has -1."""
-        oldest_ms = self._steady_ms() - self._config.min_replicas_max_lag * 1000
+        oldest_ms = self.steady_ms() - self._config.min_replicas_max_lag * 1000
         return sum(
             1
             for feed in self.by_client.values()

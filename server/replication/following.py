@@ -66,8 +66,7 @@ class Following:
         self.history = ""
         self.wants_all = False  # the next link asks for a full sync
         self.rewind_seq = -1  # the primary asked for a rewind to this frame; -1: never
-        self.is_failover = False  # the next link asks the other server to become the primary
-        self.is_forced = False  # even if it lacks frames
+        self.takeover: tuple[bytes, ...] = ()  # options of the next PSYNC (link.TAKEOVER)
         self._role = role
         self._node: Node = role.node
         self.accepted = role.acceptance.primary == self._acceptance()
@@ -137,8 +136,7 @@ class Following:
             databases=len(keyspace.databases),
             histories=keyspace.histories if knows else (),
             next_seq=frames.last_seq + 1 if knows else 1,
-            is_failover=self.is_failover,
-            is_forced=self.is_failover and self.is_forced,
+            takeover=self.takeover,
         )
         self.state = "connecting"
         self.heard_ms = node.steady_ms()
@@ -230,8 +228,8 @@ class Following:
         return self.applier.is_full
 
     def _take(self, attempt: Attempt, event: Event) -> None:
-        if self.is_failover and not isinstance(event, Record | Refused):
-            self.is_failover = False
+        if self.takeover and not isinstance(event, Record | Refused):
+            self.takeover = ()
             self._role.failover.accepted()
         if isinstance(event, Record):
             self._take_record(event)
@@ -359,10 +357,9 @@ class Following:
 
     def _replaced(self, error: Exception | None) -> None:
         """The full sync has ended."""
-        was_published = self.replacement is not None and self.replacement.is_published
-        self._role.change = self.replacement = None
+        is_whole = self._end_change(error)
         if self._is_stopped:
-            self._role.replaced_late(error is None or not was_published)
+            self._role.replaced_late(is_whole)
             return
         if error is None:
             self.is_distrusted = self.wants_all = False
@@ -374,13 +371,20 @@ class Following:
         else:
             log.warning("the full sync has failed: %s", in_words(error))
             self._note_failed(error)
-            if was_published:
-                self.distrust_all()  # the data in memory is incomplete
+            if not is_whole:
+                self.distrust_all()
             self._wait_s = 1
             if self._attempt is not None:  # the link is not the cause
                 self._wait_longer()
             self._drop("the full sync has failed")
         self._role.restrictions.update()
+
+    def _end_change(self, error: Exception | None) -> bool:
+        """A full sync or rewind has ended. Returns whether the data in memory is that on the disk:
+        after an error it is not, if the data on the disk was replaced or cut already."""
+        was_published = self.replacement is not None and self.replacement.is_published
+        self._role.change = self.replacement = None
+        return error is None or not was_published
 
     # Rewind
 
@@ -404,10 +408,9 @@ class Following:
 
     def _rewound(self, error: Exception | None) -> None:
         """The rewind has ended."""
-        was_published = self.replacement is not None and self.replacement.is_published
-        self._role.change = self.replacement = None
+        is_whole = self._end_change(error)
         if self._is_stopped:
-            self._role.replaced_late(error is None or not was_published)
+            self._role.replaced_late(is_whole)
             return
         if error is None:
             self._role.rewinds += 1
@@ -416,7 +419,7 @@ class Following:
             log.warning("the rewind has failed: %s. A full sync follows", in_words(error))
             self._note_failed(error)
             self.wants_all = True
-            self.is_distrusted = was_published
+            self.is_distrusted = not is_whole
         self.connect()
         self._role.restrictions.update()
 

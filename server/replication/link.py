@@ -19,6 +19,7 @@ _ACK = (
     b"*7\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$%d\r\n%b\r\n$4\r\nFACK\r\n$%d\r\n%b\r\n"
     b"$6\r\nOFFSET\r\n$%d\r\n%b\r\n"
 )
+TAKEOVER, TAKEOVER_FORCED = (b"FAILOVER",), (b"FAILOVER", b"FORCE")  # options of PSYNC
 # The primary cannot serve a replica at present; it will be asked again soon.
 RETRY = "TRYAGAIN"  # during a failover also: the server that refuses is the primary already
 _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
@@ -36,8 +37,7 @@ class Opening:
     databases: int
     histories: tuple[Line, ...]
     next_seq: int
-    is_failover: bool = False
-    is_forced: bool = False  # a failover, whatever the other server lacks
+    takeover: tuple[bytes, ...] = ()  # TAKEOVER or TAKEOVER_FORCED: the other server takes over
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,7 @@ class Link:
             b"histories", history.encode(opening.histories),
         ]  # fmt: skip
         newest = opening.histories[-1][0].encode() if opening.histories else b"?"
-        failover = [b"FAILOVER"] if opening.is_failover else []
-        if opening.is_forced:
-            failover.append(b"FORCE")
-        yield [b"PSYNC", newest, b"%d" % opening.next_seq, *failover]
+        yield [b"PSYNC", newest, b"%d" % opening.next_seq, *opening.takeover]
 
     def _ask_next(self) -> None:
         words = next(self._requests)

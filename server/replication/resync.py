@@ -19,6 +19,7 @@ from millstream.server.replication.replconf import Introduction, why_unsuitable
 from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 if TYPE_CHECKING:
+    from millstream.commands.runtime.host import Takeover
     from millstream.server.replication.feed import Feed
     from millstream.server.replication.role import Replication
 
@@ -50,23 +51,15 @@ class Resync:
             if feed.state == "wait_bgsave":
                 self._send_base(feed)
 
-    def psync(
-        self,
-        client: Any,
-        next_seq: int,
-        *,
-        name: bytes = b"",
-        is_failover: bool = False,
-        is_forced: bool = False,
-    ) -> None:
+    def psync(self, client: Any, next_seq: int, takeover: Takeover | None) -> None:
         """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
         said = self._introductions.get(client.id)
         if client.feed is not None:
             raise CommandError("ERR this connection is already the link of a replica")
         if said is None or not said.is_known:
             raise CommandError(why_unsuitable(said))
-        if is_failover:
-            self._take_over(said, name, next_seq, is_forced)
+        if takeover is not None:
+            self._take_over(said, takeover, next_seq)
         self._check_can_feed(said)
         node = self._node
         if self._role.following is None and node.persistence.first_effect is not None:
@@ -82,7 +75,7 @@ class Resync:
         feed = self._role.feeds.add(client, said.address or _host_of(client.address), said.port)
         node.loop.call_soon(self._answer, feed, common, their_last)
 
-    def _take_over(self, said: Introduction, name: bytes, next_seq: int, is_forced: bool) -> None:
+    def _take_over(self, said: Introduction, takeover: Takeover, next_seq: int) -> None:
         """Become the primary in place of the server that asks (FAILOVER). If this server could not
         feed it, or has lost frames since it acknowledged them, refuse: a refused server stays a
         primary.
@@ -90,20 +83,20 @@ class Resync:
         If the answer was lost, the server asks again. By then this server is a primary, or follows
         a later one; a refusal that ended the failover would leave two primaries.
         """
-        if self._is_ahead_of(said, name, next_seq):
+        if self._is_ahead_of(said, takeover.history, next_seq):
             try:
                 self._check_can_feed(said)
             except CommandError as error:
                 raise CommandError(f"{RETRY} {error.message}") from None
             return
         self._check_files(said)
-        if not (is_forced or self._has_all_of(said, next_seq)):
+        if not (takeover.is_forced or self._has_all_of(said, next_seq)):
             last_seq = self._node.persistence.last_seq
             raise CommandError(
                 f"ERR this replica has the frames up to {last_seq}, and its primary has"
                 f" {next_seq - 1}: it would lose the others"
             )
-        self._role.take_over(name)
+        self._role.take_over(takeover.history)
 
     def _has_all_of(self, said: Introduction, next_seq: int) -> bool:
         """Whether this server has all frames of the other one."""

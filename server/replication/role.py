@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from millstream.commands.runtime.host import Takeover
 from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
 from millstream.server.monitor.info_lines import Part
@@ -20,7 +21,7 @@ from millstream.server.replication.facts import NO_HISTORY, replication_parts, r
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
-from millstream.server.replication.link import encode_request
+from millstream.server.replication.link import TAKEOVER, TAKEOVER_FORCED, encode_request
 from millstream.server.replication.records import encode_message
 from millstream.server.replication.restrictions import Restrictions
 from millstream.server.replication.resync import Resync
@@ -227,7 +228,7 @@ class Replication:
         lacks frames."""
         self._follow(host, port)
         assert self.following is not None
-        self.following.is_failover, self.following.is_forced = True, forced
+        self.following.takeover = TAKEOVER_FORCED if forced else TAKEOVER
 
     def _follow(self, host: str, port: int) -> None:
         node = self.node
@@ -272,13 +273,14 @@ class Replication:
             self.follow_no_primary()
             return
         self._refuse_wrong_data()
-        self.node.config.replicaof = ""
-        self.node.loop.call_soon(self._follow_no_primary_later)
+        replicaof, self.node.config.replicaof = self.node.config.replicaof, ""
+        self.node.loop.call_soon(self._follow_no_primary_later, replicaof)
 
-    def _follow_no_primary_later(self) -> None:
+    def _follow_no_primary_later(self, replicaof: str) -> None:
         try:
             self.follow_no_primary()
         except CommandError as error:
+            self.node.config.replicaof = replicaof
             log.error("this server remains a replica: %s", error.message)
 
     def _refuse_wrong_data(self) -> None:
@@ -289,14 +291,12 @@ class Replication:
         """Become a primary, with everything that has arrived. CommandError if the data in memory is
         not that on the disk: a frame could not be applied, or a full sync has failed at its end."""
         following = self.following
-        if following is None:
-            self.node.config.replicaof = ""
-            return
-        following.applier.apply_all()
-        if following.is_distrusted:
-            self.node.config.replicaof = f"{following.host} {following.port}"
+        if following is not None:
+            following.applier.apply_all()
         self._refuse_wrong_data()
         self.node.config.replicaof = ""
+        if following is None:
+            return
         self.following = None
         following.say_promoted()
         following.stop()
@@ -393,14 +393,6 @@ class Replication:
         log.warning("a failover was requested by the primary")
         self.follow_no_primary()
 
-    def psync(
-        self,
-        client: Any,
-        next_seq: int,
-        *,
-        name: bytes = b"",
-        is_failover: bool = False,
-        is_forced: bool = False,
-    ) -> None:
+    def psync(self, client: Any, next_seq: int, takeover: Takeover | None) -> None:
         """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
-        self.resync.psync(client, next_seq, name=name, is_failover=is_failover, is_forced=is_forced)
+        self.resync.psync(client, next_seq, takeover)

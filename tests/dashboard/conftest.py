@@ -50,6 +50,16 @@ def fill(client: RawClient) -> None:
     client.call("SELECT", "0")
 
 
+def fill_jobs(client: RawClient) -> None:
+    """The stream `jobs` with ten entries, of which four are pending for the consumer `a` of the
+    group `g`."""
+    client.call("DEL", "jobs")
+    for number in range(10):
+        client.call("XADD", "jobs", f"{number + 1}-0", "f", "v")
+    client.call("XGROUP", "CREATE", "jobs", "g", "0")
+    client.call("XREADGROUP", "GROUP", "g", "a", "COUNT", "4", "STREAMS", "jobs", ">")
+
+
 def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a thread of its own: in this one, the browser's event loop may run."""
     with ThreadPoolExecutor(1) as thread:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from playwright.sync_api import Page
-from tests.dashboard.conftest import Board, Visit
+from tests.dashboard.conftest import Board, Visit, fill_jobs
 from tests.support.server import Server
 
 STOPS_MAX = 80
@@ -34,19 +34,28 @@ def press(page: Page, name: str) -> None:
     page.keyboard.press("Enter")
 
 
+def test_keyboard_reaches_the_content_and_the_streams(
+    board: Board, visit: Callable[..., Visit]
+) -> None:
+    page = visit().page
+    page.goto(board.address + "/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    press(page, "orders")
+    page.wait_for_url("**/stream?*key=orders")
+
+
 def test_a_group_is_claimed_trimmed_and_deleted(
     ours: Server, new_board: Callable[..., Board], visit: Callable[..., Visit]
 ) -> None:
     board = new_board(ours, "--actions")
     page = visit().page
     with ours.client() as client:
-        client.call("DEL", "by keyboard")
-        for number in range(10):
-            client.call("XADD", "by keyboard", f"{number + 1}-0", "f", "v")
-        client.call("XGROUP", "CREATE", "by keyboard", "g", "0")
-        client.call("XREADGROUP", "GROUP", "g", "a", "COUNT", "4", "STREAMS", "by keyboard", ">")
+        fill_jobs(client)
         page.goto(board.address + "/")
-        press(page, "by keyboard")
+        press(page, "jobs")
         page.wait_for_url("**/stream?*")
         press(page, "g")
         page.wait_for_url("**/group?*")
@@ -75,4 +84,4 @@ def test_a_group_is_claimed_trimmed_and_deleted(
         page.wait_for_url("**/stream/delete?*")
         press(page, "Delete the stream")
         page.get_by_text("The stream was deleted").wait_for()
-        assert client.call("EXISTS", "by keyboard") == 0
+        assert client.call("EXISTS", "jobs") == 0

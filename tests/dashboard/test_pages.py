@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.dashboard.conftest import HOSTILE, SCRIPT, Board, Visit, fill, in_a_loop
+from tests.dashboard.conftest import HOSTILE, SCRIPT, Board, Visit, fill, fill_jobs, in_a_loop
 from tests.support.client import RawClient
 from tests.support.http import fetch
 from tests.support.resp import Simple
@@ -212,21 +213,6 @@ def test_the_chart_is_also_a_table(board: Board, visit: Visits) -> None:
     assert page.locator("table.rates tbody tr").first.locator("td").nth(1).inner_text() == "0/s"
 
 
-def test_keyboard_reaches_the_content_and_the_streams(board: Board, visit: Visits) -> None:
-    page = visit().page
-    page.goto(board.address + "/")
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "orders":
-            break
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/stream?*key=orders")
-
-
 # ---------------------------------------------------------------- a server that goes away
 
 
@@ -278,11 +264,7 @@ def test_actions_ask_first(ours: Server, new_board: Boards, visit: Visits) -> No
     board = new_board(ours, "--actions")
     page = visit().page
     with ours.client() as client:
-        client.call("DEL", "jobs")
-        for number in range(10):
-            client.call("XADD", "jobs", f"{number + 1}-0", "f", "v")
-        client.call("XGROUP", "CREATE", "jobs", "g", "0")
-        client.call("XREADGROUP", "GROUP", "g", "a", "COUNT", "4", "STREAMS", "jobs", ">")
+        fill_jobs(client)
 
         def pending() -> object:
             return client.call("XPENDING", "jobs", "g")
@@ -514,13 +496,24 @@ def show_off(client: RawClient) -> None:
         client.call("XADD", f"device:{number:03}", "*", "celsius", "21.5")
 
 
-def keep_appending(server: Server, stop: threading.Event) -> None:
-    """A load on the streams of the shop, until the event is set."""
-    with server.client() as client:
-        while not stop.is_set():
-            for key, _, _ in SHOP:
-                client.call("XADD", key, "*", "id", "1", "status", "open")
-            stop.wait(0.01)
+@contextlib.contextmanager
+def load_on(server: Server) -> Iterator[None]:
+    """Appends to the streams of the shop meanwhile."""
+    stop = threading.Event()
+
+    def append() -> None:
+        with server.client() as client:
+            while not stop.wait(0.01):
+                for key, _, _ in SHOP:
+                    client.call("XADD", key, "*", "id", "1", "status", "open")
+
+    load = threading.Thread(target=append)
+    load.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        load.join()
 
 
 def test_screenshots(new_board: Boards, visit: Visits, tmp_path: Path) -> None:
@@ -530,23 +523,20 @@ def test_screenshots(new_board: Boards, visit: Visits, tmp_path: Path) -> None:
     with server.client() as client:
         show_off(client)
     board = new_board(server)
-    stop = threading.Event()
-    load = threading.Thread(target=keep_appending, args=(server, stop))
-    load.start()
     streams, group = board.address + "/?sort=lag", board.path("/group", b"orders", name=b"billing")
-    for name, scheme, width, height, address in (
+    shots = (
         ("dashboard-streams", "light", 1400, 590, streams),
         ("dashboard-group", "dark", 1400, 590, group),
         ("dashboard-streams-narrow", "dark", 400, 800, streams),
         ("dashboard-group-narrow", "light", 400, 800, group),
-    ):
-        page = visit(width, scheme).page
-        page.set_viewport_size({"width": width, "height": height})
-        page.goto(address)
-        if address == streams:
-            page.get_by_text(re.compile(r"[1-9][0-9]*/s$")).nth(3).wait_for()
-        page.screenshot(path=folder / f"{name}.png")
-        assert 5_000 < (folder / f"{name}.png").stat().st_size < 200_000
-    stop.set()
-    load.join()
+    )
+    with load_on(server):
+        for name, scheme, width, height, address in shots:
+            page = visit(width, scheme).page
+            page.set_viewport_size({"width": width, "height": height})
+            page.goto(address)
+            if address == streams:
+                page.get_by_text(re.compile(r"[1-9][0-9]*/s$")).nth(3).wait_for()
+            page.screenshot(path=folder / f"{name}.png")
+            assert 5_000 < (folder / f"{name}.png").stat().st_size < 200_000
     server.kill()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.sim.fleet_node import FleetNode
 from tests.sim.test_turns import Pair
 
 from millstream.server.replication.reloading import Reload
+from millstream.server.replication.role import Replication
 
 
 def begin_full_sync(fleet: Pair) -> FleetNode:
@@ -45,48 +48,43 @@ def test_a_link_outlives_a_load_that_takes_longer_than_repl_timeout(
     assert fleet._is_equal()
 
 
-def test_a_load_that_fails_is_followed_by_another_full_sync(
-    monkeypatch: pytest.MonkeyPatch,
+def load_fails_once(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Replication], None] = lambda role: None
 ) -> None:
+    """The first load of a replica fails, after `meanwhile`; another full sync follows."""
     fleet = Pair(1)
-    read, failures = Reload._read_slices, 0
+    read, reads = Reload._read_slices, 0
 
     def fail_once(self: Reload) -> bool:
-        nonlocal failures
-        failures += 1
-        if failures == 1:
-            raise MemoryError
-        return read(self)
-
-    monkeypatch.setattr(Reload, "_read_slices", fail_once)
-    replica = begin_full_sync(fleet)
-    for _ in range(5):
-        fleet.second()
-    assert failures > 1
-    assert not replica.executor.loading
-    assert fleet._is_equal()
-
-
-def test_a_load_that_fails_after_a_new_order_is_followed_by_another_full_sync(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """REPLICAOF arrives while the complete base is loaded."""
-    fleet = Pair(1)
-    read, failures = Reload._read_slices, 0
-
-    def fail_once(self: Reload) -> bool:
-        nonlocal failures
-        failures += 1
-        if failures > 1:
+        nonlocal reads
+        reads += 1
+        if reads > 1:
             return read(self)
-        self._node.replication.follow("fleet", 7001)  # itself: no link
-        self._node.replication.follow("fleet", 7000)
+        meanwhile(self._node.replication)
         raise MemoryError
 
     monkeypatch.setattr(Reload, "_read_slices", fail_once)
     replica = begin_full_sync(fleet)
     for _ in range(5):
         fleet.second()
-    assert failures > 1
+    assert reads > 1
     assert not replica.executor.loading
     assert fleet._is_equal()
+
+
+def test_a_load_that_fails_is_followed_by_another_full_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load_fails_once(monkeypatch)
+
+
+def test_a_load_that_fails_after_a_new_order_is_followed_by_another_full_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """REPLICAOF arrives while the complete base is loaded."""
+
+    def go_elsewhere_and_back(role: Replication) -> None:
+        role.follow("fleet", 7001)  # itself: no link
+        role.follow("fleet", 7000)
+
+    load_fails_once(monkeypatch, go_elsewhere_and_back)
