@@ -24,6 +24,10 @@ generic_command = CommandGroup("generic", "@connection")
 
 INVALID_PORT = "ERR Invalid master port"
 AOF_OFF = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
+NOT_PROMOTED = (
+    "ERR this server remains a replica: another primary was chosen, or its data may be wrong; the "
+    "log says why"
+)
 ON_REPLICA = (
     "ERR {} cannot be used with replica instances. Please also note that writes to replicas are "
     "just local and are not propagated."
@@ -42,14 +46,15 @@ def replicaof(ctx: Context, args: Args) -> object:
     """Configures a server as replica of another, or promotes it to a master.
 
     OK. The server becomes a replica of the primary at this host and port: its data becomes that of
-    the primary, and writes are refused. NO ONE makes it a primary again, with the data that it has.
-    Repeating the current address lets a full sync replace more data with less.
+    the primary, and writes are refused. NO ONE makes it a primary again, with the data that it has;
+    while the link to the primary is up, it first gets the last frames of the primary, and the reply
+    is sent after that. Repeating the current address lets a full sync replace more data with less.
     """
     host, port = args.take(), args.take()
     role = ctx.server.replication
     if host.upper() == b"NO" and port.upper() == b"ONE":
         role.no_primary()
-        return OK
+        return _begin(ctx, PromotionWait(ctx), 0) if role.is_promoting else OK
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise CommandError(INVALID_PORT)
     name = host.decode("utf-8", "replace")
@@ -234,6 +239,21 @@ def _begin(ctx: Context, waiting: PositionWait, deadline_ms: int) -> object:
         return waiting.timeout_reply(ctx)
     ctx.server.waits[waiting.client_id] = waiting
     return Wait(waiting, deadline_ms)
+
+
+class PromotionWait(PositionWait):
+    """REPLICAOF NO ONE: until this server is a primary."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx, 0)
+
+    def is_over(self, server: Host) -> bool:
+        return not server.replication.is_promoting
+
+    def timeout_reply(self, ctx: Context) -> object:
+        if ctx.server.replication.is_replica and not ctx.server.replication.is_promoting:
+            return CommandError(NOT_PROMOTED)
+        return OK
 
 
 class ReplicasWait(PositionWait):

@@ -194,7 +194,12 @@ class Role(Protocol):
         """Becomes a replica of the server at this address; Redis' reply."""
 
     def no_primary(self) -> None:
-        """Becomes a primary."""
+        """Becomes a primary, perhaps later."""
+
+    @property
+    def is_promoting(self) -> bool:
+        """Whether this server becomes a primary as soon as the last frames of its primary have
+        arrived."""
 
     @property
     def failover(self) -> Failover: ...

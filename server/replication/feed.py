@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from millstream.server.durability.workers import post
-from millstream.server.replication.records import PIECE_BYTES
+from millstream.server.replication.records import PIECE_BYTES, encode_last
 from millstream.server.replication.sending import OldData, Piece
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Feed:
         self._open_tries = 0
         self._pump_scheduled = False
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
+        self._last_seq = -1  # the record LAST follows this frame; -1: none is due
 
     @property
     def address(self) -> str:
@@ -117,6 +118,16 @@ class Feed:
         while self._messages and self._messages[0][0] < self.next_seq:
             self.send(self._messages.popleft()[1])
 
+    def send_last_after(self, seq: int) -> None:
+        """The replica is being promoted: tell it when it was sent everything up to this frame."""
+        self._last_seq = seq
+        self.pump()
+
+    def _send_last(self) -> None:
+        if 0 <= self._last_seq < self.next_seq:
+            self._last_seq = -1
+            self.send(encode_last())
+
     def pump(self) -> None:
         """Send what the connection takes; the rest when it takes more, or in a later turn."""
         client = self.client
@@ -128,6 +139,7 @@ class Feed:
             data = self._next_data()
             if not data:
                 self._send_messages()
+                self._send_last()
                 return
             left_bytes -= len(data)
             self.send(data)

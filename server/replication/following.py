@@ -179,16 +179,23 @@ class Following:
         self.applier.clear()
         if self.replacement is not None:
             self.replacement.link_lost()
+        self._role.promotion.link_lost()
         self._role.restrictions.update()
 
     def _drop(self, reason: str) -> None:
         if self._attempt is not None:
             self._attempt.drop(reason)
 
+    def say_promoting(self) -> None:
+        """Tell the primary that this server is about to become one."""
+        if self._attempt is not None:
+            self._attempt.link.say("promoting")
+            self._attempt.flush()
+
     def say_promoted(self) -> None:
         """Tell the primary that this server is one now."""
         if self._attempt is not None and self.is_connected:
-            self._attempt.link.say_promoted()
+            self._attempt.link.say("promoted")
             self._attempt.finish()
             self._attempt = None
 
@@ -258,6 +265,8 @@ class Following:
             self._take_beat(record.payload)
         elif record.kind == Kind.MESSAGE:
             self._role.received_message(*parse_message(record.payload))
+        elif record.kind == Kind.LAST:
+            self._role.promotion.has_all()
         else:
             self._take_base(record)
 

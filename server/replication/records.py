@@ -38,6 +38,7 @@ class Kind(IntEnum):
     PIECE = 2
     END = 3
     MESSAGE = 4
+    LAST = 5
 
 
 _KINDS = tuple(Kind)  # in the order of their numbers, without a gap
@@ -110,6 +111,11 @@ def parse_message(payload: bytes) -> tuple[bytes, bytes]:
     if end > len(payload):
         raise LinkError("a message whose channel is longer than itself")
     return payload[_CHANNEL.size : end], payload[end:]
+
+
+def encode_last() -> bytes:
+    """The answer to a replica that is being promoted: every confirmed frame was sent before."""
+    return encode(0, Kind.LAST, b"")
 
 
 class Decoder:

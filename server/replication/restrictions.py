@@ -47,13 +47,22 @@ class Restrictions:
         replicas-durable, a primary that knows of another one."""
         if self._role.following is not None or self._role.promotes_when_loaded:
             return True
-        since_ms = self._node.steady_ms() - self._promoted_elsewhere_ms
-        return self._node.config.replicas_durable > 0 and since_ms < _PROMOTION_MS
+        return self._node.config.replicas_durable > 0 and self._yields
+
+    @property
+    def _yields(self) -> bool:
+        """Whether a replica of this server was promoted a short time ago, or is being promoted."""
+        return self._node.steady_ms() - self._promoted_elsewhere_ms < _PROMOTION_MS
 
     def note_promotion_elsewhere(self) -> None:
-        """A replica of this server is a primary now."""
+        """A replica of this server becomes a primary. It may lack what is confirmed from now on."""
         self._promoted_elsewhere_ms = self._node.steady_ms()
         self.update()
+
+    def begin_primary(self) -> None:
+        """This server becomes a primary: no replica has confirmed any of its frames."""
+        self.hold_point.seq = 0
+        self._promoted_elsewhere_ms = self._node.steady_ms() - _PROMOTION_MS
 
     def count_good_replicas(self) -> None:
         """Refuse writes while there are too few, and hold replies for as many as are wanted."""
@@ -79,6 +88,8 @@ class Restrictions:
     def release_replies(self) -> None:
         """Release the replies that waited for replicas' disks, as far as these are now."""
         wanted = self._node.config.replicas_durable
+        if wanted and self._yields:
+            return
         if (wanted and self.hold_point.reach(self._role.feeds.nth_synced(wanted))) or not wanted:
             self.on_durable(self._node.persistence.durable_seq)
 

@@ -22,11 +22,13 @@ from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
 from millstream.server.replication.link import TAKEOVER, TAKEOVER_FORCED, encode_request
+from millstream.server.replication.promotion import Promotion
 from millstream.server.replication.records import encode_message
 from millstream.server.replication.restrictions import Restrictions
 from millstream.server.replication.resync import Resync
 
 if TYPE_CHECKING:
+    from millstream.server.replication.feed import Feed
     from millstream.server.replication.node import Node
     from millstream.server.replication.receiving import Replacement
     from millstream.server.replication.rewinding import Rewinding
@@ -69,6 +71,7 @@ class Replication:
         self.bytes_before_history = -1
         self.restrictions = Restrictions(self)
         self.failover = Failover(self)
+        self.promotion = Promotion(self)
         self.promotes_when_loaded = False  # after the running full sync or rewind
 
     # Life
@@ -188,6 +191,11 @@ class Replication:
     def is_replica(self) -> bool:
         return self.following is not None
 
+    @property
+    def is_promoting(self) -> bool:
+        """Whether this server becomes a primary when the last frames of its primary are here."""
+        return self.promotion.is_under_way
+
     def lagging(self) -> int:
         """The number of replicas that have not applied everything yet."""
         if self.following is not None:
@@ -238,6 +246,7 @@ class Replication:
             self.following.stop()
         node.persistence.first_effect = None
         self.promotes_when_loaded = False
+        self.promotion.end()
         was_distrusted = self.following is not None and self.following.is_distrusted
         self.following = Following(self, host, port)
         if was_distrusted:
@@ -266,22 +275,34 @@ class Replication:
             executor.end_wait(client, FORCE_UNBLOCKED, close=True)
 
     def no_primary(self) -> None:
-        """REPLICAOF NO ONE. In a transaction the role changes after it. CommandError during a
+        """REPLICAOF NO ONE. If the link to the primary is up, the role changes when the primary's
+        last frames are here (`promotion`); in a transaction, after it. CommandError during a
         failover, or if the data here may be wrong."""
         self._refuse_during_failover()
+        replicaof = self.node.config.replicaof
         if self.node.executor.context.may_block:
-            self.follow_no_primary()
+            self._begin_promotion(replicaof)
             return
         self._refuse_wrong_data()
-        replicaof, self.node.config.replicaof = self.node.config.replicaof, ""
-        self.node.loop.call_soon(self._follow_no_primary_later, replicaof)
+        self.node.config.replicaof = ""  # at once, so that CONFIG REWRITE writes it
+        self.node.loop.call_soon(self._begin_promotion_later, replicaof)
 
-    def _follow_no_primary_later(self, replicaof: str) -> None:
+    def _begin_promotion_later(self, replicaof: str) -> None:
         try:
-            self.follow_no_primary()
+            self._begin_promotion(replicaof)
         except CommandError as error:
             self.node.config.replicaof = replicaof
             log.error("this server remains a replica: %s", error.message)
+
+    def _begin_promotion(self, replicaof: str) -> None:
+        following = self.following
+        if following is not None:
+            following.applier.apply_all()
+        self._refuse_wrong_data()
+        if following is not None and following.is_connected:
+            self.promotion.begin(following, replicaof)
+        else:
+            self.follow_no_primary()
 
     def _refuse_wrong_data(self) -> None:
         if self.following is not None and self.following.is_distrusted:
@@ -303,8 +324,9 @@ class Replication:
         self._report_promotion(following)
         if self._is_changing:
             self.promotes_when_loaded = True
-            return
-        self._promote()
+        else:
+            self._promote()
+        self.promotion.end()
 
     def _report_promotion(self, following: Following) -> None:
         missing = following.last_beat_seq - self.node.persistence.last_seq
@@ -336,7 +358,7 @@ class Replication:
         node = self.node
         node.executor.primary_ahead_ms = 0
         self.acceptance.note("")
-        self.restrictions.hold_point.seq = 0
+        self.restrictions.begin_primary()
         self._begin_history()
         node.continue_clock()
         self.restrictions.update()
@@ -361,17 +383,21 @@ class Replication:
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """REPLCONF: what a replica says about itself. CommandError for an invalid value."""
         for name, value in pairs:
-            if name.lower() == b"promoted":
-                self._promoted_elsewhere()
-                continue
-            self.resync.introduce(client, name.decode("ascii", "replace").lower(), value)
+            word = name.decode("ascii", "replace").lower()
+            if client.feed is not None and word in ("promoting", "promoted"):
+                self._promotion_elsewhere(client.feed, is_complete=word == "promoted")
+            else:
+                self.resync.introduce(client, word, value)
 
-    def _promoted_elsewhere(self) -> None:
-        """A replica of this server is a primary now. This one is about to become a replica, if that
-        was a failover."""
-        log.warning("a replica of this server was promoted")
+    def _promotion_elsewhere(self, feed: Feed, is_complete: bool) -> None:
+        """A replica of this server becomes a primary. This one is about to become a replica, if
+        that is a failover."""
+        state = "was promoted" if is_complete else "is being promoted"
+        log.warning("the replica %s of this server %s", feed.address, state)
         self.restrictions.note_promotion_elsewhere()
         self.node.executor.recheck_limits()
+        if not is_complete:
+            feed.send_last_after(self.node.persistence.durable_seq)
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         feed = client.feed

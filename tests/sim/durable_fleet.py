@@ -2,9 +2,10 @@
 
 A reply to a write may only be sent when another server has its frame on the disk: this is looked up
 on the fake disks at that moment. A failover follows the loss of the primary: the replica with the
-greatest offset among those with a priority is promoted. In every other seed FAILOVER, without
-FORCE, also changes the roles of living servers. No entry that a client has a reply for may be
-missing after either.
+greatest offset among those with a priority is promoted. In every other seed the roles of living
+servers change, too: by FAILOVER without FORCE, and as SENTINEL FAILOVER does it, which promotes a
+replica while its primary works. No entry that a client has a reply for may be missing after any of
+these.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class DurableFleet(Fleet):
         super().__init__(seed, steps)
         self.fsync = "always"
         self.confirmed: dict[Frame, str] = {}
+        self._promoted: FleetNode | None = None  # a replica that is to become the primary
         while len(self.nodes) < 3:
             node = self.nodes[-1]
             again = FleetNode(
@@ -50,8 +52,61 @@ class DurableFleet(Fleet):
         left_out = [self._change_role, self._freeze_or_thaw, self._crash]
         if self.seed % 2:
             left_out.append(self._fail_over_by_command)
+        more = [(0.5, self._crash_a_replica)]
+        if self._promoted is not None:  # one change of the roles at a time
+            left_out.append(self._fail_over_by_command)
+        else:
+            more.append((0.3, self._fail_over))
+            if self.seed % 2 == 0:
+                more.append((0.3, self._promote_beside))
         kept = [(weight, event) for weight, event in super()._choices() if event not in left_out]
-        return [*kept, (0.5, self._crash_a_replica), (0.3, self._fail_over)]
+        return [*kept, *more]
+
+    def _step(self) -> None:
+        super()._step()
+        promoted = self._promoted
+        if promoted is None:
+            return
+        if self.nodes[promoted.index] is not promoted:
+            self._promoted = None  # it has crashed, and is a replica again
+        elif promoted.replication.following is None:
+            self._promoted = None
+            self._end_promotion(promoted)
+
+    def _promote_beside(self) -> None:
+        """Sentinel promotes a replica with a link to a primary that works."""
+        primaries = self._primaries()
+        if len(primaries) != 1 or primaries[0].replication.failover.state != "no-failover":
+            return
+        linked = [
+            node
+            for node in self.nodes
+            if node.replication.following is not None
+            and node.replication.following.is_connected
+            and node.replication.following.port == primaries[0].port
+            and node.replication.shown_priority() > 0
+        ]
+        if linked:
+            self._promoted = self.chance.choice(linked)
+            self.note(
+                "promotion with a primary", f"{primaries[0].index} -> {self._promoted.index}"
+            )
+            node = self._promoted
+            self._guarded(node, lambda: node.ask(node.accept(), b"REPLICAOF", b"NO", b"ONE"))
+
+    def _end_promotion(self, chosen: FleetNode) -> None:
+        """The others follow the new primary. Its data is complete, if its primary said so."""
+        if chosen.replication.promotion.was_complete:
+            self.note("complete promotion", str(chosen.index))
+            self._judge_confirmed(chosen)
+        else:
+            self.note("incomplete promotion", str(chosen.index))
+            self.confirmed = {
+                frame: value for frame, value in self.confirmed.items() if _has(chosen, frame)
+            }
+        for node in self.nodes:
+            if node is not chosen:
+                node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % chosen.port)
 
     def _primaries(self) -> list[FleetNode]:
         """One, or none in the middle of a FAILOVER."""
@@ -100,10 +155,9 @@ class DurableFleet(Fleet):
         self._restart(old, old.disk.after_crash(self.chance.getrandbits(32)))
 
     def _judge_confirmed(self, node: FleetNode) -> None:
-        lines, last_seq = node.keyspace.histories, node.persistence.last_seq
-        for (name, seq), value in self.confirmed.items():
-            there = seq <= last_seq and _line_at(lines, seq) == name
-            demand(there, f"node {node.index} has not {value}, frame {seq}, which was confirmed")
+        for frame, value in self.confirmed.items():
+            text = f"node {node.index} has not {value}, frame {frame[1]}, which was confirmed"
+            demand(_has(node, frame), text)
 
     def answered(self, client: FleetClient, words: tuple[bytes, ...], reply: Reply) -> None:
         if words[0] not in APPENDS or isinstance(reply, Error):
@@ -135,6 +189,12 @@ class DurableFleet(Fleet):
         there = [node for node in self.nodes if node.replication.shown_priority() > 0]
         candidates = self._primaries() or there or self.nodes
         return max(candidates, key=lambda node: node.persistence.frame_bytes)
+
+
+def _has(node: FleetNode, frame: Frame) -> bool:
+    """Whether a server has this frame, on its disk or not."""
+    name, seq = frame
+    return seq <= node.persistence.last_seq and _line_at(node.keyspace.histories, seq) == name
 
 
 def play(seed: int, steps: int = STEPS) -> dict[str, int]:

@@ -41,6 +41,7 @@ def test_a_crash_at_any_step_of_a_promotion() -> None:
         disk = node.disk
         disk.crash_at = disk.steps + steps
         fleet.guarded_ask(node, b"REPLICAOF", b"NO", b"ONE")
+        fleet.run_guarded()  # the last frames arrive
         fleet.guarded_ask(fleet.nodes[0], b"XADD", b"a", b"*", b"n", b"after")
         fleet.run_guarded()
         fleet.partitions.clear()

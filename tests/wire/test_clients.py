@@ -233,9 +233,10 @@ def test_a_flood_without_replies_does_not_pile_up(server: Server) -> None:
 
 def test_a_client_that_reads_a_long_reply_is_not_idle(new_server: NewServer) -> None:
     server = new_server("data", {"timeout": "1"}).start()
-    with server.client() as other, server.client() as reader, server.client() as idle:
-        entries = [("XADD", "s", "*", "f", b"x" * 1_000_000)] * 40
+    entries = [("XADD", "s", "*", "f", b"x" * 1_000_000)] * 40
+    with server.client() as other:
         other.pipeline(entries)
+    with server.client() as other, server.client() as reader, server.client() as idle:
         idle.call("PING")
         reader.call("CLIENT", "SETNAME", "reader")
         reader.send("XRANGE", "s", "-", "+")

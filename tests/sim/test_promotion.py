@@ -1,0 +1,218 @@
+"""REPLICAOF NO ONE at a replica whose primary works: nothing that was confirmed is lost."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.fleet import Fleet
+from tests.sim.fleet_node import FleetClient, FleetNode
+from tests.sim.net import Connection
+from tests.support.fakedisk import FakeDisk
+from tests.support.resp import Error, Reply, Simple
+
+from millstream.commands.admin.replication import NOT_PROMOTED
+from millstream.commands.runtime.effects import EffectError
+from millstream.server.replication import applying
+from millstream.server.replication.restrictions import READONLY
+
+NO_ONE = (b"REPLICAOF", b"NO", b"ONE")
+OK = Simple("OK")
+
+
+class Three(Fleet):
+    """Servers 1 and 2 follow server 0, whose replies wait for one of them. `stopped` are pipes
+    that deliver nothing: the number of the replica, and "up" or "down"."""
+
+    def __init__(self, replicas_durable: int = 1) -> None:
+        super().__init__(5, 0)
+        config = type(self.nodes[0].config)
+        self.nodes.clear()
+        for index in range(3):
+            own = config(
+                appendfsync="always",
+                replicaof="fleet 7000" if index else "",
+                replicas_durable=replicas_durable,
+            )
+            self.nodes.append(FleetNode(self, index, FakeDisk(index), own, self._own()))
+        for node in self.nodes:
+            node.start()
+        self.stopped: set[tuple[int, str]] = set()
+        self.replies: dict[tuple[int, int], list[Reply]] = {}
+        self._primary = self.nodes[0]
+        self._settle()
+        self.rest()
+
+    def _deliverable(self) -> list[tuple[Connection, str]]:
+        found = super()._deliverable()
+        return [(one, way) for one, way in found if (one.replica.index, way) not in self.stopped]
+
+    def rest(self, ms: int = 10) -> None:
+        """Let this time pass, then run and deliver what can be."""
+        self._advance(ms)
+        while any(node.has_work() for node in self._awake()) or self._deliverable():
+            for node in self._awake():
+                while node.has_work():
+                    node.step()
+            if self._deliverable():
+                self._deliver()
+
+    def ask(self, index: int, *words: bytes) -> list[Reply]:
+        """The replies to a new client; later ones are added."""
+        client = self.nodes[index].accept()
+        replies = self.replies[index, client.id] = []
+        self.nodes[index].ask(client, *words)
+        self.rest()
+        return replies
+
+    def append(self) -> list[Reply]:
+        return self.ask(0, b"XADD", b"a", b"*", b"n", b"1")
+
+    def answered(self, client: FleetClient, words: tuple[bytes, ...], reply: Reply) -> None:
+        self.replies.get((client.node.index, client.id), []).append(reply)
+
+    def is_promoted(self) -> bool:
+        return self.nodes[1].replication.following is None
+
+    def has_all(self) -> bool:
+        """Whether server 1 has all frames of server 0."""
+        return self.nodes[1].persistence.last_seq >= self.nodes[0].persistence.last_seq
+
+
+@pytest.fixture
+def fleet() -> Three:
+    return Three()
+
+
+def begin_without_the_last_entry(fleet: Three) -> list[Reply]:
+    """Server 2 has confirmed an entry that server 1 lacks, and server 1 is promoted. Returns the
+    replies to the promotion."""
+    fleet.stopped = {(1, "down")}
+    (reply,) = fleet.append()
+    assert not isinstance(reply, Error)
+    replies = fleet.ask(1, *NO_ONE)
+    assert not replies
+    assert not fleet.is_promoted()
+    assert not fleet.has_all()
+    return replies
+
+
+def test_a_promotion_waits_for_what_another_replica_has_confirmed(fleet: Three) -> None:
+    replies = begin_without_the_last_entry(fleet)
+    fleet.stopped = set()
+    fleet.rest()
+    assert fleet.is_promoted()
+    assert fleet.has_all()
+    assert replies == [OK]
+    assert fleet.nodes[1].replication.promotion.was_complete
+    assert fleet.nodes[1].config.replicaof == ""
+    fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
+    fleet.rest(1000)
+    (reply,) = fleet.ask(1, b"XADD", b"a", b"*", b"n", b"2")
+    assert not isinstance(reply, Error)
+
+
+def test_a_promotion_in_a_transaction_is_answered_at_once(fleet: Three) -> None:
+    """Sentinel sends REPLICAOF NO ONE and CONFIG REWRITE in a transaction."""
+    fleet.stopped = {(1, "down")}
+    node = fleet.nodes[1]
+    client = node.accept()
+    for words in ((b"MULTI",), NO_ONE, (b"EXEC",)):
+        node.ask(client, *words)
+    fleet.rest()
+    assert not client.asked
+    assert not fleet.is_promoted()
+    assert node.config.replicaof == ""
+    fleet.stopped = set()
+    fleet.rest()
+    assert fleet.is_promoted()
+
+
+def test_the_primary_confirms_nothing_during_a_promotion(fleet: Three) -> None:
+    """Server 2 has the entry on its disk; what the promoted server has is not known."""
+    fleet.stopped = {(2, "up"), (1, "down")}
+    replies = fleet.append()
+    seq = fleet.nodes[0].persistence.last_seq
+    fleet.ask(1, *NO_ONE)
+    fleet.stopped = {(1, "down")}
+    fleet.rest()
+    assert fleet.nodes[0].replication.synced_on(seq)
+    assert not replies
+    assert fleet.append() == [Error(READONLY)]
+
+
+def test_the_primary_continues_when_no_server_directs_it_to_another(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    fleet.stopped = set()
+    fleet.rest()
+    assert fleet.append() == [Error(READONLY)]
+    for _ in range(15):
+        fleet.rest(1000)
+    (reply,) = fleet.append()
+    assert not isinstance(reply, Error)
+
+
+def test_without_replicas_durable_the_primary_continues_at_once() -> None:
+    fleet = Three(replicas_durable=0)
+    begin_without_the_last_entry(fleet)
+    fleet.stopped = set()
+    fleet.rest()
+    assert fleet.is_promoted()
+    assert fleet.has_all()
+    (reply,) = fleet.append()
+    assert not isinstance(reply, Error)
+
+
+def test_a_silent_primary_is_not_waited_for(fleet: Three) -> None:
+    fleet.nodes[0].is_frozen = True
+    replies = fleet.ask(1, *NO_ONE)
+    fleet.rest(1400)
+    assert not fleet.is_promoted()
+    fleet.rest(100)
+    assert fleet.is_promoted()
+    assert replies == [OK]
+    assert not fleet.nodes[1].replication.promotion.was_complete
+
+
+def test_a_promotion_does_not_wait_for_ever(fleet: Three) -> None:
+    """The primary sends beats, and never says that the replica has everything."""
+    fleet.stopped = {(1, "up")}
+    fleet.ask(1, *NO_ONE)
+    for _ in range(9):
+        fleet.rest(1000)
+    assert not fleet.is_promoted()
+    fleet.rest(1500)
+    assert fleet.is_promoted()
+
+
+def test_a_promotion_does_not_wait_for_a_lost_link(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    for one in fleet.connections:
+        one.cut()
+    fleet.rest()
+    assert fleet.is_promoted()
+    assert not fleet.nodes[1].replication.promotion.was_complete
+
+
+def test_another_primary_ends_a_promotion(fleet: Three) -> None:
+    replies = begin_without_the_last_entry(fleet)
+    again = fleet.ask(1, *NO_ONE)
+    assert fleet.ask(1, b"REPLICAOF", b"fleet", b"7002") == [OK]
+    assert replies == again == [Error(NOT_PROMOTED)]
+    fleet.stopped = set()
+    fleet.rest(1000)
+    fleet.rest(20_000)
+    assert not fleet.is_promoted()
+
+
+def test_a_frame_that_cannot_be_applied_ends_a_promotion(
+    fleet: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(keyspace: object, payload: bytes) -> int:
+        raise EffectError(0, "the test says so")
+
+    replies = begin_without_the_last_entry(fleet)
+    monkeypatch.setattr(applying, "apply_effects", refuse)
+    fleet.stopped = set()
+    fleet.rest()
+    assert not fleet.is_promoted()
+    assert replies == [Error(NOT_PROMOTED)]
+    assert fleet.nodes[1].config.replicaof == "fleet 7000"
