@@ -17,6 +17,7 @@ from millstream.errors import StartError
 from millstream.server.config.directives import Config
 from millstream.server.config.tls_directives import PROTOCOLS
 from millstream.server.monitor.log import LOGGER
+from millstream.server.net.handshakes import ServerSide
 
 HANDSHAKE_S = 10.0
 HANDSHAKE_STEPS = 10  # more than any version of TLS takes
@@ -80,6 +81,7 @@ def make_tls(config: Config) -> Tls:
     _load_authorities(context, config)
     expires_s = _tried_out(context, config)
     context.verify_mode = CLIENT_CERTIFICATES[config.tls_auth_clients]
+    context.sslobject_class = ServerSide
     return Tls(context, expires_s)
 
 

@@ -199,6 +199,7 @@ def test_clients_need_a_certificate(
         server.redis(authority).ping()
     with pytest.raises((redis.ConnectionError, ssl.SSLError, OSError)):
         server.redis(authority, ssl_certfile=str(foreign[0]), ssl_keyfile=str(foreign[1])).ping()
+    assert "handshake has failed: peer did not return a certificate" in server.server.log
     admin = server.redis(authority, **pair)
     admin.config_set("tls-auth-clients", "optional")
     wait_until(lambda: can_ping(server.redis(authority)), what="a client without certificate")
@@ -360,6 +361,7 @@ def test_without_tls_a_client_gets_nothing(open_server: TlsServer) -> None:
         client.sendall(b"PING\r\n" * 10)
         data = client.recv(1000)
         assert b"PONG" not in data
+    assert "handshake has failed: the client does not use TLS" in open_server.server.log
     with open_server.server.client() as plain:
         assert plain.call("PING") == Simple("PONG")
 

@@ -1,0 +1,54 @@
+"""The server's end of a TLS handshake. asyncio reports a failure to its debug log alone, so the
+object here logs it: an operator looks there for the reason why a client cannot connect."""
+
+from __future__ import annotations
+
+import ssl
+import time
+
+from millstream.server.monitor.log import LOGGER
+
+_PAUSE_S = 1.0  # between two lines
+
+
+class _Failures:
+    """Logs one failure in a second, and says how many came since the last line."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+        self._skipped = 0
+
+    def add(self, problem: ssl.SSLError) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            self._skipped += 1
+            return
+        more = f" ({self._skipped} more since the last such line)" if self._skipped else ""
+        LOGGER.warning("tls      a client's handshake has failed: %s%s", _reason(problem), more)
+        self._next_s, self._skipped = now_s + _PAUSE_S, 0
+
+
+_FAILURES = _Failures()
+
+
+def _reason(problem: ssl.SSLError) -> str:
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {problem.verify_message}"
+    reason = problem.reason or str(problem)
+    if reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL"):
+        return f"the client does not use TLS, or a version that is not allowed ({reason})"
+    words = reason.replace("_", " ").lower()
+    return f"the client does not accept the connection ({words})" if "alert" in words else words
+
+
+class ServerSide(ssl.SSLObject):
+    """The class of the TLS objects of a context (`SSLContext.sslobject_class`)."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as problem:
+            _FAILURES.add(problem)
+            raise
