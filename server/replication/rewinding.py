@@ -98,11 +98,12 @@ class Rewinding:
         frames = self._node.persistence
         snapshots = frames.snapshots
         if snapshots.suspend():
+            reason = why_impossible(self._node, self._seq)
+            if reason:  # the snapshot that was running has become the base
+                self._end(DataError(reason))
+                return
             if frames.on_disk_seq >= frames.last_seq:
                 snapshots.submit(self._keep_in_worker)
-                return
-            if frames.on_disk_seq < 0:
-                self._end(DataError("the journal has failed"))
                 return
             frames.sync_soon()
         self._node.loop.call_later(_AGAIN_S, self._wait)

@@ -88,9 +88,7 @@ class DurableFleet(Fleet):
         ]
         if linked:
             self._promoted = self.chance.choice(linked)
-            self.note(
-                "promotion with a primary", f"{primaries[0].index} -> {self._promoted.index}"
-            )
+            self.note("promotion with a primary", f"{primaries[0].index} -> {self._promoted.index}")
             node = self._promoted
             self._guarded(node, lambda: node.ask(node.accept(), b"REPLICAOF", b"NO", b"ONE"))
 

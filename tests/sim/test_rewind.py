@@ -9,6 +9,7 @@ from tests.sim.fleet import Fleet
 from tests.sim.fleet_node import FleetNode
 
 from millstream.server.replication.discarded import PREFIX
+from millstream.server.replication.rewinding import Rewinding
 from millstream.storage.files.manifest import NAME
 
 
@@ -37,6 +38,9 @@ class OldPrimary(Fleet):
             self._append(0, 2)
         self._run()
         self.nodes[1].ask(self.nodes[1].accept(), b"REPLICAOF", b"NO", b"ONE")
+        self._advance(2000)  # it does not wait longer for a silent primary
+        self._run()
+        assert self.nodes[1].replication.following is None
         self._append(1, 5)
         self._run()
         self._primary = self.nodes[1]
@@ -216,3 +220,23 @@ def test_a_rewind_that_is_cancelled_when_its_copy_has_failed_removes_nothing() -
     fleet._run()
     assert set(had) <= set(node.disk.names())
     assert not fleet.folders
+
+
+def test_a_rewrite_that_ends_at_any_step_of_a_rewind() -> None:
+    """The new base may have what is to be cut off. Then nothing is cut, and the rewind fails."""
+    errors: list[Exception | None] = []
+    while len(errors) < 40:
+        fleet = OldPrimary(len(errors), "always")
+        node = fleet.nodes[0]
+        node.persistence.rewrite()
+        for _ in range(len(errors)):
+            node.step()
+        had = node.persistence.last_seq
+        Rewinding(node, had - fleet.lost, errors.append, lambda: None)
+        for _ in range(3):
+            fleet._run()
+            fleet._advance(10)
+        assert node.persistence.last_seq == (had if errors[-1] else had - fleet.lost)
+    texts = {str(error) for error in errors if error is not None}
+    assert None in errors
+    assert texts == {f"the base here has the frames up to {had}"}
