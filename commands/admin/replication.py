@@ -24,6 +24,7 @@ generic_command = CommandGroup("generic", "@connection")
 
 INVALID_PORT = "ERR Invalid master port"
 AOF_OFF = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
+PROMOTING = "ERR this server is a replica until the last frames of its primary have arrived"
 NOT_PROMOTED = (
     "ERR this server remains a replica: another primary was chosen, or its data may be wrong; the "
     "log says why"
@@ -54,7 +55,7 @@ def replicaof(ctx: Context, args: Args) -> object:
     role = ctx.server.replication
     if host.upper() == b"NO" and port.upper() == b"ONE":
         role.no_primary()
-        return _begin(ctx, PromotionWait(ctx), 0) if role.is_promoting else OK
+        return _begin(ctx, PromotionWait(ctx), 0) if ctx.may_block and role.is_promoting else OK
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise CommandError(INVALID_PORT)
     name = host.decode("utf-8", "replace")
@@ -150,7 +151,8 @@ def replconf(ctx: Context, args: Args) -> object:
 
     Sent by replicas: their address and capabilities (listening-port, ip-address, capa, version,
     databases, histories), and later the last frame applied (ACK), the last frame on disk (FACK),
-    and the size of all frames applied (OFFSET).
+    and the size of all frames applied (OFFSET). A replica also tells its primary that it is being
+    promoted (promoting 1, or 0 when it remains a replica), and that it was (promoted 1).
     """
     words = args.rest()
     if len(words) % 2:
@@ -251,9 +253,9 @@ class PromotionWait(PositionWait):
         return not server.replication.is_promoting
 
     def timeout_reply(self, ctx: Context) -> object:
-        if ctx.server.replication.is_replica and not ctx.server.replication.is_promoting:
-            return CommandError(NOT_PROMOTED)
-        return OK
+        if not ctx.server.replication.is_replica:
+            return OK
+        return CommandError(PROMOTING if ctx.server.replication.is_promoting else NOT_PROMOTED)
 
 
 class ReplicasWait(PositionWait):

@@ -194,7 +194,7 @@ class Role(Protocol):
         """Becomes a replica of the server at this address; Redis' reply."""
 
     def no_primary(self) -> None:
-        """Becomes a primary, perhaps later."""
+        """Becomes a primary, at once or when the last frames of its primary have arrived."""
 
     @property
     def is_promoting(self) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def why_lost(error: Exception | None, uses_tls: bool, unanswered: bool) -> str:
     """Why a connection has ended, with the directive to look at if TLS is the reason. A server
-    closes a connection without a word when the other side does not speak TLS, or lacks a
+    closes a connection without an answer when the other side does not speak TLS, or lacks a
     certificate."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (

@@ -51,6 +51,8 @@ class Failover:
             raise CommandError("ERR FAILOVER already in progress.")
         if self._role.is_replica:
             raise CommandError("ERR FAILOVER is not valid when server is a replica.")
+        if self._role.restrictions.is_promoted_elsewhere:
+            raise CommandError("ERR FAILOVER is not possible while a replica is being promoted.")
         if not len(self._role.feeds):
             raise CommandError("ERR FAILOVER requires connected replicas.")
         if forced and not (timeout_ms and target):
@@ -130,6 +132,11 @@ class Failover:
             self._follow(*self._target, forced=True)
         else:
             self.give_up("no replica had all frames in time")
+
+    def replica_promoted(self) -> None:
+        """REPLICAOF NO ONE was sent to a replica: another one may not become a primary, too."""
+        if self.state == WAITING:
+            self.give_up("a replica is promoted in another way")
 
     def accepted(self) -> None:
         """The replica has answered as a primary."""

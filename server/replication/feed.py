@@ -53,7 +53,8 @@ class Feed:
         self._open_tries = 0
         self._pump_scheduled = False
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
-        self._last_seq = -1  # the record LAST follows this frame; -1: none is due
+        self._last_due_after = -1  # the record LAST follows this frame; -1: none is due
+        self._is_primary = True  # this server, as LAST says
 
     @property
     def address(self) -> str:
@@ -118,15 +119,16 @@ class Feed:
         while self._messages and self._messages[0][0] < self.next_seq:
             self.send(self._messages.popleft()[1])
 
-    def send_last_after(self, seq: int) -> None:
-        """The replica is being promoted: tell it when it was sent everything up to this frame."""
-        self._last_seq = seq
+    def send_last_after(self, seq: int, is_primary: bool) -> None:
+        """The replica is being promoted: tell it when it was sent everything up to this frame.
+        `is_primary`: this server has no primary, which might have more."""
+        self._last_due_after, self._is_primary = seq, is_primary
         self.pump()
 
     def _send_last(self) -> None:
-        if 0 <= self._last_seq < self.next_seq:
-            self._last_seq = -1
-            self.send(encode_last())
+        if 0 <= self._last_due_after < self.next_seq:
+            self._last_due_after = -1
+            self.send(encode_last(self._is_primary))
 
     def pump(self) -> None:
         """Send what the connection takes; the rest when it takes more, or in a later turn."""

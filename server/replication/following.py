@@ -48,7 +48,7 @@ _WARNED_OFFSET_MS = 1000
 
 
 class Following:
-    """`state` is what ROLE shows: connect, connecting, sync or connected. `accepts`: this primary
+    """`state` is what ROLE shows: connect, connecting, sync or connected. `accepted`: this primary
     has accepted this server once, with CONTINUE or a complete base."""
 
     def __init__(self, role: Replication, host: str, port: int) -> None:
@@ -186,10 +186,10 @@ class Following:
         if self._attempt is not None:
             self._attempt.drop(reason)
 
-    def say_promoting(self) -> None:
-        """Tell the primary that this server is about to become one."""
-        if self._attempt is not None:
-            self._attempt.link.say("promoting")
+    def say_promoting(self, is_over: bool = False) -> None:
+        """Tell the primary that this server is about to become one; `is_over`: that it is not."""
+        if self._attempt is not None and self.is_connected:
+            self._attempt.link.say("promoting", b"0" if is_over else b"1")
             self._attempt.flush()
 
     def say_promoted(self) -> None:
@@ -203,7 +203,7 @@ class Following:
         """This server follows that primary no longer."""
         self._is_stopped = True
         if self._attempt is not None:
-            self._attempt.end()
+            self._attempt.finish()  # it may have to say that a promotion is over
             self._attempt = None
         self.applier.clear()
         if self.replacement is not None:
@@ -266,7 +266,7 @@ class Following:
         elif record.kind == Kind.MESSAGE:
             self._role.received_message(*parse_message(record.payload))
         elif record.kind == Kind.LAST:
-            self._role.promotion.has_all()
+            self._role.promotion.last_arrived(is_of_primary=record.payload == b"\1")
         else:
             self._take_base(record)
 
@@ -327,6 +327,7 @@ class Following:
         log.info("connected to the primary %s:%d", self.host, self.port)
         self._role.restrictions.update()
         self.acknowledge()
+        self._role.promotion.linked()
 
     # Full sync
 

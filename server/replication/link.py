@@ -130,9 +130,10 @@ class Link:
         applied, synced, size = b"%d" % applied_seq, b"%d" % synced_seq, b"%d" % frame_bytes
         self.output += _ACK % (len(applied), applied, len(synced), synced, len(size), size)
 
-    def say(self, word: str) -> None:
-        """Tell the primary that this server is "promoting" itself, or "promoted"."""
-        self.output += encode_request([b"REPLCONF", word.encode(), b"1"])
+    def say(self, word: str, value: bytes = b"1") -> None:
+        """Tell the primary that this server is "promoting" itself (b"0": no longer), or
+        "promoted"."""
+        self.output += encode_request([b"REPLCONF", word.encode(), value])
 
     def _introduction(self) -> Iterator[list[bytes]]:
         opening = self._opening

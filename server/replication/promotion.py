@@ -1,9 +1,10 @@
 """REPLICAOF NO ONE while the link to the primary is up: first the primary's last frames arrive.
 
-1. The replica tells its primary that it is being promoted. With `replicas-durable`, the primary
-   refuses writes from then on, and sends no reply that waits for replicas (`Restrictions`).
+1. The replica tells its primary that it is being promoted (`REPLCONF promoting 1`). With
+   `replicas-durable`, the primary refuses writes from then on, and sends no reply that waits for
+   replicas (`Restrictions`).
 2. The primary sends the frames that are durable there, and then the record LAST.
-3. The replica applies them, and becomes the primary.
+3. The replica applies them, with `replicas-durable` stores them, too, and becomes the primary.
 
 So this server has every frame that the primary has confirmed, and the primary confirms nothing that
 this server lacks. A primary that is silent is not waited for.
@@ -22,18 +23,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millstream.replication")
 
-_SILENCE_S = 1.5  # of the primary; a working one sends a beat each second
-_WAIT_MAX_S = 10  # shorter than the time for which the primary confirms nothing
+# Of the primary. A working one sends a beat each second.
+SILENCE_MS = 3000
+# From the request to the promotion, at most.
+WAIT_MAX_MS = 10_000
+# For so long the primary confirms nothing after the request, and after the promotion. Sentinel
+# makes the old primary a replica at some time after the promotion: 11 seconds were measured.
+PROMOTING_MS = 15_000
+PROMOTED_MS = 30_000
+_CHECK_MS = 500
+_LATE_MS = 1000  # a check that is later: this server was suspended
+
+assert WAIT_MAX_MS + 2 * (_CHECK_MS + _LATE_MS) < PROMOTING_MS
 
 
 class Promotion:
-    """At most one at a time. `was_complete`: the last one had everything that was confirmed."""
+    """Of this server; at most one at a time. `was_complete`: the last one had everything that the
+    primary had confirmed."""
 
     def __init__(self, role: Replication) -> None:
         self.was_complete = False
         self._role = role
+        self._node = role.node
         self._following: Following | None = None
         self._began_ms = 0
+        self._due_ms = 0  # when the next check is due
+        self._has_arrived = False
+        self._may_connect = False
         self._replicaof = ""  # the directive, in case the promotion is refused
 
     @property
@@ -45,39 +61,92 @@ class Promotion:
         if self._following is following:
             return
         self._following, self._replicaof = following, replicaof
+        self._may_connect = True
         self.was_complete = False
-        self._began_ms = self._role.node.steady_ms()
         log.warning("this server is being promoted: it asks its primary for the last frames")
-        following.say_promoting()
-        self._role.node.loop.call_later(_SILENCE_S, self._check, following)
+        self._ask(following)
 
     def end(self) -> None:
-        """The role has changed, or another primary was chosen."""
-        self._following = None
-        self._role.node.check_waits()
+        """The role has changed, or is not to change any more."""
+        following, self._following = self._following, None
+        if following is not None and self._role.following is following:
+            following.say_promoting(is_over=True)
+        self._node.check_waits()
 
-    def has_all(self) -> None:
-        """Every frame that the primary has confirmed has arrived."""
-        self._finish_soon("")
+    # What happens on the link
+
+    def linked(self) -> None:
+        """The link is up again."""
+        if self._following is not None:
+            self._ask(self._following)
 
     def link_lost(self) -> None:
-        self._finish_soon("the link was lost")
+        """Try once to connect again: the primary may work."""
+        following = self._following
+        if following is None or self._has_arrived:
+            return
+        if self._may_connect and not following.is_distrusted:
+            self._may_connect = False
+            self._node.loop.call_soon(self._role.connect, following)
+        else:
+            self._node.loop.call_soon(self._finish, following, "the link was lost")
 
-    def _check(self, following: Following) -> None:
-        """Wait for a primary that sends something, but not for ever."""
+    def last_arrived(self, is_of_primary: bool) -> None:
+        """The record LAST; False: from a server that is a replica itself, whose primary may have
+        confirmed more."""
+        following = self._following
+        if following is None:
+            return
+        if self._node.steady_ms() - self._began_ms > WAIT_MAX_MS:
+            self._ask(following)  # it is old, and the primary may have confirmed more since
+        elif is_of_primary:
+            self._has_arrived = True
+            self._node.loop.call_soon(self.check_stored)  # the link is in the middle of its input
+        else:
+            self._node.loop.call_soon(self._finish, following, "it is a replica itself")
+
+    def check_stored(self) -> None:
+        """More may be on the disk. Without the frames there, a promoted server that loses its power
+        would lose what others had confirmed."""
+        following, frames = self._following, self._node.persistence
+        if following is None or not self._has_arrived:
+            return
+        following.applier.apply_all()
         if self._following is not following:
             return
-        now_ms = self._role.node.steady_ms()
-        is_silent = now_ms - following.heard_ms >= _SILENCE_S * 1000
-        if is_silent or now_ms - self._began_ms >= _WAIT_MAX_S * 1000:
-            self._finish(following, "it did not say so in time")
+        waits = self._node.config.replicas_durable and frames.on_disk_seq >= 0
+        if waits and frames.on_disk_seq < frames.last_seq:
+            frames.sync_soon()
         else:
-            self._role.node.loop.call_later(_SILENCE_S, self._check, following)
+            self._finish(following, "")
 
-    def _finish_soon(self, why_incomplete: str) -> None:
-        """In a turn of its own: the link is in the middle of what it received."""
-        if self._following is not None:
-            self._role.node.loop.call_soon(self._finish, self._following, why_incomplete)
+    # Time
+
+    def _ask(self, following: Following) -> None:
+        """Ask the primary for its last frames; it confirms nothing from now on."""
+        self._began_ms = self._node.steady_ms()
+        self._has_arrived = False
+        following.say_promoting()
+        self._check_later(following)
+
+    def _check_later(self, following: Following) -> None:
+        self._due_ms = self._node.steady_ms() + _CHECK_MS
+        self._node.loop.call_later(_CHECK_MS / 1000, self._check, following, self._due_ms)
+
+    def _check(self, following: Following, due_ms: int) -> None:
+        """Wait while the primary sends something, for WAIT_MAX_MS at most."""
+        if self._following is not following or self._due_ms != due_ms:
+            return
+        now_ms = self._node.steady_ms()
+        if now_ms - due_ms > _LATE_MS:
+            self._ask(following)  # what was sent meanwhile is not read yet, or is old
+        elif now_ms - following.heard_ms >= SILENCE_MS and not self._has_arrived:
+            self._finish(following, "it is silent")
+        elif now_ms - self._began_ms >= WAIT_MAX_MS:
+            disk = "they could not be stored in time"
+            self._finish(following, disk if self._has_arrived else "it did not send them in time")
+        else:
+            self._check_later(following)
 
     def _finish(self, following: Following, why_incomplete: str) -> None:
         if self._following is not following:
@@ -85,13 +154,37 @@ class Promotion:
         self.was_complete = not why_incomplete
         if why_incomplete:
             log.warning(
-                "not all frames of the primary %s:%d may have arrived (%s): this server may lack"
-                " frames that were confirmed",
+                "the last frames of the primary %s:%d may be missing: %s",
                 following.host, following.port, why_incomplete,
             )  # fmt: skip
         try:
             self._role.follow_no_primary()
         except CommandError as error:
-            self._role.node.config.replicaof = self._replicaof
+            self._node.config.replicaof = self._replicaof
             log.error("this server remains a replica: %s", error.message)
+        finally:
             self.end()
+
+
+class PromotedReplicas:
+    """The replicas of this server that are being promoted, or were a short time ago."""
+
+    def __init__(self) -> None:
+        self._until_ms: dict[str, int] = {}  # by address
+
+    def note(self, address: str, until_ms: int) -> None:
+        self._until_ms[address] = until_ms
+
+    def forget(self, address: str) -> bool:
+        """It remains a replica, or is one again. Returns whether it was known."""
+        return self._until_ms.pop(address, None) is not None
+
+    def clear(self) -> None:
+        self._until_ms.clear()
+
+    def has_any(self, now_ms: int) -> bool:
+        if self._until_ms:
+            over = [address for address, ms in self._until_ms.items() if ms <= now_ms]
+            for address in over:
+                del self._until_ms[address]
+        return bool(self._until_ms)

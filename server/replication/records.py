@@ -113,9 +113,10 @@ def parse_message(payload: bytes) -> tuple[bytes, bytes]:
     return payload[_CHANNEL.size : end], payload[end:]
 
 
-def encode_last() -> bytes:
-    """The answer to a replica that is being promoted: every confirmed frame was sent before."""
-    return encode(0, Kind.LAST, b"")
+def encode_last(is_primary: bool) -> bytes:
+    """The answer to a replica that is being promoted: everything that was durable when it asked was
+    sent before. `is_primary`: the sender is not a replica itself."""
+    return encode(0, Kind.LAST, b"\1" if is_primary else b"\0")
 
 
 class Decoder:

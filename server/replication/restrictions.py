@@ -10,6 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.server.execution.holding import HoldPoint
+from millstream.server.replication.promotion import (
+    PROMOTED_MS,
+    PROMOTING_MS,
+    PromotedReplicas,
+)
 
 if TYPE_CHECKING:
     from millstream.server.replication.role import Replication
@@ -17,8 +22,10 @@ if TYPE_CHECKING:
 READONLY = "READONLY You can't write against a read only replica."
 MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
 NOREPLICAS = "NOREPLICAS Not enough good replicas to write."
-# Sentinel makes the old primary a replica at most this long after it has promoted another server.
-_PROMOTION_MS = 15_000
+PROMOTED_ELSEWHERE = (
+    "READONLY You can't write against this primary now: a replica of it is being promoted, or was "
+    "a short time ago."
+)
 
 
 class Restrictions:
@@ -29,40 +36,48 @@ class Restrictions:
         self._role = role
         self._node = role.node
         self._held_for = 0  # the number of replicas for which replies wait
-        self._promoted_elsewhere_ms = -_PROMOTION_MS  # when a replica said so
+        self._promoted = PromotedReplicas()
 
     def update(self) -> None:
         """Refuse what has to be refused at present."""
         role, executor, config = self._role, self._node.executor, self._node.config
         following = role.following
-        executor.read_only = READONLY if self._refuses_writes() else None
+        executor.read_only = self._refusal()
         is_down = following is not None and not following.is_connected
         is_stale = is_down and not config.replica_serve_stale_data
         is_distrusted = following is not None and following.is_distrusted
         executor.admission.stale = MASTERDOWN if is_stale or is_distrusted else None
         self.count_good_replicas()
 
-    def _refuses_writes(self) -> bool:
-        """A replica does, a server that was promoted while its data is being replaced, and, with
-        replicas-durable, a primary that knows of another one."""
+    def _refusal(self) -> str | None:
+        """Why writes are refused: by a replica, a server that was promoted while its data is being
+        replaced, and, with replicas-durable, a primary that knows of another one."""
         if self._role.following is not None or self._role.promotes_when_loaded:
-            return True
-        return self._node.config.replicas_durable > 0 and self._yields
+            return READONLY
+        is_held = self._node.config.replicas_durable > 0 and self.is_promoted_elsewhere
+        return PROMOTED_ELSEWHERE if is_held else None
 
     @property
-    def _yields(self) -> bool:
-        """Whether a replica of this server was promoted a short time ago, or is being promoted."""
-        return self._node.steady_ms() - self._promoted_elsewhere_ms < _PROMOTION_MS
+    def is_promoted_elsewhere(self) -> bool:
+        """Whether a replica of this server is being promoted, or was a short time ago. It may lack
+        what is confirmed meanwhile."""
+        return self._promoted.has_any(self._node.steady_ms())
 
-    def note_promotion_elsewhere(self) -> None:
-        """A replica of this server becomes a primary. It may lack what is confirmed from now on."""
-        self._promoted_elsewhere_ms = self._node.steady_ms()
+    def note_promotion(self, address: str, is_over: bool) -> None:
+        """The replica with this address is being promoted; `is_over`: it is a primary now."""
+        duration_ms = PROMOTED_MS if is_over else PROMOTING_MS
+        self._promoted.note(address, self._node.steady_ms() + duration_ms)
         self.update()
+
+    def forget_promotion(self, address: str) -> None:
+        """The replica with this address remains a replica, or is one again."""
+        if self._promoted.forget(address):
+            self.update()
 
     def begin_primary(self) -> None:
         """This server becomes a primary: no replica has confirmed any of its frames."""
         self.hold_point.seq = 0
-        self._promoted_elsewhere_ms = self._node.steady_ms() - _PROMOTION_MS
+        self._promoted.clear()
 
     def count_good_replicas(self) -> None:
         """Refuse writes while there are too few, and hold replies for as many as are wanted."""
@@ -70,7 +85,9 @@ class Restrictions:
         is_replica = self._role.following is not None
         durable = 0 if is_replica else config.replicas_durable
         if durable != self._held_for:
-            self._held_for, self.hold_point.seq = durable, 0
+            self._held_for = durable
+            if not self.is_promoted_elsewhere:
+                self.hold_point.seq = 0
             outbox.hold_point = self.hold_point if durable else None
         if not is_replica:
             self.release_replies()
@@ -88,7 +105,7 @@ class Restrictions:
     def release_replies(self) -> None:
         """Release the replies that waited for replicas' disks, as far as these are now."""
         wanted = self._node.config.replicas_durable
-        if wanted and self._yields:
+        if wanted and self.is_promoted_elsewhere:
             return
         if (wanted and self.hold_point.reach(self._role.feeds.nth_synced(wanted))) or not wanted:
             self.on_durable(self._node.persistence.durable_seq)

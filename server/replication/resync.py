@@ -62,18 +62,23 @@ class Resync:
             self._take_over(said, takeover, next_seq)
         self._check_can_feed(said)
         node = self._node
-        if self._role.following is None and node.persistence.first_effect is not None:
-            # A position has to be in a line of history, also before the first change.
-            node.persistence.flush_tick()
-            if node.persistence.first_effect is not None:
-                node.persistence.commit(b"")
+        self._begin_line()
         ours, our_last = node.keyspace.histories, node.persistence.last_seq
         their_last = next_seq - 1
         common = history.last_common(ours, our_last, said.histories, their_last)
         if common is not None and their_last > common and self._only_lags(said):
             raise CommandError("NOMASTERLINK this server has not received your last frames yet")
         feed = self._role.feeds.add(client, said.address or _host_of(client.address), said.port)
+        self._role.restrictions.forget_promotion(feed.address)
         node.loop.call_soon(self._answer, feed, common, their_last)
+
+    def _begin_line(self) -> None:
+        """A position has to be in a line of history, also before the first change."""
+        frames = self._node.persistence
+        if self._role.following is None and frames.first_effect is not None:
+            frames.flush_tick()
+            if frames.first_effect is not None:
+                frames.commit(b"")
 
     def _take_over(self, said: Introduction, takeover: Takeover, next_seq: int) -> None:
         """Become the primary in place of the server that asks (FAILOVER). If this server could not
@@ -83,6 +88,7 @@ class Resync:
         If the answer was lost, the server asks again. By then this server is a primary, or follows
         a later one; a refusal that ended the failover would leave two primaries.
         """
+        self._begin_line()
         if self._is_ahead_of(said, takeover.history, next_seq):
             try:
                 self._check_can_feed(said)

@@ -73,6 +73,7 @@ class Replication:
         self.failover = Failover(self)
         self.promotion = Promotion(self)
         self.promotes_when_loaded = False  # after the running full sync or rewind
+        self._orders = 0  # to change the role; one that is put off does nothing after another
 
     # Life
 
@@ -86,6 +87,7 @@ class Replication:
         self.restrictions.update()
 
     def stop(self) -> None:
+        self.promotion.end()
         if self.following is not None:
             self.following.stop()
         self.worker.stop()
@@ -103,6 +105,7 @@ class Replication:
 
     def on_synced(self) -> None:
         self._acknowledge()
+        self.promotion.check_stored()
         self.node.check_waits()
 
     def _acknowledge(self) -> None:
@@ -215,12 +218,21 @@ class Replication:
         """REPLICAOF host port; Redis' reply. In a transaction the role changes after it, but the
         directive at once, so that CONFIG REWRITE writes it."""
         self._refuse_during_failover()
+        self._orders += 1
+        self.node.config.replicaof = f"{host} {port}"
         if not self.node.executor.context.may_block:
-            self.node.config.replicaof = f"{host} {port}"
-            self.node.loop.call_soon(self.follow, host, port)
+            self.node.loop.call_soon(self._follow_later, self._orders, host, port)
             return "OK"
+        return self._follow_unless_current(host, port)
+
+    def _follow_later(self, order: int, host: str, port: int) -> None:
+        if order == self._orders and not self.failover.is_under_way:
+            self._follow_unless_current(host, port)
+
+    def _follow_unless_current(self, host: str, port: int) -> str:
         now = self.following
         if now is not None and (now.host, now.port) == (host, port):
+            self.promotion.end()
             now.may_replace_more = True
             now.retry_soon()
             return "OK Already connected to specified master"
@@ -242,11 +254,11 @@ class Replication:
         node = self.node
         node.persistence.flush_tick()
         was_primary = self.following is None
+        self.promotion.end()
         if self.following is not None:
             self.following.stop()
         node.persistence.first_effect = None
         self.promotes_when_loaded = False
-        self.promotion.end()
         was_distrusted = self.following is not None and self.following.is_distrusted
         self.following = Following(self, host, port)
         if was_distrusted:
@@ -261,9 +273,10 @@ class Replication:
         node.executor.recheck_limits()
         node.config.replicaof = f"{host} {port}"
         log.warning("this server follows %s:%d", host, port)
-        node.loop.call_soon(self._connect, self.following)
+        node.loop.call_soon(self.connect, self.following)
 
-    def _connect(self, following: Following) -> None:
+    def connect(self, following: Following) -> None:
+        """Connect to the primary now, if it is still this one and there is no connection."""
         if self.following is following and following.state == "connect":
             following.connect()
 
@@ -279,15 +292,18 @@ class Replication:
         last frames are here (`promotion`); in a transaction, after it. CommandError during a
         failover, or if the data here may be wrong."""
         self._refuse_during_failover()
+        self._orders += 1
         replicaof = self.node.config.replicaof
         if self.node.executor.context.may_block:
             self._begin_promotion(replicaof)
             return
         self._refuse_wrong_data()
         self.node.config.replicaof = ""  # at once, so that CONFIG REWRITE writes it
-        self.node.loop.call_soon(self._begin_promotion_later, replicaof)
+        self.node.loop.call_soon(self._begin_promotion_later, self._orders, replicaof)
 
-    def _begin_promotion_later(self, replicaof: str) -> None:
+    def _begin_promotion_later(self, order: int, replicaof: str) -> None:
+        if order != self._orders:
+            return
         try:
             self._begin_promotion(replicaof)
         except CommandError as error:
@@ -384,20 +400,24 @@ class Replication:
         """REPLCONF: what a replica says about itself. CommandError for an invalid value."""
         for name, value in pairs:
             word = name.decode("ascii", "replace").lower()
-            if client.feed is not None and word in ("promoting", "promoted"):
-                self._promotion_elsewhere(client.feed, is_complete=word == "promoted")
-            else:
+            if client.feed is None or word not in ("promoting", "promoted"):
                 self.resync.introduce(client, word, value)
+            elif value == b"0":
+                log.warning("the replica %s remains a replica", client.feed.address)
+                self.restrictions.forget_promotion(client.feed.address)
+            else:
+                self._promotion_elsewhere(client.feed, is_over=word == "promoted")
 
-    def _promotion_elsewhere(self, feed: Feed, is_complete: bool) -> None:
+    def _promotion_elsewhere(self, feed: Feed, is_over: bool) -> None:
         """A replica of this server becomes a primary. This one is about to become a replica, if
         that is a failover."""
-        state = "was promoted" if is_complete else "is being promoted"
-        log.warning("the replica %s of this server %s", feed.address, state)
-        self.restrictions.note_promotion_elsewhere()
+        state = "was promoted" if is_over else "is being promoted"
+        log.warning("the replica %s %s", feed.address, state)
+        self.restrictions.note_promotion(feed.address, is_over)
+        self.failover.replica_promoted()
         self.node.executor.recheck_limits()
-        if not is_complete:
-            feed.send_last_after(self.node.persistence.durable_seq)
+        if not is_over:
+            feed.send_last_after(self.node.persistence.durable_seq, self.following is None)
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         feed = client.feed

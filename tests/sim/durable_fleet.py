@@ -32,7 +32,9 @@ class DurableFleet(Fleet):
         super().__init__(seed, steps)
         self.fsync = "always"
         self.confirmed: dict[Frame, str] = {}
-        self._promoted: FleetNode | None = None  # a replica that is to become the primary
+        self._promoted: int | None = None  # a replica that is to become the primary
+        self._promoting: FleetNode | None = None  # the same, until it is the primary
+        self._to_tell: list[int] = []  # the servers that do not know yet whom to follow
         while len(self.nodes) < 3:
             node = self.nodes[-1]
             again = FleetNode(
@@ -64,14 +66,14 @@ class DurableFleet(Fleet):
 
     def _step(self) -> None:
         super()._step()
-        promoted = self._promoted
-        if promoted is None:
-            return
-        if self.nodes[promoted.index] is not promoted:
-            self._promoted = None  # it has crashed, and is a replica again
-        elif promoted.replication.following is None:
-            self._promoted = None
-            self._end_promotion(promoted)
+        promoting = self._promoting
+        if promoting is None:
+            self._tell_one()
+        elif self.nodes[promoting.index] is not promoting:
+            self._promoting = self._promoted = None  # it has crashed, and is a replica again
+        elif promoting.replication.following is None:
+            self._promoting = None
+            self._judge_promotion(promoting)
 
     def _promote_beside(self) -> None:
         """Sentinel promotes a replica with a link to a primary that works."""
@@ -87,13 +89,16 @@ class DurableFleet(Fleet):
             and node.replication.shown_priority() > 0
         ]
         if linked:
-            self._promoted = self.chance.choice(linked)
-            self.note("promotion with a primary", f"{primaries[0].index} -> {self._promoted.index}")
-            node = self._promoted
+            node = self._promoting = self.chance.choice(linked)
+            self._promoted = node.index
+            self.note("promotion with a primary", f"{primaries[0].index} -> {node.index}")
             self._guarded(node, lambda: node.ask(node.accept(), b"REPLICAOF", b"NO", b"ONE"))
 
-    def _end_promotion(self, chosen: FleetNode) -> None:
-        """The others follow the new primary. Its data is complete, if its primary said so."""
+    def _judge_promotion(self, chosen: FleetNode) -> None:
+        """The data of the new primary is complete, if its primary said so. The others are told to
+        follow it later, one after the other."""
+        self._to_tell = [node.index for node in self.nodes if node is not chosen]
+        self.chance.shuffle(self._to_tell)
         if chosen.replication.promotion.was_complete:
             self.note("complete promotion", str(chosen.index))
             self._judge_confirmed(chosen)
@@ -102,9 +107,27 @@ class DurableFleet(Fleet):
             self.confirmed = {
                 frame: value for frame, value in self.confirmed.items() if _has(chosen, frame)
             }
-        for node in self.nodes:
-            if node is not chosen:
-                node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % chosen.port)
+            while self._to_tell:
+                self._tell_next()
+
+    def _tell_one(self) -> None:
+        """In some steps after a promotion, a server is told whom to follow, or the new primary has
+        a power cut."""
+        if self._promoted is None:
+            return
+        chosen = self.nodes[self._promoted]
+        if self.chance.random() < 0.03:
+            self._tell_next()
+        elif self.chance.random() < 0.01:
+            self.note("power cut of the promoted server", str(chosen.index))
+            self._restart(chosen, chosen.disk.after_crash(self.chance.getrandbits(32)))
+
+    def _tell_next(self) -> None:
+        assert self._promoted is not None
+        node, port = self.nodes[self._to_tell.pop()], 7000 + self._promoted
+        self._guarded(node, lambda: node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % port))
+        if not self._to_tell:
+            self._promoted = None
 
     def _primaries(self) -> list[FleetNode]:
         """One, or none in the middle of a FAILOVER."""
@@ -141,16 +164,31 @@ class DurableFleet(Fleet):
             return  # another server is not available either: that is one loss too many
         chosen = max(there, key=lambda node: node.persistence.frame_bytes)
         self.note("failover", f"{old.index} -> {chosen.index}")
-        for one in self.connections:
-            if old in (one.replica, one.primary):
-                one.cut()
-        chosen.ask(chosen.accept(), b"REPLICAOF", b"NO", b"ONE")
+        self._promote_without(old, chosen)
         self._judge_confirmed(chosen)
         for node in self.nodes:
             if node not in (old, chosen):
                 node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % chosen.port)
         old.config.replicaof = f"fleet {chosen.port}"
         self._restart(old, old.disk.after_crash(self.chance.getrandbits(32)))
+
+    def _promote_without(self, old: FleetNode, chosen: FleetNode) -> None:
+        """The old primary cannot be reached. Sentinel waits until the role has changed."""
+        for one in self.connections:
+            if old in (one.replica, one.primary):
+                one.cut()
+                if one.replica is chosen:
+                    one.tell("replica")
+        pair = frozenset((old.index, chosen.index))
+        added = {pair} - self.partitions
+        self.partitions |= added
+        chosen.ask(chosen.accept(), b"REPLICAOF", b"NO", b"ONE")
+        while chosen.replication.following is not None:
+            if chosen.has_work():
+                chosen.step()
+            else:
+                self._advance(100)
+        self.partitions -= added
 
     def _judge_confirmed(self, node: FleetNode) -> None:
         for frame, value in self.confirmed.items():
@@ -185,6 +223,8 @@ class DurableFleet(Fleet):
         is on its way leaves two primaries. The old one has no replicas and has confirmed nothing
         since."""
         there = [node for node in self.nodes if node.replication.shown_priority() > 0]
+        if self._to_tell and self._promoted is not None:
+            return self.nodes[self._promoted]
         candidates = self._primaries() or there or self.nodes
         return max(candidates, key=lambda node: node.persistence.frame_bytes)
 

@@ -7,12 +7,12 @@ from tests.sim.fleet import Fleet
 from tests.sim.fleet_node import FleetClient, FleetNode
 from tests.sim.net import Connection
 from tests.support.fakedisk import FakeDisk
-from tests.support.resp import Error, Reply, Simple
+from tests.support.resp import Error, Reply, Simple, encode_command
 
-from millstream.commands.admin.replication import NOT_PROMOTED
+from millstream.commands.admin.replication import NOT_PROMOTED, PROMOTING
 from millstream.commands.runtime.effects import EffectError
 from millstream.server.replication import applying
-from millstream.server.replication.restrictions import READONLY
+from millstream.server.replication.restrictions import PROMOTED_ELSEWHERE
 
 NO_ONE = (b"REPLICAOF", b"NO", b"ONE")
 OK = Simple("OK")
@@ -136,16 +136,17 @@ def test_the_primary_confirms_nothing_during_a_promotion(fleet: Three) -> None:
     fleet.rest()
     assert fleet.nodes[0].replication.synced_on(seq)
     assert not replies
-    assert fleet.append() == [Error(READONLY)]
+    assert fleet.append() == [Error(PROMOTED_ELSEWHERE)]
 
 
 def test_the_primary_continues_when_no_server_directs_it_to_another(fleet: Three) -> None:
     begin_without_the_last_entry(fleet)
     fleet.stopped = set()
     fleet.rest()
-    assert fleet.append() == [Error(READONLY)]
-    for _ in range(15):
-        fleet.rest(1000)
+    for _ in range(2):
+        assert fleet.append() == [Error(PROMOTED_ELSEWHERE)]
+        for _ in range(16):
+            fleet.rest(1000)
     (reply,) = fleet.append()
     assert not isinstance(reply, Error)
 
@@ -164,9 +165,10 @@ def test_without_replicas_durable_the_primary_continues_at_once() -> None:
 def test_a_silent_primary_is_not_waited_for(fleet: Three) -> None:
     fleet.nodes[0].is_frozen = True
     replies = fleet.ask(1, *NO_ONE)
-    fleet.rest(1400)
+    fleet.rest(1000)
     assert not fleet.is_promoted()
-    fleet.rest(100)
+    for _ in range(4):
+        fleet.rest(500)
     assert fleet.is_promoted()
     assert replies == [OK]
     assert not fleet.nodes[1].replication.promotion.was_complete
@@ -176,20 +178,108 @@ def test_a_promotion_does_not_wait_for_ever(fleet: Three) -> None:
     """The primary sends beats, and never says that the replica has everything."""
     fleet.stopped = {(1, "up")}
     fleet.ask(1, *NO_ONE)
-    for _ in range(9):
-        fleet.rest(1000)
+    for _ in range(19):
+        fleet.rest(500)
     assert not fleet.is_promoted()
-    fleet.rest(1500)
+    fleet.rest(500)
     assert fleet.is_promoted()
 
 
-def test_a_promotion_does_not_wait_for_a_lost_link(fleet: Three) -> None:
+def test_a_lost_link_is_made_once_more(fleet: Three) -> None:
     begin_without_the_last_entry(fleet)
     for one in fleet.connections:
         one.cut()
+    fleet.stopped = set()
     fleet.rest()
     assert fleet.is_promoted()
+    assert fleet.has_all()
+    assert fleet.nodes[1].replication.promotion.was_complete
+
+
+def test_a_promotion_does_not_wait_for_a_lost_primary(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    fleet.partitions = {frozenset((0, 1))}
+    for one in fleet.connections:
+        one.cut()
+        for end in list(one.ends):
+            one.tell(end)
+    fleet.rest()
+    fleet.rest(1000)
+    assert fleet.is_promoted()
     assert not fleet.nodes[1].replication.promotion.was_complete
+
+
+def test_a_promoted_server_has_the_frames_on_its_disk(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    node = fleet.nodes[1]
+    journal = next(worker for worker in node.workers if worker.name == "millstream-journal")
+    waiting = journal.tasks
+    fleet.stopped = set()
+    for _ in range(50):  # everything but the disk of server 1
+        journal.tasks = type(waiting)()
+        while fleet._deliverable():
+            fleet._deliver()
+        while node.loop.has_work():
+            node.step()
+        waiting.extend(journal.tasks)
+    assert fleet.has_all()
+    assert not fleet.is_promoted()
+    journal.tasks = waiting
+    fleet.rest()
+    assert fleet.is_promoted()
+    assert node.persistence.on_disk_seq >= fleet.nodes[0].persistence.last_seq
+
+
+def test_the_answer_to_an_old_request_does_not_count(fleet: Three) -> None:
+    """The server was suspended for so long that the primary has confirmed something again."""
+    begin_without_the_last_entry(fleet)
+    node = fleet.nodes[1]
+    node.is_frozen = True
+    for _ in range(16):
+        fleet.rest(1000)
+    (reply,) = fleet.append()
+    assert not isinstance(reply, Error)
+    node.is_frozen = False
+    (link,) = [one for one in fleet.connections if one.replica is node]
+    for _ in range(len(link.down.data)):  # what is in the socket comes before the timers
+        if not fleet.is_promoted():
+            link.down.deliver(1)
+        while node.loop.ready or any(worker.tasks for worker in node.workers):
+            for worker in node.workers:
+                worker.drain()
+            if node.loop.ready:
+                task = node.loop.ready.popleft()
+                task.callback(*task.args)
+    fleet.stopped = set()
+    fleet.rest()
+    assert fleet.is_promoted()
+    assert fleet.has_all()
+
+
+def test_a_late_timer_is_not_the_silence_of_the_primary(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    node = fleet.nodes[1]
+    node.is_frozen = True
+    for _ in range(4):
+        fleet.rest(1000)
+    node.is_frozen = False
+    while node.loop.has_work():  # the timers come before what is in the socket
+        node.step()
+    assert not fleet.is_promoted()
+    fleet.stopped = set()
+    fleet.rest()
+    assert fleet.is_promoted()
+    assert fleet.has_all()
+
+
+def test_a_replica_of_a_replica_is_not_told_that_it_has_all(fleet: Three) -> None:
+    fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
+    for _ in range(3):
+        fleet.rest(1000)
+    fleet.ask(2, *NO_ONE)
+    fleet.rest()
+    assert fleet.nodes[2].replication.following is None
+    assert not fleet.nodes[2].replication.promotion.was_complete
 
 
 def test_another_primary_ends_a_promotion(fleet: Three) -> None:
@@ -199,6 +289,96 @@ def test_another_primary_ends_a_promotion(fleet: Three) -> None:
     assert replies == again == [Error(NOT_PROMOTED)]
     fleet.stopped = set()
     fleet.rest(1000)
+    fleet.rest(20_000)
+    assert not fleet.is_promoted()
+
+
+def test_the_same_primary_ends_a_promotion(fleet: Three) -> None:
+    replies = begin_without_the_last_entry(fleet)
+    fleet.ask(1, b"REPLICAOF", b"fleet", b"7000")
+    assert replies == [Error(NOT_PROMOTED)]
+    fleet.stopped = set()
+    fleet.rest()
+    (reply,) = fleet.append()  # the primary continues at once
+    assert not isinstance(reply, Error)
+    fleet.rest(20_000)
+    assert not fleet.is_promoted()
+    assert fleet.has_all()
+
+
+def test_a_promoted_server_that_is_a_replica_again_holds_nothing_back(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    fleet.stopped = set()
+    fleet.rest()
+    assert fleet.is_promoted()
+    fleet.ask(1, b"REPLICAOF", b"fleet", b"7000")
+    for _ in range(3):
+        fleet.rest(1000)
+    (reply,) = fleet.append()
+    assert not isinstance(reply, Error)
+
+
+@pytest.mark.parametrize("target", [True, False])
+@pytest.mark.parametrize("stopped", ["up", "down"])
+def test_a_failover_and_a_promotion_leave_one_primary(
+    fleet: Three, stopped: str, target: bool
+) -> None:
+    fleet.stopped = {(1, stopped)}
+    fleet.append()
+    fleet.ask(1, *NO_ONE)
+    feed = fleet.nodes[0].replication.feeds.at("10.0.0.201", 7001)
+    assert feed is not None
+    words = (b"TO", feed.host.encode(), b"%d" % feed.port) if target else ()
+    fleet.ask(0, b"FAILOVER", *words)
+    fleet.stopped = set()
+    for _ in range(5):
+        fleet.rest(1000)
+    replies = fleet.append()
+    for index in (0, 2):
+        fleet.ask(index, b"REPLICAOF", b"fleet", b"7001")
+    for _ in range(5):
+        fleet.rest(1000)
+    confirmed = 1 + sum(not isinstance(reply, Error) for reply in replies)
+    assert fleet.ask(1, b"XLEN", b"a") == [confirmed]
+    assert [node.replication.following is None for node in fleet.nodes] == [False, True, False]
+
+
+def test_replicas_durable_may_change_during_a_promotion(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    primary = fleet.nodes[0]
+    for count in (2, 1):
+        primary.config.replicas_durable = count
+        primary.replication.restrictions.update()
+    assert fleet.ask(0, b"XLEN", b"a") == [1]
+
+
+def test_a_client_whose_wait_is_ended_is_not_told_that_the_server_is_promoted(fleet: Three) -> None:
+    fleet.stopped = {(1, "down")}
+    node = fleet.nodes[1]
+    client = node.accept()
+    replies = fleet.replies[1, client.id] = []
+    node.ask(client, *NO_ONE)
+    fleet.rest()
+    fleet.ask(1, b"CLIENT", b"UNBLOCK", b"%d" % client.id)
+    assert replies == [Error(PROMOTING)]
+
+
+def test_the_last_order_of_a_batch_counts(fleet: Three) -> None:
+    """The role changes after a transaction; an order after it is newer."""
+    node = fleet.nodes[1]
+    client = node.accept()
+    words = [(b"MULTI",), NO_ONE, (b"EXEC",), (b"REPLICAOF", b"fleet", b"7002")]
+    client.asked += words
+    node.executor.feed(client, b"".join(encode_command(one) for one in words))
+    fleet.rest(1000)
+    assert node.replication.following is not None
+    assert node.replication.following.port == 7002
+    assert node.config.replicaof == "fleet 7002"
+
+
+def test_a_server_that_stops_is_not_promoted(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    fleet.nodes[1].replication.stop()
     fleet.rest(20_000)
     assert not fleet.is_promoted()
 

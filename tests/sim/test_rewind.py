@@ -225,17 +225,18 @@ def test_a_rewind_that_is_cancelled_when_its_copy_has_failed_removes_nothing() -
 def test_a_rewrite_that_ends_at_any_step_of_a_rewind() -> None:
     """The new base may have what is to be cut off. Then nothing is cut, and the rewind fails."""
     errors: list[Exception | None] = []
-    while len(errors) < 40:
-        fleet = OldPrimary(len(errors), "always")
+    for step in range(40):
+        fleet = OldPrimary(step, "always")
         node = fleet.nodes[0]
         node.persistence.rewrite()
-        for _ in range(len(errors)):
+        for _ in range(step):
             node.step()
         had = node.persistence.last_seq
         Rewinding(node, had - fleet.lost, errors.append, lambda: None)
         for _ in range(3):
             fleet._run()
             fleet._advance(10)
+        assert len(errors) == step + 1
         assert node.persistence.last_seq == (had if errors[-1] else had - fleet.lost)
     texts = {str(error) for error in errors if error is not None}
     assert None in errors
