@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import functools
 import gc
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -90,7 +88,7 @@ class Server:
         self.started_at_ms = now_ms()
         self.loop_delay_s = 0.0
         self._second_due_s = 0.0
-        self.run_id = secrets.token_hex(20)
+        self.run_id = self.new_history()
         self.started_s = time.monotonic()
         self.registry = ClientRegistry(self)
         self.memory = Gauge()
@@ -313,6 +311,8 @@ class Server:
         return memory_facts(self)
 
     def give_back_memory(self) -> None:
+        import ctypes
+
         with contextlib.suppress(AttributeError, OSError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
 
@@ -368,7 +368,7 @@ class Server:
         return self.persistence.snapshots.last_save_s
 
     def random_number(self) -> int:
-        return secrets.randbits(64)
+        return int.from_bytes(os.urandom(8), "little")
 
     @property
     def keeps_journal(self) -> bool:
@@ -406,7 +406,7 @@ class Server:
         return ThreadWorker(name, niceness)
 
     def new_history(self) -> str:
-        return secrets.token_hex(20)
+        return os.urandom(20).hex()
 
     def connect_link(self, host: str, port: int, protocol: LinkProtocol) -> None:
         make_context = functools.partial(make_link_context, self.config)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from millstream import __version__
 from millstream.server.monitor import huge_pages
 
+TYPE_CHECKING = False  # as in millstream/__init__
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path

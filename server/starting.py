@@ -14,6 +14,7 @@ from millstream.server.durability.data_loading import without_collections
 from millstream.server.durability.loading import LoadReport
 from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
+from millstream.storage.files.snapshot_format import zstd
 from millstream.storage.streams.restore import continue_times, restart_leases
 
 if TYPE_CHECKING:
@@ -111,3 +112,4 @@ class Starting:
             extra={"facts": facts},
         )  # fmt: skip
         server.supervision.ready(where)
+        server.loop.call_later(1, zstd)  # the first snapshot should not wait for it

@@ -20,7 +20,7 @@ CATEGORIES = (
 )  # fmt: skip
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Entry:
     """A command, or a subcommand as ``container|sub``. `number` never changes while the process
     runs."""

@@ -14,7 +14,7 @@ LOOK_BACK = 10  # entries that may be the same refusal
 NAME_MAX_BYTES = 1024  # of a key, a channel or a user's name, which a client may choose
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """`reason` is command, key, channel or auth; `context` toplevel, multi or lua; `subject` the
     command's name, the key or the channel."""

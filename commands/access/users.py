@@ -7,10 +7,8 @@ the command, all its keys and all its channels. Rules, errors and descriptions a
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Iterable, Iterator
-from hashlib import sha256
 from typing import NamedTuple
 
 from millstream.commands.access.absent import is_absent_category, is_absent_command
@@ -78,6 +76,8 @@ def has_spaces(text: bytes) -> bool:
 
 
 def password_hash(password: bytes) -> bytes:
+    from hashlib import sha256
+
     return sha256(password).hexdigest().encode()
 
 
@@ -293,8 +293,10 @@ class User:
             return False
         if self.no_password:
             return True
+        from hmac import compare_digest
+
         given = password_hash(password)
-        return sum(hmac.compare_digest(given, known) for known in self.passwords) > 0
+        return sum(compare_digest(given, known) for known in self.passwords) > 0
 
     # Rules
 

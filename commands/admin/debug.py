@@ -6,7 +6,6 @@ internals; the reply is OK because test suites set them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -73,11 +72,13 @@ def _set_active_expire(ctx: Context, words: Words) -> object:
 
 def _digest(ctx: Context, words: Words) -> object:
     """A digest of all keys that does not depend on their order."""
+    from hashlib import sha1
+
     total = 0
     for db in ctx.keyspace.databases:
         for key in list(db.keys()):
             digest = key_digest(db, key)
-            named = hashlib.sha1(b"%d %s %s" % (db.index, key, digest), usedforsecurity=False)
+            named = sha1(b"%d %s %s" % (db.index, key, digest), usedforsecurity=False)
             total ^= int.from_bytes(named.digest(), "big")
     return Simple(b"%040x" % total)
 
@@ -89,10 +90,12 @@ def _digest_value(ctx: Context, words: Words) -> object:
 def key_digest(db: Database, key: bytes) -> bytes:
     """The digest of a key's value as 40 hexadecimal digits, zeros for a missing key. For a stream
     it covers the entries, the last ID and the groups with their pending entries."""
+    from hashlib import sha1
+
     value = db.get(key)
     if value is None:
         return b"0" * 40
-    digest = hashlib.sha1(usedforsecurity=False)
+    digest = sha1(usedforsecurity=False)
     if isinstance(value, bytes):
         digest.update(b"string %d " % len(value) + value)
     else:

@@ -9,9 +9,7 @@ SCRIPT LOAD or EVAL, until SCRIPT FLUSH or the end of the server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from hashlib import sha1
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.commands.generic.expiry import expire_from_now
 from millstream.commands.generic.keys import delete_keys, look_up, look_up_no_touch
@@ -33,8 +31,7 @@ NOT_RUNNING = "NOTBUSY No scripts in execution right now."
 DIGEST_LETTERS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """A known script: its name, its function, and the number of arguments that it reads."""
 
     title: str
@@ -126,6 +123,8 @@ UNKNOWN_TEXT = (
 
 def _load(ctx: Context, text: bytes) -> bytes:
     """Load a known script; return its digest."""
+    from hashlib import sha1
+
     digest = sha1(text, usedforsecurity=False).hexdigest().encode()
     if digest not in SCRIPTS:
         raise CommandError(UNKNOWN_TEXT)

@@ -127,7 +127,7 @@ def incrbyfloat(ctx: Context, args: Args) -> object:
 # ---------------------------------------------------------------- within bounds
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Increment:
     """The options of INCREX. `kind` is BYINT, BYFLOAT or b"" for neither, with its `amount`."""
 
@@ -174,7 +174,7 @@ def _take_increment(args: Args) -> Increment:
     return increment
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Outcome:
     """A number before and after, as texts, and the difference; `value` None: nothing changes."""
 

@@ -24,7 +24,7 @@ TEN_TO_PIECE: int = 10**PIECE_DIGITS
 
 _DECIMAL = re.compile(rb"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 _HEXADECIMAL = re.compile(rb"([+-]?)0[xX]([0-9a-fA-F]*)(?:\.([0-9a-fA-F]*))?(?:[pP]([+-]?\d+))?")
-_INFINITY = re.compile(rb"([+-]?)inf(?:inity)?", re.IGNORECASE)
+_INFINITY = re.compile(rb"([+-]?)inf(?:inity)?")
 
 
 class LongDouble(NamedTuple):
@@ -44,7 +44,7 @@ def parse(text: bytes) -> LongDouble | None:
     """Parse a number as Redis does; None for other texts, NaN, and numbers out of range."""
     if not 0 < len(text) < TEXT_MAX_BYTES:
         return None
-    if match := _INFINITY.fullmatch(text):
+    if match := _INFINITY.fullmatch(text.lower()):
         return LongDouble(0, 0, -1 if match[1] == b"-" else 1)
     if match := _HEXADECIMAL.fullmatch(text):
         found = _parsed(match, 16, 2, 4)

@@ -193,7 +193,7 @@ def apply_restore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None
     keyspace.incarnation = max(keyspace.incarnation, int(incarnation))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RestoreOptions:
     """The options after the payload of RESTORE."""
 

@@ -43,7 +43,7 @@ def holds(condition: bytes, operand: bytes, value: bytes) -> bool:
     return (digest(value) == operand.lower()) == (condition == b"IFDEQ")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SetOptions:
     """`condition` is NX, XX or one of the IF words with its `operand`; b"" for none."""
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from xxhash import xxh3_64_hexdigest
-
 from millstream.commands.generic.expiry import invalid_expiry, let_expire, let_stay
 from millstream.commands.generic.keys import (
     INT64_MAX,
@@ -126,7 +124,7 @@ def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) 
 # ---------------------------------------------------------------- options about the expiry
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Expiry:
     """The expiry in a command's options: `unit` with its number, or none."""
 
@@ -258,6 +256,8 @@ def digest_(ctx: Context, args: Args) -> object:
 
 def digest(value: bytes) -> bytes:
     """The 64-bit XXH3 of a value, as 16 hexadecimal digits."""
+    from xxhash import xxh3_64_hexdigest
+
     return xxh3_64_hexdigest(value).encode()
 
 

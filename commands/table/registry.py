@@ -8,9 +8,10 @@ compiled handler doubles the cost of the call.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 from millstream.commands.table.keyspecs import (
     KeySpec,
@@ -19,7 +20,7 @@ from millstream.commands.table.keyspecs import (
     fixed_places,
     use_with,
 )
-from millstream.commands.table.syntax import arity_of, parse_syntax
+from millstream.commands.table.syntax import Argument, arity_of, parse_syntax
 
 Handler = Callable[[Any, Any], Any]
 H = TypeVar("H", bound=Handler)
@@ -86,7 +87,7 @@ WRITES_WITH = "writes_with:"
 SUBCOMMANDS = "subcommand [argument ...]"  # the syntax line of a container
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Command:
     """One row. `name` is lower case, a subcommand's is ``container|sub``; arity is that of Redis:
     the exact number of words, negative for at least that many. `keys` is (first, last, step) of the
@@ -167,46 +168,80 @@ class CommandGroup:
                 syntax=syntax,
                 complexity=complexity,
             )
-            _derive(row, f"{self.tags} {tags}".split(), keys)
+            _derive(row, f"{self.tags} {tags}", keys)
             _add(row)
             return handler
 
         return register
 
 
-def _derive(row: Command, tags: list[str], keys: str | KeyUse) -> None:
+def _derive(row: Command, tags: str, keys: str | KeyUse) -> None:
     """Set the fields that follow from the row's syntax and tags."""
-    arguments = parse_syntax(row.syntax)
+    arguments, of_tags = _arguments(row.syntax), _classified(tags)
     words = row.name.count("|") + 1
     row.arity = row.arity or arity_of(arguments, words)
-    options = [tag for tag in tags if tag.startswith(WRITES_WITH)]
-    if options:
-        row.writes_with = options[0].removeprefix(WRITES_WITH).encode()
+    row.writes_with = of_tags.writes_with
+    if row.writes_with is not None:
         keys = use_with(row.writes_with)
-    row.key_specs = find_key_specs(arguments, words, keys, writes="write" in tags)
+    row.key_specs = find_key_specs(arguments, words, keys, writes="write" in of_tags.flags)
     row.keys = fixed_places(row.key_specs)
+    row.flags, row.traits, row.tips = of_tags.flags, of_tags.traits, of_tags.tips
     if any(spec.is_movable for spec in row.key_specs):
-        tags += ["movablekeys"] + ["no_mandatory_keys"] * row.key_specs[0].optional
-    row.flags, row.traits = FLAGS.intersection(tags), TRAITS.intersection(tags)
-    row.tips = tuple(tag for tag in tags if tag.startswith(TIPS))
-    named = {tag for tag in tags if tag.startswith("@")}
-    unknown = set(tags) - FLAGS - TRAITS - named - {*row.tips, *options}
-    if unknown:
-        raise ValueError(f"command {row.name}: unknown tags {sorted(unknown)}")
-    row.categories = _categories(row) | {name[1:] for name in named}
-
-
-def _categories(row: Command) -> frozenset[str]:
-    """The ACL categories that follow from the flags and the group."""
-    found = set(row.flags & {"write", "pubsub", "fast", "blocking"})
-    if "readonly" in row.flags:
-        found.add("read")
-    if "admin" in row.flags:
-        found |= {"admin", "dangerous"}
-    if "fast" not in row.flags:
-        found.add("slow")
+        optional = ["no_mandatory_keys"] * row.key_specs[0].optional
+        row.flags = row.flags.union(["movablekeys"], optional)
+    if of_tags.unknown:
+        raise ValueError(f"command {row.name}: unknown tags {of_tags.unknown}")
+    row.categories = of_tags.categories
     if row.syntax != SUBCOMMANDS and row.group in GROUP_CATEGORIES:
-        found.add(GROUP_CATEGORIES[row.group])
+        row.categories |= {GROUP_CATEGORIES[row.group]}
+
+
+class _Tags(NamedTuple):
+    """The tags of a row by their meaning. `categories` are those that follow from the flags, and
+    those that are named."""
+
+    flags: frozenset[str]
+    traits: frozenset[str]
+    tips: tuple[str, ...]
+    categories: frozenset[str]
+    writes_with: bytes | None
+    unknown: list[str]
+
+
+# Many rows have the same syntax and tags, and every start derives all rows.
+
+
+@cache
+def _arguments(syntax: str) -> Sequence[Argument]:
+    return parse_syntax(syntax)
+
+
+@cache
+def _classified(text: str) -> _Tags:
+    tags = text.split()
+    flags, traits = FLAGS.intersection(tags), TRAITS.intersection(tags)
+    tips = tuple(tag for tag in tags if tag.startswith(TIPS))
+    named = {tag for tag in tags if tag.startswith("@")}
+    options = [tag for tag in tags if tag.startswith(WRITES_WITH)]
+    return _Tags(
+        flags,
+        traits,
+        tips,
+        _categories(flags) | {name[1:] for name in named},
+        options[0].removeprefix(WRITES_WITH).encode() if options else None,
+        sorted(set(tags) - flags - traits - named - {*tips, *options}),
+    )
+
+
+def _categories(flags: frozenset[str]) -> frozenset[str]:
+    """The ACL categories that follow from the flags."""
+    found = set(flags & {"write", "pubsub", "fast", "blocking"})
+    if "readonly" in flags:
+        found.add("read")
+    if "admin" in flags:
+        found |= {"admin", "dangerous"}
+    if "fast" not in flags:
+        found.add("slow")
     return frozenset(found)
 
 

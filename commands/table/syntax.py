@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 _WORD = r"[^\s\[\]<>{}|]+"
 _TOKENS = re.compile(rf"[\[\]<>{{}}|]|\.\.\.|{_WORD}(?:\|{_WORD})*")
@@ -42,8 +42,7 @@ _TYPE = re.compile(r":(integer|double|key)\b")
 _SIGNS = {"=": "equal", "~": "approximately", "*": "auto-id", "$": "new-id"}
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """One argument: `kind` as in Redis (key, string, integer, pattern, pure-token, oneof, block);
     `token` the fixed word before the value."""
 
@@ -99,7 +98,7 @@ def shown_syntax(syntax: str) -> str:
 
 
 def _is_token(word: str) -> bool:
-    return not any(letter.islower() for letter in word)
+    return word == word.upper()
 
 
 def _parse_group(tokens: list[str], at: int, closing: str) -> tuple[list[list[Argument]], int]:
@@ -114,7 +113,7 @@ def _parse_group(tokens: list[str], at: int, closing: str) -> tuple[list[list[Ar
             alternatives.append([])
         elif token == "...":
             if alternatives[-1]:
-                alternatives[-1][-1] = replace(alternatives[-1][-1], multiple=True)
+                alternatives[-1][-1] = alternatives[-1][-1]._replace(multiple=True)
         elif token in _CLOSING:
             label = tokens[at][:-1] if at < len(tokens) and tokens[at].endswith(":") else ""
             inner, at = _parse_group(tokens, at + bool(label), _CLOSING[token])
@@ -148,7 +147,7 @@ def _join_tokens(sequence: list[Argument]) -> list[Argument]:
         before = joined[-1] if joined else None
         fixed = before is not None and before.kind == "pure-token" and not before.optional
         if fixed and before and not argument.token and not argument.optional:
-            joined[-1] = replace(argument, token=before.token)
+            joined[-1] = argument._replace(token=before.token)
         else:
             joined.append(argument)
     return joined
@@ -182,7 +181,7 @@ def _add_group(
     if not any(inner):
         if not (optional and target):
             raise SyntaxLineError("an empty group")
-        target[-1] = replace(target[-1], multiple=True)
+        target[-1] = target[-1]._replace(multiple=True)
         return
     joined = [_join_tokens(sequence) for sequence in inner]
     if len(joined) == 1:
@@ -193,13 +192,13 @@ def _add_group(
         repeats = optional and size > 0 and group[-1].multiple
         if repeats and [argument.name for argument in before] == names:
             if size == 1:
-                target[-1] = replace(target[-1], multiple=True)
+                target[-1] = target[-1]._replace(multiple=True)
             else:
-                target[-size:] = [replace(_block(before), name="data", multiple=True)]
+                target[-size:] = [_block(before)._replace(name="data", multiple=True)]
             return
         added = _block(group)
     else:
         added = _one_of(inner)
     if label:
-        added = replace(added, name=label)
-    target.append(replace(added, optional=optional or added.optional))
+        added = added._replace(name=label)
+    target.append(added._replace(optional=optional or added.optional))

@@ -12,7 +12,6 @@ names would be kept too long in a stream whose IDs are ahead of the clock.
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from millstream.commands.engine.appending import window_of
@@ -73,6 +72,8 @@ def take_message(args: Args, taken: Message | None) -> Message | None:
 
 def name_of(fields: list[bytes]) -> bytes:
     """A message's name computed from its fields and values, in any order."""
+    from hashlib import blake2b
+
     pairs = sorted(
         b"%d %d %b%b" % (len(field), len(value), field, value)
         for field, value in zip(fields[::2], fields[1::2], strict=True)

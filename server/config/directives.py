@@ -1,17 +1,16 @@
 """The server's directives: one table for the configuration file, the command line and CONFIG.
 
-The table is the dataclass `Config`: a field is a directive (``_`` for ``-``), and its metadata
-defines its parser, text form, bounds and description. A directive therefore cannot exist in one
-place and be missing in another. docs/configuration.md is generated from the table. Unknown
-directives are refused; server/config/ignored_directives lists the directives that are accepted
-without effect.
+The table is the class `Config`: an attribute is a directive (``_`` for ``-``) with its parser, text
+form, bounds and description. A directive therefore cannot exist in one place and be missing in
+another. docs/configuration.md is generated from the table. Unknown directives are refused;
+server/config/ignored_directives lists the directives that are accepted without effect.
+
+`Config` is not a dataclass: to make one of 200 fields took an eighth of the time of a start.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ from millstream.server.config.kinds import (
     TEXT,
     WATCHING,
     YES_NO,
+    Directive,
     Kind,
     OutputLimits,
     clipped,
@@ -74,24 +74,17 @@ def _kind_of(form: Form) -> Kind:
 
 
 class Accepted:
-    """The directives of server/config/ignored_directives as fields of Config."""
+    """The directives of server/config/ignored_directives as attributes of Config."""
 
 
 for _name, _written, _form, _mutable in ACCEPTED:
     _kind = _kind_of(_form)
-    _attribute = _name.replace("-", "_")
-    Accepted.__annotations__[_attribute] = Any
-    setattr(
-        Accepted,
-        _attribute,
-        directive(_kind.parse(_written, None), _kind, "", section=COMPATIBILITY, mutable=_mutable),
-    )
-dataclass(Accepted)
+    _row = Directive(_kind.parse(_written, None), _kind, "", COMPATIBILITY, _mutable)
+    _row.__set_name__(Accepted, _name.replace("-", "_"))
+    setattr(Accepted, _row.attribute, _row)
 
 
-@dataclass
 class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
-    # ruff: noqa: RUF009 - `_directive` is dataclasses.field and makes its defaults itself
     """All directives with their values; sizes in bytes."""
 
     port: int = directive(
@@ -379,7 +372,19 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     )
 
     # The lines `user NAME RULE ...` of the configuration file: no directive, since there are many.
-    user_lines: list[Line] = field(default_factory=list)
+    user_lines: list[Line]
+
+    def __init__(self, **values: Any) -> None:
+        """The defaults, except for these values by attribute."""
+        attributes = {row.attribute: row.initial_value() for row in DIRECTIVES.values()}
+        attributes["user_lines"] = []
+        unknown = values.keys() - attributes.keys()
+        if unknown:
+            raise TypeError(f"no directives: {', '.join(sorted(unknown))}")
+        vars(self).update(attributes, **values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and vars(self) == vars(other)
 
     def located(self, name: str) -> str:
         """The path of a file that a directive names; empty if there is none. As in Redis, a
@@ -411,24 +416,13 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         return directive.kind.parse(text, getattr(self, directive.attribute))
 
 
-@dataclass(frozen=True, slots=True)
-class Directive:
-    """One row of the table, for documentation and parsing."""
-
-    name: str
-    attribute: str
-    kind: Kind
-    meaning: str
-    section: str
-    mutable: bool
-
-
 def _rows() -> Iterable[Directive]:
     """All rows, directives with an effect first."""
     rows = [
-        Directive(row.name.replace("_", "-"), row.name, **row.metadata)
-        for row in dataclasses.fields(Config)
-        if row.metadata
+        row
+        for owner in reversed(Config.__mro__)
+        for row in vars(owner).values()
+        if isinstance(row, Directive)
     ]
     last = [REPLICAS, COMPATIBILITY]
     return sorted(rows, key=lambda row: last.index(row.section) if row.section in last else -1)

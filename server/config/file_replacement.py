@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -12,6 +11,8 @@ def replace_file(path: Path, text: bytes, *, mode: int | None = None) -> None:
 
     OSError when that fails; the old file is unchanged then.
     """
+    import tempfile
+
     target = path.resolve()  # preserves a symbolic link
     if mode is None:
         mode = target.stat().st_mode if target.exists() else 0o644

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,15 +13,23 @@ INT64_MAX = 2**63 - 1
 MEGABYTE = 1024**2
 
 
-@dataclass(frozen=True, slots=True)
 class Kind:
     """`parse(text, current)` returns the value or raises ValueError with Redis' text; `show`
     returns the text for CONFIG GET; `many` allows several words in a file's line."""
 
-    parse: Callable[[str, Any], Any]
-    show: Callable[[Any], str]
-    name: str
-    many: bool = False
+    __slots__ = ("many", "name", "parse", "show")
+
+    def __init__(
+        self,
+        parse: Callable[[str, Any], Any],
+        show: Callable[[Any], str],
+        name: str,
+        many: bool = False,
+    ) -> None:
+        self.parse = parse
+        self.show = show
+        self.name = name
+        self.many = many
 
 
 def _parse_yes_no(text: str, current: object) -> bool:
@@ -256,11 +263,32 @@ LIMITS = Kind(
 # A row of the table
 
 
+class Directive:
+    """One row of the table, for documentation and parsing. It is an attribute of a class of
+    directives, which gives it its name."""
+
+    __slots__ = ("_default", "attribute", "kind", "meaning", "mutable", "name", "section")
+
+    def __init__(self, default: Any, kind: Kind, meaning: str, section: str, mutable: bool) -> None:
+        self.attribute = self.name = ""
+        self.kind = kind
+        self.meaning = meaning
+        self.section = section
+        self.mutable = mutable
+        self._default = default
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self.attribute = attribute
+        self.name = attribute.replace("_", "-")
+
+    def initial_value(self) -> Any:
+        """The default, for one configuration."""
+        return dict(self._default) if isinstance(self._default, dict) else self._default
+
+
 def directive(default: Any, kind: Kind, meaning: str, *, section: str, mutable: bool = True) -> Any:
-    metadata = {"kind": kind, "meaning": meaning, "section": section, "mutable": mutable}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    """A Directive in place of the value that the attribute has in a configuration."""
+    return Directive(default, kind, meaning, section, mutable)
 
 
 NETWORK, DATA, LIMIT, STREAM, LOG = "Network", "Data", "Limits", "Streams", "Log"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from millstream.errors import StartError
@@ -53,6 +52,8 @@ def apply_lines(config: Config, lines: Iterable[Line]) -> None:
 
 def _suggestion(name: str) -> str:
     """A question with the nearest name of a directive; empty if none is near."""
+    from difflib import get_close_matches
+
     near = get_close_matches(name, [*DIRECTIVES, *ALIASES, "include", "user"], n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from millstream.server.config.kinds import ADDRESSES, YES_NO, Kind, directive, integer
 
 METRICS = "Metrics"
@@ -13,7 +11,6 @@ PATTERNS = Kind(
 )
 
 
-@dataclass
 class MetricsDirectives:
     """Where metrics are served, and for which streams."""
 

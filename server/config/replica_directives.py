@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from millstream.host_names import check_host
 from millstream.server.config.kinds import (
     INT32_MAX,
@@ -56,9 +54,8 @@ HOST = Kind(_parse_host, str, "host")
 PRIMARY = Kind(_parse_primary, str, "host and port", many=True)
 
 
-@dataclass
 class ReplicaDirectives:
-    """Fields of Config."""
+    """Attributes of Config."""
 
     replicaof: str = directive(
         "", PRIMARY, "host and port of the primary that this server follows; empty: none. "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from millstream.server.config.kinds import NETWORK, TEXT, YES_NO, Kind, directive, integer, one_of
 
@@ -29,9 +28,8 @@ PROTOCOL_LIST = Kind(_parse_protocols, str, " ".join(PROTOCOLS), many=True)
 PERMISSIONS = Kind(_parse_permissions, lambda mode: f"{mode:o}", "octal number up to 777")
 
 
-@dataclass
 class TlsDirectives:
-    """Fields of Config."""
+    """Attributes of Config."""
 
     unixsocket: str = directive(
         "",

@@ -12,7 +12,6 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from millstream.errors import DataError, StartError
@@ -81,12 +80,12 @@ class DataFiles:
         kept = torn.kept(names)
         empty_later_journals(self.disk, names, torn)
         if kept != names:
-            self.publish(replace(self.manifest, journals=kept, next_number=self.next_number))
+            self.publish(self.manifest._replace(journals=kept, next_number=self.next_number))
         cut_torn_end(self.disk, names, torn)
         sweep(self.disk, self.manifest)
         report.torn_bytes = torn.torn_bytes
         report.notes.append(
-            f"{names[torn.index]} ended in an unfinished write at offset {torn.offset}:"
+            f"{names[torn.number]} ended in an unfinished write at offset {torn.offset}:"
             f" {torn.torn_bytes} bytes were cut off, frame {last_seq} is the last one"
         )
 
@@ -118,7 +117,7 @@ class DataFiles:
         frames and will get none: failed snapshots leave such files."""
         empty = set(filter(self._is_empty, finished))
         journals = tuple(one for one in self.manifest.journals if one not in empty)
-        self.publish(replace(self.manifest, journals=journals).with_journal(name, next_number))
+        self.publish(self.manifest._replace(journals=journals).with_journal(name, next_number))
         if empty:
             self.remove_replaced()
 
@@ -161,7 +160,7 @@ class DataFiles:
         if self.manifest.primary == self.primary:
             return
         try:
-            self.publish(replace(self.manifest, next_number=self.next_number))
+            self.publish(self.manifest._replace(next_number=self.next_number))
         except OSError as error:
             if not self._primary_failed:
                 log.warning("the address of the primary could not be stored: %s", in_words(error))
@@ -181,7 +180,7 @@ class DataFiles:
         self._settle()
         before = self.manifest
         since = before.since if before.directory else before.next_number
-        manifest = replace(manifest, directory=self.directory, since=since, primary=self.primary)
+        manifest = manifest._replace(directory=self.directory, since=since, primary=self.primary)
         write_manifest(self.disk, manifest)
         if renames:
             for old, new in renames:

@@ -54,7 +54,7 @@ class Restorable(Protocol):
     def restore_global(self, meta: dict[str, Any], /) -> None: ...
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class LoadReport:
     """The result of `load`. `notes` are sentences for the log and the terminal."""
 

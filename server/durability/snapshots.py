@@ -95,7 +95,7 @@ class JournalKeeper(Protocol):
         """The snapshot has failed; None: it was cancelled."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Job:
     """One snapshot in progress, from prepare to publish."""
 
@@ -121,7 +121,7 @@ class Job:
     cancelled: bool = False
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Tally:
     """INFO's fields about one kind of snapshot."""
 

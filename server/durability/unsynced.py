@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millstream.storage.files.journal import Journal
 
 log = logging.getLogger("millstream.persistence")
 
 
-@dataclass(frozen=True, slots=True)
-class Unsaved:
+class Unsaved(NamedTuple):
     """Frames of a failed journal that are not on the disk; `since_ms` is the time of detection."""
 
     first_seq: int

@@ -15,8 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from millstream.storage.files.disk import Disk
 
@@ -113,8 +112,7 @@ def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> N
         log.debug("the event loop is closed")
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """What persistence uses of the machine. `clock` returns milliseconds since the epoch,
     `steady_clock` milliseconds that never jump; `new_worker(name, niceness)` makes a worker."""
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from millstream.server.app import Server
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ClientTotals:
     """What INFO shows of all clients together, from one walk over them."""
 

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as in millstream/__init__
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

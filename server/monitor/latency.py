@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 SAMPLES = 160
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Series:
     """The samples of one event, oldest first, as [second, milliseconds]."""
 

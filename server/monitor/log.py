@@ -6,7 +6,6 @@ in JSON they are separate fields; in the readable form they are only part of the
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable
@@ -57,6 +56,8 @@ class JsonFormat(logging.Formatter):
     """One object per line: time (ISO 8601, UTC), level, message, and the record's facts."""
 
     def format(self, record: logging.LogRecord) -> str:
+        import json
+
         moment = datetime.fromtimestamp(record.created, UTC)
         line = {
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
@@ -162,8 +161,7 @@ class Checker:
             return None
         if wider.directory != manifest.directory:
             return None
-        return replace(
-            wider,
+        return wider._replace(
             next_number=max(wider.next_number, manifest.next_number),
             since=max(wider.since, manifest.since),
         )
@@ -290,7 +288,7 @@ class Checker:
             if self.report.verdict is Verdict.DAMAGED and names:
                 self._count_missing(files, first_seq, reports)
             if reader.torn is not None:
-                self._torn(reports[names[reader.torn.index]], reader.torn)
+                self._torn(reports[names[reader.torn.number]], reader.torn)
         self._advance(sum(file.size_bytes for file in reports.values()))
 
     def _count_frames(self, reader: JournalReader, reports: dict[str, FileReport]) -> None:

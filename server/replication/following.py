@@ -6,7 +6,6 @@ Nothing is applied before the position is known, and a frame out of order ends t
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millstream import __version__
@@ -354,7 +353,7 @@ class Following:
             self.host, self.port, full.size_bytes, full.seq,
         )  # fmt: skip
         # After a rewind that was impossible, the lines here are not sent: the primary knows none.
-        known = replace(full, common_seq=max(full.common_seq, self.rewind_seq))
+        known = full._replace(common_seq=max(full.common_seq, self.rewind_seq))
         replacement = Replacement(self._node, self._role.worker, known, self._replaced)
         replacement.on_written = self.read_if_below_limit
         replacement.on_published = self._role.data_replaced

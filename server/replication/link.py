@@ -7,7 +7,7 @@ the primary answers is an event; after CONTINUE and FULLRESYNC the events are re
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millstream.server.replication import history
 from millstream.server.replication.records import Decoder, LinkError, Record
@@ -25,8 +25,7 @@ RETRY = "TRYAGAIN"  # during a failover also: the server that refuses is the pri
 _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
 
 
-@dataclass(frozen=True)
-class Opening:
+class Opening(NamedTuple):
     """What a replica tells its primary. `announced_ip` "": the address that the primary sees."""
 
     user: str
@@ -40,15 +39,13 @@ class Opening:
     takeover: tuple[bytes, ...] = ()  # TAKEOVER or TAKEOVER_FORCED: the other server takes over
 
 
-@dataclass(frozen=True)
-class Continued:
+class Continued(NamedTuple):
     """The frames that were asked for follow."""
 
     history: str
 
 
-@dataclass(frozen=True)
-class FullSync:
+class FullSync(NamedTuple):
     """A base of `size_bytes` with the frames up to `seq` follows, then the frames after it.
     `common_seq` is the last frame that both servers have, -1 if they have no history in common;
     `frame_bytes` the size of all frames of the primary."""
@@ -60,16 +57,14 @@ class FullSync:
     frame_bytes: int
 
 
-@dataclass(frozen=True)
-class Rewind:
+class Rewind(NamedTuple):
     """The replica's frames after `seq` belong to a line of history that ended there."""
 
     history: str
     seq: int
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(NamedTuple):
     """The primary's error. `is_temporary`: it may soon be over."""
 
     text: str

@@ -154,7 +154,7 @@ class Rewinding:
         try:
             manifest = self._files.manifest
             found = self._find_cut(manifest)
-            written = manifest.journals[found.end.index :]
+            written = manifest.journals[found.end.number :]
             self._folder = keep_copy(self._files, self._node.now_ms(), written)
         except Exception as error:
             found = error

@@ -8,9 +8,14 @@ other package may import. The packages above it are the top-level folders `serve
 redis-py (`pip install "millstream[client]"`), and the server does not.
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+# As in typing, which is not imported: it takes longer than the rest of a process that only executes
+# itself again (server/monitor/huge_pages).
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from millstream.client import connect as connect
 
 __version__ = "0.1.0"

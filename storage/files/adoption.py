@@ -8,7 +8,6 @@ checksums included, because these begin with the salt of the file and not with t
 from __future__ import annotations
 
 import msgpack  # type: ignore[import-untyped]
-import zstandard
 
 from millstream.errors import DataError
 from millstream.storage.files.disk import File
@@ -18,6 +17,7 @@ from millstream.storage.files.snapshot_format import (
     Summary,
     encode_header,
     encode_trailer,
+    zstd,
 )
 from millstream.storage.files.snapshot_reader import SnapshotEnds
 
@@ -62,7 +62,7 @@ class AdoptedBase:
         place, fields, footer_offset = ends.read_summary_fields()
         fields["directory"] = self._directory
         summary = msgpack.packb(fields)
-        packed = zstandard.ZstdCompressor(level=1).compress(summary)
+        packed = zstd().ZstdCompressor(level=1).compress(summary)
         self.file.truncate(place.offset)
         self.file.write(packed + encode_trailer(footer_offset, place.offset, packed, len(summary)))
         self.file.sync()

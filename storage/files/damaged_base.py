@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import zstandard
-
 from millstream.errors import DamageError
 from millstream.storage.blocks.checksum import crc32
 from millstream.storage.files.disk import File
@@ -32,6 +30,7 @@ from millstream.storage.files.snapshot_format import (
     parse_copy_header,
     parse_summary,
     unpack_footer_part,
+    zstd,
 )
 from millstream.storage.files.snapshot_reader import SnapshotEnds, SnapshotReader
 
@@ -198,9 +197,9 @@ def _add_damaged(file: File, header: Header, parts: _Parts, end: int) -> None:
 def _unpacked_section(data: bytes) -> bytes | None:
     """A copy of a section of the index, unpacked; None when the bytes are not such a copy."""
     try:
-        raw = zstandard.ZstdDecompressor().decompress(data)
+        raw = zstd().ZstdDecompressor().decompress(data)
         return raw if isinstance(unpack_footer_part(raw), list) else None
-    except (zstandard.ZstdError, ValueError):
+    except (zstd().ZstdError, ValueError):
         return None
 
 
@@ -251,7 +250,7 @@ def _read_frame(file: File, start: int, seed: int) -> tuple[Place, bytes] | None
     """The zstd frame that begins here; the frame itself defines its end."""
     if file.read_at(start, 4) != ZSTD_MAGIC:
         return None
-    unpacking = zstandard.ZstdDecompressor().decompressobj()
+    unpacking = zstd().ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
     position, crc = start, seed
     while not unpacking.eof:
@@ -260,7 +259,7 @@ def _read_frame(file: File, start: int, seed: int) -> tuple[Place, bytes] | None
             return None
         try:
             parts.append(unpacking.decompress(data))
-        except zstandard.ZstdError:
+        except zstd().ZstdError:
             return None
         used = len(data) - len(unpacking.unused_data)
         crc = crc32(data[:used], crc)

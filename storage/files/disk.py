@@ -9,16 +9,15 @@ after `Disk.sync_directory()`.
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from millstream.errors import DataError
 
@@ -137,21 +136,35 @@ def _sync_path(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _find(*names: str, arguments: Sequence[Any]) -> Callable[..., int] | None:
-    """The first of these functions that the C library has. Python does not offer them."""
+def _find(*names: str, arguments: str) -> Callable[..., int] | None:
+    """The first of these functions that the C library has. Python does not offer them. `arguments`
+    has a letter for each: an int, an unsigned one, an offset."""
+    import ctypes
+
+    types = {"i": ctypes.c_int, "u": ctypes.c_uint, "o": ctypes.c_int64}
     library = ctypes.CDLL(None, use_errno=True)
     for name in names:
         function = getattr(library, name, None)
         if function is not None:
-            function.argtypes = arguments
+            function.argtypes = [types[letter] for letter in arguments]
             function.restype = ctypes.c_int
             return function  # type: ignore[no-any-return]
     return None
 
 
-_INT, _OFFSET = ctypes.c_int, ctypes.c_int64
-_fallocate = _find("fallocate64", "fallocate", arguments=[_INT, _INT, _OFFSET, _OFFSET])
-_sync_file_range = _find("sync_file_range", arguments=[_INT, _OFFSET, _OFFSET, ctypes.c_uint])
+# Found when they are first used: a server without a journal does not load ctypes.
+
+
+@cache
+def _fallocate() -> Callable[..., int] | None:
+    return _find("fallocate64", "fallocate", arguments="iioo")
+
+
+@cache
+def _sync_file_range() -> Callable[..., int] | None:
+    return _find("sync_file_range", arguments="ioou")
+
+
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 _CANNOT_LOCK = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 _CANNOT_RESERVE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -185,16 +198,20 @@ class SystemFile:
             raise self._named(error) from None
 
     def begin_sync(self) -> None:
-        if _sync_file_range is not None:  # optional: `sync` reports any error
-            _sync_file_range(self._descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
+        begin = _sync_file_range()
+        if begin is not None:  # optional: `sync` reports any error
+            begin(self._descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
     def reserve(self, end: int) -> None:
         if end <= self.size:
             return
-        if _fallocate is not None and _fallocate(
+        allocate = _fallocate()
+        if allocate is not None and allocate(
             self._descriptor, _KEEP_SIZE, self.size, end - self.size
         ):
-            number = ctypes.get_errno()
+            from ctypes import get_errno
+
+            number = get_errno()
             if number not in _CANNOT_RESERVE:  # the file system may not support it
                 raise OSError(number, os.strerror(number), str(self._path))
         self.reserved_end = max(self.reserved_end, end)
@@ -394,8 +411,10 @@ class SystemDisk:
         return os.urandom(size)
 
     def keep(self, names: Sequence[str], folder: str, written: Collection[str] = ()) -> None:
+        from shutil import rmtree
+
         kept = self.directory / (folder + ".tmp")
-        shutil.rmtree(kept, ignore_errors=True)
+        rmtree(kept, ignore_errors=True)
         kept.mkdir()
         try:
             for name in names:
@@ -404,7 +423,7 @@ class SystemDisk:
             kept.rename(self.directory / folder)
             self.sync_directory()
         except OSError:
-            shutil.rmtree(kept, ignore_errors=True)
+            rmtree(kept, ignore_errors=True)
             raise
 
     def _keep_one(self, source: Path, target: Path, may_link: bool) -> None:
@@ -415,13 +434,17 @@ class SystemDisk:
         self._copy(source, target)
 
     def remove_kept(self, prefix: str, newest: str) -> None:
+        from shutil import rmtree
+
         for name in self.names():
             if name.startswith(prefix) and name != newest:
-                shutil.rmtree(self.directory / name)
+                rmtree(self.directory / name)
 
     @staticmethod
     def _copy(source: Path, target: Path) -> None:
-        shutil.copyfile(source, target)
+        from shutil import copyfile
+
+        copyfile(source, target)
         with target.open("rb") as file:
             os.fsync(file.fileno())
 

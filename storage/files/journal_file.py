@@ -2,7 +2,7 @@
 
 import contextlib
 import errno
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millstream.errors import DataError
 from millstream.storage.files.disk import Disk, File
@@ -21,8 +21,7 @@ RESERVE_LEAST = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True, slots=True)
-class JournalFile:
+class JournalFile(NamedTuple):
     """A journal that is open for writing, and the format of its frames. The event loop gets both,
     so it never reads a header."""
 

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millstream.errors import DamageError, FormatError
 from millstream.storage.blocks.checksum import crc32
@@ -115,8 +115,7 @@ class OldFormat(FrameFormat):
 OLD_FORMAT = OldFormat()
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """A file's header. `first_seq` 0: the first frame was not known when the file was created."""
 
     format: FrameFormat

@@ -9,7 +9,7 @@ power loss could not be distinguished from a damaged file.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal_format import (
@@ -28,18 +28,17 @@ _SLICE_SIZE = 1 << 18  # bytes of small frames that are read in a few millisecon
 _PAUSE_FRAMES = 32  # between two calls of `pause`
 
 
-@dataclass(frozen=True, slots=True)
-class TornEnd:
-    """The torn end of the journals: file `index` ends at `offset`; later bytes and files are
+class TornEnd(NamedTuple):
+    """The torn end of the journals: file `number` ends at `offset`; later bytes and files are
     ignored."""
 
-    index: int
+    number: int
     offset: int
     torn_bytes: int
 
     def kept(self, names: Sequence[str]) -> tuple[str, ...]:
         """The journals that remain valid; a journal that begins after a gap does not."""
-        return tuple(names[: self.index + (self.offset > 0)])
+        return tuple(names[: self.number + (self.offset > 0)])
 
 
 class JournalReader:
@@ -160,8 +159,7 @@ def _first_frame(file: File) -> int | None:
     return None if found is None else found[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(NamedTuple):
     """Lost frames: `first` to `last` (None: unknown). `payload` is the possibly damaged payload of
     the first one, if its length is known."""
 
@@ -249,7 +247,7 @@ def frame_numbers_so_far(file: File) -> Iterator[tuple[int | None, int]]:
 def empty_later_journals(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
     """Truncate the journals after a torn one to their headers, so that no journal with frames is
     left that the manifest does not name."""
-    for name in names[torn.index + (torn.offset > 0) :]:
+    for name in names[torn.number + (torn.offset > 0) :]:
         file = disk.append(name)
         try:
             header_size = readable_head(file).format.header_size
@@ -265,7 +263,7 @@ def cut_torn_end(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
     `torn.kept`: otherwise a later file would look as if frames before it were missing."""
     if not torn.offset:
         return
-    file = disk.append(names[torn.index])
+    file = disk.append(names[torn.number])
     try:
         file.truncate(torn.offset)
         file.sync()

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from millstream.errors import DamageError, DataError, ForeignError
 from millstream.storage.files.disk import Disk, File
@@ -45,8 +44,7 @@ T = TypeVar("T")
 Slices = Generator[None, None, T]
 
 
-@dataclass(frozen=True)
-class Leftover:
+class Leftover(NamedTuple):
     """A file that the manifest does not name. `holds` is the reason to keep it, "" if it can be
     removed. `is_foreign`: it belongs to another data directory."""
 
@@ -198,7 +196,7 @@ class _Judge:
 
     def _read_planned(self) -> Manifest:
         """The manifest in manifest.tmp; an empty manifest if there is none."""
-        nothing = replace(self._manifest, base=None, journals=())
+        nothing = self._manifest._replace(base=None, journals=())
         if TEMPORARY not in self._disk.names():
             return nothing
         file = self._disk.read(TEMPORARY)

@@ -10,7 +10,7 @@ import contextlib
 import re
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from millstream.errors import DamageError, ForeignError, FormatError
 from millstream.storage.files.disk import Disk
@@ -58,8 +58,7 @@ def next_number(disk: Disk, manifest: "Manifest") -> int:
     return max([manifest.next_number, *(number + 1 for number in used)])
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """The current files: the base (or None), the journals in order, and the next unused number.
 
     `directory` is the ID in all files of the directory; b"" for a manifest of version 1, which had
@@ -81,7 +80,7 @@ class Manifest:
         return (*([self.base] if self.base else []), *self.journals)
 
     def with_journal(self, name: str, next_number: int) -> "Manifest":
-        return replace(self, journals=(*self.journals, name), next_number=next_number)
+        return self._replace(journals=(*self.journals, name), next_number=next_number)
 
     def to_bytes(self) -> bytes:
         lines = [_TITLE, f"directory {self.directory.hex()}", f"since {self.since}"]

@@ -7,7 +7,7 @@ docs/formats.md has the byte layout.
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
@@ -165,8 +165,7 @@ def encode_trailer(
     return tail + crc32(tail).to_bytes(4, "little") + END_MAGIC
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """The summary of the whole file at the end of the footer."""
 
     header: Header
@@ -192,6 +191,14 @@ class Summary:
     @property
     def directory(self) -> bytes:
         return self.header.directory
+
+
+def zstd() -> ModuleType:
+    """zstandard, loaded for the first snapshot that is read or written. A start without one takes a
+    fiftieth less time."""
+    import zstandard
+
+    return zstandard
 
 
 def unpack_footer_part(raw: bytes) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import msgpack  # type: ignore[import-untyped]
-import zstandard
 
 from millstream.errors import BlockError, DamageError, DataError, FormatError
 from millstream.storage.blocks.checksum import crc32
@@ -42,6 +41,7 @@ from millstream.storage.files.snapshot_format import (
     Summary,
     parse_summary,
     unpack_footer_part,
+    zstd,
 )
 from millstream.storage.streams.small_loader import SmallLoader
 from millstream.storage.streams.small_rows import chunk_of, is_small_section
@@ -67,7 +67,7 @@ class SnapshotEnds:
     def __init__(self, file: Input) -> None:
         self._file = file
         self.name = file.name
-        self._decompressor = zstandard.ZstdDecompressor()  # making one takes 0.1 ms
+        self._decompressor = zstd().ZstdDecompressor()  # making one takes 0.1 ms
 
     def read_header(self) -> Header:
         """The header, with every byte checked."""
@@ -166,8 +166,8 @@ class SnapshotEnds:
     def _unpack(self, offset: int, data: Bytes, place: Place, seed: int) -> bytes:
         self._check_crc(offset, data, place, seed)
         try:
-            raw = self._decompressor.decompress(data, max_output_size=place.raw_length)
-        except zstandard.ZstdError as error:
+            raw: bytes = self._decompressor.decompress(data, max_output_size=place.raw_length)
+        except zstd().ZstdError as error:
             raise self._damage(offset, f"it cannot be unpacked ({error})") from None
         if len(raw) != place.raw_length:
             raise self._damage(offset, "it has another length than the index says")
@@ -310,12 +310,12 @@ class SnapshotReader(SnapshotEnds):
             return memoryview(b"")
         if not self.summary.header.is_packed(data):
             return memoryview(data)
-        unpacking = zstandard.ZstdDecompressor().decompressobj()
+        unpacking = zstd().ZstdDecompressor().decompressobj()
         parts: list[bytes] = []
         for at in range(0, len(data), _SALVAGE_STEP_BYTES):
             try:
                 parts.append(unpacking.decompress(data[at : at + _SALVAGE_STEP_BYTES]))
-            except zstandard.ZstdError:
+            except zstd().ZstdError:
                 break
             if unpacking.eof:
                 break

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgpack  # type: ignore[import-untyped]
-import zstandard
 
 from millstream.storage.blocks.block import seal_forms
 from millstream.storage.blocks.checksum import crc32
@@ -28,6 +27,7 @@ from millstream.storage.files.snapshot_format import (
     Place,
     encode_header,
     encode_trailer,
+    zstd,
 )
 from millstream.storage.streams.held_form import SharedHeld
 from millstream.storage.streams.idempotence import SharedWindow
@@ -127,12 +127,12 @@ class SnapshotWriter:
             "version": SMALL_VERSION,
         }
         self._seed = int.from_bytes(identity.salt, "little")
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL) if compressed else _Storing()
+        self._compressor = zstd().ZstdCompressor(level=_LEVEL) if compressed else _Storing()
         self._small_compressor = (
-            zstandard.ZstdCompressor(level=_LEVEL) if small_compressed else _Storing()
+            zstd().ZstdCompressor(level=_LEVEL) if small_compressed else _Storing()
         )
         # A second compressor, because the state of the first one belongs to the open chunk.
-        self._index_compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        self._index_compressor = zstd().ZstdCompressor(level=_LEVEL)
         self._chunks: list[Place] = []
         self._sections: list[tuple[Place, bytes]] = []
         self._copies: list[int] = []  # the beginning of each section's copy

@@ -8,7 +8,7 @@ have another stream.
 
 from __future__ import annotations
 
-from sortedcontainers import SortedDict  # type: ignore[import-untyped]
+from typing import Any
 
 NEVER = 2**64 - 1
 # Trimming is documented to happen within a second; the rest of the second is for busy ticks.
@@ -22,7 +22,8 @@ class RetentionSchedule:
 
     def __init__(self) -> None:
         # Places are in dicts, not in sets, so that the order of trims does not depend on hashes.
-        self._pages: SortedDict[int, dict[Place, None]] = SortedDict()
+        # A SortedDict from the first place on: a start without places does not load it.
+        self._pages: Any = {}
 
     def note(self, moment_ms: int, db: int, key: bytes) -> int:
         """Add a place; return its time, rounded up to a page."""
@@ -31,13 +32,18 @@ class RetentionSchedule:
         page_ms = -(-moment_ms // PAGE_MS) * PAGE_MS
         page = self._pages.get(page_ms)
         if page is None:
+            if not self._pages:
+                from sortedcontainers import SortedDict  # type: ignore[import-untyped]
+
+                self._pages = SortedDict()
             page = self._pages[page_ms] = {}
         page[db, key] = None
         return page_ms
 
     def next(self) -> int:
         """The earliest time that may have a place; NEVER when there is none."""
-        return self._pages.keys()[0] if self._pages else NEVER
+        earliest_ms: int = self._pages.keys()[0] if self._pages else NEVER
+        return earliest_ms
 
     def pop_due(self, now_ms: int) -> Place | None:
         """Remove and return the next place that is due; None when there is none."""

@@ -16,7 +16,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from tests.sim import users
 from tests.sim.data import Data, EntryId, difference, found_in, seen_in, shown, without
@@ -734,7 +733,7 @@ class Simulation:
         seq = SnapshotReader(disk.read(manifest.base)).summary.seq
         if seq < self._first_seq or self.chance.random() < 0.5:
             return
-        disk.put(MANIFEST, replace(manifest, journals=()).to_bytes())
+        disk.put(MANIFEST, manifest._replace(journals=()).to_bytes())
         for name in manifest.journals:
             disk.remove(name)
         defer(False)

@@ -25,6 +25,8 @@ manifests = st.builds(
     numbers,
     st.binary(min_size=16, max_size=16),
     st.integers(0, 100),
+    replaced=st.just(0),
+    primary=st.just(""),
 )
 SMALL = Manifest("base-3.msnap", ("journal-3.log", "journal-4.log"), 5, bytes(range(16)), 4)
 
