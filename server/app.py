@@ -91,6 +91,10 @@ class Server:
         self.run_id = self.new_history()
         self.started_s = time.monotonic()
         self.registry = ClientRegistry(self)
+        # Attributes, because each connection calls them.
+        self.next_client_id = self.registry.next_id
+        self.client_opened = self.registry.opened
+        self.client_closed = self.registry.closed
         self.memory = Gauge()
         self.startup_bytes = self.memory.measure()
         self.peak_rss_bytes = allocator.peak_rss_bytes()
@@ -101,7 +105,7 @@ class Server:
         self.stopping = asyncio.Event()
         self.supervision = Supervision(config.supervised)
         self.pid_file = PidFile(config.located(config.pidfile))
-        self.listeners = Listeners(config, lambda: Connection(self))
+        self.listeners = Listeners(config, functools.partial(Connection, self))
         self.metrics = self._make_metrics()
         self._timer: asyncio.TimerHandle | None = None
         self.keyspace = Keyspace(databases=config.databases)
@@ -242,15 +246,6 @@ class Server:
     @property
     def clients(self) -> dict[int, Client]:
         return self.registry.clients
-
-    def next_client_id(self) -> int:
-        return self.registry.next_id()
-
-    def client_opened(self, client: Connection) -> None:
-        self.registry.opened(client)
-
-    def client_closed(self, client: Connection) -> None:
-        self.registry.closed(client)
 
     def check_output(self, client: Client) -> None:
         self.registry.check_output(client)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING
 
 from millstream.commands.admin.client_line import CLIENT_BYTES
@@ -37,12 +39,8 @@ class ClientRegistry:
         self.connections_rejected = 0
         self.output_limit_closings = 0
         self._server = server
-        self._last_client_id = 0
+        self.next_id: Callable[[], int] = count(1).__next__
         self._empty = asyncio.Event()  # set when a stopping server has no clients left
-
-    def next_id(self) -> int:
-        self._last_client_id += 1
-        return self._last_client_id
 
     def opened(self, client: Connection) -> None:
         """Register an accepted connection, or refuse it with Redis' error."""
@@ -54,28 +52,27 @@ class ClientRegistry:
             client.transport.write(refusal)
             client.transport.close()
             return
-        self._server.access.log_in_default(client)
-        self._log_in_by_certificate(client)
+        server = self._server
+        server.access.log_in_default(client)
+        if server.config.tls_auth_clients_user != "off":
+            self._log_in_by_certificate(client)
         self.clients[client.id] = client
-        if self._server.config.tcp_keepalive:
-            client.keep_alive(self._server.config.tcp_keepalive)
+        if server.config.tcp_keepalive:
+            client.keep_alive(server.config.tcp_keepalive)
 
     def _refusal(self, client: Connection) -> bytes | None:
-        if self._server.stopping.is_set():
+        server = self._server
+        if server.stopping.is_set():
             return b""
-        if len(self.clients) >= self._server.config.maxclients:
+        if len(self.clients) >= server.config.maxclients:
             return TOO_MANY_CLIENTS
-        guarded = (
-            self._server.config.protected_mode and self._server.access.users.default.no_password
-        )
+        guarded = server.config.protected_mode and server.access.users.default.no_password
         if guarded and not client.is_unix and not is_loopback(client.address):
             return PROTECTED
         return None
 
     def _log_in_by_certificate(self, client: Connection) -> None:
         """tls-auth-clients-user: the client is the user that its certificate names."""
-        if self._server.config.tls_auth_clients_user == "off":
-            return
         tls = client.transport.get_extra_info("ssl_object")
         if tls is not None:
             self._server.access.log_in_by_certificate(client, common_name(tls) or "")
@@ -83,16 +80,19 @@ class ClientRegistry:
     def closed(self, client: Connection) -> None:
         """Handle a closed connection, including one that was refused or killed before."""
         self._forget(client)
-        if self._server.stopping.is_set() and not self.clients:
+        if not self.clients and self._server.stopping.is_set():
             self._empty.set()
 
     def _forget(self, client: Client) -> None:
         self.clients.pop(client.id, None)
-        self._server.access.forget(client)
-        self._server.pubsub.forget(client)
-        self._server.remove_monitor(client)
-        self._server.output_limits.forget(client)
-        self._server.replication.client_gone(client)
+        server = self._server
+        server.access.forget(client)
+        if client.channels or client.patterns:
+            server.pubsub.forget(client)
+        if client.monitoring:
+            server.remove_monitor(client)
+        server.output_limits.forget(client)
+        server.replication.client_gone(client)
 
     def kill(self, client: Client) -> None:
         if client.id in self.clients:

@@ -49,8 +49,12 @@ class Access:
     def log_in_default(self, client: Any) -> None:
         """Make a client that has not logged in the user `default`, if that user needs no
         password."""
-        client.authenticated = not self.password_required
-        self._assign(client, self.users.default)
+        default = self.users.default
+        client.authenticated = default.no_password and default.enabled
+        if client.permission is None and self._permission_of(default) is None:
+            client.user = default  # the usual case, for each accepted connection
+        else:
+            self._assign(client, default)
 
     def log_in(self, client: Any, user: User) -> None:
         client.authenticated = True
@@ -72,8 +76,9 @@ class Access:
 
     def forget(self, client: Any) -> None:
         """Forget a disconnected client."""
-        self._restricted.discard(client.id)
-        self._set_guard()
+        if client.permission is not None:
+            self._restricted.discard(client.id)
+            self._set_guard()
 
     def _assign(self, client: Any, user: User) -> None:
         client.user = user

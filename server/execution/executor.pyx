@@ -125,12 +125,15 @@ cdef class Executor:
     def detach(self, Client client not None) -> None:
         """Forget a disconnected client: its wait and its unsent output."""
         client.closed = True
-        client.leave_transaction()
-        self.monitors.pop(client.id, None)
+        if client.queue is not None or client.watches:
+            client.leave_transaction()
+        if client.monitoring:
+            self.monitors.pop(client.id, None)
         if client.postponed is not None:
             client.postponed = None
             self.pauses.forget(client)
-        self.backpressure.forget(client)
+        if self.backpressure.clients or self.backpressure.unread:
+            self.backpressure.forget(client)
         if client.waiter is not None:
             if self.runner.current is None:
                 self.set_clocks()

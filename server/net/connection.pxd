@@ -26,6 +26,7 @@ cdef class Connection(Client):
     cdef readonly uint64_t total_bytes_out
     cdef uint64_t noted_bytes  # of its output it had read these when `note_readers` looked
 
+    cdef int name_by_transport(self) except -1
     cdef bint caught_up(self) except -1
     cdef uint64_t read_bytes(self) except? 0
     cdef int pass_on(self) except -1
