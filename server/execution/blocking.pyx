@@ -1,11 +1,18 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Blocked clients: how a read starts to wait, is retried, and ends.
+"""Blocked clients: the queues in which they wait, and how a read starts to wait, is retried, and
+ends.
 
-`wait_queues` has the queues. This module retries a waiting read when its key was marked ready, as
-if its client had sent it now, and stores the reply for the end of the tick. It also ends waits on
-timeout, CLIENT UNBLOCK and disconnection.
+A read that finds nothing returns a Wait. Its client is then in a queue for each of its keys: plain
+readers share one queue, and the readers of each group have a queue of their own (shared by TREAD
+and XREADGROUP). A change of a key only marks the key ready. After the running command, never inside
+it, `serve` retries the waiting reads in order of arrival, as if their clients had sent them now:
+every plain reader, and in each group one after the other until one finds nothing. A served client
+leaves its queues, and joins the end if it blocks again; one that finds nothing keeps its place.
+Replies are stored for the end of the tick. A wait also ends on timeout, CLIENT UNBLOCK and
+disconnection.
 """
 
+from collections import OrderedDict
 from functools import partial
 import logging
 
@@ -16,14 +23,201 @@ from millstream.server.execution.lookup cimport Row, Statistics
 from millstream.server.protocol.outbox cimport Client, Outbox
 from millstream.server.protocol.resp cimport put_error
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
+from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import CommandError
-from millstream.server.execution.wait_queues import WaitQueues
 
 LOGGER = logging.getLogger("millstream")
 
 INTERNAL = "ERR internal error, see the server's log"
 UNBLOCKED = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
+
+
+cdef class Waiter:
+    """A blocked client and its read. `row` is the command; the call counts in its statistics when
+    the wait ends. `kind` is that of the read."""
+
+
+cdef class GroupQueue:
+    """The readers that wait on one group, in order of arrival, and the number of each kind of
+    read."""
+
+    def __cinit__(self):
+        self.waiters = OrderedDict()
+        self.kinds = {}
+
+    cdef int add(self, Waiter waiter) except -1:
+        self.waiters[waiter] = None
+        self.kinds[waiter.kind] = self.kinds.get(waiter.kind, 0) + 1
+        return 0
+
+    cdef int remove(self, Waiter waiter) except -1:
+        if waiter not in self.waiters:
+            return 0
+        del self.waiters[waiter]
+        left = self.kinds[waiter.kind] - 1
+        if left:
+            self.kinds[waiter.kind] = left
+        else:
+            del self.kinds[waiter.kind]
+        return 0
+
+    cdef int serve(self, Serving serving) except -1:
+        """Retry the reads in order. If one read of a kind finds nothing, the others of that kind
+        find nothing either. A served reader has left the queue."""
+        cdef set without_result = set()
+        cdef Waiter waiter
+        while not self.kinds.keys() <= without_result:
+            for waiter in self.waiters:
+                if waiter.kind not in without_result:
+                    break
+            if not serving.attempt(waiter):
+                without_result.add(waiter.kind)
+        return 0
+
+
+cdef class KeyQueue:
+    """The readers that wait on one key: plain readers in order of arrival, and readers of groups by
+    group."""
+
+    cdef bint has(self, Waiter waiter) except -1:
+        cdef GroupQueue queue
+        if waiter.read.group is None:
+            return self.readers is not None and waiter in self.readers
+        if self.groups is None:
+            return False
+        queue = self.groups.get(waiter.read.group)
+        return queue is not None and waiter in queue.waiters
+
+    cdef int add(self, Waiter waiter) except -1:
+        cdef GroupQueue queue
+        if waiter.read.group is None:
+            if self.readers is None:
+                self.readers = {}
+            self.readers[waiter] = None
+            return 0
+        if self.groups is None:
+            self.groups = {}
+        queue = self.groups.get(waiter.read.group)
+        if queue is None:
+            queue = self.groups[waiter.read.group] = GroupQueue.__new__(GroupQueue)
+        queue.add(waiter)
+        return 0
+
+    cdef int remove(self, Waiter waiter) except -1:
+        cdef GroupQueue queue
+        if waiter.read.group is None:
+            del self.readers[waiter]
+            return 0
+        queue = self.groups.get(waiter.read.group)
+        if queue is not None:
+            queue.remove(waiter)
+            if not queue.waiters:
+                del self.groups[waiter.read.group]
+        return 0
+
+    cdef bint is_empty(self) noexcept:
+        return not (self.readers or self.groups)
+
+    cdef bint must_stay(self) except -1:
+        """Whether a waiting read ends with an error when the key is removed."""
+        cdef GroupQueue queue
+        if self.groups is not None:
+            for queue in self.groups.values():
+                for kind in queue.kinds:
+                    kind = kind[0] if isinstance(kind, tuple) else kind
+                    if getattr(kind, "ends_without_key", False):
+                        return True
+        return False
+
+    def join(self, bytes name not None, stream, group) -> None:
+        """A group was created: count every reader that waits on its name as a waiting client of the
+        group."""
+        cdef GroupQueue queue = None if self.groups is None else self.groups.get(name)
+        cdef Waiter waiter
+        if queue is not None:
+            for waiter in queue.waiters:
+                waiter.read.join(stream, group)
+
+
+cdef class WaitQueues:
+    """All blocked clients of a server; `timed_count` of them have a timeout. `on_end`, unless it is
+    None, is called with each Waiter whose wait ends."""
+
+    def __init__(self, list databases not None):
+        self.databases = databases
+
+    cdef Waiter add(self, Client client, Row row, Wait wait):
+        """Add a blocked client to the queue of each of its keys."""
+        cdef Waiter waiter = Waiter.__new__(Waiter)
+        cdef KeyQueue queue
+        cdef dict waiting
+        waiter.client, waiter.row, waiter.read = client, row, wait.read
+        waiter.kind = waiter.read.kind
+        waiter.is_timed = wait.deadline_ms != 0
+        waiter.places = []
+        for db_index, key in waiter.read.keys:
+            waiting = (<Database>self.databases[db_index]).waiting
+            queue = waiting.get(key)
+            if queue is None:
+                queue = waiting[key] = KeyQueue.__new__(KeyQueue)
+            elif queue.has(waiter):
+                continue  # the request names the key twice
+            queue.add(waiter)
+            waiter.places.append((waiting, key, queue))
+        self.count += 1
+        self.timed_count += waiter.is_timed
+        return waiter
+
+    cdef int remove(self, Waiter waiter) except -1:
+        """Remove a waiter from its queues; no effect if it was already removed."""
+        cdef KeyQueue queue
+        if waiter.over:
+            return 0
+        waiter.over = True
+        self.count -= 1
+        self.timed_count -= waiter.is_timed
+        for waiting, key, queue in waiter.places:
+            queue.remove(waiter)
+            if queue.is_empty():
+                del (<dict>waiting)[key]
+        if self.on_end is not None:
+            self.on_end(waiter)
+        return 0
+
+    cdef int serve(self, Serving serving, int db_index, bytes key) except -1:
+        """Retry the reads that wait on a ready key."""
+        cdef Database database = self.databases[db_index]
+        cdef KeyQueue queue = database.waiting.get(key)
+        cdef Waiter waiter
+        cdef bint has_stream
+        if queue is None:
+            return 0
+        if queue.readers:
+            has_stream = isinstance(database.value_of(key), Stream)
+            for waiter in list(queue.readers):
+                if has_stream or not waiter.read.needs_stream:
+                    serving.attempt(waiter)
+        if queue.groups:
+            for name in list(queue.groups):
+                if name in queue.groups:
+                    (<GroupQueue>queue.groups[name]).serve(serving)
+        return 0
+
+    def keys(self):
+        """Every key that a client waits on, with its database."""
+        for database in self.databases:
+            for key in database.waiting:
+                yield database.index, key
+
+    def keys_that_must_stay(self):
+        """The keys with a waiting read that ends with an error when the key is removed
+        (XREADGROUP)."""
+        cdef KeyQueue queue
+        for database in self.databases:
+            for key, queue in database.waiting.items():
+                if queue.must_stay():
+                    yield database.index, key
 
 
 cdef class Serving:
@@ -42,32 +236,33 @@ cdef class Serving:
 
     cdef int begin(self, Client client, Row row, Wait wait) except -1:
         """Block a client until its read finds something or times out."""
-        client.waiter = self.waiting.add(client, wait)
-        client.waiter.row = row
+        cdef Waiter waiter = self.waiting.add(client, row, wait)
+        client.waiter = waiter
         self.statistics.uncount_call(row, client)
         client.blocked = True
         if wait.deadline_ms:
-            client.waiter.alarm = self.timers.at(
-                wait.deadline_ms, partial(self.time_out, client.waiter))
+            waiter.alarm = self.timers.at(wait.deadline_ms, partial(self.time_out, waiter))
             self.timer_stale = True
         return 0
 
     cdef int serve_ready(self) except -1:
         """Retry the waiting reads of every key marked ready, until no key is marked."""
         cdef Context context = self.context
+        cdef list ready
         while context.keyspace.ready:
-            marked = dict.fromkeys(context.keyspace.ready)
+            ready = context.keyspace.ready
+            marked = ready if len(ready) == 1 else dict.fromkeys(ready)
             context.keyspace.ready = []
             context.shared = {}
             context.remade = set()
             try:
                 for db_index, key in marked:
-                    self.waiting.serve(db_index, key, self.attempt)
+                    self.waiting.serve(self, db_index, key)
             finally:
                 context.shared = context.remade = None
         return 0
 
-    def attempt(self, waiter) -> bool:
+    cdef bint attempt(self, Waiter waiter) except -1:
         """Retry a waiting read; True when its client was served."""
         cdef Session running = self.context.session
         cdef Database running_db = self.context.db
@@ -76,7 +271,7 @@ cdef class Serving:
             reply = waiter.read.attempt(self.context)
             if reply is None:
                 return False
-            if not waiter.is_plain:
+            if waiter.read.group is not None:
                 waiter.client.wrote_seq = self.outbox.persistence.last_seq + 1
             self.unblock(waiter, reply)
         except CommandError as error:
@@ -97,7 +292,7 @@ cdef class Serving:
         self.context.db = <Database>self.context.keyspace.databases[client.db_index]
         return 0
 
-    def time_out(self, waiter) -> None:
+    def time_out(self, Waiter waiter not None) -> None:
         """End a wait at its deadline."""
         cdef Session running = self.context.session
         cdef Database running_db = self.context.db
@@ -121,15 +316,15 @@ cdef class Serving:
             self.time_out(client.waiter)
         return True
 
-    cdef int unblock(self, object waiter, reply) except -1:
+    cdef int unblock(self, Waiter waiter, reply) except -1:
         """End a wait with this reply (or CommandError)."""
         cdef Client client = waiter.client
         self.end(waiter)
         self.statistics.count_ended_call(waiter.row, client, isinstance(reply, CommandError))
         if type(reply) is Raw and client.reply_mode == "on":
-            self.outbox.put(client, (<Raw>reply).data, (<Row>waiter.row).shows_data)
+            self.outbox.put(client, (<Raw>reply).data, waiter.row.shows_data)
         else:
-            self.put_in_full(client, reply, (<Row>waiter.row).shows_data)
+            self.put_in_full(client, reply, waiter.row.shows_data)
         if client.has_more():
             self.resume(client)
         return 0
@@ -153,7 +348,7 @@ cdef class Serving:
                 client.reply_mode = "on"
         return 0
 
-    cdef int end(self, object waiter) except -1:
+    cdef int end(self, Waiter waiter) except -1:
         """Remove a wait from all queues and cancel its alarm."""
         cdef Client client = waiter.client
         self.waiting.remove(waiter)

@@ -42,8 +42,8 @@ from millstream.errors import CommandError
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.access import Access
+from millstream.server.execution.blocking import Waiter
 from millstream.server.execution.executor import Executor
-from millstream.server.execution.wait_queues import Waiter
 from millstream.server.protocol.outbox import Client
 from millstream.server.wiring import connect
 from millstream.storage.blocks.block import Block
@@ -372,8 +372,7 @@ class World:
         self.memory = Memory()
         self.eviction = WatchedEviction(self)
         self.served: list[int] = []  # clients whose waits ended, in this order
-        self._end_wait = self.executor.serving.waiting.remove
-        self.executor.serving.waiting.remove = self._note_served  # type: ignore[method-assign]
+        self.executor.serving.waiting.on_end = self._note_served
         connect(self.executor, self.persistence, self.keyspace)
         self.persistence.on_failed = self._on_failed
 
@@ -394,7 +393,6 @@ class World:
 
     def _note_served(self, waiter: Waiter) -> None:
         self.served.append(waiter.client.id)
-        self._end_wait(waiter)
 
     def _kill(self, client: Client) -> None:
         raise BrokenPromise(f"client {client.id} is disconnected, and subscribes to nothing")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer, Journal, Timer
 from tests.support.resp import Null, Simple
 
+from millstream.commands.runtime.replies import BlockedRead, Wait
+from millstream.commands.table.registry import COMMANDS
 from millstream.server.execution import timers
 from millstream.server.protocol.resp import parse_pieces
 
@@ -311,24 +314,20 @@ def test_a_read_that_names_a_key_twice_waits_once(line: str) -> None:
     assert in_process.keyspace.databases[0].waiting == {}
 
 
-def test_a_fault_in_a_waiting_read_is_not_the_appenders() -> None:
+class BrokenRead(BlockedRead):
+    def attempt(self, ctx: object) -> object:
+        raise RuntimeError("on purpose")
+
+
+def test_a_fault_in_a_waiting_read_is_not_the_appenders(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = BrokenRead()
+    read.keys = [(0, b"s")]
+    command = replace(COMMANDS[b"dbsize"], handler=lambda ctx, args: Wait(read, 0))
+    monkeypatch.setitem(COMMANDS, b"dbsize", command)
     in_process = InProcessServer()
     reader, writer = closing(in_process), closing(in_process)
-    in_process.executor.feed(reader, request("TREAD", "s", "", "1", "BLOCK", "0"))
+    in_process.executor.feed(reader, request("DBSIZE"))
     in_process.settle()
-    (waiter,) = [w for queue in in_process.keyspace.databases[0].waiting.values() for w in queue]
-
-    class Broken:
-        keys = waiter.read.keys
-        group = None
-
-        def attempt(self, ctx: object) -> object:
-            raise RuntimeError("on purpose")
-
-        def ended(self, ctx: object) -> None:
-            pass
-
-    waiter.read = Broken()
     in_process.executor.feed(writer, request("TAPPEND", "s", "a", "1"))
     in_process.settle()
     assert writer.unread.startswith(b"$15\r\n")
