@@ -51,7 +51,7 @@ class Access:
         password."""
         default = self.users.default
         client.authenticated = default.no_password and default.enabled
-        if client.permission is None and self._permission_of(default) is None:
+        if client.permission is None and self._permissions.get(default.name, default) is None:
             client.user = default  # the usual case, for each accepted connection
         else:
             self._assign(client, default)

@@ -126,7 +126,7 @@ cdef class Connection(Client):
     def __init__(self, server):
         self.server = server
         self.executor = server.executor
-        Client.__init__(self, server.next_client_id(), now_ms=server.steady_ms())
+        Client.__init__(self, server.next_client_id(), "", "", server.steady_ms())
         self.reading = True
         self.file_number = self.direct_number = -1
 

@@ -177,6 +177,9 @@ cdef class EntryLog:
         if self.length == 0 or not id_less(
                 entry_id.ms, entry_id.seq, self.last_ms, self.last_seq):
             return False
+        if self.has_tail() and self.tail.live == self.tail.count:
+            # The last entry of the tail is the newest one. Otherwise the IDs must be looked at.
+            return id_less(entry_id.ms, entry_id.seq, self.tail.last_ms, self.tail.last_seq)
         step_up(&entry_id)
         self.walk_start(&walk, entry_id)
         return self.walk_next(&walk)
