@@ -7,10 +7,18 @@ lines of the commands are therefore in this file.
 
 from __future__ import annotations
 
+import os
 import sys
+
+# Before the other imports, which take longer than this process if it only executes itself again.
+if sys.argv[1:2] == ["serve"] and os.path.basename(sys.argv[0]) in ("millstream", "__main__.py"):
+    from millstream.server.monitor import huge_pages
+
+    huge_pages.prepare_early(sys.argv[2:])
+
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -58,13 +66,6 @@ COMMANDS = {
 
 class LazyGroup(click.Group):
     """A group whose commands are loaded when they are called."""
-
-    def main(self, *args: Any, **extra: Any) -> Any:
-        if not args and sys.argv[1:2] == ["serve"]:
-            from millstream.server.monitor import huge_pages
-
-            huge_pages.prepare_early(sys.argv[2:])
-        return super().main(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
