@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.compat.masks import differences
-from tests.compat.test_ioredis import converse
+from tests.compat.test_ioredis import converse, converse_with
 from tests.support.node import Program
 from tests.support.server import Server
 
@@ -100,8 +100,7 @@ CLAIMS: list[list[Any]] = [
 def test_client_returns_what_it_returns_from_redis(
     server: Server, redis_server: Server, library: str, protocol: int, calls: list[list[Any]]
 ) -> None:
-    ours = converse(server, library, protocol, calls)
-    theirs = converse(redis_server, library, protocol, calls)
+    ours, theirs = converse_with([server, redis_server], library, protocol, calls)
     different = [
         f"{json.dumps(asked)}: {line}"
         for asked, our, their in zip(calls, ours, theirs, strict=True)

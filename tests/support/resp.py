@@ -106,10 +106,7 @@ def read_reply(read_line: Callable[[], bytes], read_exactly: Callable[[int], byt
     """Read one reply. `read_line` gives a line without its CRLF. ValueError on unknown types."""
     line = read_line()
     kind, rest = line[:1], line[1:]
-    simple = _read_scalar(kind, rest)
-    if simple is not None:
-        return simple
-    if kind in b"$=" and kind:
+    if kind == b"$" or kind == b"=":  # first, because most replies consist of these
         size = int(rest)
         if size < 0:
             return Null.BULK
@@ -117,13 +114,16 @@ def read_reply(read_line: Callable[[], bytes], read_exactly: Callable[[int], byt
         if data[-2:] != b"\r\n":
             raise ValueError(f"bulk string of {size} bytes is not followed by CRLF: {data[-2:]!r}")
         return data[:-2] if kind == b"$" else Verbatim(data[:-2])
-    if kind in b"*~>" and kind:
+    if kind == b"*" or kind == b"~" or kind == b">":
         if int(rest) < 0:
             return Null.ARRAY
         items = [read_reply(read_line, read_exactly) for _ in range(int(rest))]
         if kind == b"*":
             return items
         return Set(items) if kind == b"~" else Push(items)
+    simple = _read_scalar(kind, rest)
+    if simple is not None:
+        return simple
     if kind == b"%":
         return Map(
             [
@@ -152,24 +152,27 @@ def _read_scalar(kind: bytes, rest: bytes) -> Reply | None:
     return None
 
 
+def _quoted(byte: int) -> str:
+    char = chr(byte)
+    if char in '"\\$':
+        return "\\" + char
+    return char if 32 <= byte < 127 else f"\\x{byte:02x}"
+
+
+_QUOTED = {byte: _quoted(byte) for byte in range(256)}
+
+
 def quote(data: bytes) -> str:
     """A bulk string in the notation of the transcripts."""
-    out = []
-    for byte in data:
-        char = chr(byte)
-        if char in '"\\$':
-            out.append("\\" + char)
-        elif 32 <= byte < 127:
-            out.append(char)
-        else:
-            out.append(f"\\x{byte:02x}")
-    return '"' + "".join(out) + '"'
+    return '"' + data.decode("latin-1").translate(_QUOTED) + '"'
 
 
 def show(reply: Reply) -> str:
     """A reply in the notation of the transcripts; long bulk strings are cut."""
     if isinstance(reply, bytes):
         return quote(reply) if len(reply) <= 200 else quote(reply[:60]) + f"...({len(reply)} bytes)"
+    if isinstance(reply, list):
+        return "[" + ", ".join(map(show, reply)) + "]"
     if isinstance(reply, bool):
         return "#t" if reply else "#f"
     if isinstance(reply, int):
@@ -190,9 +193,7 @@ def show(reply: Reply) -> str:
         return "{" + ", ".join(f"{show(k)}: {show(v)}" for k, v in reply.pairs) + "}"
     if isinstance(reply, Set):
         return "~[" + ", ".join(map(show, reply.items)) + "]"
-    if isinstance(reply, Push):
-        return ">[" + ", ".join(map(show, reply.items)) + "]"
-    return "[" + ", ".join(map(show, reply)) + "]"
+    return ">[" + ", ".join(map(show, reply.items)) + "]"
 
 
 def facts_of(reply: Reply) -> dict[bytes, Reply]:
