@@ -46,10 +46,10 @@ def is_up(client: redis.Redis) -> bool:
     return facts(client)["master_link_status"] == "up"
 
 
-def fill(client: redis.Redis, count: int, key: str = "s") -> None:
+def fill(client: redis.Redis, count: int, key: str = "s", text_bytes: int = 50) -> None:
     pipe = client.pipeline(transaction=False)
     for number in range(count):
-        pipe.xadd(key, {"n": str(number), "text": "x" * 50})
+        pipe.xadd(key, {"n": str(number), "text": "x" * text_bytes})
     pipe.execute()
 
 

@@ -224,7 +224,7 @@ def test_a_flood_without_replies_does_not_pile_up(server: Server) -> None:
     with server.client() as silent, server.client() as other:
         silent.send("CLIENT", "SETNAME", "flood")
         silent.send("CLIENT", "REPLY", "OFF")
-        for _ in range(200):
+        for _ in range(100):  # 6 MB
             silent.send_raw(b"TIME\r\n" * 10_000)
             line = line_of(other, "flood")
             assert line is not None
