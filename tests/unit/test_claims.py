@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.support.in_process import InProcessClient, InProcessServer
-from tests.support.resp import Error, Map, Null, Reply
+from tests.support.resp import Error, Map, Null, Reply, encode_command
 
 from millstream.errors import CommandError
 from millstream.storage.streams.testing import check_group
@@ -1044,9 +1044,15 @@ def test_a_long_read_of_some_of_the_entries(
 
 
 def stream_filled(in_process: InProcessServer, key: str, count: int) -> None:
+    """Entries `1-1`, `2-1` and so on, appended by a few thousand requests at once."""
     player = in_process.player()
-    for number in range(1, count + 1):
-        player.call(f"XADD {key} {number}-1 n {number}")
+    for first in range(1, count + 1, 5000):
+        numbers = range(first, min(first + 5000, count + 1))
+        requests = (encode_command(["XADD", key, f"{n}-1", "n", n]) for n in numbers)
+        in_process.executor.feed(player, b"".join(requests))
+        in_process.settle()
+    player.unread = b""
+    assert player.call(f"XLEN {key}") == count
 
 
 def test_xautoclaim_claims_the_largest_id(player: InProcessClient) -> None:
