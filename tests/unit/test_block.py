@@ -75,8 +75,9 @@ def reads_as(block: Block, entries: list[Entry]) -> None:
     assert stream.range() == entries
     for dotted in (False, True):
         everything = (0, 0), END, MAX, dotted
-        assert encode_between(stream, *everything) == (len(entries), encoded(entries, dotted))
-        backward = len(entries), encoded(entries[::-1], dotted)
+        parts = [encoded([entry], dotted) for entry in entries]
+        assert encode_between(stream, *everything) == (len(entries), b"".join(parts))
+        backward = len(entries), b"".join(reversed(parts))
         assert encode_between(stream, *everything, reverse=True) == backward
     for rank, (ms, seq, _) in enumerate(entries):
         assert id_at(stream, rank) == (ms, seq)

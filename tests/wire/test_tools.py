@@ -14,10 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.support.certificates import Authority
 from tests.support.resp import Simple
 from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
+
+from millstream.__main__ import main
 
 NewServer = Callable[..., Server]
 COLUMNS = "db stream length size rate/s group lag pending consumers age"
@@ -26,10 +29,18 @@ PROGRAM = str(Path(sys.prefix) / "bin" / "millstream")
 
 
 def run(*words: str, url: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a tool to its end; `url` is in MILLSTREAM_URL."""
-    kept = {name: value for name, value in os.environ.items() if name != "MILLSTREAM_URL"}
-    given = kept | environment | ({"MILLSTREAM_URL": url} if url else {})
-    return subprocess.run([PROGRAM, *words], capture_output=True, text=True, env=given, timeout=60)
+    """Run a tool to its end in this process, which has imported its libraries; `url` is in
+    MILLSTREAM_URL."""
+    given = {"MILLSTREAM_URL": url or None, **environment}
+    done = CliRunner().invoke(main, words, "", given, prog_name="millstream")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def run_program(*words: str) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own, which a server is meant for."""
+    return subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=60)
 
 
 def url_of(server: Server) -> str:
@@ -48,7 +59,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_health_of_a_server(server: Server) -> None:
-    done = run("health", url_of(server))
+    done = run_program("health", url_of(server))
     assert (done.returncode, done.stdout, done.stderr) == (0, "PONG\n", "")
     assert json.loads(run("health", "--json", url=url_of(server)).stdout) == {
         "healthy": True,
@@ -365,7 +376,7 @@ def test_a_tool_ends_when_its_server_does(new_server: NewServer) -> None:
 def test_a_valid_configuration(tmp_path: Path) -> None:
     file = tmp_path / "millstream.conf"
     file.write_text("port 1\nuser ann on >pw ~* +@read\n")
-    done = run("serve", "--check", "--config", str(file), "--dir", str(tmp_path / "data"))
+    done = run_program("serve", "--check", "--config", str(file), "--dir", str(tmp_path / "data"))
     assert (done.returncode, done.stdout) == (0, "millstream: the configuration is valid\n")
     assert not (tmp_path / "data").exists()
 
@@ -375,7 +386,7 @@ def test_an_expired_certificate_is_a_warning(tmp_path: Path) -> None:
     given = authority.directives()
     authority.issue("server", days=-1)
     words = [word for name, value in given.items() for word in (f"--{name}", value)]
-    done = run("serve", "--check", "--tls-port", "1", *words)
+    done = run_program("serve", "--check", "--tls-port", "1", *words)
     assert (done.returncode, done.stdout) == (0, "millstream: the configuration is valid\n")
     assert done.stderr.startswith("millstream: warning: the certificate has expired on ")
 
@@ -393,7 +404,7 @@ def test_an_expired_certificate_is_a_warning(tmp_path: Path) -> None:
 def test_an_invalid_configuration(tmp_path: Path, line: str, sentence: str) -> None:
     file = tmp_path / "millstream.conf"
     file.write_text(line.replace("FOLDER", str(tmp_path)) + "\n")
-    assert sentence in refused(run("serve", "--check", "--config", str(file)))
+    assert sentence in refused(run_program("serve", "--check", "--config", str(file)))
 
 
 @pytest.mark.parametrize(("tool", "option"), [("top", "--interval"), ("health", "--timeout")])
