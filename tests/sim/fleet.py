@@ -358,7 +358,7 @@ class Fleet:
         while client.asked:
             try:
                 reply = client.next_reply()
-            except (IndexError, ValueError):
+            except EOFError:
                 return
             words = client.asked.pop(0)
             self.answered(client, words, reply)

@@ -100,26 +100,9 @@ class FleetClient(Client):
         return not self.paused
 
     def next_reply(self) -> Reply:
-        """The next reply; IndexError while it is not complete."""
-        at = 0
-
-        def line() -> bytes:
-            nonlocal at
-            end = self.received.index(b"\r\n", at)
-            found = bytes(self.received[at:end])
-            at = end + 2
-            return found
-
-        def exactly(size: int) -> bytes:
-            nonlocal at
-            if at + size > len(self.received):
-                raise IndexError
-            found = bytes(self.received[at : at + size])
-            at += size
-            return found
-
-        reply = read_reply(line, exactly)
-        del self.received[:at]
+        """The next reply; EOFError while it is not complete."""
+        reply, end = read_reply(self.received)
+        del self.received[:end]
         return reply
 
 

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import gc
 import hashlib
-import io
 import logging
 import random
 from collections import deque
@@ -534,23 +533,24 @@ class Simulation:
                     f"{client.unread[at : at + 2000]!r}, not\n{wanted[:2000]!r}"
                 )
         try:
-            reply, raw = _first_reply(client.unread, at)
+            reply, end = read_reply(client.unread, at)
         except EOFError:
             return 0
+        raw = client.unread[at:end]
         if not due.is_known:
             self._judge(client, due, raw, reply)
         client.model.due.popleft()
-        demand(due.seq is not None, f"client {client.id} got {raw!r} before the end of the tick")
-        assert due.seq is not None
+        if due.seq is None:
+            raise BrokenPromise(f"client {client.id} got {raw!r} before the end of the tick")
         shows_data = _shows_data(due.request, reply)
-        demand(
-            due.seq <= safe_seq or not shows_data,
-            f"client {client.id} got {raw!r}, which needs frame {due.seq}; safe are {safe_seq}",
-        )
-        demand(
-            not (due.is_unknown and shows_data),
-            f"client {client.id} got {raw!r} for {_words(due.request)}, and no frame has it",
-        )
+        if shows_data and due.seq > safe_seq:
+            raise BrokenPromise(
+                f"client {client.id} got {raw!r}, which needs frame {due.seq}; safe are {safe_seq}"
+            )
+        if shows_data and due.is_unknown:
+            raise BrokenPromise(
+                f"client {client.id} got {raw!r} for {_words(due.request)}, and no frame has it"
+            )
         if due.seq > safe_seq:
             self._count("did not wait")
         if reply == Error(OUT_OF_MEMORY):
@@ -580,9 +580,9 @@ class Simulation:
             demand(isinstance(reply, list), f"client {client.id} got {raw!r} of EXEC")
             at = raw.index(b"\n") + 1
             for request, answer in zip(due.queued, due.answer, strict=True):
-                part, data = _first_reply(raw, at)
-                at += len(data)
-                parts.append((request, answer, data, part))
+                part, end = read_reply(raw, at)
+                parts.append((request, answer, raw[at:end], part))
+                at = end
         else:
             parts.append((due.request, due.answer, raw, reply))
         for request, answer, data, part in parts:
@@ -836,27 +836,6 @@ def _shows_data(request: Request, reply: Reply) -> bool:
     if isinstance(reply, Error):
         return not reply.text.startswith(REFUSALS)
     return reply != QUEUED and request[0].upper() not in SHOW_NO_DATA
-
-
-def _first_reply(data: bytes, at: int) -> tuple[Reply, bytes]:
-    """The reply at `at`, and its bytes; EOFError when it is incomplete."""
-    buffer = io.BytesIO(data)
-    buffer.seek(at)
-
-    def read_line() -> bytes:
-        line = buffer.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError
-        return line[:-2]
-
-    def read(size: int) -> bytes:
-        chunk = buffer.read(size)
-        if len(chunk) < size:
-            raise EOFError
-        return chunk
-
-    reply = read_reply(read_line, read)
-    return reply, data[at : buffer.tell()]
 
 
 def _words(request: Request) -> str:

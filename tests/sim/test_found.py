@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import random
 
 import pytest
@@ -62,10 +61,10 @@ class Bench:
         """The replies since the last call."""
         data = b"".join(chunk for chunk, *_ in client.received)
         client.received = []
-        buffer = io.BytesIO(data)
-        replies = []
-        while buffer.tell() < len(data):
-            replies.append(read_reply(lambda: buffer.readline()[:-2], buffer.read))
+        replies, at = [], 0
+        while at < len(data):
+            reply, at = read_reply(data, at)
+            replies.append(reply)
         return replies
 
     def groups(self, key: bytes) -> list[bytes]:

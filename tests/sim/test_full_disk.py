@@ -10,9 +10,7 @@ journal's worker.
 from __future__ import annotations
 
 import contextlib
-import io
 import random
-from functools import partial
 
 import pytest
 from tests.sim.data import Data
@@ -159,27 +157,13 @@ def heard(client: SimClient) -> list[Reply]:
     """The replies since the last call; one that is not whole yet is left."""
     client.unread += b"".join(chunk for chunk, *_ in client.received)
     client.received = []
-    buffer, replies, at = io.BytesIO(client.unread), [], 0
-    with contextlib.suppress(IndexError, ValueError):
+    replies, at = [], 0
+    with contextlib.suppress(EOFError):
         while at < len(client.unread):
-            replies.append(read_reply(partial(whole_line, buffer), partial(exactly, buffer)))
-            at = buffer.tell()
+            reply, at = read_reply(client.unread, at)
+            replies.append(reply)
     client.unread = client.unread[at:]
     return replies
-
-
-def whole_line(buffer: io.BytesIO) -> bytes:
-    line = buffer.readline()
-    if not line.endswith(b"\r\n"):
-        raise ValueError("not whole")
-    return line[:-2]
-
-
-def exactly(buffer: io.BytesIO, size: int) -> bytes:
-    data = buffer.read(size)
-    if len(data) < size:
-        raise ValueError("not whole")
-    return data
 
 
 @pytest.mark.parametrize("batch", range(4))

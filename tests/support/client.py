@@ -80,7 +80,9 @@ class RawClient:
 
     def read(self) -> Reply:
         """Read one reply. ConnectionClosed at the end of the stream."""
-        return read_reply(self._read_line, self._read_exactly)
+        reply, end = read_reply(self._buffer, 0, self._receive)
+        del self._buffer[:end]
+        return reply
 
     def read_to_end(self) -> bytes:
         """All bytes until the server closes the connection; TimeoutError when it does not."""
@@ -124,22 +126,6 @@ class RawClient:
         if not data:
             raise ConnectionClosed("end of stream")
         self._buffer += data
-
-    def _read_line(self) -> bytes:
-        start = 0
-        while (end := self._buffer.find(b"\r\n", start)) < 0:
-            start = max(0, len(self._buffer) - 1)
-            self._receive()
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 2]
-        return line
-
-    def _read_exactly(self, size_bytes: int) -> bytes:
-        while len(self._buffer) < size_bytes:
-            self._receive()
-        data = bytes(self._buffer[:size_bytes])
-        del self._buffer[:size_bytes]
-        return data
 
 
 def as_bytes(reply: Reply) -> bytes:

@@ -113,20 +113,10 @@ class InProcessClient(Client):
         return self.read()
 
     def read(self) -> Reply:
-        reply = read_reply(self._line, self._exactly)
+        reply, self._read_bytes = read_reply(self._received, self._read_bytes)
         if self._read_bytes == len(self._received):
             self.unread = b""
         return reply
-
-    def _line(self) -> bytes:
-        end = self._received.find(b"\r\n", self._read_bytes)
-        assert end >= 0, "no reply"
-        return self._exactly(end + 2 - self._read_bytes)[:-2]
-
-    def _exactly(self, size: int) -> bytes:
-        start = self._read_bytes
-        self._read_bytes += size
-        return bytes(self._received[start : self._read_bytes])
 
 
 def words(line: str) -> list[str]:

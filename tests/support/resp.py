@@ -102,54 +102,69 @@ def encode_command(arguments: Iterable[Argument]) -> bytes:
     return head + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
 
-def read_reply(read_line: Callable[[], bytes], read_exactly: Callable[[int], bytes]) -> Reply:
-    """Read one reply. `read_line` gives a line without its CRLF. ValueError on unknown types."""
-    line = read_line()
-    kind, rest = line[:1], line[1:]
-    if kind == b"$" or kind == b"=":  # first, because most replies consist of these
+_BULK, _VERBATIM, _MAP = b"$=%"
+_OF_MANY: dict[int, Callable[[list[Reply]], Reply]] = {
+    ord("*"): lambda items: items,
+    ord("~"): Set,
+    ord(">"): Push,
+    _MAP: lambda items: Map(list(zip(items[::2], items[1::2], strict=True))),
+}
+
+
+def _no_more() -> None:
+    raise EOFError("the reply is incomplete")
+
+
+def read_reply(
+    data: bytes | bytearray, at: int = 0, more: Callable[[], None] = _no_more
+) -> tuple[Reply, int]:
+    """Read the reply that begins at `at`; returns it and where it ends. While it is incomplete,
+    `more` is called, which appends to `data`; without it, EOFError. ValueError on unknown types."""
+    start = at
+    while (end := data.find(b"\r\n", start)) < 0:
+        start = max(at, len(data) - 1)
+        more()
+    kind, rest, at = data[at], data[at + 1 : end], end + 2
+    if kind in (_BULK, _VERBATIM):  # first, because most replies consist of these
         size = int(rest)
         if size < 0:
-            return Null.BULK
-        data = read_exactly(size + 2)
-        if data[-2:] != b"\r\n":
-            raise ValueError(f"bulk string of {size} bytes is not followed by CRLF: {data[-2:]!r}")
-        return data[:-2] if kind == b"$" else Verbatim(data[:-2])
-    if kind == b"*" or kind == b"~" or kind == b">":
-        if int(rest) < 0:
-            return Null.ARRAY
-        items = [read_reply(read_line, read_exactly) for _ in range(int(rest))]
-        if kind == b"*":
-            return items
-        return Set(items) if kind == b"~" else Push(items)
-    simple = _read_scalar(kind, rest)
-    if simple is not None:
-        return simple
-    if kind == b"%":
-        return Map(
-            [
-                (read_reply(read_line, read_exactly), read_reply(read_line, read_exactly))
-                for _ in range(int(rest))
-            ]
-        )
-    raise ValueError(f"not a RESP reply: {line!r}")
+            return Null.BULK, at
+        end = at + size
+        while len(data) < end + 2:
+            more()
+        if data[end : end + 2] != b"\r\n":
+            wrong = bytes(data[end : end + 2])
+            raise ValueError(f"bulk string of {size} bytes is not followed by CRLF: {wrong!r}")
+        text = bytes(data[at:end])
+        return (text if kind == _BULK else Verbatim(text)), end + 2
+    if kind in _OF_MANY:
+        count = int(rest)
+        if count < 0:
+            return Null.ARRAY, at
+        items: list[Reply] = []
+        for _ in range(2 * count if kind == _MAP else count):
+            item, at = read_reply(data, at, more)
+            items.append(item)
+        return _OF_MANY[kind](items), at
+    return _read_scalar(chr(kind), rest.decode()), at
 
 
-def _read_scalar(kind: bytes, rest: bytes) -> Reply | None:
-    if kind == b"+":
-        return Simple(rest.decode())
-    if kind == b"-":
-        return Error(rest.decode())
-    if kind == b":":
-        return int(rest)
-    if kind == b",":
-        return Double(rest.decode())
-    if kind == b"(":
-        return BigNumber(rest.decode())
-    if kind == b"#":
-        return rest == b"t"
-    if kind == b"_":
+def _read_scalar(kind: str, text: str) -> Reply:
+    if kind == "+":
+        return Simple(text)
+    if kind == "-":
+        return Error(text)
+    if kind == ":":
+        return int(text)
+    if kind == ",":
+        return Double(text)
+    if kind == "(":
+        return BigNumber(text)
+    if kind == "#":
+        return text == "t"
+    if kind == "_":
         return Null.RESP3
-    return None
+    raise ValueError(f"not a RESP reply: {kind + text!r}")
 
 
 def _quoted(byte: int) -> str:
