@@ -111,7 +111,7 @@ class DurableFleet(Fleet):
                 self._tell_next()
 
     def _tell_one(self) -> None:
-        """In some steps after a promotion, a server is told whom to follow, or the new primary has
+        """In some steps after a promotion, a server gets its new primary, or the new primary has
         a power cut."""
         if self._promoted is None:
             return
