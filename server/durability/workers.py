@@ -93,8 +93,9 @@ class ThreadWorker:
 
     def _run(self) -> None:
         if self._niceness and sys.platform == "linux":  # where each thread has its own niceness
-            nice = min(os.nice(0) + self._niceness, 19)
             with contextlib.suppress(OSError):  # a sandbox may forbid it; tasks still run
+                # Not os.nice(0): it sets the priority too, which may be forbidden.
+                nice = min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + self._niceness, 19)
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
         while (task := self._tasks.get()) is not None:
             try:

@@ -33,7 +33,8 @@ def test_tasks_run_where_a_thread_may_not_step_back(monkeypatch: pytest.MonkeyPa
     def refuse(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(os, "setpriority", refuse)
+    for name in ("nice", "getpriority", "setpriority"):
+        monkeypatch.setattr(os, name, refuse)
     worker = ThreadWorker("test", 10)
     done = threading.Event()
     worker.submit(done.set)
