@@ -326,7 +326,7 @@ def test_keys_of_xreadgroup_are_found() -> None:
     specs = COMMANDS[b"xreadgroup"].key_specs
     assert key_positions(specs, line.encode().split()) == [10, 11]
     for wrong in ("XREADGROUP GROUP g c STREAMS a", "XREADGROUP GROUP g c"):
-        with pytest.raises(ValueError, match=r"STREAMS|keys"):
+        with pytest.raises(ValueError, match=r"not in list|keys"):
             key_positions(specs, wrong.encode().split())
 
 
