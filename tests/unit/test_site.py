@@ -97,6 +97,9 @@ def test_the_compose_file_is_valid_and_mounts_what_exists() -> None:
     scraped = yaml.safe_load((file.parent / "compose" / "prometheus.yml").read_text())
     (job,) = scraped["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"millstream:{port}"]}]
+    server = services["millstream"]
+    assert (server["read_only"], server["cap_drop"]) == (True, ["ALL"])
+    assert server["security_opt"] == ["no-new-privileges:true"]
 
 
 def test_the_workflows_run_what_exists() -> None:
