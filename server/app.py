@@ -103,6 +103,7 @@ class Server:
         self.latency = LatencyMonitor()
         self.waits: dict[int, PositionWait] = {}
         self.stopping = asyncio.Event()
+        self.has_stopped = False  # nothing is left that another signal could give up
         self.supervision = Supervision(config.supervised)
         self.pid_file = PidFile(config.located(config.pidfile))
         self.listeners = Listeners(config, functools.partial(Connection, self))
@@ -201,6 +202,7 @@ class Server:
             client.close(after_reply=True)
         await self.registry.wait_until_gone()
         defer(False)
+        self.has_stopped = True
         LOGGER.info("stopped")
         self.supervision.close()
         return saved

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from millstream.commands.access.users import Users
 from millstream.commands.table.loader import load_table
 from millstream.server.config.directives import Config
+from millstream.server.config.doubts import doubts
 from millstream.server.config.user_files import configured_users
 from millstream.server.net.listen import check_ports
 from millstream.server.net.tls import make_link_context, make_tls
 
 
-def check_config(config: Config) -> str:
+def check_config(config: Config, file: Path | None) -> list[str]:
     """Read the users and the certificates that a configuration names; StartError names what is
-    wrong. Return a warning, empty if there is none. Data and ports are not touched, so a server
-    may be running."""
+    wrong. Return warnings. Data and ports are not touched, so a server may be running."""
     load_table()
     check_ports(config)
     configured_users(config, Users())
     make_link_context(config)
-    return make_tls(config).warning() if config.tls_port else ""
+    expired = make_tls(config).warning() if config.tls_port else ""
+    return doubts(config, file) + ([expired] if expired else [])

@@ -54,8 +54,7 @@ def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False
         if only_check:
             from millstream.server.config_check import check_config
 
-            warning = check_config(config)
-            if warning:
+            for warning in check_config(config, file):
                 print(f"millstream: warning: {warning}", file=sys.stderr)
             print("millstream: the configuration is valid")
             return 0

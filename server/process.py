@@ -45,7 +45,10 @@ async def _serve(config: Config, file: Path | None) -> bool:
         await server.start()
         await server.stopping.wait()
         _give_up_at_next_signal(server)
-        return await server.stop()
+        saved = await server.stop()
+        for number in (signal.SIGTERM, signal.SIGINT):  # Python restores the default at its end
+            signal.signal(number, signal.SIG_IGN)
+        return saved
     finally:
         server.pid_file.remove()
 
@@ -63,7 +66,8 @@ def _give_up_at_next_signal(server: Server) -> None:
 
     def wait() -> None:
         os.read(reader, 1)
-        _give_up(server)
+        if not server.has_stopped:
+            _give_up(server)
 
     threading.Thread(target=wait, name="millstream-signals", daemon=True).start()
 

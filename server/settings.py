@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import CommandError, StartError
 from millstream.server.config.config_rewrite import rewrite_file
 from millstream.server.config.directives import changed_values, refused
+from millstream.server.config.doubts import doubts
 from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
@@ -131,6 +132,10 @@ class Settings:
             min(config.latency_monitor_threshold, LONGEST_MS),
         )
 
+    def doubts(self) -> list[str]:
+        """Warnings about the configuration."""
+        return doubts(self._config, self._file)
+
     def rewrite(self) -> None:
         """CONFIG REWRITE."""
         if self._file is None:
@@ -138,7 +143,10 @@ class Settings:
         try:
             rewrite_file(self._file, self._config, self._server.user_store.lines())
         except (OSError, ValueError) as problem:
-            LOGGER.error("the configuration cannot be rewritten: %s", problem)
             words = getattr(problem, "strerror", None) or problem
+            LOGGER.error(
+                "the configuration file %s cannot be replaced: %s. A restart uses it as it is",
+                self._file, words,
+            )  # fmt: skip
             raise CommandError(f"ERR Rewriting config file: {words}") from None
         LOGGER.info("the configuration is written to %s", self._file)

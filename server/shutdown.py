@@ -104,7 +104,7 @@ class Shutdown:
         if not count:
             return False
         LOGGER.warning(
-            "stopping: waiting up to %d seconds for %d replicas that lack the last changes",
+            "stopping: waiting up to %d seconds for replicas that lack the last changes: %d",
             timeout_s, count,
         )  # fmt: skip
         server.executor.pauses.pause_writes(_PAUSE)
@@ -113,7 +113,7 @@ class Shutdown:
 
     def _time_out(self) -> None:
         LOGGER.warning(
-            "stopping although %d replicas lack the last changes",
+            "stopping although replicas lack the last changes: %d",
             self._server.replication.lagging(),
         )
         self._finish()

@@ -106,6 +106,8 @@ class Starting:
             LOGGER.info("journal  appendfsync %s: %s", mode, PROMISES[mode])
         else:
             LOGGER.warning("journal  off: a crash loses everything after the last snapshot")
+        for doubt in server.settings.doubts():
+            LOGGER.warning("config   %s", doubt)
         LOGGER.info(
             "ready    millstream %s listens on %s (process %d)",
             __version__, where, os.getpid(),

@@ -16,6 +16,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from millstream.errors import printable
 from millstream.remote import add_password, connect_reason_of, reason_of, url_reason_of
 
 DEFAULT_URL = "redis://127.0.0.1:6455"
@@ -162,11 +163,3 @@ def _escaped(letter: str) -> str:
     if "\udc80" <= letter <= "\udcff":  # a byte that is not UTF-8
         return f"\\x{ord(letter) - 0xDC00:02x}"
     return letter.encode("unicode_escape").decode()
-
-
-def printable(shown: str) -> str:
-    """A text that a terminal can show on one line: control characters are escaped."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in shown
-    )

@@ -15,7 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from millstream.tools.server import Seconds, Server, printable, url_option
+from millstream.errors import printable
+from millstream.tools.server import Seconds, Server, url_option
 from millstream.tools.survey import Group, Stream, Survey, take_survey
 
 Row = tuple[Stream, Group | None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from millstream.commands.runtime.effects import EffectError, split_effects
-from millstream.errors import DamageError, ForeignError
+from millstream.errors import DamageError, ForeignError, printable
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.journal_reader import Gap
 from millstream.storage.files.manifest import Manifest
@@ -83,7 +83,7 @@ def counted(count: int, noun: str) -> str:
 
 def named(db: int, key: bytes) -> str:
     """A key in readable form."""
-    text = key.decode("utf-8", "backslashreplace")
+    text = printable(key.decode("utf-8", "backslashreplace"))
     return f"'{text}'" + (f" of database {db}" if db else "")
 
 

@@ -22,7 +22,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from millstream.errors import DataError
+from millstream.errors import DataError, printable
 from millstream.server.repair.check_report import FileReport, Report, Verdict, counted
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.cli_hint import advised
@@ -261,7 +261,7 @@ def _table(rows: list[Row]) -> Table:
         is_text = name in ("KEY", "TYPE", "POLICY", "ORDERING")
         table.add_column(name, justify="left" if is_text else "right")
     for row in rows:
-        key = Text(row.key.decode("utf-8", "backslashreplace"), overflow="fold")
+        key = Text(printable(row.key.decode("utf-8", "backslashreplace")), overflow="fold")
         table.add_row(str(row.database), key, row.kind, *_numbers(row))
     return table
 

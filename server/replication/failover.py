@@ -52,7 +52,10 @@ class Failover:
         if self._role.is_replica:
             raise CommandError("ERR FAILOVER is not valid when server is a replica.")
         if self._role.restrictions.is_promoted_elsewhere:
-            raise CommandError("ERR FAILOVER is not possible while a replica is being promoted.")
+            raise CommandError(
+                "ERR FAILOVER is not possible: a replica of this server is being promoted, or was"
+                " in the last 30 seconds."
+            )
         if not len(self._role.feeds):
             raise CommandError("ERR FAILOVER requires connected replicas.")
         if forced and not (timeout_ms and target):

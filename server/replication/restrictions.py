@@ -7,6 +7,7 @@ on their disks.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from millstream.server.execution.holding import HoldPoint
@@ -18,6 +19,8 @@ from millstream.server.replication.promotion import (
 
 if TYPE_CHECKING:
     from millstream.server.replication.role import Replication
+
+log = logging.getLogger("millstream.replication")
 
 READONLY = "READONLY You can't write against a read only replica."
 MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
@@ -93,7 +96,19 @@ class Restrictions:
             self.release_replies()
         feeds, wanted = self._role.feeds, 0 if is_replica else config.min_replicas_to_write
         lacks = feeds.good_count() < wanted or feeds.good_count(least_synced_seq=0) < durable
+        if not is_replica and lacks != (self._node.executor.lacks_replicas is not None):
+            self._report(lacks, max(wanted, durable))
         self._node.executor.lacks_replicas = NOREPLICAS if lacks else None
+
+    def _report(self, lacks: bool, wanted: int) -> None:
+        if lacks:
+            log.warning(
+                "writes are refused with NOREPLICAS: too few replicas are connected and acknowledge"
+                " what they get (wanted: %d, online: %d)",
+                wanted, sum(feed.is_online for feed in self._role.feeds),
+            )  # fmt: skip
+        else:
+            log.warning("writes are accepted: they are not refused for lack of replicas any more")
 
     def replica_acknowledged(self) -> None:
         """A replica may have become good, or have more on its disk than before."""

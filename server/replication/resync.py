@@ -205,6 +205,7 @@ class Resync:
             return
         name = frames.files.manifest.base
         if name is None:
+            log.info("full sync: the replica %s gets all frames", feed.address)
             feed.begin(self._full_sync_answer(feed, 0, 0), 1)
             return
         try:

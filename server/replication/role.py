@@ -126,6 +126,7 @@ class Replication:
     def client_gone(self, client: Any) -> None:
         self.resync.forget(client)
         if client.feed is not None:
+            log.warning("the replica %s has disconnected", client.feed.address)
             self.feeds.remove(client)
             self.restrictions.count_good_replicas()
 

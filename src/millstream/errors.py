@@ -84,3 +84,11 @@ def shown(word: bytes) -> str:
 def wrong_arity(name: str) -> CommandError:
     """Redis' error for a wrong number of arguments; a subcommand is named ``container|sub``."""
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
+
+
+def printable(text: str) -> str:
+    """A text that a terminal can show on one line: control characters are escaped."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )

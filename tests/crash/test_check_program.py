@@ -127,9 +127,11 @@ def test_a_directory_in_use_is_not_checked_but_inspected(new_server: NewServer) 
         (row,) = json.loads(said)["rows"]
         assert (row["key"], row["entries"], row["groups"], row["last_id"]) == ("s", 1, 1, "1-1")
         client.call("XADD", "s", "2-1", "f", "v")  # the server has noticed nothing
+        client.call("XADD", "\x1b]0;title\x07\x1b[2J\n", "1-1", "f", "v")
     code, said, _ = millstream("inspect", server.directory)
     assert [line.split()[:4] for line in said.splitlines() if " stream " in line] == [
-        ["0", "s", "stream", "2"]
+        ["0", r"\x1b]0;title\x07\x1b[2J\n", "stream", "1"],
+        ["0", "s", "stream", "2"],
     ]
 
 

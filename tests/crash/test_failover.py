@@ -188,6 +188,6 @@ def test_a_server_does_not_wait_for_a_replica_forever(tmp_path: Path) -> None:
         pair.client(pair.a).xadd("s", {"n": 0})
         pair.a.signal(signal.SIGTERM)
         wait_until(lambda: has_stopped(pair.a))
-        assert "stopping although 1 replicas lack the last changes" in pair.a.log
+        assert "stopping although replicas lack the last changes: 1" in pair.a.log
     finally:
         pair.stop()

@@ -245,9 +245,11 @@ def test_min_replicas_to_write(replicas: Replicas) -> None:
     primary = replicas.start("a", min_replicas_to_write="1")
     with pytest.raises(redis.exceptions.ResponseError, match="NOREPLICAS Not enough good replicas"):
         primary.xadd("s", {"n": "1"})
+    assert "writes are refused with NOREPLICAS" in replicas.servers["a"].log
     replica = replicas.start("b", replicaof=replicas.address("a"))
     wait_until(lambda: is_up(replica))
     wait_until(lambda: facts(primary)["min_slaves_good_slaves"] == 1)
+    assert "writes are accepted" in replicas.servers["a"].log
 
     def is_accepted() -> bool:
         try:

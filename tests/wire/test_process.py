@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -308,3 +309,15 @@ def test_the_counters_start_again_with_resetstat(server: Server) -> None:
         info = client.info("stats")
         assert info["total_error_replies"] == "0"
         assert int(info["total_commands_processed"]) <= 2
+
+
+def test_a_signal_when_all_is_done_changes_nothing(new_server: NewServer) -> None:
+    """`kill` twice, or a supervisor that is impatient."""
+    server = new_server("data").start()
+    with server.client() as client:
+        client.call("XADD", "s", "*", "f", "v")
+    server.signal(signal.SIGTERM)
+    while server.is_alive():
+        if "stopped" in server.log:
+            server.signal(signal.SIGTERM)
+    assert server.wait() == 0

@@ -391,6 +391,17 @@ def test_an_expired_certificate_is_a_warning(tmp_path: Path) -> None:
     assert done.stderr.startswith("millstream: warning: the certificate has expired on ")
 
 
+def test_a_configuration_that_lacks_something_for_replicas_is_a_warning(tmp_path: Path) -> None:
+    done = run_program("serve", "--check", "--replicas-durable", "1", "--appendonly", "no")
+    assert done.returncode == 0
+    no_journal, no_file = done.stderr.splitlines()
+    assert "replicas-durable needs appendonly yes" in no_journal
+    assert "there is no configuration file: after a failover, Sentinel cannot" in no_file
+    file = tmp_path / "millstream.conf"
+    file.write_text("replicas-durable 1\n")
+    assert run_program("serve", "--check", "--config", str(file)).stderr == ""
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
