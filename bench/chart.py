@@ -33,7 +33,7 @@ INK = "#22303c"
 FAINT = "#66757f"
 GRID = "#e4e9ed"
 COLOURS = {"yes": REACHED, "no": MISSED}
-TICKS = (0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50)
+TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 
 WIDTH_INCHES = 10.5
 ROW_INCHES = 0.27
@@ -70,7 +70,18 @@ def write(report: dict[str, Any], directory: Path) -> list[Path]:
 
 def shown(report: dict[str, Any]) -> Rows:
     """The rows the chart shows: measured, and compared with Redis."""
-    return [row for row in report["rows"] if "ratio" in row and row["unit"] not in OWN_UNITS]
+    return [
+        row
+        for row in report["rows"]
+        if "ratio" in row and row["unit"] not in OWN_UNITS and not has_only_ours(row)
+    ]
+
+
+def has_only_ours(row: dict[str, Any]) -> bool:
+    """Whether Redis has nothing of the kind: its cost is then 1 in all rounds, and the ratio means
+    nothing."""
+    cost = row["redis"]["cost"]
+    return bool(cost["low"] == cost["high"] == 1.0)
 
 
 def places(rows: Rows) -> tuple[list[float], dict[str, float], float]:

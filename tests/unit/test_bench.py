@@ -462,6 +462,20 @@ def test_chart_is_the_same_for_the_same_report(tmp_path: Path) -> None:
     assert first[0].read_bytes() == second[0].read_bytes()
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is in the bench extra"
+)
+def test_the_chart_leaves_out_what_redis_does_not_have() -> None:
+    from bench import chart
+
+    made = full_report()
+    (compared,) = chart.shown(made)
+    alone = json.loads(json.dumps(compared))
+    alone["redis"]["cost"] = dict.fromkeys(("median", "low", "high"), 1.0)
+    made["rows"].append(alone)
+    assert chart.shown(made) == [compared]
+
+
 CORE_ONLY_MAX = 29
 
 
