@@ -97,8 +97,8 @@ class Promotion:
         following = self._following
         if following is None:
             return
-        if self._node.steady_ms() - self._began_ms > WAIT_MAX_MS:
-            self._ask(following)  # it is old, and the primary may have confirmed more since
+        if self._is_old():
+            self._ask(following)
         elif is_of_primary:
             self._has_arrived = True
             self._node.loop.call_soon(self.check_stored)  # the link is in the middle of its input
@@ -109,16 +109,16 @@ class Promotion:
         """More may be on the disk. Without the frames there, a promoted server that loses its power
         would lose what others had confirmed."""
         following, frames = self._following, self._node.persistence
-        if following is None or not self._has_arrived:
+        if following is None or not self._has_arrived or self._is_old():
             return
         following.applier.apply_all()
         if self._following is not following:
             return
-        waits = self._node.config.replicas_durable and frames.on_disk_seq >= 0
-        if waits and frames.on_disk_seq < frames.last_seq:
-            frames.sync_soon()
-        else:
+        config, stored_seq = self._node.config, frames.on_disk_seq  # -1: the journal has failed
+        if not (config.replicas_durable and config.appendonly) or stored_seq >= frames.last_seq:
             self._finish(following, "")
+        elif stored_seq >= 0:
+            frames.sync_soon()
 
     # Time
 
@@ -129,6 +129,10 @@ class Promotion:
         following.say_promoting()
         self._check_later(following)
 
+    def _is_old(self) -> bool:
+        """Whether the request was so long ago that the primary may have confirmed more since."""
+        return self._node.steady_ms() - self._began_ms > WAIT_MAX_MS
+
     def _check_later(self, following: Following) -> None:
         self._due_ms = self._node.steady_ms() + _CHECK_MS
         self._node.loop.call_later(_CHECK_MS / 1000, self._check, following, self._due_ms)
@@ -137,7 +141,10 @@ class Promotion:
         """Wait while the primary sends something, for WAIT_MAX_MS at most."""
         if self._following is not following or self._due_ms != due_ms:
             return
+        self.check_stored()  # a journal that had failed may work again
         now_ms = self._node.steady_ms()
+        if self._following is not following:
+            return
         if now_ms - due_ms > _LATE_MS:
             self._ask(following)  # what was sent meanwhile is not read yet, or is old
         elif now_ms - following.heard_ms >= SILENCE_MS and not self._has_arrived:

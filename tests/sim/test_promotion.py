@@ -230,6 +230,21 @@ def test_a_promoted_server_has_the_frames_on_its_disk(fleet: Three) -> None:
     assert node.persistence.on_disk_seq >= fleet.nodes[0].persistence.last_seq
 
 
+def test_a_server_whose_journal_has_failed_is_not_promoted_as_complete(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    node = fleet.nodes[1]
+    node.disk.fail("write", times=None)
+    fleet.stopped = set()
+    for _ in range(8):
+        fleet.rest(1000)
+    assert fleet.has_all()
+    assert not fleet.is_promoted()
+    for _ in range(5):
+        fleet.rest(1000)
+    assert fleet.is_promoted()
+    assert not node.replication.promotion.was_complete
+
+
 def test_the_answer_to_an_old_request_does_not_count(fleet: Three) -> None:
     """The server was suspended for so long that the primary has confirmed something again."""
     begin_without_the_last_entry(fleet)
