@@ -50,8 +50,8 @@ WORDS_AT_MOST = 20
 """The ratio above which there is no space for a text after a row's line."""
 TIMES, ARROW, DIVIDED_BY = "\N{MULTIPLICATION SIGN}", "\N{RIGHTWARDS ARROW}", "\N{DIVISION SIGN}"
 
-OWN_UNITS = ("times", "% more")
-"""Units of rows in which a server is compared with itself."""
+OWN_UNIT = "% more"
+"""The unit of rows in which each server is compared with itself."""
 
 Rows = list[dict[str, Any]]
 
@@ -73,13 +73,13 @@ def shown(report: dict[str, Any]) -> Rows:
     return [
         row
         for row in report["rows"]
-        if "ratio" in row and row["unit"] not in OWN_UNITS and not has_only_ours(row)
+        if "ratio" in row and row["unit"] != OWN_UNIT and not has_only_ours(row)
     ]
 
 
 def has_only_ours(row: dict[str, Any]) -> bool:
-    """Whether Redis has nothing of the kind: its cost is then 1 in all rounds, and the ratio means
-    nothing."""
+    """Whether only our server was measured, against itself or against a goal: the cost of Redis is
+    then 1 in all rounds, and the ratio means nothing."""
     cost = row["redis"]["cost"]
     return bool(cost["low"] == cost["high"] == 1.0)
 

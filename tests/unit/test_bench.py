@@ -450,9 +450,12 @@ def test_json_keeps_rounds_facts_and_failures(tmp_path: Path) -> None:
     assert "millstream 1.2.3" in report.machine_line(kept)
 
 
-@pytest.mark.skipif(
+needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib is in the bench extra"
 )
+
+
+@needs_matplotlib
 def test_chart_is_the_same_for_the_same_report(tmp_path: Path) -> None:
     from bench import chart
 
@@ -462,9 +465,7 @@ def test_chart_is_the_same_for_the_same_report(tmp_path: Path) -> None:
     assert first[0].read_bytes() == second[0].read_bytes()
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is in the bench extra"
-)
+@needs_matplotlib
 def test_the_chart_leaves_out_what_redis_does_not_have() -> None:
     from bench import chart
 
