@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from millstream.server.app import Server
 
 STOP_GRACE_S = 2.0
-LOOPBACK = ("127.", "::1", "[::1", "::ffff:127.", "[::ffff:127.")
+LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
 PROTECTED = (
@@ -158,4 +158,4 @@ def _listens(client: Client) -> bool:
 
 def is_loopback(address: str) -> bool:
     """Whether a client's address, with or without port, is of this machine."""
-    return address.startswith(LOOPBACK)
+    return address.lstrip("[").startswith(LOOPBACK)

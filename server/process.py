@@ -16,6 +16,8 @@ from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import prepare_directory
 from millstream.server.monitor import log
 
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
 
 def serve_until_stopped(config: Config, file: Path | None) -> bool:
     """Whether all data is on the disk at the end. `file` is the configuration file, which CONFIG
@@ -38,7 +40,7 @@ async def _serve(config: Config, file: Path | None) -> bool:
             _give_up(server)
         server.shutdown.stop_by_signal(number.name)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         server.loop.add_signal_handler(number, on_signal, number)
     server.loop.add_signal_handler(signal.SIGHUP, server.reload_files)
     try:
@@ -46,7 +48,7 @@ async def _serve(config: Config, file: Path | None) -> bool:
         await server.stopping.wait()
         _give_up_at_next_signal(server)
         saved = await server.stop()
-        for number in (signal.SIGTERM, signal.SIGINT):  # Python restores the default at its end
+        for number in ENDING:  # Python restores the default at its end
             signal.signal(number, signal.SIG_IGN)
         return saved
     finally:
@@ -59,7 +61,7 @@ def _give_up_at_next_signal(server: Server) -> None:
     return."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         server.loop.remove_signal_handler(number)
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer)

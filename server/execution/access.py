@@ -50,7 +50,7 @@ class Access:
         """Make a client that has not logged in the user `default`, if that user needs no
         password."""
         default = self.users.default
-        client.authenticated = default.no_password and default.enabled
+        client.authenticated = not self.password_required
         if client.permission is None and self._permissions.get(default.name, default) is None:
             client.user = default  # the usual case, for each accepted connection
         else:

@@ -81,10 +81,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun[:-1]}ies" if noun.endswith("y") and noun != "key" else f"{count} {noun}s"
 
 
+def readable(key: bytes) -> str:
+    """A key as a terminal can show it on one line."""
+    return printable(key.decode("utf-8", "backslashreplace"))
+
+
 def named(db: int, key: bytes) -> str:
     """A key in readable form."""
-    text = printable(key.decode("utf-8", "backslashreplace"))
-    return f"'{text}'" + (f" of database {db}" if db else "")
+    return f"'{readable(key)}'" + (f" of database {db}" if db else "")
 
 
 def words_for_gap(gap: Gap) -> str:
