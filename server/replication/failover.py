@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
 from millstream.server.replication.link import RETRY
+from millstream.server.replication.promotion import PROMOTED_MS
 
 if TYPE_CHECKING:
     from millstream.server.replication.feed import Feed
@@ -54,7 +55,7 @@ class Failover:
         if self._role.restrictions.is_promoted_elsewhere:
             raise CommandError(
                 "ERR FAILOVER is not possible: a replica of this server is being promoted, or was"
-                " in the last 30 seconds."
+                f" in the last {PROMOTED_MS // 1000} seconds."
             )
         if not len(self._role.feeds):
             raise CommandError("ERR FAILOVER requires connected replicas.")

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from millstream.server.durability.workers import post
-from millstream.server.replication.records import PIECE_BYTES, encode_last
+from millstream.server.replication.records import PIECE_BYTES
 from millstream.server.replication.sending import OldData, Piece
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ class Feed:
         self._open_tries = 0
         self._pump_scheduled = False
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
-        self._last_due_after = -1  # the record LAST follows this frame; -1: none is due
-        self._is_primary = True  # this server, as LAST says
+        self._last: tuple[int, bytes] | None = None  # the record LAST follows this frame
 
     @property
     def address(self) -> str:
@@ -119,16 +118,16 @@ class Feed:
         while self._messages and self._messages[0][0] < self.next_seq:
             self.send(self._messages.popleft()[1])
 
-    def send_last_after(self, seq: int, is_primary: bool) -> None:
-        """The replica is being promoted: tell it when it was sent everything up to this frame.
-        `is_primary`: this server has no primary, which might have more."""
-        self._last_due_after, self._is_primary = seq, is_primary
+    def send_last(self, record: bytes, seq: int) -> None:
+        """The replica is being promoted: send the record LAST when it was sent everything up to
+        this frame. It is not a message, of which the oldest are dropped."""
+        self._last = (seq, record)
         self.pump()
 
     def _send_last(self) -> None:
-        if 0 <= self._last_due_after < self.next_seq:
-            self._last_due_after = -1
-            self.send(encode_last(self._is_primary))
+        if self._last is not None and self._last[0] < self.next_seq:
+            record, self._last = self._last[1], None
+            self.send(record)
 
     def pump(self) -> None:
         """Send what the connection takes; the rest when it takes more, or in a later turn."""

@@ -29,6 +29,7 @@ from millstream.server.replication.records import (
     LinkError,
     Record,
     parse_beat,
+    parse_last,
     parse_message,
     parse_piece,
 )
@@ -265,7 +266,7 @@ class Following:
         elif record.kind == Kind.MESSAGE:
             self._role.received_message(*parse_message(record.payload))
         elif record.kind == Kind.LAST:
-            self._role.promotion.last_arrived(is_of_primary=record.payload == b"\1")
+            self._role.promotion.last_arrived(is_of_primary=parse_last(record.payload))
         else:
             self._take_base(record)
 

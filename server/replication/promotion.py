@@ -69,7 +69,9 @@ class Promotion:
     def end(self) -> None:
         """The role has changed, or is not to change any more."""
         following, self._following = self._following, None
-        if following is not None and self._role.following is following:
+        if following is None:
+            return
+        if self._role.following is following:
             following.say_promoting(is_over=True)
         self._node.check_waits()
 
@@ -167,31 +169,6 @@ class Promotion:
         try:
             self._role.follow_no_primary()
         except CommandError as error:
-            self._node.config.replicaof = self._replicaof
-            log.error("this server remains a replica: %s", error.message)
+            self._role.remain_replica(self._replicaof, error)
         finally:
             self.end()
-
-
-class PromotedReplicas:
-    """The replicas of this server that are being promoted, or were a short time ago."""
-
-    def __init__(self) -> None:
-        self._until_ms: dict[str, int] = {}  # by address
-
-    def note(self, address: str, until_ms: int) -> None:
-        self._until_ms[address] = until_ms
-
-    def forget(self, address: str) -> bool:
-        """It remains a replica, or is one again. Returns whether it was known."""
-        return self._until_ms.pop(address, None) is not None
-
-    def clear(self) -> None:
-        self._until_ms.clear()
-
-    def has_any(self, now_ms: int) -> bool:
-        if self._until_ms:
-            over = [address for address, ms in self._until_ms.items() if ms <= now_ms]
-            for address in over:
-                del self._until_ms[address]
-        return bool(self._until_ms)

@@ -119,6 +119,11 @@ def encode_last(is_primary: bool) -> bytes:
     return encode(0, Kind.LAST, b"\1" if is_primary else b"\0")
 
 
+def parse_last(payload: bytes) -> bool:
+    """Whether the sender is a primary."""
+    return payload == b"\1"
+
+
 class Decoder:
     """Finds records in received bytes. Memory is bounded: `payload_max` limits a frame."""
 

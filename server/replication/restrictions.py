@@ -11,11 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.server.execution.holding import HoldPoint
-from millstream.server.replication.promotion import (
-    PROMOTED_MS,
-    PROMOTING_MS,
-    PromotedReplicas,
-)
+from millstream.server.replication.promotion import PROMOTED_MS, PROMOTING_MS
 
 if TYPE_CHECKING:
     from millstream.server.replication.role import Replication
@@ -39,7 +35,9 @@ class Restrictions:
         self._role = role
         self._node = role.node
         self._held_for = 0  # the number of replicas for which replies wait
-        self._promoted = PromotedReplicas()
+        # By address: the replicas that are being promoted, or were a short time ago, and until when
+        # they count.
+        self._promoted_until_ms: dict[str, int] = {}
 
     def update(self) -> None:
         """Refuse what has to be refused at present."""
@@ -64,23 +62,28 @@ class Restrictions:
     def is_promoted_elsewhere(self) -> bool:
         """Whether a replica of this server is being promoted, or was a short time ago. It may lack
         what is confirmed meanwhile."""
-        return self._promoted.has_any(self._node.steady_ms())
+        if not self._promoted_until_ms:  # nearly always; asked for each acknowledgement
+            return False
+        now_ms = self._node.steady_ms()
+        return any(until_ms > now_ms for until_ms in self._promoted_until_ms.values())
 
     def note_promotion(self, address: str, is_over: bool) -> None:
         """The replica with this address is being promoted; `is_over`: it is a primary now."""
-        duration_ms = PROMOTED_MS if is_over else PROMOTING_MS
-        self._promoted.note(address, self._node.steady_ms() + duration_ms)
+        now_ms = self._node.steady_ms()
+        until_ms = {one: ms for one, ms in self._promoted_until_ms.items() if ms > now_ms}
+        until_ms[address] = now_ms + (PROMOTED_MS if is_over else PROMOTING_MS)
+        self._promoted_until_ms = until_ms
         self.update()
 
     def forget_promotion(self, address: str) -> None:
         """The replica with this address remains a replica, or is one again."""
-        if self._promoted.forget(address):
+        if self._promoted_until_ms.pop(address, None) is not None:
             self.update()
 
     def begin_primary(self) -> None:
         """This server becomes a primary: no replica has confirmed any of its frames."""
         self.hold_point.seq = 0
-        self._promoted.clear()
+        self._promoted_until_ms.clear()
 
     def count_good_replicas(self) -> None:
         """Refuse writes while there are too few, and hold replies for as many as are wanted."""

@@ -23,7 +23,7 @@ from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
 from millstream.server.replication.link import TAKEOVER, TAKEOVER_FORCED, encode_request
 from millstream.server.replication.promotion import Promotion
-from millstream.server.replication.records import encode_message
+from millstream.server.replication.records import encode_last, encode_message
 from millstream.server.replication.restrictions import Restrictions
 from millstream.server.replication.resync import Resync
 
@@ -308,18 +308,26 @@ class Replication:
         try:
             self._begin_promotion(replicaof)
         except CommandError as error:
-            self.node.config.replicaof = replicaof
-            log.error("this server remains a replica: %s", error.message)
+            self.remain_replica(replicaof, error)
+
+    def remain_replica(self, replicaof: str, error: CommandError) -> None:
+        """A promotion was refused after its command was answered: restore the directive."""
+        self.node.config.replicaof = replicaof
+        log.error("this server remains a replica: %s", error.message)
 
     def _begin_promotion(self, replicaof: str) -> None:
+        self._apply_arrived()
         following = self.following
-        if following is not None:
-            following.applier.apply_all()
-        self._refuse_wrong_data()
         if following is not None and following.is_connected:
             self.promotion.begin(following, replicaof)
         else:
             self.follow_no_primary()
+
+    def _apply_arrived(self) -> None:
+        """Apply what has arrived. CommandError if the data here may be wrong."""
+        if self.following is not None:
+            self.following.applier.apply_all()
+        self._refuse_wrong_data()
 
     def _refuse_wrong_data(self) -> None:
         if self.following is not None and self.following.is_distrusted:
@@ -328,11 +336,9 @@ class Replication:
     def follow_no_primary(self) -> None:
         """Become a primary, with everything that has arrived. CommandError if the data in memory is
         not that on the disk: a frame could not be applied, or a full sync has failed at its end."""
-        following = self.following
-        if following is not None:
-            following.applier.apply_all()
-        self._refuse_wrong_data()
+        self._apply_arrived()
         self.node.config.replicaof = ""
+        following = self.following
         if following is None:
             return
         self.following = None
@@ -418,7 +424,7 @@ class Replication:
         self.failover.replica_promoted()
         self.node.executor.recheck_limits()
         if not is_over:
-            feed.send_last_after(self.node.persistence.durable_seq, self.following is None)
+            feed.send_last(encode_last(self.following is None), self.node.persistence.durable_seq)
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         feed = client.feed

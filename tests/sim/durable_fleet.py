@@ -202,16 +202,13 @@ class DurableFleet(Fleet):
         name = str(_line_at(client.node.keyspace.histories, seq))
         self.note("confirmed")
         have = [
-            node for node in self.nodes if node is not client.node and self._has(node, name, seq)
+            node
+            for node in self.nodes
+            if node is not client.node and _has_stored(node, (name, seq))
         ]
         if not have:
             self.broken.append(f"frame {seq} was confirmed and is on no other disk")
         self.confirmed[name, seq] = f"{words[0].decode()} {reply!r}"
-
-    def _has(self, node: FleetNode, name: str, seq: int) -> bool:
-        """Whether a server has this frame on its disk."""
-        is_there = _line_at(node.keyspace.histories, seq) == name
-        return is_there and DurableFrames(node.disk).look() >= seq
 
     def _heal(self) -> None:
         super()._heal()
@@ -233,6 +230,11 @@ def _has(node: FleetNode, frame: Frame) -> bool:
     """Whether a server has this frame, on its disk or not."""
     name, seq = frame
     return seq <= node.persistence.last_seq and _line_at(node.keyspace.histories, seq) == name
+
+
+def _has_stored(node: FleetNode, frame: Frame) -> bool:
+    """Whether a server has this frame on its disk."""
+    return _has(node, frame) and DurableFrames(node.disk).look() >= frame[1]
 
 
 def play(seed: int, steps: int = STEPS) -> dict[str, int]:

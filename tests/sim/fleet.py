@@ -161,6 +161,20 @@ class Fleet:
     def _pass_time(self) -> None:
         self._advance(self.chance.choice([1, 1, 5, 30, 200, 1000]))
 
+    def rest(self, ms: int = 10) -> None:
+        """Let this time pass, then run and deliver what can be, until there is nothing left."""
+        self._advance(ms)
+        while any(node.has_work() for node in self._awake()) or self._deliverable():
+            self.turn()
+
+    def turn(self) -> None:
+        """Run what the servers have to do, then deliver some bytes."""
+        for node in self._awake():
+            while node.has_work():
+                node.step()
+        if self._deliverable():
+            self._deliver()
+
     def _advance(self, ms: int) -> None:
         self.time_ms += ms
         for node in self.nodes:

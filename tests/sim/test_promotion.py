@@ -45,15 +45,10 @@ class Three(Fleet):
         found = super()._deliverable()
         return [(one, way) for one, way in found if (one.replica.index, way) not in self.stopped]
 
-    def rest(self, ms: int = 10) -> None:
-        """Let this time pass, then run and deliver what can be."""
-        self._advance(ms)
-        while any(node.has_work() for node in self._awake()) or self._deliverable():
-            for node in self._awake():
-                while node.has_work():
-                    node.step()
-            if self._deliverable():
-                self._deliver()
+    def pass_seconds(self, count: int) -> None:
+        """Second by second, so that beats and checks are on time."""
+        for _ in range(count):
+            self.rest(1000)
 
     def ask(self, index: int, *words: bytes) -> list[Reply]:
         """The replies to a new client; later ones are added."""
@@ -145,8 +140,7 @@ def test_the_primary_continues_when_no_server_directs_it_to_another(fleet: Three
     fleet.rest()
     for _ in range(2):
         assert fleet.append() == [Error(PROMOTED_ELSEWHERE)]
-        for _ in range(16):
-            fleet.rest(1000)
+        fleet.pass_seconds(16)
     (reply,) = fleet.append()
     assert not isinstance(reply, Error)
 
@@ -235,12 +229,10 @@ def test_a_server_whose_journal_has_failed_is_not_promoted_as_complete(fleet: Th
     node = fleet.nodes[1]
     node.disk.fail("write", times=None)
     fleet.stopped = set()
-    for _ in range(8):
-        fleet.rest(1000)
+    fleet.pass_seconds(8)
     assert fleet.has_all()
     assert not fleet.is_promoted()
-    for _ in range(5):
-        fleet.rest(1000)
+    fleet.pass_seconds(5)
     assert fleet.is_promoted()
     assert not node.replication.promotion.was_complete
 
@@ -250,8 +242,7 @@ def test_the_answer_to_an_old_request_does_not_count(fleet: Three) -> None:
     begin_without_the_last_entry(fleet)
     node = fleet.nodes[1]
     node.is_frozen = True
-    for _ in range(16):
-        fleet.rest(1000)
+    fleet.pass_seconds(16)
     (reply,) = fleet.append()
     assert not isinstance(reply, Error)
     node.is_frozen = False
@@ -275,8 +266,7 @@ def test_a_late_timer_is_not_the_silence_of_the_primary(fleet: Three) -> None:
     begin_without_the_last_entry(fleet)
     node = fleet.nodes[1]
     node.is_frozen = True
-    for _ in range(4):
-        fleet.rest(1000)
+    fleet.pass_seconds(4)
     node.is_frozen = False
     while node.loop.has_work():  # the timers come before what is in the socket
         node.step()
@@ -289,8 +279,7 @@ def test_a_late_timer_is_not_the_silence_of_the_primary(fleet: Three) -> None:
 
 def test_a_replica_of_a_replica_is_not_told_that_it_has_all(fleet: Three) -> None:
     fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
-    for _ in range(3):
-        fleet.rest(1000)
+    fleet.pass_seconds(3)
     fleet.ask(2, *NO_ONE)
     fleet.rest()
     assert fleet.nodes[2].replication.following is None
@@ -327,8 +316,7 @@ def test_a_promoted_server_that_is_a_replica_again_holds_nothing_back(fleet: Thr
     fleet.rest()
     assert fleet.is_promoted()
     fleet.ask(1, b"REPLICAOF", b"fleet", b"7000")
-    for _ in range(3):
-        fleet.rest(1000)
+    fleet.pass_seconds(3)
     (reply,) = fleet.append()
     assert not isinstance(reply, Error)
 
@@ -346,13 +334,11 @@ def test_a_failover_and_a_promotion_leave_one_primary(
     words = (b"TO", feed.host.encode(), b"%d" % feed.port) if target else ()
     fleet.ask(0, b"FAILOVER", *words)
     fleet.stopped = set()
-    for _ in range(5):
-        fleet.rest(1000)
+    fleet.pass_seconds(5)
     replies = fleet.append()
     for index in (0, 2):
         fleet.ask(index, b"REPLICAOF", b"fleet", b"7001")
-    for _ in range(5):
-        fleet.rest(1000)
+    fleet.pass_seconds(5)
     confirmed = 1 + sum(not isinstance(reply, Error) for reply in replies)
     assert fleet.ask(1, b"XLEN", b"a") == [confirmed]
     assert [node.replication.following is None for node in fleet.nodes] == [False, True, False]
