@@ -14,11 +14,14 @@ from typing import TypeAlias
 
 
 class Null(enum.Enum):
-    """The three null values."""
+    """The three null values. They are false, as what a test waits for is true."""
 
     BULK = "$-1"
     ARRAY = "*-1"
     RESP3 = "_"
+
+    def __bool__(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
