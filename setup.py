@@ -29,6 +29,9 @@ PACKAGES = {
 # widths.
 FLAGS = ["-O3", "-g0", "-fno-plt", "-fno-strict-aliasing"]
 
+# Only tests use it, and it is the largest module.
+UNOPTIMISED = "millstream.storage.streams.testing"
+
 # No compiled object is pickled and no compiled function is introspected: what these need is an
 # eighth of the C code, and a tenth of the compiler's time.
 DIRECTIVES = {"auto_pickle": False, "binding": False}
@@ -48,11 +51,12 @@ def compiled_modules() -> Iterator[Extension]:
         pattern = "*.pyx" if folder.startswith("src/") else "**/*.pyx"
         for source in sorted(Path(folder).glob(pattern)):
             parts = source.relative_to(folder).with_suffix("").parts
+            name = ".".join([package, *parts])
             yield Extension(
-                ".".join([package, *parts]),
+                name,
                 [str(source)],
                 include_dirs=["src"],  # a cimport across packages fails without it
-                extra_compile_args=FLAGS,
+                extra_compile_args=[*FLAGS, "-O0"] if name == UNOPTIMISED else FLAGS,
             )
 
 

@@ -9,6 +9,7 @@ from millstream.commands.table.loader import load_table
 from millstream.server.config.directives import Config
 from millstream.server.config.doubts import doubts
 from millstream.server.config.user_files import configured_users
+from millstream.server.monitor import log
 from millstream.server.net.listen import check_ports
 from millstream.server.net.tls import make_link_context, make_tls
 
@@ -17,6 +18,8 @@ def check_config(config: Config, file: Path | None) -> list[str]:
     """Read the users and the certificates that a configuration names; StartError names what is
     wrong. Return warnings. Data and ports are not touched, so a server may be running."""
     load_table()
+    if config.logfile:
+        log.check(config.located(config.logfile), str(config.dir))
     check_ports(config)
     configured_users(config, Users())
     make_link_context(config)

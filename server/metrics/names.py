@@ -187,6 +187,8 @@ OWN_FAMILIES = (
            "Time that the last snapshot or rewrite took; absent until one has ended"),
     Family("millstream_held_replies", GAUGE,
            "Pieces of output that wait until the changes before them are durable"),
+    Family("millstream_held_replies_age_seconds", GAUGE,
+           "Time for which the oldest of them has waited; 0 if there is none"),
     Family("millstream_redeliveries_total", COUNTER,
            "Entries that groups delivered again: after their retry time, or claimed"),
     Family("millstream_tls_certificate_expiry_timestamp_seconds", GAUGE,

@@ -163,6 +163,7 @@ def _own_lines(server: Server, lines: Lines) -> None:
         "snapshot_running": int(persistence.snapshots.job is not None),
         "snapshot_last_seconds": persistence.snapshots.last_duration_s,
         "held_replies": executor.outbox.held_count,
+        "held_replies_age_seconds": executor.outbox.hold_age_ms(server.steady_ms()) / 1000,
         "tls_certificate_expiry_timestamp_seconds": (
             None if server.listeners.tls is None else server.listeners.tls.expires_s
         ),

@@ -6,7 +6,9 @@ in JSON they are separate fields; in the readable form they are only part of the
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -86,6 +88,20 @@ def configure(level: str, logfile: str, log_format: str) -> None:
     LOGGER.addHandler(handler)
     LOGGER.propagate = False
     set_style(level, log_format)
+
+
+def check(logfile: str, directory: str) -> None:
+    """StartError if `configure` would fail. Opens and makes nothing. A start makes `directory`."""
+    path = Path(logfile)
+    if path.is_dir():
+        code = errno.EISDIR
+    elif not path.parent.is_dir() and path.parent != Path(directory):
+        code = errno.ENOENT
+    elif not os.access(path if path.exists() else path.parent, os.W_OK) and path.parent.is_dir():
+        code = errno.EACCES
+    else:
+        return
+    raise StartError(f"cannot write the log file {logfile}: {os.strerror(code)}")
 
 
 def set_style(level: str, log_format: str) -> None:

@@ -141,10 +141,10 @@ cdef class Outbox:
             return self.check_held(client)
         return self.put(client, data, shows_data)
 
-    @property
-    def held_since_ms(self):
-        """Since when the oldest output is held, on the steady clock; None if there is none."""
-        return self.held[0][3] if self.held else None
+    def hold_age_ms(self, now_ms):
+        """How long the oldest output has been held, at this time on the steady clock; 0 if there is
+        none."""
+        return max(now_ms - self.held[0][3], 0) if self.held else 0
 
     cdef int check_held(self, Client client) except -1:
         """Check the limits of a client after its held output has grown."""

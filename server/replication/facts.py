@@ -55,6 +55,7 @@ _FRAMES = lines(
     "repl_safe_frame",
     "hold_bytes",
     "hold_age_ms",
+    "promotion_in_progress",
 )
 _ERRORS = lines(
     "repl_connection_errors",
@@ -93,13 +94,12 @@ def replication_parts(role: Replication) -> list[Part]:
 
 
 def _frame_facts(role: Replication) -> tuple[object, ...]:
-    """The line of history, the backlog, the frames so far, and the replies that wait for the disk
-    here, or for replicas."""
+    """The line of history, the backlog, the frames so far, the replies that wait for the disk here,
+    or for replicas, and whether this server or one of its replicas is being promoted."""
     node, ring = role.node, role.feeds.ring
     frames, outbox = node.persistence, node.executor.outbox
     newest, before = _last_histories(role)
     size_bytes = 0 if ring is None else ring.size_bytes
-    since_ms = outbox.held_since_ms
     return (
         role.failover.state,
         newest,
@@ -114,7 +114,8 @@ def _frame_facts(role: Replication) -> tuple[object, ...]:
         frames.durable_seq,
         role.restrictions.safe_seq,
         outbox.held_bytes,
-        0 if since_ms is None else max(node.steady_ms() - since_ms, 0),
+        outbox.hold_age_ms(node.steady_ms()),
+        int(role.promotion.is_under_way or role.restrictions.is_promoted_elsewhere),
     )
 
 

@@ -42,6 +42,7 @@ OURS = {
     "io_threaded_total_prefetch_entries", "acl_access_denied_auth", "acl_access_denied_cmd",
     "acl_access_denied_key", "acl_access_denied_channel",
     "repl_frame", "repl_durable_frame", "repl_safe_frame", "hold_bytes", "hold_age_ms",
+    "promotion_in_progress",
     "repl_link_errors", "sync_rewinds", "repl_refusals", "repl_failed_syncs", "repl_kept_data",
     "repl_last_error", "repl_connection_errors",
 }  # fmt: skip

@@ -11,6 +11,7 @@ from tests.support.resp import Error, Reply, Simple, encode_command
 
 from millstream.commands.admin.replication import NOT_PROMOTED, PROMOTING
 from millstream.commands.runtime.effects import EffectError
+from millstream.server.monitor.info_lines import fields_of
 from millstream.server.replication import applying
 from millstream.server.replication.restrictions import PROMOTED_ELSEWHERE
 
@@ -77,6 +78,12 @@ def fleet() -> Three:
     return Three()
 
 
+def shows_promotion(fleet: Three, index: int) -> bool:
+    """INFO of the server says that it, or a replica of it, is being promoted."""
+    parts = fleet.nodes[index].replication.info()
+    return fields_of(parts)["promotion_in_progress"] == 1
+
+
 def begin_without_the_last_entry(fleet: Three) -> list[Reply]:
     """Server 2 has confirmed an entry that server 1 lacks, and server 1 is promoted. Returns the
     replies to the promotion."""
@@ -126,9 +133,12 @@ def test_the_primary_confirms_nothing_during_a_promotion(fleet: Three) -> None:
     fleet.stopped = {(2, "up"), (1, "down")}
     replies = fleet.append()
     seq = fleet.nodes[0].persistence.last_seq
+    assert not shows_promotion(fleet, 0)
     fleet.ask(1, *NO_ONE)
+    assert shows_promotion(fleet, 1)
     fleet.stopped = {(1, "down")}
     fleet.rest()
+    assert shows_promotion(fleet, 0)
     assert fleet.nodes[0].replication.synced_on(seq)
     assert not replies
     assert fleet.append() == [Error(PROMOTED_ELSEWHERE)]

@@ -20,8 +20,10 @@ def used(client: RawClient) -> int:
     return int(client.info("memory")["used_memory"])
 
 
-def test_used_memory_rises_with_the_data_and_falls_with_it(server: Server) -> None:
-    with server.client() as client:
+def test_used_memory_rises_with_the_data_and_falls_with_it(
+    new_server: Callable[..., Server],
+) -> None:
+    with new_server().start().client() as client:
         before = used(client)
         for _ in range(SIZE_BYTES // MEGABYTE):  # not in a pipeline, which takes memory itself
             client.call("XADD", "s", "*", "f", "x" * MEGABYTE)

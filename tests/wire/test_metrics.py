@@ -170,6 +170,7 @@ def test_ready_says_why_writes_are_refused(port: int, client: RawClient) -> None
         client.call("CONFIG", "SET", "maxmemory", "0")
     wait_until(lambda: fetch(port, "/readyz").status == 200, what="the end of the refusal")
     fresh(port, lambda series: value(series, "millstream_writes_refused") == 0)
+    fresh(port, lambda series: value(series, "millstream_held_replies_age_seconds") == 0)
 
 
 def test_a_port_in_use_prevents_the_start(tmp_path: Path, port: int) -> None:

@@ -168,6 +168,32 @@ def test_the_directives_of_the_unit_and_its_file_are_valid(tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("logfile", "problem"),
+    [
+        (".", "Is a directory"),
+        ("absent/server.log", "No such file or directory"),
+        ("data/server.log", ""),
+        ("made-at-the-start.log", ""),
+    ],
+)
+def test_a_check_refuses_a_log_file_that_a_start_refuses(
+    tmp_path: Path, logfile: str, problem: str
+) -> None:
+    """The log file is in a directory that the start makes, or in one that exists."""
+    directory = tmp_path / "new" if logfile.startswith("made") else tmp_path
+    (tmp_path / "data").mkdir()
+    program = str(Path(sys.prefix) / "bin" / "millstream")
+    words = [program, "serve", "--dir", str(directory), "--logfile", logfile]
+    checked = subprocess.run([*words, "--check"], capture_output=True, text=True)
+    assert problem in checked.stderr
+    assert (checked.returncode == 0) is (problem == "")
+    assert not (tmp_path / "new").exists()
+    if problem:
+        started = subprocess.run(words, capture_output=True, text=True)
+        assert (started.returncode, started.stderr) == (checked.returncode, checked.stderr)
+
+
 def test_the_server_needs_no_memory_that_is_writable_and_executable(new_server: NewServer) -> None:
     """The unit forbids it (MemoryDenyWriteExecute)."""
     server = new_server().start()
