@@ -2,9 +2,10 @@
 
 The figures are entries that Spark reads or writes per second of CPU time of all its processes: the
 JVM, the Python workers and the driver. CPU time is used because it is the cost of a cluster. The
-data source `millstream` is compared with native Parquet with the same rows, a source that passes
-tuples, and XRANGE paging with redis-py. All lanes of a row that read the same streams must have the
-same result. Slow lanes read only some of the streams, which the rates take into account.
+data source `millstream` is compared with native Parquet with the same rows, with a source that has
+its Arrow batches ready, one that passes tuples, and XRANGE paging with redis-py. All lanes of a row
+that read the same streams must have the same result. Slow lanes read only some of the streams,
+which the rates take into account.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 OURS, PARQUET, TUPLES, XRANGE = "millstream", "parquet", "tuples", "xrange"
+BATCHES = "batches"
 DISCARD, SINK = "discard", "sink"
 SMALL_STREAMS, LARGE_STREAMS = "small streams", "large streams"
-LANES = (OURS, PARQUET, TUPLES, XRANGE)
 
 FULL = (Shape(64, 100_000), Shape(20_000, 20), Shape(400, 1_000))
 WRITTEN_ROWS = 4_000_000
@@ -161,6 +162,16 @@ class Scene:
             self.snapshot(schema).write.parquet(str(path))
         return self.spark.read.parquet(str(path))
 
+    def batches(self, schema: str | None = None) -> DataFrame:
+        """The Arrow batches of the snapshot, made at the first call."""
+        folder = self._lake / f"{abs(hash(schema))}.batches"
+        snapshot = self.snapshot(schema)
+        if not folder.exists():
+            from bench.spark_sources import write_batches
+
+            write_batches(self.servers[OURS].data_directory, snapshot.schema, folder)
+        return self.spark.read.format(BATCHES).schema(snapshot.schema).load(str(folder))
+
     def made(self, columns: Sequence[str], rows: int) -> DataFrame:
         """Rows to write, in two partitions."""
         return self.spark.range(0, rows, 1, 2).selectExpr(*columns)
@@ -247,6 +258,7 @@ TWO_COLUMNS = "sensor string, temperature double"
 def touch_all_lanes(scene: Scene) -> dict[str, Lane]:
     return {
         OURS: whole(scene.entries, scene.snapshot),
+        BATCHES: whole(scene.entries, scene.batches),
         PARQUET: whole(scene.entries, scene.parquet),
         TUPLES: whole(scene.sample.entries, lambda: scene.rows(TUPLES)),
         XRANGE: whole(scene.sample.entries, lambda: scene.rows(XRANGE)),
@@ -264,6 +276,7 @@ def two_columns_lanes(scene: Scene) -> dict[str, Lane]:
     """The same schema, into the sink `noop`."""
     return {
         OURS: Lane(scene.entries, lambda: scene.snapshot(TWO_COLUMNS), touch_all, group),
+        BATCHES: Lane(scene.entries, lambda: scene.batches(TWO_COLUMNS), touch_all, group),
         PARQUET: Lane(scene.entries, lambda: scene.parquet(TWO_COLUMNS), touch_all, group),
     }
 
@@ -399,14 +412,14 @@ def start_spark() -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])
     from pyspark.sql import SparkSession
 
-    from bench.spark_sources import TuplesSource, XrangeSource
+    from bench.spark_sources import BatchesSource, TuplesSource, XrangeSource
 
     builder = SparkSession.builder.master("local[2]")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    for source in (TuplesSource, XrangeSource, DiscardSource):
+    for source in (BatchesSource, TuplesSource, XrangeSource, DiscardSource):
         spark.dataSource.register(source)
     return spark
 

@@ -1,9 +1,12 @@
-"""Spark sources that a user would write without millstream's data source: row by row, as tuples.
+"""The Spark sources that the benchmark in `bench.spark` compares with.
 
-The benchmark in `bench.spark` compares with these two sources. `TuplesSource` reads the same
-snapshot with the same storage code and passes Spark a tuple for every entry. `XrangeSource` pages
-through a live server with redis-py, which works with any Redis. Both have the default schema of the
-data source `millstream`, and a partition for every stream.
+Two are what a user would write without millstream's data source: row by row, as tuples.
+`TuplesSource` reads the same snapshot with the same storage code and passes Spark a tuple for every
+entry. `XrangeSource` pages through a live server with redis-py, which works with any Redis. Both
+have the default schema of the data source `millstream`, and a partition for every stream.
+
+`BatchesSource` has the Arrow batches of millstream's data source ready in files. Its rate is the
+maximum for a source in Python: it only includes passing the batches to the JVM.
 
 They are in a separate module because Spark's workers import it.
 """
@@ -20,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from millstream.pipeline.schema import default_schema
+from millstream.pipeline.source import MillstreamDataSource
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import NAME, Manifest
 from millstream.storage.files.snapshot_reader import SnapshotReader
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 PAGE_ENTRIES = 1_000
@@ -96,6 +101,54 @@ def _rows_of(key: str, block: Block) -> Iterator[Row]:
         texts = [word.decode() for word in words]
         fields = dict(zip(texts[::2], texts[1::2], strict=True))
         yield key, f"{ms}-{seq}", datetime.fromtimestamp(ms / 1000, UTC), fields
+
+
+class FilePartition(InputPartition):
+    """The file that a task reads."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+class BatchesSource(DataSource):
+    """The Arrow files in the folder of the option `path`, one for each partition."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "batches"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchesReader(self.options["path"])
+
+
+class BatchesReader(DataSourceReader):
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def partitions(self) -> list[InputPartition]:
+        return [FilePartition(str(path)) for path in sorted(Path(self._folder).iterdir())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        assert isinstance(partition, FilePartition)
+        with pa.memory_map(partition.path) as file, pa.ipc.open_file(file) as batches:
+            for number in range(batches.num_record_batches):
+                yield batches.get_batch(number)
+
+
+def write_batches(snapshot: Path, schema: StructType, folder: Path) -> None:
+    """The batches that millstream's data source makes of a snapshot, as files for
+    `BatchesSource`."""
+    import pyarrow as pa
+
+    reader = MillstreamDataSource({"path": str(snapshot)}).reader(schema)
+    folder.mkdir()
+    for number, partition in enumerate(reader.partitions()):
+        found = [batch for batch in reader.read(partition) if isinstance(batch, pa.RecordBatch)]
+        with pa.ipc.new_file(str(folder / f"{number:05}.arrow"), found[0].schema) as file:
+            for batch in found:
+                file.write_batch(batch)
 
 
 class XrangeSource(RowsSource):
