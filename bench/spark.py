@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -33,6 +33,7 @@ from bench.harness import JOURNAL_OFF
 from bench.server import Server, cpu_s_between, family_cpu_ticks, pick_cores
 from bench.spark_data import Shape, fill
 from bench.spark_sinks import IOT, MANY_STREAMS, NARROW, WIDE, DiscardSource
+from bench.spark_sources import BatchesSource, TuplesSource, XrangeSource, write_batches
 from bench.wire import Client
 
 if TYPE_CHECKING:
@@ -157,20 +158,17 @@ class Scene:
 
     def parquet(self, schema: str | None = None) -> DataFrame:
         """The same rows as Parquet, written at the first call."""
-        path = self._lake / f"{abs(hash(schema))}.parquet"
+        path = self._made_of(schema, "parquet")
         if not path.exists():
             self.snapshot(schema).write.parquet(str(path))
         return self.spark.read.parquet(str(path))
 
     def batches(self, schema: str | None = None) -> DataFrame:
         """The Arrow batches of the snapshot, made at the first call."""
-        folder = self._lake / f"{abs(hash(schema))}.batches"
-        snapshot = self.snapshot(schema)
+        folder = self._made_of(schema, BATCHES)
         if not folder.exists():
-            from bench.spark_sources import write_batches
-
-            write_batches(self.servers[OURS].data_directory, snapshot.schema, folder)
-        return self.spark.read.format(BATCHES).schema(snapshot.schema).load(str(folder))
+            write_batches(self.servers[OURS].data_directory, self.snapshot(schema).schema, folder)
+        return self._source(BATCHES, schema).load(str(folder))
 
     def made(self, columns: Sequence[str], rows: int) -> DataFrame:
         """Rows to write, in two partitions."""
@@ -178,7 +176,7 @@ class Scene:
 
     def streamed(self, columns: Sequence[str], rows: int) -> DataFrame:
         """The same rows as a stream of two files."""
-        path = self._lake / f"streamed-{abs(hash((*columns, rows)))}.parquet"
+        path = self._made_of((*columns, rows), "streamed.parquet")
         if not path.exists():
             self.made(columns, rows).write.parquet(str(path))
         schema = self.spark.read.parquet(str(path)).schema
@@ -204,6 +202,10 @@ class Scene:
             entries: int = sum(client.call("XLEN", key) for key in keys)
             client.call("FLUSHALL")
         return entries
+
+    def _made_of(self, what: Hashable, kind: str) -> Path:
+        """Where data that several rounds read is written at first."""
+        return self._lake / f"{abs(hash(what))}.{kind}"
 
     def _source(self, name: str, schema: str | None = None) -> DataFrameReader:
         reader = self.spark.read.format(name)
@@ -411,8 +413,6 @@ def start_spark() -> SparkSession:
     # The workers import bench.spark_sources.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])
     from pyspark.sql import SparkSession
-
-    from bench.spark_sources import BatchesSource, TuplesSource, XrangeSource
 
     builder = SparkSession.builder.master("local[2]")
     for name, value in SETTINGS.items():

@@ -3,10 +3,12 @@
 Two are what a user would write without millstream's data source: row by row, as tuples.
 `TuplesSource` reads the same snapshot with the same storage code and passes Spark a tuple for every
 entry. `XrangeSource` pages through a live server with redis-py, which works with any Redis. Both
-have the default schema of the data source `millstream`, and a partition for every stream.
+have a partition for every stream.
 
 `BatchesSource` has the Arrow batches of millstream's data source ready in files. Its rate is the
 maximum for a source in Python: it only includes passing the batches to the JVM.
+
+All have the default schema of the data source `millstream`.
 
 They are in a separate module because Spark's workers import it.
 """
@@ -20,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from millstream.pipeline.schema import default_schema
@@ -30,7 +33,6 @@ from millstream.storage.files.manifest import NAME, Manifest
 from millstream.storage.files.snapshot_reader import SnapshotReader
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 PAGE_ENTRIES = 1_000
@@ -63,14 +65,14 @@ class RowsReader(DataSourceReader):
         """All entries of a stream."""
 
 
-class RowsSource(DataSource):
+class DefaultSource(DataSource):
     """A data source with millstream's default schema."""
 
     def schema(self) -> str:
         return default_schema(None)
 
 
-class TuplesSource(RowsSource):
+class TuplesSource(DefaultSource):
     """The snapshot in the option `path`, without Arrow."""
 
     @classmethod
@@ -110,7 +112,7 @@ class FilePartition(InputPartition):
         self.path = path
 
 
-class BatchesSource(DataSource):
+class BatchesSource(DefaultSource):
     """The Arrow files in the folder of the option `path`, one for each partition."""
 
     @classmethod
@@ -129,8 +131,6 @@ class BatchesReader(DataSourceReader):
         return [FilePartition(str(path)) for path in sorted(Path(self._folder).iterdir())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         assert isinstance(partition, FilePartition)
         with pa.memory_map(partition.path) as file, pa.ipc.open_file(file) as batches:
             for number in range(batches.num_record_batches):
@@ -140,18 +140,16 @@ class BatchesReader(DataSourceReader):
 def write_batches(snapshot: Path, schema: StructType, folder: Path) -> None:
     """The batches that millstream's data source makes of a snapshot, as files for
     `BatchesSource`."""
-    import pyarrow as pa
-
     reader = MillstreamDataSource({"path": str(snapshot)}).reader(schema)
     folder.mkdir()
     for number, partition in enumerate(reader.partitions()):
-        found = [batch for batch in reader.read(partition) if isinstance(batch, pa.RecordBatch)]
+        found = list(reader.read(partition))
         with pa.ipc.new_file(str(folder / f"{number:05}.arrow"), found[0].schema) as file:
             for batch in found:
                 file.write_batch(batch)
 
 
-class XrangeSource(RowsSource):
+class XrangeSource(DefaultSource):
     """The local server at the option `port`, read page by page."""
 
     @classmethod
