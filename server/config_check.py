@@ -15,11 +15,12 @@ from millstream.server.net.tls import make_link_context, make_tls
 
 
 def check_config(config: Config, file: Path | None) -> list[str]:
-    """Read the users and the certificates that a configuration names; StartError names what is
-    wrong. Return warnings. Data and ports are not touched, so a server may be running."""
+    """Check the log file, and read the users and the certificates that a configuration names;
+    StartError names what is wrong. Return warnings. Data and ports are not touched, so a server may
+    be running."""
     load_table()
     if config.logfile:
-        log.check(config.located(config.logfile), str(config.dir))
+        log.check(config.located(config.logfile), config.dir)
     check_ports(config)
     configured_users(config, Users())
     make_link_context(config)

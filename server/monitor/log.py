@@ -72,6 +72,10 @@ class JsonFormat(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+def _unusable(logfile: str, reason: str | None) -> StartError:
+    return StartError(f"cannot write the log file {logfile}: {reason}")
+
+
 def configure(level: str, logfile: str, log_format: str) -> None:
     """Send the log to `logfile` (empty: standard output); StartError when it cannot be opened."""
     try:
@@ -81,7 +85,7 @@ def configure(level: str, logfile: str, log_format: str) -> None:
             else logging.StreamHandler(sys.stdout)
         )
     except OSError as problem:
-        raise StartError(f"cannot write the log file {logfile}: {problem.strerror}") from None
+        raise _unusable(logfile, problem.strerror) from None
     for old in LOGGER.handlers[:]:
         LOGGER.removeHandler(old)
         old.close()
@@ -90,18 +94,20 @@ def configure(level: str, logfile: str, log_format: str) -> None:
     set_style(level, log_format)
 
 
-def check(logfile: str, directory: str) -> None:
+def check(logfile: str, directory: Path) -> None:
     """StartError if `configure` would fail. Opens and makes nothing. A start makes `directory`."""
     path = Path(logfile)
+    if path.parent == directory and not directory.is_dir():
+        return
     if path.is_dir():
         code = errno.EISDIR
-    elif not path.parent.is_dir() and path.parent != Path(directory):
+    elif not path.parent.is_dir():
         code = errno.ENOENT
-    elif not os.access(path if path.exists() else path.parent, os.W_OK) and path.parent.is_dir():
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
         code = errno.EACCES
     else:
         return
-    raise StartError(f"cannot write the log file {logfile}: {os.strerror(code)}")
+    raise _unusable(logfile, os.strerror(code))
 
 
 def set_style(level: str, log_format: str) -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.support.client import RawClient
 from tests.support.http import fetch
 from tests.support.node import libraries
-from tests.support.server import Server, free_port, redis_program
+from tests.support.server import PROGRAM, Server, free_port, redis_program
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
@@ -73,12 +72,11 @@ class Board:
         """`login` is a user and a password for the URL, with a colon and an at sign."""
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
-        program = str(Path(sys.prefix) / "bin" / "millstream")
         url = f"redis://{login}127.0.0.1:{server.port}"
         self._log = folder / f"dashboard-{self.port}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [program, "dashboard", url, "--port", str(self.port), *options],
+                [PROGRAM, "dashboard", url, "--port", str(self.port), *options],
                 stdout=log, stderr=log, env={**os.environ, "TZ": "UTC"},
             )  # fmt: skip
         wait_until(self._answers, what=f"the dashboard: {self.log}", deadline_s=30)

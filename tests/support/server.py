@@ -44,13 +44,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+# sys.prefix, not the executable's real path: a virtualenv's python is a link to the outside.
+_PROGRAMS = Path(sys.prefix) / "bin"
+# The program `millstream` of the environment in which the tests run.
+PROGRAM = str(_PROGRAMS / "millstream")
+
+
 def server_program() -> list[str]:
     """The command that starts the server under test."""
     named = os.environ.get("MILLSTREAM_TEST_SERVER")
     if named:
         return named.split()
-    # sys.prefix, not the executable's real path: a virtualenv's python is a link to the outside.
-    return [str(Path(sys.prefix) / "bin" / "millstream-server")]
+    return [str(_PROGRAMS / "millstream-server")]
 
 
 def redis_program() -> list[str]:

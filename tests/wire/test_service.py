@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.resp import Simple
-from tests.support.server import Server
+from tests.support.server import PROGRAM, Server
 from tests.support.waiting import wait_until
 
 from millstream.server.supervision import BETWEEN_S, Supervision
@@ -163,8 +163,7 @@ def test_the_directives_of_the_unit_and_its_file_are_valid(tmp_path: Path) -> No
     directives = line.split()[1:]
     file = ROOT / "deploy" / "millstream.conf"
     words = ["serve", "--check", "--config", str(file), *directives]
-    program = str(Path(sys.prefix) / "bin" / "millstream")
-    done = subprocess.run([program, *words], capture_output=True, text=True)
+    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -183,8 +182,7 @@ def test_a_check_refuses_a_log_file_that_a_start_refuses(
     """The log file is in a directory that the start makes, or in one that exists."""
     directory = tmp_path / "new" if logfile.startswith("made") else tmp_path
     (tmp_path / "data").mkdir()
-    program = str(Path(sys.prefix) / "bin" / "millstream")
-    words = [program, "serve", "--dir", str(directory), "--logfile", logfile]
+    words = [PROGRAM, "serve", "--dir", str(directory), "--logfile", logfile]
     checked = subprocess.run([*words, "--check"], capture_output=True, text=True)
     assert problem in checked.stderr
     assert (checked.returncode == 0) is (problem == "")

@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from tests.support.certificates import Authority
 from tests.support.resp import Simple
-from tests.support.server import Server, free_port
+from tests.support.server import PROGRAM, Server, free_port
 from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
@@ -25,7 +24,6 @@ from millstream.__main__ import main
 NewServer = Callable[..., Server]
 COLUMNS = "db stream length size rate/s group lag pending consumers age"
 LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
-PROGRAM = str(Path(sys.prefix) / "bin" / "millstream")
 
 
 def run(*words: str, url: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
