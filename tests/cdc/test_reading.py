@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import urllib.request
@@ -14,8 +15,16 @@ from tests.support.pipelines import Pipeline, url_of
 from tests.support.server import free_port
 from tests.support.waiting import wait_until
 
+from millstream.pipeline.cdc.config_file import load
 from millstream.pipeline.cdc.lsn import read_lsn
 from millstream.pipeline.cdc.protocol.replication import Replication
+from millstream.pipeline.cdc.reader.outgoing import Outgoing
+from millstream.pipeline.cdc.reader.reading import Reading
+from millstream.pipeline.cdc.reader.report import Report
+from millstream.pipeline.cdc.streams.appending import Appender, open_server
+from millstream.pipeline.cdc.streams.record import SourceRecord
+from millstream.pipeline.cdc.streams.state import SourceState
+from millstream.pipeline.cdc.streams.translator import Translator
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"
@@ -190,6 +199,54 @@ def test_everything_is_copied_again_while_it_is_read(pipeline: Pipeline, source:
     assert pipeline.state("public.orders")["incarnation"] != first["incarnation"]
     source.execute("INSERT INTO orders VALUES (3)")
     assert pipeline.wait_changes("public.orders", 1) == [{"@op": "insert", "id": "3"}]
+
+
+class SilentReplication:
+    """A connection without messages, which calls `flushing` when it is flushed."""
+
+    def __init__(self, flushing: Callable[[], object]) -> None:
+        self.flushing = flushing
+
+    def receive_now(self) -> None:
+        return None
+
+    async def readable(self) -> None:
+        await asyncio.Event().wait()
+
+    async def flushed(self) -> None:
+        self.flushing()
+
+    def confirm(self, durable_lsn: int, wants_reply: bool = False) -> None:
+        pass
+
+
+async def cancelled_while_it_flushes(pipeline: Pipeline) -> bool:
+    """Whether reading ends if it is cancelled at the moment at which its connection is flushed."""
+    config = load(pipeline.file)
+    record = SourceRecord(config, config.sources[0], open_server(config.millstream))
+    report = Report.of(record.source, lambda reader, problem: None)
+    state = SourceState(SLOT, "", 0, 0)
+    outgoing = Outgoing(
+        Appender(record.server, record.keys.cuts, record.keys.state),
+        record.keys,
+        state,
+        report,
+        lambda lsn: None,
+        lambda size_bytes: None,
+    )
+    connection: Any = SilentReplication(lambda: task.cancel())
+    translator = Translator(record.source.tables)
+    reading = Reading(
+        connection, translator, outgoing, lambda: None, report, lambda described: None
+    )
+    task = asyncio.ensure_future(reading.run())
+    done, _ = await asyncio.wait([task], timeout=10)
+    return bool(done)
+
+
+def test_reading_ends_when_it_is_cancelled_while_it_flushes(pipeline: Pipeline) -> None:
+    pipeline.configure({"eu": "postgresql://127.0.0.1:1/none"}, "orders = {}")
+    assert asyncio.run(cancelled_while_it_flushes(pipeline))
 
 
 def test_the_slot_advances_with_a_quiet_table(pipeline: Pipeline, source: Source) -> None:

@@ -202,9 +202,10 @@ def url_of(connection: psycopg.Connection[Any]) -> str:
 
 @contextlib.contextmanager
 def ended(pipeline: Pipeline) -> Iterator[Pipeline]:
-    """The pipeline; its processes end with the block."""
+    """The pipeline; its processes end with the block. pytest shows their log if the test fails."""
     try:
         yield pipeline
     finally:
+        print(pipeline.log)
         pipeline.stop()
         pipeline.client.close()

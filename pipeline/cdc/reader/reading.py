@@ -150,8 +150,10 @@ class Reading:
                 self._report.became("waiting", "millstream does not answer")
             elif self._paused_since is None and not self._outgoing.is_failing:
                 self._report.became("reading")
+            # wait_for of Python 3.11 can lose a cancellation; timeout does not.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._replication.flushed(), STATUS_S / 2)
+                async with asyncio.timeout(STATUS_S / 2):
+                    await self._replication.flushed()
             await asyncio.sleep(STATUS_S / 2)
 
 
