@@ -413,26 +413,31 @@ class Server:
         self.pubsub.publish(channel, message)
 
     def save(self) -> None:
-        self.persistence.save()
+        self.persistence.snapshots.save()
 
     def save_anyway(self) -> None:
         """Save; finish a running snapshot first."""
-        self.persistence.finish()
-        self.persistence.save()
+        self.persistence.snapshots.finish()
+        self.persistence.snapshots.save()
 
     def bgsave(self, schedule: bool) -> str:
-        return self.persistence.bgsave(schedule)
+        return self.persistence.snapshots.bgsave(schedule)
 
     def rewrite(self) -> str:
-        return self.persistence.rewrite()
+        return self.persistence.snapshots.rewrite()
 
     def reload_files(self) -> None:
         """SIGHUP: open the log file again, and read the certificates again."""
         try:
             logfile = self.config.located(self.config.logfile)
             log.configure(self.config.loglevel, logfile, self.config.log_format)
+        except StartError as problem:
+            LOGGER.error("SIGHUP: %s; the log continues where it was", problem)
+        else:
+            LOGGER.info("SIGHUP: the log file was reopened")
+        try:
             self.listeners.renew()
         except StartError as problem:
-            LOGGER.error("SIGHUP: %s; nothing was changed", problem)
-            return
-        LOGGER.info("SIGHUP: the log file was reopened and the certificates were reread")
+            LOGGER.error("SIGHUP: %s; the earlier certificates stay in use", problem)
+        else:
+            LOGGER.info("SIGHUP: the certificates were reread")

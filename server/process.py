@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvloop
 
@@ -42,6 +42,7 @@ async def _serve(config: Config, file: Path | None) -> bool:
 
     for number in ENDING:
         server.loop.add_signal_handler(number, on_signal, number)
+    server.loop.set_exception_handler(_log_unhandled)
     server.loop.add_signal_handler(signal.SIGHUP, server.reload_files)
     try:
         await server.start()
@@ -53,6 +54,11 @@ async def _serve(config: Config, file: Path | None) -> bool:
         return saved
     finally:
         server.pid_file.remove()
+
+
+def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an exception of a callback, which asyncio would write to standard error."""
+    log.LOGGER.error("%s", context["message"], exc_info=context.get("exception"))
 
 
 def _give_up_at_next_signal(server: Server) -> None:

@@ -44,7 +44,7 @@ class Reports(Collector):
 def _counters(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     changes = CounterMetricFamily(
         f"{PREFIX}changes",
-        "Changes that were read and are in millstream.",
+        "Changes that were read from the source, again after a lost connection.",
         labels=["source", "table", "op"],
     )
     repeated = CounterMetricFamily(

@@ -247,7 +247,7 @@ class Commits(Hooks, ABC):
     # Callbacks of a journal, from any thread; they are posted to the loop.
 
     def journal_synced(self, journal: Journal, seq: int) -> None:
-        post(self._scheduler, self._on_synced, journal, seq)
+        post(self._scheduler, self._journal_was_synced, journal, seq)
 
     def journal_failed(self, journal: Journal, error: OSError) -> None:
         post(self._scheduler, self._on_journal_failed, journal, error)
@@ -268,7 +268,7 @@ class Commits(Hooks, ABC):
 
     # Replies
 
-    def _on_synced(self, journal: Journal, seq: int) -> None:
+    def _journal_was_synced(self, journal: Journal, seq: int) -> None:
         if journal is self._journal and self.attached and seq > self.durable_seq:
             self.durable_seq = seq
             self.on_durable(seq)

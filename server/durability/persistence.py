@@ -6,8 +6,9 @@ from a failed journal: it is abandoned, and all data is written to a new base an
 
 The event loop waits for the disk only in these cases: SAVE (also for SHUTDOWN and DEBUG RELOAD) and
 `finish` before it, loading, and `close`; when the directory is locked again after all files were
-removed; and in the small write(2) of `appendfsync everysec` and `no`. Workers are passed in, so a
-test can run every step by hand.
+removed; when a large frame does not fit into the reserved space of the journal; and in the small
+write(2) of `appendfsync everysec` and `no`. Workers are passed in, so a test can run every step by
+hand.
 """
 
 from __future__ import annotations
@@ -162,23 +163,6 @@ class Persistence(Commits):
             self.snapshots.start("rewrite")
 
     # --------------------------------------------------------------------------------- snapshots
-
-    def save(self) -> None:
-        """SAVE: write a snapshot now, after finishing a running rewrite. CommandError when a
-        snapshot is running or the save fails."""
-        self.snapshots.save()
-
-    def finish(self) -> None:
-        """Finish the running snapshot or rewrite and the one scheduled after it, synchronously."""
-        self.snapshots.finish()
-
-    def bgsave(self, schedule: bool = False) -> str:
-        """BGSAVE [SCHEDULE]; Redis' reply. CommandError when it cannot start now."""
-        return self.snapshots.bgsave(schedule)
-
-    def rewrite(self) -> str:
-        """BGREWRITEAOF; Redis' reply. CommandError when one is running."""
-        return self.snapshots.rewrite()
 
     # The interface for snapshots (JournalKeeper).
 
@@ -435,7 +419,7 @@ class Persistence(Commits):
         files cannot be read: the keyspace must then not be used any more.
         """
         self.flush_tick()
-        self.finish()
+        self.snapshots.finish()
         self._worker.drain()
         journal = self._journal
         if self.appendonly and (not self.attached or journal is None or journal.error):

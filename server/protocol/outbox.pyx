@@ -22,10 +22,13 @@ A client's requests run unless it is in one of these states; each state has one 
 
 from libc.stdint cimport UINT64_MAX, uint64_t
 
+import logging
 from collections import deque
 
 from millstream.commands.runtime.context cimport Session
 from millstream.server.clock cimport monotonic_ns
+
+LOGGER = logging.getLogger("millstream")
 
 
 cdef class Client(Session):
@@ -290,17 +293,23 @@ cdef class Outbox:
             self.resume(client)
 
     def pump(self, Client client not None) -> None:
-        """Send the next slice of a long reply; one per turn, so that other clients are served."""
+        """Send the next slice of a long reply; one per turn, so that other clients are served. If
+        it cannot be made, close the connection, because the rest of the reply is missing."""
         if client.closed or client.producer is None:
             return
         if client.dirty or client.held_pieces:
             return  # its first slice is not released yet; its release calls this again
-        if client.producer.prepare():
-            self.loop.call_soon(self.pump, client)
+        try:
+            if client.producer.prepare():
+                self.loop.call_soon(self.pump, client)
+                return
+            if client.paused:
+                return
+            data = client.producer.next_slice()
+        except Exception:
+            LOGGER.exception("a long reply failed; closing client %s", client.address)
+            client.end(False)
             return
-        if client.paused:
-            return
-        data = client.producer.next_slice()
         if data:
             self.transmit(client, data)
             self.loop.call_soon(self.pump, client)

@@ -50,8 +50,10 @@ class Acceptance:
         self._node.persistence.snapshots.submit(self._publish)
 
     def _publish(self) -> None:  # on the thread of snapshots
-        self._node.persistence.files.publish_primary()
-        post(self._node.loop, self._end_storing)
+        try:
+            self._node.persistence.files.publish_primary()
+        finally:
+            post(self._node.loop, self._end_storing)
 
     def _end_storing(self) -> None:
         self._is_storing = False

@@ -26,24 +26,31 @@ def keep_copy(files: DataFiles, now_ms: int, written: Collection[str]) -> str:
 
 def remove_older(files: DataFiles, newest: str) -> None:
     """Remove all copies but this one. A failure is logged."""
-    _remove(files, PREFIX, newest)
+    for name in _folders(files):
+        if name.startswith(PREFIX) and name != newest:
+            _remove(files, name)
 
 
 def remove_copy(files: DataFiles, folder: str) -> None:
     """Remove this copy, if there is one ("": none): nothing was removed. A failure is logged."""
     if folder:
-        _remove(files, folder, "")
+        _remove(files, folder)
 
 
-def _remove(files: DataFiles, prefix: str, newest: str) -> None:
+def _remove(files: DataFiles, folder: str) -> None:
     try:
-        files.disk.remove_kept(prefix, newest)
+        files.disk.remove_kept(folder)
     except OSError as error:
-        log.warning("an old folder %s cannot be removed: %s", prefix, in_words(error))
+        log.warning("the old folder %s cannot be removed: %s", folder, in_words(error))
+
+
+def _folders(files: DataFiles) -> set[str]:
+    """The names of the folders, and of the files that are in none."""
+    return {name.partition("/")[0] for name in files.disk.names()}
 
 
 def _new_name(files: DataFiles, now_ms: int) -> str:
     first = PREFIX + time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ms / 1000))
-    there = {name.partition("/")[0] for name in files.disk.names()}
+    there = _folders(files)
     names = [first, *(f"{first}-{number}" for number in range(2, len(there) + 3))]
     return next(name for name in names if name not in there)

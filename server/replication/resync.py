@@ -189,7 +189,7 @@ class Resync:
             feed.state = "wait_bgsave"
             if frames.snapshots.job is None:
                 log.info("a new base is written for the replica %s", feed.address)
-                frames.rewrite()
+                frames.snapshots.rewrite()
         else:
             self._send_base(feed)
 
@@ -223,7 +223,7 @@ class Resync:
             return
         if not header.has_identity:
             base.close()
-            frames.rewrite()
+            frames.snapshots.rewrite()
             return
         log.info("full sync: the replica %s gets %s, %d bytes", feed.address, name, base.size)
         answer = self._full_sync_answer(feed, header.seq, base.size)

@@ -23,7 +23,7 @@ from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 
 class AdoptedBase:
-    """A base that is being received. `received_bytes` counts what was passed to `write`.
+    """A base that is being received.
 
     The sender's trailer is never written: without it the summary, which has the sender's ID, cannot
     be found. A start would take a whole file with that ID for one of another directory.
@@ -31,14 +31,12 @@ class AdoptedBase:
 
     def __init__(self, file: File, directory: bytes) -> None:
         self.file = file
-        self.received_bytes = 0
         self._directory = directory
         self._head = b""
         self._tail = b""
 
     def write(self, data: bytes) -> None:
         """Write the next bytes. DataError when they are not those of a base of this format."""
-        self.received_bytes += len(data)
         if len(self._head) < HEADER_SIZE:
             self._head += data
             if len(self._head) < HEADER_SIZE:

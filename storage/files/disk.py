@@ -106,8 +106,8 @@ class Disk(Protocol):
         afterwards, but not written, except those in `written`.
         """
 
-    def remove_kept(self, prefix: str, newest: str) -> None:
-        """Remove the folders whose names begin with `prefix`, except the folder `newest`."""
+    def remove_kept(self, folder: str) -> None:
+        """Remove a folder that `keep` made."""
 
 
 def unusable(directory: Path, error: OSError) -> DataError:
@@ -433,12 +433,10 @@ class SystemDisk:
                 return
         self._copy(source, target)
 
-    def remove_kept(self, prefix: str, newest: str) -> None:
+    def remove_kept(self, folder: str) -> None:
         from shutil import rmtree
 
-        for name in self.names():
-            if name.startswith(prefix) and name != newest:
-                rmtree(self.directory / name)
+        rmtree(self.directory / folder)
 
     @staticmethod
     def _copy(source: Path, target: Path) -> None:

@@ -162,7 +162,7 @@ class Journal:
         try:
             return self._append(seq, payload)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             return False
 
     def _append(self, seq: int, payload: bytes) -> bool:
@@ -188,7 +188,7 @@ class Journal:
         old, self._file = self._file, file
         last_seq = self._seq
         self._worker.submit(lambda: self._retire(old, last_seq))
-        self._want_space()
+        self.request_space()
 
     def set_mode(self, mode: str) -> None:
         """Change `appendfsync` from the next frame on, without waiting for the worker."""
@@ -206,16 +206,12 @@ class Journal:
         if self.mode == "everysec" and self.synced_seq < self._seq:
             self._sync_soon()
         if self._space_error:
-            self._want_space()
+            self.request_space()
 
     def sync_soon(self) -> None:
         """Sync written frames, unless the sync is automatic (`always`) or nothing is unsynced."""
         if self.error is None and self.mode != "always" and self.synced_seq < self._seq:
             self._sync_soon()
-
-    def request_space(self) -> None:
-        """Reserve the first space now, so that a full disk is detected before the first write."""
-        self._want_space()
 
     def make_room(self, payload_bytes: int) -> int:
         """Ensure space for a payload of this size in the next frame; return the maximum payload.
@@ -255,10 +251,6 @@ class Journal:
         the journal has failed. No frame may follow."""
         self._worker.submit(self._finish)
 
-    def fail(self, error: OSError) -> None:
-        """Fail the journal as after a write error: the owner cannot provide the next frame."""
-        self._fail(error)
-
     def abandon(self) -> None:
         """Close the file of a failed journal without a sync: its end is the same as after a
         crash."""
@@ -288,11 +280,11 @@ class Journal:
         try:
             file.write(frame)
         except Exception as error:  # any error: later frames would leave a gap
-            self._fail(error)
+            self.fail(error)
             return False
         self._written_seq = seq
         if file.size + self._ahead_bytes > file.reserved_end:
-            self._want_space()
+            self.request_space()
         return True
 
     def _sync_soon(self) -> None:
@@ -310,7 +302,9 @@ class Journal:
             self._kicked = True
             self._worker.submit(self._task)
 
-    def _want_space(self) -> None:
+    def request_space(self) -> None:
+        """Reserve more space on the worker. Called before the first write, too, so that a full disk
+        is detected then."""
         if not self._reserving:
             self._reserving = True
             self._worker.submit(self._reserve)
@@ -327,7 +321,7 @@ class Journal:
         except Exception as error:
             # After any error, frames taken from the queue may be lost, and later frames would leave
             # a gap.
-            self._fail(error)
+            self.fail(error)
         if self.error is not None:
             self._drop_pending()
 
@@ -402,7 +396,7 @@ class Journal:
                 self._file.truncate(self._file.size)
             self._file.close()
         except Exception as error:  # any error must reach the callers that wait for the journal
-            self._fail(error)
+            self.fail(error)
         if self.error is None:
             self.synced_seq = self._seq
             self._owner.journal_synced(self, self._seq)
@@ -413,7 +407,7 @@ class Journal:
         try:
             self._sync_file(file, seq)
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
 
     def _retire(self, file: File, seq: int) -> None:
         try:
@@ -422,7 +416,7 @@ class Journal:
                 give_back(file)
             file.close()
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
 
     def _reserve(self) -> None:
         self._reserving = False
@@ -441,7 +435,9 @@ class Journal:
             self._space_error = False
             self._owner.journal_space(self, None)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """Fail the journal, after a write error or because the owner cannot provide the next frame;
+        from any thread."""
         if self.error is None:
             failure = error if isinstance(error, OSError) else _as_os_error(error)
             self.error = failure

@@ -32,7 +32,7 @@ WRITERS_MAX = 1000
 
 
 class Keyspace(KeyspaceCore):
-    """Sixteen databases and their common state.
+    """All databases and their common state.
 
     `dirty` counts changes. `ready` and `timer_requests` collect work for the server: keys whose
     waiting readers must be retried, and the times at which groups have automatic changes.

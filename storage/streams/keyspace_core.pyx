@@ -209,7 +209,7 @@ cdef class DatabaseCore:
 
 
 cdef class KeyspaceCore:
-    """Sixteen databases and their common state; `keyspace.Keyspace` explains the attributes."""
+    """All databases and their common state; `keyspace.Keyspace` explains the attributes."""
 
     def __init__(self, uint32_t node_entries, uint32_t node_bytes, retention_schedule):
         self.node_entries = node_entries

@@ -10,7 +10,6 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from millstream.storage.streams.pending cimport Pending
 
 # No section of maps begins with this byte: msgpack does not use it.
-MARK = 0xC1
 cdef uint8_t MARK_BYTE = 0xC1
 
 

@@ -17,8 +17,9 @@ from tests.support.waiting import wait_until
 
 from millstream.pipeline.cdc.applier import narrowing
 from millstream.pipeline.cdc.applier.driver import ApplyError, Driver
-from millstream.pipeline.cdc.applier.jobs import Answer, Job
+from millstream.pipeline.cdc.applier.jobs import Answer, Job, Outcome
 from millstream.pipeline.cdc.applier.status import Status
+from millstream.pipeline.cdc.applier.worker import Worker
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
 from millstream.pipeline.cdc.streams import pulling
 from millstream.pipeline.cdc.streams.copies import CopyRows
@@ -122,6 +123,50 @@ def test_an_outcome_that_was_lost_is_not_applied_again(new_applier: Made) -> Non
     applier.run([again])
     assert applier.apply() == 0
     assert applier.rows("SELECT id FROM t ORDER BY 1") == [("1",), ("2",)]
+
+
+def test_the_outcomes_before_a_lost_connection_are_known(
+    new_applier: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applier = new_applier(tables="t = {}\nu = {}\nv = {}", extra="workers = 1")
+    for name in "uv":
+        applier.execute(f"CREATE TABLE {name} ({KEYED}, CHECK (b < 100))")
+    for name in "tuv":
+        applier.feed.copy([], name)
+    assert applier.apply() == 0
+    applier.feed.transaction(
+        insert(b"1", b"a", b"1"),
+        insert(b"1", b"a", b"100", table="u"),
+        insert(b"1", b"a", b"1", table="v"),
+    )
+    alone = Worker._alone
+    lost = ["public.v"]
+
+    def apply_alone(worker: Worker, job: Job) -> Outcome:
+        if job.key[2] in lost:
+            lost.clear()
+            raise psycopg.OperationalError("the connection is lost")
+        return alone(worker, job)
+
+    monkeypatch.setattr(Worker, "_alone", apply_alone)
+    answers: list[Answer] = []
+    run = applier.run
+
+    def noted(parts: Sequence[Sequence[Job]]) -> list[Answer]:
+        answers.extend(run(parts))
+        return answers[-len(parts) :]
+
+    driver = Driver(applier.config, noted, applier.status)
+    applier.driver.close()
+    assert driver.apply(threading.Event(), once=True) == 1
+    driver.close()
+    first = answers[0]
+    assert first.problem == "the connection is lost"
+    assert [(one.key[2], one.applied, one.error is None) for one in first.outcomes] == [
+        ("public.t", 1, True),
+        ("public.u", 0, False),
+    ]
+    assert applier.rows("SELECT id FROM v") == [("1",)]
 
 
 # ---------------------------------------------------------------- stopped tables
@@ -659,5 +704,13 @@ def test_a_second_apply_waits_for_the_first(
     thread.join(30)
     assert not thread.is_alive()
     assert begun == ["begun"]
-    stop.set()
+    # The first one waits now, and does not write its report over that of the other one.
+    assert applier.status.is_running
+    thread = threading.Thread(target=applier.driver.apply, args=(stop, True))
+    thread.start()
+    wait_until(lambda: not applier.status.is_running, what="the end of the first one's reports")
     other.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert applier.status.is_running
+    stop.set()

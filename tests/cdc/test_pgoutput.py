@@ -45,7 +45,8 @@ class Reader:
     async def _read(self, cuts: int) -> list[Output]:
         outputs: list[Output] = []
         while sum(isinstance(output, Cut) for output in outputs) < cuts:
-            received = await self.replication.receive()
+            while (received := self.replication.receive_now()) is None:
+                await self.replication.readable()
             if isinstance(received, Data):
                 self.payloads.append(received.payload)
                 outputs += self.translator.feed(decode(received.payload))

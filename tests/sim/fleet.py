@@ -264,7 +264,7 @@ class Fleet:
         node = self.chance.choice(self._awake() or self.nodes)
         self.note("rewrite", str(node.index))
         try:
-            node.persistence.rewrite()
+            node.persistence.snapshots.rewrite()
         except CommandError:
             self.note("refused rewrite")
 

@@ -305,4 +305,4 @@ class FleetNode:
         return {}
 
     def rewrite(self) -> str:
-        return self.persistence.rewrite()
+        return self.persistence.snapshots.rewrite()

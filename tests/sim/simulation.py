@@ -401,7 +401,7 @@ class Simulation:
         """The automatic rewrite when the journal has grown."""
         self._note("rewrite")
         with contextlib.suppress(CommandError):
-            self.world.persistence.rewrite()
+            self.world.persistence.snapshots.rewrite()
 
     def _break_or_mend_disk(self) -> None:
         if self._disk.failures:

@@ -241,7 +241,7 @@ def test_a_key_whose_kind_changes_during_a_rewrite_loads() -> None:
     for number in range(100):
         bench.say(client, f"SET k{number} v")
     bench.say(client, "TAPPEND s a 1")
-    bench.world.persistence.rewrite()
+    bench.world.persistence.snapshots.rewrite()
     prepare = bench.world.workers[1].tasks.popleft()
     prepare()
     timer = bench.world.loop.take()

@@ -12,7 +12,7 @@ class Diverged(OldPrimary):
     def __init__(self, seed: int) -> None:
         super().__init__(seed, "always")
         for node in self.nodes:
-            node.persistence.rewrite()
+            node.persistence.snapshots.rewrite()
         self._run()
 
 

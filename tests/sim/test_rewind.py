@@ -29,7 +29,7 @@ class OldPrimary(Fleet):
         self._settle()
         self._append(0, 3)
         if rewrites:
-            self.nodes[0].persistence.rewrite()
+            self.nodes[0].persistence.snapshots.rewrite()
         self._settle()
         self.partitions.add(frozenset((0, 1)))
         self._append(0, 4)
@@ -57,7 +57,7 @@ class OldPrimary(Fleet):
 
     def _fail_a_rewrite(self, node: FleetNode) -> None:
         node.disk.fail("create", name="base")
-        node.persistence.rewrite()
+        node.persistence.snapshots.rewrite()
         self._run()
         node.disk.mend()
         self._run()
@@ -229,7 +229,7 @@ def test_a_rewrite_that_ends_at_any_step_of_a_rewind() -> None:
     for step in range(40):
         fleet = OldPrimary(step, "always")
         node = fleet.nodes[0]
-        node.persistence.rewrite()
+        node.persistence.snapshots.rewrite()
         for _ in range(step):
             node.step()
         had = node.persistence.last_seq

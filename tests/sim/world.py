@@ -513,13 +513,13 @@ class World:
             self.persistence.set_fsync(value.decode())
 
     def save(self) -> None:
-        self.persistence.save()
+        self.persistence.snapshots.save()
 
     def bgsave(self, schedule: bool) -> str:
-        return self.persistence.bgsave(schedule)
+        return self.persistence.snapshots.bgsave(schedule)
 
     def rewrite(self) -> str:
-        return self.persistence.rewrite()
+        return self.persistence.snapshots.rewrite()
 
 
 __all__ = ["Crashed", "Faults", "SimClient", "World"]

@@ -290,10 +290,10 @@ class FakeDisk:
             self._changes.append(lambda files: files.update(made))
             self.sync_directory()
 
-    def remove_kept(self, prefix: str, newest: str) -> None:
+    def remove_kept(self, folder: str) -> None:
         with self.lock_all:
             for name in self.names():
-                if name.startswith(prefix) and not name.startswith(f"{newest}/"):
+                if name.startswith(f"{folder}/"):
                     self.remove(name)
 
     # Inside

@@ -205,7 +205,7 @@ def test_a_kept_file_that_is_written_later_is_copied(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b"")
     assert (tmp_path / "kept-1" / "journal").read_bytes() == b"journal"
     assert (tmp_path / "kept-1" / "base").samefile(tmp_path / "base")
-    disk.remove_kept("kept-", "kept-2")
+    disk.remove_kept("kept-1")
     assert disk.names() == ["base", "journal", "kept-2"]
 
 

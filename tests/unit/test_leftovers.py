@@ -155,7 +155,7 @@ def test_a_base_that_an_older_manifest_does_not_name_stops_the_start() -> None:
     world.load()
     for number in range(3):
         world.write_tick()
-        world.persistence.save()
+        world.persistence.snapshots.save()
         if number == 0:
             older = dict(world.disk.files)
     disk = world.disk.copy()
@@ -167,8 +167,8 @@ def test_a_base_that_an_older_manifest_does_not_name_stops_the_start() -> None:
 
 def all_acts() -> list[Callable[[World], object]]:
     return [
-        lambda world: world.persistence.save(),
-        lambda world: world.persistence.rewrite(),
+        lambda world: world.persistence.snapshots.save(),
+        lambda world: world.persistence.snapshots.rewrite(),
         lambda world: (world.persistence.set_appendonly(False), world.settle(),
                        world.persistence.set_appendonly(True)),
     ]  # fmt: skip

@@ -22,11 +22,17 @@ MANY_KEYS = 6000  # KEYS looks for them in turns
 
 
 class Listener(InProcessClient):
-    """Notes the size of everything it is sent at once."""
+    """Notes the size of everything it is sent at once, and whether it is closed."""
 
     def __init__(self, in_process: InProcessServer, resp: int) -> None:
         super().__init__(in_process, resp)
         self.sizes: list[int] = []
+        self.is_ended = False
+
+    def end(self, after_reply: bool) -> int:
+        self.is_ended = True
+        self.in_process.executor.detach(self)
+        return 0
 
     def transmit(self, data: bytes) -> int:
         self.sizes.append(len(data))
@@ -598,3 +604,34 @@ def test_the_generator_of_a_long_reply_is_closed_when_its_client_disconnects(
     in_process.executor.detach(reader)
     assert "made 0" not in in_steps
     assert in_steps[-1] == "closed"
+
+
+@pytest.mark.parametrize("failing_at", [0, 1, 5, 9, 10])
+def test_an_error_in_a_long_reply_ends_its_connection_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing_at: int
+) -> None:
+    def parts() -> Iterator[object]:
+        yield PAUSE
+        yield ArrayHead(20)
+        for number in range(10):
+            if number == failing_at:
+                raise MemoryError
+            yield VALUE * 200
+            yield PAUSE
+            yield VALUE
+        raise MemoryError
+
+    command = COMMANDS[b"dbsize"]
+    failing = replace(command, handler=lambda ctx, args: LongReply(parts()))
+    monkeypatch.setitem(COMMANDS, b"dbsize", failing)
+    in_process = InProcessServer()
+    reader = listener(in_process)
+    others = [in_process.player() for _ in range(3)]
+    in_process.executor.feed(reader, encode_command(["DBSIZE"]))
+    for other in others:
+        in_process.executor.feed(other, encode_command(["PING"]))
+    in_process.settle()
+    assert reader.is_ended
+    assert "a long reply failed" in caplog.text
+    assert [other.read() for other in others] == [Simple("PONG")] * 3
+    assert [other.call("PING") for other in others] == [Simple("PONG")] * 3

@@ -106,7 +106,7 @@ def test_loading_reports_what_it_found() -> None:
     world = new_world()
     write_many(world, 20)
     world.settle()
-    world.persistence.save()
+    world.persistence.snapshots.save()
     write_many(world, 3)
     world.settle()
     seen: list[tuple[int, int]] = []
@@ -182,7 +182,7 @@ def test_an_unreadable_disk_is_one_sentence() -> None:
 def test_a_snapshot_replaces_what_came_before(mode: str, act: str) -> None:
     world = new_world(appendfsync=mode)
     write_many(world, 10)
-    getattr(world.persistence, act)()
+    getattr(world.persistence.snapshots, act)()
     world.settle()
     assert world.disk.names() == ["base-2.msnap", "journal-2.log", "manifest"]
     write_many(world, 3)
@@ -198,7 +198,7 @@ def test_writes_during_a_snapshot_are_in_the_journal_and_not_in_the_base() -> No
     world.settle()
     for key in range(300):
         world.write_tick(b"k%d" % key)
-    world.persistence.bgsave()
+    world.persistence.snapshots.bgsave()
     while world.step_any(random.Random(1)):
         if len(world.keyspace.captures) and not world.keyspace.captures[0].closed:
             world.write_tick(b"during")
@@ -210,7 +210,7 @@ def test_writes_during_a_snapshot_are_in_the_journal_and_not_in_the_base() -> No
 def test_a_capture_starts_at_a_tick_even_in_the_middle_of_one() -> None:
     world = new_world()
     world.write()
-    world.persistence.save()  # a command of the same tick
+    world.persistence.snapshots.save()  # a command of the same tick
     world.write()
     world.tick()
     world.settle()
@@ -221,7 +221,7 @@ def test_a_snapshot_releases_what_it_has_written_in_parts() -> None:
     world = new_world()
     write_many(world, 20_000, b"long")
     world.settle()
-    world.persistence.bgsave()
+    world.persistence.snapshots.bgsave()
     world.settle()
     (capture,) = world.keyspace.captures
     assert [one.blocks for one in capture.given] == [[]]
@@ -232,7 +232,7 @@ def test_a_slow_worker_bounds_the_queue() -> None:
     world = new_world()
     for key in range(10_000):
         world.keyspace.add(b"%d" % key, key + 1)
-    world.persistence.bgsave()
+    world.persistence.snapshots.bgsave()
     while world.workers[1].run_one() or world.loop.run_one():
         if world.keyspace.captures:
             break
@@ -248,12 +248,13 @@ def test_a_slow_worker_bounds_the_queue() -> None:
 
 def test_only_one_snapshot_runs_and_another_waits() -> None:
     world = new_world()
-    world.persistence.bgsave()
+    world.persistence.snapshots.bgsave()
     with pytest.raises(CommandError, match="ERR Background save already in progress"):
-        world.persistence.bgsave()
+        world.persistence.snapshots.bgsave()
     with pytest.raises(CommandError, match="ERR Background save already in progress"):
-        world.persistence.save()
-    assert world.persistence.rewrite() == "Background append only file rewriting scheduled"
+        world.persistence.snapshots.save()
+    scheduled = "Background append only file rewriting scheduled"
+    assert world.persistence.snapshots.rewrite() == scheduled
     assert fields_of(world.persistence.info(0))["aof_rewrite_scheduled"] == 1
     world.settle()
     assert world.disk.names() == ["base-3.msnap", "journal-3.log", "manifest"]
@@ -279,7 +280,7 @@ def test_a_job_is_finished_at_any_of_its_steps(
         world = new_world(appendonly=appendonly)
         for key in range(200):
             world.write_tick(b"k%d" % key)
-        world.persistence.rewrite()
+        world.persistence.snapshots.rewrite()
         chance = random.Random(steps)
         if not all(world.step_any(chance) for _ in range(steps)):
             break
@@ -287,18 +288,18 @@ def test_a_job_is_finished_at_any_of_its_steps(
         if shown_jobs(world)[0] or not shown_jobs(world)[3]:
             steps += 1
             continue
-        world.persistence.save()
+        world.persistence.snapshots.save()
         assert shown_jobs(world) == [1, 1, 0, 0, 0]
-        world.persistence.bgsave()
-        world.persistence.rewrite()
+        world.persistence.snapshots.bgsave()
+        world.persistence.snapshots.rewrite()
         for _ in range(chance.randrange(6)):
             world.step_any(chance)
         world.write()
-        world.persistence.finish()
+        world.persistence.snapshots.finish()
         assert shown_jobs(world) == [2, 2, 0, 0, 0]
         world.write_tick()
         if not appendonly:
-            world.persistence.save()
+            world.persistence.snapshots.save()
         world.settle()
         assert shown_jobs(world) == [2 + (not appendonly), 2, 0, 0, 0]
         assert fields_of(world.persistence.info(0))["rdb_last_bgsave_status"] == "ok"
@@ -313,7 +314,7 @@ def test_a_job_is_finished_at_any_of_its_steps(
 def test_the_journal_is_read_again_as_soon_as_it_is_on() -> None:
     world = new_world(appendonly=False)
     write_many(world, 5)
-    world.persistence.rewrite()
+    world.persistence.snapshots.rewrite()
     world.config.appendonly = True
     world.persistence.set_appendonly(True)  # after the rewrite that is given up
     write_many(world, 2)
@@ -333,13 +334,13 @@ def test_a_capture_that_fails_is_over(act: str, step: str, monkeypatch: pytest.M
     target = FakeCapture if step == "step" else FakeKeyspace
     with monkeypatch.context() as patch, suppress(CommandError):
         patch.setattr(target, step, fail)
-        getattr(world.persistence, act)()
+        getattr(world.persistence.snapshots, act)()
         world.settle()
     assert all(capture.closed for capture in world.keyspace.captures)
     write_many(world, 2)
     world.settle()
     assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4, 5]
-    getattr(world.persistence, act)()
+    getattr(world.persistence.snapshots, act)()
     world.settle()
     assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4, 5]
     assert [name for name in world.disk.files if name.startswith("base-")]
@@ -351,8 +352,8 @@ def test_a_failed_snapshot_leaves_everything_as_it_was() -> None:
     world.settle()
     world.disk.fail("write", errno.ENOSPC, "base-")
     with pytest.raises(CommandError, match="No space left on device"):
-        world.persistence.save()
-    world.persistence.bgsave()
+        world.persistence.snapshots.save()
+    world.persistence.snapshots.bgsave()
     world.settle()
     info = fields_of(world.persistence.info(0))
     assert (info["rdb_last_bgsave_status"], info["aof_last_write_status"]) == ("err", "ok")
@@ -371,7 +372,7 @@ def test_one_failure_anywhere_in_a_rewrite_costs_nothing(operation: str) -> None
         write_many(world, 5)
         world.settle()
         fail_later(world.disk, operation, times_before)
-        world.persistence.rewrite()
+        world.persistence.snapshots.rewrite()
         write_many(world, 5)
         world.settle()
         world.disk.failures_armed = False  # type: ignore[attr-defined]
@@ -401,7 +402,7 @@ def test_failed_attempts_leave_no_files(operation: str, name: str) -> None:
     for _ in range(20):
         name_now = name.replace("9", str(world.persistence.files.next_number))
         world.disk.fail(operation, errno.ENOSPC, name_now, times=1)
-        world.persistence.rewrite()
+        world.persistence.snapshots.rewrite()
         world.settle()
         assert fields_of(world.persistence.info(0))["aof_last_bgrewrite_status"] == "err"
         world.disk.mend()
@@ -455,7 +456,7 @@ def test_an_emptied_journal_is_refused(mode: str) -> None:
     write_many(world, 3)
     world.settle()
     world.disk.fail("write", errno.ENOSPC, "base-")  # both journals stay
-    world.persistence.rewrite()
+    world.persistence.snapshots.rewrite()
     world.settle()
     write_many(world, 3)
     world.settle()
@@ -481,7 +482,7 @@ def test_a_journal_becomes_current_without_a_read(mode: str, fails: bool) -> Non
         world.settle()
         world.loop.advance(1000)
     else:
-        world.persistence.rewrite()
+        world.persistence.snapshots.rewrite()
     world.settle()
     write_many(world, 3)
     world.settle()
@@ -511,7 +512,7 @@ def test_without_appendonly_only_the_snapshot_is_kept() -> None:
     write_many(world, 5)
     assert world.acked == [1, 2, 3, 4, 5]
     assert world.disk.names() == ["manifest"]
-    world.persistence.save()
+    world.persistence.snapshots.save()
     write_many(world, 2)
     assert world.disk.names() == ["base-1.msnap", "manifest"]
     again = reload(world.disk.copy(), appendonly=False)
@@ -522,7 +523,7 @@ def test_without_appendonly_only_the_snapshot_is_kept() -> None:
 def test_a_base_alone_gets_a_journal() -> None:
     world = new_world(appendonly=False)
     write_many(world, 5)
-    world.persistence.save()
+    world.persistence.snapshots.save()
     world.persistence.close()
     again = reload(world.disk)
     write_many(again, 2)
@@ -539,7 +540,7 @@ def test_started_without_appendonly_the_journal_is_loaded_all_the_same() -> None
     assert again.keyspace.numbers() == [1, 2, 3, 4, 5]
     assert any("appendonly is off" in note for note in report.notes)
     write_many(again, 1)
-    again.persistence.save()
+    again.persistence.snapshots.save()
     assert reload(again.disk.copy(), appendonly=False).keyspace.numbers() == list(range(1, 7))
 
 
@@ -796,7 +797,7 @@ def test_a_full_disk_is_reported_with_directive_and_size(caplog: pytest.LogCaptu
 def test_a_rewrite_on_a_nearly_full_disk_takes_the_space_that_is_there() -> None:
     world = new_world(FakeDisk(capacity=8 << 20), journal_reserve_size=16 << 20)
     write_many(world, 5)
-    world.persistence.save()
+    world.persistence.snapshots.save()
     world.settle()
     assert world.disk.names() == ["base-2.msnap", "journal-2.log", "manifest"]
     assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4, 5]
@@ -833,7 +834,7 @@ def test_a_rewrite_puts_back_what_was_removed() -> None:
     world.disk.files.clear()
     world.second()
     assert world.persistence.writable_error() is not None
-    world.persistence.rewrite()
+    world.persistence.snapshots.rewrite()
     world.settle()
     world.second()
     assert world.persistence.writable_error() is None
@@ -848,7 +849,7 @@ def test_a_finished_snapshot_is_logged(act: str, caplog: pytest.LogCaptureFixtur
     world = new_world()
     write_many(world, 5)
     world.settle()
-    getattr(world.persistence, act)()
+    getattr(world.persistence.snapshots, act)()
     world.settle()
     size_bytes = len(world.disk.content("base-2.msnap"))
     (line,) = [line for line in caplog.messages if "base-2.msnap" in line]
@@ -869,7 +870,7 @@ def test_a_journal_that_fails_during_a_rewrite_recovers() -> None:
         world = new_world(appendfsync=chance.choice(MODES))
         write_many(world, 5)
         world.settle()
-        world.persistence.rewrite()
+        world.persistence.snapshots.rewrite()
         for _ in range(chance.randint(0, 12)):
             world.step_any(chance)
         world.disk.fail(chance.choice(["write", "sync"]), errno.EIO, "journal-", times=1)
@@ -905,7 +906,7 @@ def test_failing_snapshots_leave_a_bounded_number_of_empty_journals(mode: str) -
     world.settle()
     world.disk.fail("write", errno.ENOSPC, "base-")
     for _ in range(10):
-        world.persistence.bgsave()
+        world.persistence.snapshots.bgsave()
         world.settle()
         assert_prefix(reload(world.disk.after_crash(1)), synced(world))
     journals = [name for name in world.disk.names() if name.startswith("journal-")]
@@ -922,7 +923,7 @@ def test_a_journal_whose_frames_still_wait_is_not_taken_for_an_empty_one() -> No
     world.disk.fail("write", errno.ENOSPC, "base-")
     for _ in range(4):
         write_many(world, 1)
-        world.persistence.bgsave()
+        world.persistence.snapshots.bgsave()
         while world.loop.run_one() or snapshot_worker.run_one():
             pass
     assert world.acked == []
@@ -983,10 +984,10 @@ def read_again(world: World) -> None:
 def play(world: World, chance: random.Random, steps: int) -> None:
     """Random commands, ticks, and steps of the loop and the workers."""
     acts: list[Callable[[], object]] = [
-        world.persistence.bgsave,
-        world.persistence.rewrite,
-        world.persistence.save,
-        world.persistence.finish,
+        world.persistence.snapshots.bgsave,
+        world.persistence.snapshots.rewrite,
+        world.persistence.snapshots.save,
+        world.persistence.snapshots.finish,
         lambda: read_again(world),
         lambda: world.persistence.tick_second(world.next_number),
     ]
@@ -1009,14 +1010,14 @@ def scenario(world: World, chance: random.Random) -> None:
     world.load()
     play(world, chance, 12)
     with suppress(CommandError):  # one may be running
-        world.persistence.bgsave()
+        world.persistence.snapshots.bgsave()
     play(world, chance, 12)
     world.settle()
-    world.persistence.rewrite()
+    world.persistence.snapshots.rewrite()
     play(world, chance, 30)
     world.settle()
     write_many(world, 2)
-    world.persistence.save()
+    world.persistence.snapshots.save()
     play(world, chance, 12)
     world.persistence.close()
 
@@ -1051,7 +1052,7 @@ def test_a_crash_at_every_disk_operation_loses_nothing_acknowledged(mode: str, s
 def survives_another_restart(world: World, mode: str) -> None:
     """What was repaired is repaired for good, and the directory is written to as before."""
     write_many(world, 2)
-    world.persistence.rewrite()
+    world.persistence.snapshots.rewrite()
     write_many(world, 2)
     world.settle()
     again = reload(world.disk.copy(), appendfsync=mode)
@@ -1084,7 +1085,7 @@ def test_a_kill_at_any_moment_of_a_failing_rewrite_loses_nothing() -> None:
         world = new_world()
         write_many(world, 3)
         world.settle()
-        world.persistence.rewrite()
+        world.persistence.snapshots.rewrite()
         if chance.random() < 0.7:
             write_many(world, 2)
         world.disk.fail(chance.choice(["write", "sync"]), errno.EIO, "journal-", times=1)
@@ -1132,7 +1133,7 @@ def test_with_threads_an_event_loop_and_a_directory(mode: str, tmp_path: Path) -
         persistence.load()
         durable = asyncio.Event()
         persistence.on_durable = lambda seq: durable.set()
-        persistence.rewrite()
+        persistence.snapshots.rewrite()
         for number in range(1, 301):
             seq = persistence.commit(keyspace.add(b"k%d" % (number % 90), number))
             while persistence.durable_seq < seq and number % 3 == 0:
@@ -1140,7 +1141,7 @@ def test_with_threads_an_event_loop_and_a_directory(mode: str, tmp_path: Path) -
                 await durable.wait()
             if number % 100 == 0:
                 await until_idle(persistence)
-                persistence.bgsave()
+                persistence.snapshots.bgsave()
         await until_idle(persistence)
         saves = fields_of(persistence.info(0))["rdb_saves"]
         persistence.close()
@@ -1367,7 +1368,7 @@ def test_the_size_of_all_frames_is_the_same_after_a_restart_with_and_without_a_b
     again = World(world.disk.copy())
     again.load()
     assert again.persistence.frame_bytes == counted
-    again.persistence.rewrite()
+    again.persistence.snapshots.rewrite()
     again.settle()
     again.write_tick()
     again.settle()

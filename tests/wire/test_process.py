@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,34 @@ def test_a_server_requests_huge_pages_itself(new_server: NewServer) -> None:
     environment = Path(f"/proc/{server.pid}/environ").read_text().split("\0")
     requested = any(f"GLIBC_TUNABLES={huge_pages.TUNABLE}=1" in line for line in environment)
     assert requested == (huge_pages.system_setting() == "madvise")
+
+
+FAILING = """
+import sys
+from millstream.server import app, main
+
+started = app.Server.start
+
+async def start(server):
+    await started(server)
+    server.loop.call_soon(lambda: 1 / 0)
+
+app.Server.start = start
+main.server_main()
+"""
+
+
+def test_an_exception_of_a_callback_is_in_the_log(new_server: NewServer, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    server = new_server(
+        directives={"logfile": str(log), "log-format": "json"},
+        program=[sys.executable, "-c", FAILING],
+    ).start()
+    wait_until(lambda: "ZeroDivisionError" in log.read_text(), what="the exception")
+    (line,) = [line for line in log.read_text().splitlines() if "ZeroDivisionError" in line]
+    assert json.loads(line)["exception"].endswith("division by zero")
+    with server.client() as client:
+        assert client.call("PING") == Simple("PONG")
 
 
 def test_serve_takes_options_file_and_directives(tmp_path: Path) -> None:

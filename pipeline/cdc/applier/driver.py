@@ -147,6 +147,7 @@ class Driver:
             )
         said = ""
         while not self._positions.try_lock_all():
+            self._status.locked(False)
             text = f"another apply is running: {self._positions.lock_holder()}; waiting for its end"
             if text != said:
                 log.warning("%s", text)
@@ -154,7 +155,7 @@ class Driver:
             if stop.wait(LOCK_PAUSE_S):
                 return False
         self._begin()
-        self._status.running()
+        self._status.locked(True)
         return True
 
     # ------------------------------------------------------------ a batch

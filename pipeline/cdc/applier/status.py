@@ -66,9 +66,9 @@ class Status:
 
     # ------------------------------------------------------------ the driver's side
 
-    def running(self) -> None:
-        """This `apply` has the lock."""
-        self._is_running = True
+    def locked(self, is_mine: bool) -> None:
+        """Whether this `apply` has the lock. Without it, another one reports."""
+        self._is_running = is_mine
 
     @property
     def is_running(self) -> bool:

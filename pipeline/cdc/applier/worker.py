@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,10 +64,8 @@ class Worker:
         outcomes: list[Outcome] = []
         problem = None
         try:
-            outcomes += self._together([job for job in jobs if not job.is_alone])
-            for job in jobs:
-                if job.is_alone:
-                    outcomes.append(self._alone(job))
+            for outcome in self._apply(jobs):
+                outcomes.append(outcome)
         except RETRIED as error:
             problem = in_one_line(error)
             self.close()
@@ -75,7 +73,18 @@ class Worker:
 
     # ------------------------------------------------------------ transactions
 
-    def _together(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def _apply(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """The outcome of each job, after its transaction has ended."""
+        together = [job for job in jobs if not job.is_alone]
+        outcomes = self._together(together)
+        if outcomes is None:
+            yield from map(self._alone, together)
+        else:
+            yield from outcomes
+        yield from (self._alone(job) for job in jobs if job.is_alone)
+
+    def _together(self, jobs: Sequence[Job]) -> list[Outcome] | None:
+        """Apply the jobs in one transaction; None if one of them cannot be applied."""
         if not jobs:
             return []
         try:
@@ -87,7 +96,7 @@ class Worker:
         except (*STOPPING, StreamChanged) as error:
             if not stops(error) and not isinstance(error, StreamChanged):
                 raise
-        return [self._alone(job) for job in jobs]
+        return None
 
     def _alone(self, job: Job) -> Outcome:
         try:

@@ -23,7 +23,14 @@ from millstream.pipeline.cdc.destination.versions import (
     versions_of,
 )
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
-from millstream.pipeline.cdc.streams.changes import DELETE, INSERT, START, TRUNCATE, Change
+from millstream.pipeline.cdc.streams.changes import (
+    DELETE,
+    INSERT,
+    START,
+    TRUNCATE,
+    Change,
+    EntryError,
+)
 
 STEPS_MAX = 20_000
 BYTES_MAX = 64 << 20
@@ -82,7 +89,8 @@ class HistoryWriter:
     def _change(self, change: Change) -> None:
         old_key = None if change.op == INSERT else self._keys.old(change)
         if change.op == DELETE:
-            assert old_key is not None
+            if old_key is None:
+                raise EntryError(f"the delete {change.id[0]}.{change.id[1]} has no key")
             self._add(old_key, None)
             return
         key = self._keys.new(change)

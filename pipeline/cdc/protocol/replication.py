@@ -165,12 +165,6 @@ class Replication:
 
     # ------------------------------------------------------------ the stream
 
-    async def receive(self) -> Received:
-        """Wait for the next message. psycopg.Error if the source ends the stream."""
-        while (received := self.receive_now()) is None:
-            await self.readable()
-        return received
-
     def receive_now(self) -> Received | None:
         """The next message; None if it has not arrived yet. psycopg.Error if the source ends the
         stream."""

@@ -184,6 +184,7 @@ class SourceProcess:
         self._log.info("%s", line)
 
     async def _read(self, state: SourceState) -> None:
+        tables_by_oid = await asyncio.to_thread(self._record.tables_by_oid)
         replication = await asyncio.to_thread(self._connect, state)
         appender = Appender(self._record.server, self._record.keys.cuts, self._record.keys.state)
         appender.states.expect(self._record.keys.state, state.to_json())
@@ -197,7 +198,7 @@ class SourceProcess:
         )
         reading = Reading(
             replication,
-            Translator(self._source.tables, self._record.tables_by_oid()),
+            Translator(self._source.tables, tables_by_oid),
             outgoing,
             self._backlog.problem,
             self._report,

@@ -27,7 +27,7 @@ class TableReport:
 
 @dataclass
 class Report:
-    """Written by the threads of the process, one field by one thread."""
+    """Written by the threads of the process. Each field is replaced as a whole."""
 
     source: str
     log: Callable[[ReaderState, str], None]

@@ -183,7 +183,8 @@ class States:
 
     def swap(self, key: str, new: str, *others: Words) -> None:
         """Replace a state, in one transaction with other requests. ReplacedError if the state is
-        not the one that was seen last; RefusedError if millstream refused any of them."""
+        not the one that was seen last, although the other requests were executed; RefusedError if
+        millstream refused any of them."""
         transaction = Transaction()
         transaction.add(self.words(key, new))
         for words in others:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Unchanged, Value
+from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
 
 Id: TypeAlias = tuple[int, int]
 Row: TypeAlias = tuple[Value, ...]
@@ -150,7 +150,3 @@ def picker(places: Sequence[int]) -> Pick:
         (place,) = places
         return lambda values: (values[place],)
     return lambda values: ()
-
-
-def is_known(value: Value) -> bool:
-    return not isinstance(value, Unchanged)
