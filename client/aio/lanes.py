@@ -14,6 +14,8 @@ from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
 from millstream.client.lanes import CLOSED, WAIT_MAX_S, replies_of
 
+CANCEL_AGAIN_S = 0.1
+
 
 class Lanes:
     """The asks in flight. A cancelled wait leaves them in flight."""
@@ -59,14 +61,17 @@ class Lanes:
         return [replies_of(answer) for answer in answers]
 
     async def close(self) -> None:
-        """Give up what is in flight."""
+        """Give up what is in flight. The cancellation is repeated, because `asyncio.wait_for` of
+        Python 3.11 can lose it, and redis-py uses that."""
         self._closed = True
         tasks = list(self._in_flight)
         self._in_flight.clear()
         self._finished.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks:
+            for task in tasks:
+                task.cancel()
+            _, pending = await asyncio.wait(tasks, timeout=CANCEL_AGAIN_S)
+            tasks = list(pending)
 
 
 async def perform(ask: Ask) -> Answer:

@@ -1,4 +1,3 @@
-from collections.abc import Iterable
 from typing import Any
 
 class Limits:
@@ -7,6 +6,3 @@ class Limits:
     def __init__(self, bulk_bytes: int = ..., query_bytes: int = ...) -> None: ...
 
 def encode_reply(reply: Any, resp: int = 2) -> bytes: ...
-def parse_pieces(
-    pieces: Iterable[bytes], trusted: bool = True, limits: Limits | None = None
-) -> list[list[bytes] | bytes]: ...

@@ -334,27 +334,3 @@ def encode_reply(reply, int resp=2) -> bytes:
     cdef Output out = Output()
     put_reply(out, reply, resp)
     return out.take()
-
-
-def parse_pieces(pieces, bint trusted=True, Limits limits=None) -> list:
-    """Feed byte pieces one after another; return every request as a list of words, with the error's
-    text as bytes at the end after a protocol error."""
-    cdef Parser parser = Parser(limits or Limits())
-    cdef bytes piece
-    cdef int state
-    cdef list found = []
-    for piece in pieces:
-        parser.feed(piece, len(piece))
-        while True:
-            state = parser.next(trusted)
-            if state == COMPLETE:
-                found.append(parser.args.all())
-            elif state == INLINE:
-                found.append(list(parser.inline_words))
-            elif state != EMPTY:
-                break
-        if state == BROKEN:
-            found.append(parser.error)
-            return found
-        parser.keep_rest()
-    return found

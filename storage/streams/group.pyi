@@ -3,7 +3,6 @@ from typing import Any
 from millstream.storage.streams.pending_list import PendingList
 
 PENDING_SIZE: int
-CHUNK_RECORDS: int
 
 class Group(PendingList):
     name: bytes

@@ -16,7 +16,7 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.streams.consumers cimport Consumer, known_name
 from millstream.storage.streams.pending cimport (
-    CHUNK_MAX, CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, Chunk, Pending, PendingAt, Pendings, RetryTimes,
+    CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, Chunk, Pending, PendingAt, Pendings, RetryTimes,
     saturating_add,
 )
 from millstream.storage.streams.pending_chunks cimport allocated, find_pending, nothing_pending
@@ -33,7 +33,6 @@ cdef enum:
     SAMPLED_CHUNKS = 64
 
 PENDING_SIZE = sizeof(Pending)
-CHUNK_RECORDS = CHUNK_MAX
 
 
 @cython.no_gc

@@ -7,6 +7,7 @@ from millstream.storage.streams.group import Group
 from millstream.storage.streams.held import Held
 from millstream.storage.streams.stream import Stream
 
+CHUNK_RECORDS: int
 EntryId = tuple[int, int]
 Words = list[bytes]
 

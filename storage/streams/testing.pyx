@@ -26,6 +26,8 @@ from millstream.storage.streams.retention cimport TrimPoint, age_trim_ms, find_t
 from millstream.storage.streams.segments cimport Run, Slot, Writer, list_of_words, size_of
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
+CHUNK_RECORDS = CHUNK_MAX
+
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 
 # ---------------------------------------------------------------- streams

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import textwrap
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,7 @@ from tests.client.conftest import url_of
 from tests.support.server import Server
 
 from millstream.client import ID, MillstreamError, ShardEnded, aio
+from millstream.client.core.steps import Answer, Ask
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -26,6 +28,32 @@ def run(request: pytest.FixtureRequest) -> Any:
             runner.run(asyncio.wait_for(coroutine, 60))
 
     return run
+
+
+def test_a_close_ends_a_request_that_ignores_its_first_cancellation(
+    run: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Ask] = []
+
+    async def ignoring(ask: Ask) -> Answer:
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await asyncio.Event().wait()
+        finally:
+            ended.append(ask)
+        raise AssertionError
+
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            await ms.tappend("s", {"n": "1"})
+            async with ms.stream(["s"], position="end") as stream:
+                monkeypatch.setattr(aio.lanes, "perform", ignoring)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(stream.read(), 0.05)
+        assert ended
+
+    run(main())
 
 
 def test_cancelled_reads_lose_nothing(run: Any, server: Server) -> None:

@@ -7,12 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer, Journal, Timer
-from tests.support.resp import Null, Simple
+from tests.support.resp import Error, Null, Simple
 
 from millstream.commands.runtime.replies import BlockedRead, Wait
 from millstream.commands.table.registry import COMMANDS
 from millstream.server.execution import timers
-from millstream.server.protocol.resp import parse_pieces
 
 
 class SlowJournal(Journal):
@@ -45,12 +44,20 @@ def request(*words: str) -> bytes:
 @pytest.mark.parametrize("empty", [b"*0\r\n\r\n", b"\r\n", b"*0\r\n"])
 def test_any_number_of_empty_requests_is_none(empty: bytes) -> None:
     data = b"PING\r\n" + empty * 300_000 + b"PING\r\n"
-    assert parse_pieces([data]) == [[b"PING"], [b"PING"]]
+    in_process = InProcessServer()
+    player = in_process.player()
+    in_process.executor.feed(player, data)
+    in_process.settle()
+    assert player.unread == b"+PONG\r\n+PONG\r\n"
 
 
 def test_an_empty_line_does_not_authenticate() -> None:
-    (error,) = parse_pieces([b"\r\n*1\r\n$100000000\r\n"], trusted=False)
-    assert error == b"Protocol error: unauthenticated bulk length"
+    in_process = InProcessServer()
+    player = in_process.player()
+    player.authenticated = False
+    in_process.executor.feed(player, b"\r\n*1\r\n$100000000\r\n")
+    in_process.settle()
+    assert player.read() == Error("ERR Protocol error: unauthenticated bulk length")
 
 
 def closing(in_process: InProcessServer) -> ClosingPlayer:
