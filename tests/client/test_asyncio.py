@@ -47,7 +47,8 @@ def test_a_close_ends_a_request_that_ignores_its_first_cancellation(
     async def main() -> None:
         async with aio.connect(url_of(server)) as ms:
             await ms.tappend("s", {"n": "1"})
-            async with ms.stream(["s"], position="end") as stream:
+            async with ms.stream(["s"], position="trim_horizon") as stream:
+                await stream.read()
                 monkeypatch.setattr(aio.lanes, "perform", ignoring)
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(stream.read(), 0.05)
