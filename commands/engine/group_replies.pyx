@@ -17,7 +17,7 @@ from millstream.storage.blocks.encode cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.nodes cimport node_count, radix_tree_nodes
+from millstream.storage.streams.trim_nodes cimport node_count, radix_tree_nodes
 from millstream.storage.streams.pending cimport IDLE, UNOWNED, Chunk, Pending, PendingAt
 from millstream.storage.streams.pending_chunks cimport first_pending, share_chunks
 from millstream.storage.streams.pending_list cimport deliveries_of

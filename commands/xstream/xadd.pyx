@@ -24,7 +24,7 @@ from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_part
 from millstream.storage.streams.held cimport handed_out
-from millstream.storage.streams.nodes cimport boundary_by_nodes
+from millstream.storage.streams.trim_nodes cimport boundary_by_nodes
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.references import drop_references_between, trim_acked

@@ -1,4 +1,4 @@
-"""Copies of data that a full sync or a rewind removes: each is a folder `discarded-DATE`, a data
+"""Copies of data that a full sync or a rewind removes: each is a folder `discarded-DATE-TIME`, a data
 directory of its own. Only the newest one remains. All of this runs on the worker of snapshots."""
 
 from __future__ import annotations

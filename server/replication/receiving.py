@@ -5,7 +5,7 @@ complete.
    before.
 2. finish (the same): give the base this directory's ID, sync it, check its ends.
 3. keep (worker of snapshots), if this server has data that the primary has not: copy the files into
-   the folder `discarded-DATE`.
+   the folder `discarded-DATE-TIME`.
 4. publish (worker of snapshots, the only one that changes the manifest): make the base and a new
    empty journal current, remove the old files.
 5. load (loop, in slices): empty the keyspace and read the base.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import CommandError, DataError
 from millstream.server.durability.data_files import in_words
 from millstream.server.replication import history
-from millstream.server.replication.facts import NO_HISTORY
 from millstream.server.replication.link import RETRY
 from millstream.server.replication.replconf import Introduction, why_unsuitable
+from millstream.server.replication.replication_info import NO_HISTORY
 from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 if TYPE_CHECKING:

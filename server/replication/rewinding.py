@@ -3,7 +3,7 @@ and the server continues with those that its primary has, too.
 
 1. wait (loop): until no snapshot runs and all frames are on the disk.
 2. keep (worker): find where the journals are cut, count what is cut off, and copy the files into
-   the folder `discarded-DATE`, which is a data directory of its own.
+   the folder `discarded-DATE-TIME`, which is a data directory of its own.
 3. stop writing (loop): replies that were not sent yet never are; clients get LOADING.
 4. cut (worker): as a start cuts a torn end. After a crash here the directory has a first part of
    the old frames, and the next link asks for the rewind again.

@@ -17,13 +17,13 @@ from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
 from millstream.server.monitor.info_lines import Part
 from millstream.server.replication.acceptance import Acceptance
-from millstream.server.replication.facts import NO_HISTORY, replication_parts, role_reply
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
 from millstream.server.replication.link import TAKEOVER, TAKEOVER_FORCED, encode_request
 from millstream.server.replication.promotion import Promotion
 from millstream.server.replication.records import encode_last, encode_message
+from millstream.server.replication.replication_info import NO_HISTORY, replication_parts, role_reply
 from millstream.server.replication.restrictions import Restrictions
 from millstream.server.replication.resync import Resync
 

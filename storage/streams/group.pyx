@@ -21,7 +21,7 @@ from millstream.storage.streams.pending cimport (
 )
 from millstream.storage.streams.pending_chunks cimport allocated, find_pending, nothing_pending
 from millstream.storage.streams.pending_list cimport PendingList
-from millstream.storage.streams.retry_table cimport checked_pairs, load_pairs, retry_pairs
+from millstream.storage.streams.retry_pairs cimport checked_pairs, load_pairs, retry_pairs
 
 cdef enum:
     # For MEMORY USAGE: the size of a group with its name and its item in the stream, of a consumer

@@ -1,5 +1,5 @@
 # The pending entries of a group: records, chunks of records, and indexes of the chunks.
-# `pending_chunks` changes the list of chunks, `due_index` their bounds and heaps, `retry_table` the
+# `pending_chunks` changes the list of chunks, `due_index` their bounds and heaps, `retry_pairs` the
 # retry pairs.
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
 

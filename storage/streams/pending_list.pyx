@@ -23,7 +23,7 @@ from millstream.storage.streams.pending_chunks cimport (
     find_pending, first_pending, free_pendings, insert_record, lower_floor, merge_small, next_pending,
     nothing_pending, own_chunk, place_of, share_chunks,
 )
-from millstream.storage.streams.retry_table cimport copy_pairs, number_of
+from millstream.storage.streams.retry_pairs cimport copy_pairs, number_of
 
 cdef enum:
     NOBODY = 0xffffffffu

@@ -25,7 +25,7 @@ from millstream.storage.blocks.pages cimport Place, block_at, place_after, same_
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.pending cimport Pending, PendingAt
 from millstream.storage.streams.pending_chunks cimport advance_pending, count_pending, count_up_to
-from millstream.storage.streams.nodes cimport nodes_of
+from millstream.storage.streams.trim_nodes cimport nodes_of
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream, Walk
 
 from millstream.storage.blocks.lazyfree import free_parts

@@ -14,7 +14,7 @@ from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.pending cimport Chunk, Pending
 from millstream.storage.streams.pending_list cimport deliveries_of
-from millstream.storage.streams.retry_table cimport retry_pairs
+from millstream.storage.streams.retry_pairs cimport retry_pairs
 
 import msgpack
 

@@ -14,7 +14,7 @@ from millstream.storage.blocks.layout cimport Head, View, form_size, view_live_b
 from millstream.storage.blocks.skiplist cimport SkipList
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.retry_table cimport checked_pairs
+from millstream.storage.streams.retry_pairs cimport checked_pairs
 from millstream.storage.streams.keyspace_core cimport DatabaseCore, KeyspaceCore
 from millstream.storage.streams.small_rows cimport (
     HAS_BLOCK, HAS_EXPIRY, HAS_FIRST_KEPT, IS_OPEN, Reader, Row, Section, name_of, number,

@@ -20,7 +20,7 @@ from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.pending cimport Pending, PendingAt
 from millstream.storage.streams.pending_chunks cimport find_pending
-from millstream.storage.streams.nodes cimport boundary_by_nodes, node_count, radix_tree_nodes
+from millstream.storage.streams.trim_nodes cimport boundary_by_nodes, node_count, radix_tree_nodes
 from millstream.storage.streams.shared_groups cimport shared_groups
 from millstream.storage.streams.trimming cimport (
     delete_entry, evict_all, evict_below, evict_ids, write_end_again,
