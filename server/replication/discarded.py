@@ -1,5 +1,8 @@
-"""Copies of data that a full sync or a rewind removes: each is a folder `discarded-DATE-TIME`, a data
-directory of its own. Only the newest one remains. All of this runs on the worker of snapshots."""
+"""Copies of data that a full sync or a rewind removes.
+
+Each is a folder `discarded-DATE-TIME`, a data directory of its own. Only the newest one remains.
+All of this runs on the worker of snapshots.
+"""
 
 from __future__ import annotations
 
