@@ -23,7 +23,7 @@ PACKAGES = (
 )  # fmt: skip
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FUNCTION = re.compile(rf"`((?:{'|'.join(PACKAGES)})/[\w/]+)\.(?!(?:pyx?|md)`)(\w+)`")
+FUNCTION = re.compile(rf"`((?:{'|'.join(PACKAGES)})/[\w/]+)\.(?!(?:pyx?|md|html)`)(\w+)`")
 TOP = f"tests|scripts|deploy|docs|bench|src|.ci|{'|'.join(PACKAGES)}"
 NAMED_PATH = re.compile(rf"`((?:{TOP})/[\w./-]+)`")
 # Not a call, as in `cdef object found = name(...)`.
