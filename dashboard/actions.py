@@ -143,7 +143,7 @@ class Actions:
         if not ids:
             return "No entry has been pending that long."
         count = await self._link.call("XACK", stream.key, name, *ids, db=stream.db)
-        return f"{count} entries were acknowledged."
+        return f"{shown.counted(count, 'entry was', 'entries were')} acknowledged."
 
     async def _claim(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
         consumer = values.get("text", "").strip()
@@ -154,7 +154,7 @@ class Actions:
             return "No entry has been pending that long."
         words: list[Word] = ["XCLAIM", stream.key, name, consumer, _number(values) * 1000, *ids]
         claimed = await self._link.call(*words, "JUSTID", db=stream.db)
-        return f"{len(claimed)} entries were claimed."
+        return f"{shown.counted(len(claimed), 'entry was', 'entries were')} claimed."
 
     async def _delete_group(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
         await self._link.call("XGROUP", "DESTROY", stream.key, name, db=stream.db)
@@ -163,7 +163,7 @@ class Actions:
     async def _trim(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
         keep = _number(values)
         count = await self._link.call("XTRIM", stream.key, "MAXLEN", keep, db=stream.db)
-        return f"{count} entries were removed."
+        return f"{shown.counted(count, 'entry was', 'entries were')} removed."
 
     async def _delete(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
         await self._link.call("UNLINK", stream.key, db=stream.db)
