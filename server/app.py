@@ -436,8 +436,7 @@ class Server:
         else:
             LOGGER.info("SIGHUP: the log file was reopened")
         try:
-            self.listeners.renew()
+            if self.listeners.renew():
+                LOGGER.info("SIGHUP: the certificates were reread")
         except StartError as problem:
             LOGGER.error("SIGHUP: %s; the earlier certificates stay in use", problem)
-        else:
-            LOGGER.info("SIGHUP: the certificates were reread")

@@ -194,9 +194,16 @@ def only(value: int) -> Kind:
 
 TEXT = Kind(lambda text, current: text, str, "text")
 PATH = Kind(lambda text, current: Path(text), lambda value: str(Path(value).resolve()), "folder")
-ADDRESSES = Kind(
-    lambda text, current: tuple(text.split()), " ".join, "addresses or names, * for all", many=True
-)
+
+
+def _parse_addresses(text: str, current: object) -> tuple[str, ...]:
+    addresses = tuple(text.split())
+    if not addresses:
+        raise ValueError("needs an address, for example 127.0.0.1; * means all")
+    return addresses
+
+
+ADDRESSES = Kind(_parse_addresses, " ".join, "addresses or names, * for all", many=True)
 
 SAVE_POINTS_DEFAULT = "3600 1 300 100 60 10000"
 

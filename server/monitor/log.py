@@ -6,6 +6,7 @@ in JSON they are separate fields; in the readable form they are only part of the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 from millstream.errors import StartError
 
@@ -72,6 +74,32 @@ class JsonFormat(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class WriteErrors(logging.Handler):
+    """Reports on standard error that the log cannot be written, once for each reason. Python would
+    print a traceback for each message."""
+
+    _reported = ""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        reason = error.strerror or str(error)
+        if reason != self._reported:
+            self._reported = reason
+            with contextlib.suppress(OSError, ValueError):
+                print(f"millstream: the log cannot be written: {reason}", file=sys.stderr)
+
+
+class File(WriteErrors, logging.FileHandler):
+    """The log in a file."""
+
+
+class Output(WriteErrors, logging.StreamHandler[TextIO]):
+    """The log on standard output."""
+
+
 def _unusable(logfile: str, reason: str | None) -> StartError:
     return StartError(f"cannot write the log file {logfile}: {reason}")
 
@@ -80,15 +108,16 @@ def configure(level: str, logfile: str, log_format: str) -> None:
     """Send the log to `logfile` (empty: standard output); StartError when it cannot be opened."""
     try:
         handler = (
-            logging.FileHandler(Path(logfile), encoding="utf-8", errors="backslashreplace")
+            File(Path(logfile), encoding="utf-8", errors="backslashreplace")
             if logfile
-            else logging.StreamHandler(sys.stdout)
+            else Output(sys.stdout)
         )
     except OSError as problem:
         raise _unusable(logfile, problem.strerror) from None
     for old in LOGGER.handlers[:]:
         LOGGER.removeHandler(old)
-        old.close()
+        with contextlib.suppress(OSError):  # a full disk: what was not written is lost
+            old.close()
     LOGGER.addHandler(handler)
     LOGGER.propagate = False
     set_style(level, log_format)

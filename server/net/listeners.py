@@ -90,11 +90,13 @@ class Listeners:
             raise
         return servers
 
-    def renew(self) -> None:
-        """Use the certificates that the directives name now, for new connections. StartError when
-        they cannot be used; then nothing changes."""
-        if self.tls_port:
-            self.use(make_tls(self._config))
+    def renew(self) -> bool:
+        """Use the certificates that the directives name now, for new connections; False without
+        TLS. StartError when they cannot be used; then nothing changes."""
+        if not self.tls_port:
+            return False
+        self.use(make_tls(self._config))
+        return True
 
     def use(self, tls: Tls | None) -> None:
         """Use this context for new connections, if it is another one."""

@@ -232,6 +232,10 @@ def test_a_command_line_gives_values_in_both_ways() -> None:
         ("port", "millstream.conf, line 1: port: takes a value"),
         ("port 1 2", "millstream.conf, line 1: port: takes one value"),
         (
+            'bind ""',
+            "millstream.conf, line 1: bind: needs an address, for example 127.0.0.1; * means all",
+        ),
+        (
             "# x\n\nport abc",
             "millstream.conf, line 3: port: argument couldn't be parsed into an integer",
         ),

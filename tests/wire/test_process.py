@@ -81,6 +81,21 @@ def test_an_exception_of_a_callback_is_in_the_log(new_server: NewServer, tmp_pat
         assert client.call("PING") == Simple("PONG")
 
 
+def test_a_log_that_cannot_be_written_is_reported_once(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    log = tmp_path / "server.log"
+    log.symlink_to("/dev/full")
+    server = new_server(directives={"logfile": str(log)}).start()
+    log.unlink()
+    server.signal(signal.SIGHUP)
+    wait_until(lambda: log.exists() and "SIGHUP" in log.read_text(), what="the new log file")
+    assert server.stop() == 0
+    assert "stopping" in log.read_text()
+    assert server.log.count("the log cannot be written: No space left on device") == 1
+    assert "Traceback" not in server.log
+
+
 def test_serve_takes_options_file_and_directives(tmp_path: Path) -> None:
     """The options count more than the file; every directive is taken."""
     file, port = tmp_path / "server.conf", free_port()
