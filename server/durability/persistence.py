@@ -119,7 +119,7 @@ class Persistence(Commits):
             wanted_bytes = self._config.journal_reserve_size
             log.error(
                 "%s: not even %d bytes of journal-reserve-size %d could be reserved: %s;"
-                " writes are refused until they can",
+                " writes are refused until there is space",
                 journal.name,
                 min(wanted_bytes, RESERVE_LEAST),
                 wanted_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from typing import Any
 
@@ -22,6 +23,8 @@ def reason_of(problem: BaseException) -> str:
     origin = problem.__cause__ or problem.__context__
     reason = origin if isinstance(origin, OSError) else problem
     text = getattr(reason, "strerror", None) or str(reason)
+    if "reply type byte" in text:
+        return "the program that answers does not speak the protocol of Redis"
     return " ".join(str(text).split()).rstrip(".") or type(problem).__name__
 
 
@@ -30,7 +33,8 @@ def url_reason_of(problem: Exception) -> str:
     the URL does not fit into one of ours."""
     if "schemes" in str(problem):
         return "it has to begin with redis://, rediss:// or unix://"
-    return str(problem)
+    option = re.search("unexpected keyword argument '(.+)'", str(problem))
+    return f"unknown option {option[1]}" if option else str(problem)
 
 
 def connect_reason_of(problem: BaseException, *, uses_tls: bool) -> str:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,28 @@ def test_a_silent_server_is_not_healthy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         assert "timed out" in refused(run("health", url, "--timeout", "0.2"))
+
+
+def test_a_server_of_another_protocol_is_not_healthy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, ThreadPoolExecutor(1) as pool:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9)
+                connection.recv(1000)
+
+        pool.submit(answer)
+        url = f"redis://127.0.0.1:{other.getsockname()[1]}"
+        reason = "the program that answers does not speak the protocol of Redis"
+        assert refused(run("health", url)) == f"{url}: {reason}"
+
+
+def test_an_unknown_option_of_a_url_is_named() -> None:
+    url = f"redis://127.0.0.1:{free_port()}"
+    sentence = f"the URL {url} is invalid: unknown option foo"
+    assert refused(run("health", f"{url}?foo=bar")) == sentence
 
 
 def test_a_server_that_loads_is_not_healthy() -> None:
