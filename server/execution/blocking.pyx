@@ -6,10 +6,10 @@ A read that finds nothing returns a Wait. Its client is then in a queue for each
 readers share one queue, and the readers of each group have a queue of their own (shared by TREAD
 and XREADGROUP). A change of a key only marks the key ready. After the running command, never inside
 it, `serve` retries the waiting reads in order of arrival, as if their clients had sent them now:
-every plain reader, and in each group one after the other until no kind of read finds anything. A served client
-leaves its queues, and joins the end if it blocks again; one that finds nothing keeps its place.
-Replies are stored for the end of the tick. A wait also ends on timeout, CLIENT UNBLOCK and
-disconnection.
+every plain reader, and in each group one after the other until no kind of read finds anything. A
+served client leaves its queues, and joins the end if it blocks again; one that finds nothing keeps
+its place. Replies are stored for the end of the tick. A wait also ends on timeout, CLIENT UNBLOCK
+and disconnection.
 """
 
 from collections import OrderedDict

@@ -7,6 +7,8 @@ import re
 import ssl
 from typing import Any
 
+from redis.exceptions import InvalidResponse
+
 Request = tuple[bytes | str | int, ...]
 
 
@@ -22,9 +24,9 @@ def reason_of(problem: BaseException) -> str:
     """The reason in one line, without the numbers and addresses that redis-py puts around it."""
     origin = problem.__cause__ or problem.__context__
     reason = origin if isinstance(origin, OSError) else problem
-    text = getattr(reason, "strerror", None) or str(reason)
-    if "reply type byte" in text:
+    if isinstance(reason, InvalidResponse):
         return "the program that answers does not speak the protocol of Redis"
+    text = getattr(reason, "strerror", None) or str(reason)
     return " ".join(str(text).split()).rstrip(".") or type(problem).__name__
 
 

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from redis.exceptions import InvalidResponse
 from tests.support.certificates import Authority
 from tests.support.resp import Simple
 from tests.support.server import PROGRAM, Server, free_port
 from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
+from millstream.remote import reason_of
 
 NewServer = Callable[..., Server]
 COLUMNS = "db stream length size rate/s group lag pending consumers age"
@@ -94,6 +96,8 @@ def test_a_server_of_another_protocol_is_not_healthy() -> None:
         url = f"redis://127.0.0.1:{other.getsockname()[1]}"
         reason = "the program that answers does not speak the protocol of Redis"
         assert refused(run("health", url)) == f"{url}: {reason}"
+    # The parser that redis-py uses without hiredis has another text.
+    assert reason_of(InvalidResponse("Protocol Error: b'HTTP/1.1 400 Bad Request'")) == reason
 
 
 def test_an_unknown_option_of_a_url_is_named() -> None:

@@ -117,6 +117,13 @@ class Keys:
             return None
         return self._of(change.old_columns, change.old, change)
 
+    def deleted(self, change: Change) -> Key:
+        """The key of the row that a delete removes; EntryError if the entry does not have it."""
+        key = self.old(change)
+        if key is None:
+            raise EntryError(f"the delete {change.id[0]}.{change.id[1]} has no key")
+        return key
+
     def _of(self, columns: tuple[str, ...], row: Row, change: Change) -> Key:
         pick = self._picks.get(columns)
         if pick is None:
@@ -147,10 +154,7 @@ def fold(changes: Iterable[Change], keys: Keys, only_rows: bool = False) -> Iter
             continue
         if op == DELETE:
             made = made or Fold(())
-            key = keys.old(change)
-            if key is None:
-                raise EntryError(f"the delete {change.id[0]}.{change.id[1]} has no key")
-            made.steps[key] = Step(Effect.DELETED, ())
+            made.steps[keys.deleted(change)] = Step(Effect.DELETED, ())
             continue
         key = keys.new(change)
         old_key = None if op == INSERT else keys.old(change)

@@ -23,14 +23,7 @@ from millstream.pipeline.cdc.destination.versions import (
     versions_of,
 )
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
-from millstream.pipeline.cdc.streams.changes import (
-    DELETE,
-    INSERT,
-    START,
-    TRUNCATE,
-    Change,
-    EntryError,
-)
+from millstream.pipeline.cdc.streams.changes import DELETE, INSERT, START, TRUNCATE, Change
 
 STEPS_MAX = 20_000
 BYTES_MAX = 64 << 20
@@ -87,12 +80,10 @@ class HistoryWriter:
     # ------------------------------------------------------------ steps
 
     def _change(self, change: Change) -> None:
-        old_key = None if change.op == INSERT else self._keys.old(change)
         if change.op == DELETE:
-            if old_key is None:
-                raise EntryError(f"the delete {change.id[0]}.{change.id[1]} has no key")
-            self._add(old_key, None)
+            self._add(self._keys.deleted(change), None)
             return
+        old_key = None if change.op == INSERT else self._keys.old(change)
         key = self._keys.new(change)
         values = {
             name: value
