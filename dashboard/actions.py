@@ -18,7 +18,7 @@ from millstream.dashboard.pages import find_group, form_values, query, stream_ke
 
 if TYPE_CHECKING:
     from millstream.dashboard.app import Dashboard
-    from millstream.dashboard.sampler import Stream
+    from millstream.dashboard.stream_info import Stream
 
 BODY_MAX = 65_536
 CONSUMER_MAX = 200  # characters

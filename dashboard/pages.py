@@ -17,7 +17,8 @@ from starlette.responses import Response, StreamingResponse
 
 from millstream.dashboard import shown
 from millstream.dashboard.link import Link, Refused, Unavailable, info_fields, is_error, pairs
-from millstream.dashboard.sampler import SURVEYED_MAX, Group, Stream
+from millstream.dashboard.sampler import SURVEYED_MAX
+from millstream.dashboard.stream_info import Group, Stream
 
 if TYPE_CHECKING:
     from millstream.dashboard.app import Dashboard

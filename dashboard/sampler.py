@@ -12,11 +12,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from millstream.dashboard.link import Link, Refused, Unavailable, Word, info_fields, is_error, pairs
+from millstream.dashboard.stream_info import Stream, StreamKey, read_stream
 from millstream.remote import oldest_ms, oldest_requests
 
 log = logging.getLogger("millstream.dashboard")
@@ -33,47 +32,6 @@ SURVEYS_MAX = 4  # kept at the same time, each of another search
 STREAMS_AT_ONCE = 50
 OLDEST_OF_GROUPS = 20  # groups of a stream whose oldest entry is looked for
 WATCHED_MAX = 500
-
-StreamKey = tuple[int, bytes]
-
-
-@dataclass
-class Group:
-    """A group as XINFO GROUPS shows it; `oldest_ms` is the time in the ID of its oldest entry that
-    is pending or not delivered."""
-
-    name: bytes
-    consumers: int
-    pending: int
-    last_id: bytes
-    lag: int | None
-    oldest_ms: int | None = None
-
-
-@dataclass
-class Stream:
-    """A stream as XINFO STREAM shows it."""
-
-    db: int
-    key: bytes
-    length: int
-    first_id: bytes | None
-    last_id: bytes | None
-    added: int | None
-    size_bytes: int | None
-    groups: list[Group] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)  # TINFO
-
-    @property
-    def lag(self) -> int | None:
-        """The largest lag of its groups."""
-        return max((one.lag for one in self.groups if one.lag is not None), default=None)
-
-    @property
-    def oldest_ms(self) -> int | None:
-        return min(
-            (one.oldest_ms for one in self.groups if one.oldest_ms is not None), default=None
-        )
 
 
 class Sampler:
@@ -262,7 +220,7 @@ class Sampler:
             stream, groups, last_reply = replies[3 * number : 3 * number + 3]
             if is_error(stream) or is_error(groups):
                 continue
-            found.append(_stream(db, key, stream, groups, last_reply))
+            found.append(read_stream(db, key, stream, groups, last_reply))
             self._note((db, key), found[-1].added)
         await self._find_oldest(db, found)
         return found
@@ -279,31 +237,3 @@ class Sampler:
             if is_error(pending) or is_error(waiting):
                 continue
             group.oldest_ms = oldest_ms(pending, waiting)
-
-
-def _stream(db: int, key: bytes, stream: object, groups: list[Any], last: object) -> Stream:
-    facts = pairs(stream)
-    details = pairs(last)
-    size_bytes = details.get("bytes", last)
-    first, newest = facts.get("first-entry"), facts.get("last-entry")
-    return Stream(
-        db,
-        key,
-        facts["length"],
-        first[0] if first else None,
-        newest[0] if newest else facts.get("last-generated-id"),
-        facts.get("entries-added"),
-        size_bytes if isinstance(size_bytes, int) else None,
-        [_group(pairs(row)) for row in groups],
-        details,
-    )
-
-
-def _group(facts: dict[str, Any]) -> Group:
-    return Group(
-        facts["name"],
-        facts["consumers"],
-        facts["pending"],
-        facts["last-delivered-id"],
-        facts.get("lag"),
-    )

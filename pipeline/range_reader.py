@@ -13,7 +13,7 @@ from millstream.pipeline.options import Options
 from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.positions import FIRST, Id, id_from_text, id_text
 from millstream.pipeline.range_plan import Losses, Range, Ranges
-from millstream.pipeline.replica_lag import Lagging, ReplicaLag
+from millstream.pipeline.replica_wait import Lagging, ReplicaWait
 from millstream.pipeline.schema import MODES, PERMISSIVE, BatchMaker
 from millstream.pipeline.server import Address, Command, Server
 from millstream.pipeline.stream_counters import survey
@@ -51,7 +51,7 @@ class RangeReader:
         BatchMaker(schema, self.mode)  # refuses an invalid schema before any task starts
         self.address = address
         self.losses = losses
-        self.replica_lag = ReplicaLag(options)
+        self.replica_wait = ReplicaWait(options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's entries, range by range, as batches."""
@@ -83,7 +83,7 @@ class RangeReader:
             )
             return Lagging([range_.key] if is_late else [], [])
 
-        self.replica_lag.wait(server, lagging)
+        self.replica_wait.wait(server, lagging)
 
     def _check_loss(self, range_: Range, reading: RangePages, entries: int) -> None:
         """Report entries that existed when the range was planned and do not exist here."""

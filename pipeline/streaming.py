@@ -25,7 +25,7 @@ from millstream.pipeline.options import Options
 from millstream.pipeline.positions import Offset, Position, Positions, key_text
 from millstream.pipeline.range_plan import Losses, Planner, Ranges, begin_of
 from millstream.pipeline.range_reader import RangeReader
-from millstream.pipeline.replica_lag import Lagging, ReplicaLag, not_reached
+from millstream.pipeline.replica_wait import Lagging, ReplicaWait, not_reached
 from millstream.pipeline.schema import arrow_schema
 from millstream.pipeline.server import Address, Server
 from millstream.pipeline.start_offsets import LATEST, Bound
@@ -53,7 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.planner = Planner(options, self.losses)
         self.entries_max = options.integer("maxEntriesPerTrigger", 0, 1, COUNT_MAX)
         self.patience = Patience(options)
-        self.replica_lag = ReplicaLag(options)
+        self.replica_wait = ReplicaWait(options)
         self.reader = RangeReader(arrow_schema(schema), options, self.address, self.losses)
         self._target: Positions | None = None
         self._surveyed: dict[bytes, Info] = {}
@@ -134,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._surveyed = survey(self.server, self.choice.find(self.server))
             return self._lagging(reached)
 
-        self.replica_lag.wait(self.server, lagging)
+        self.replica_wait.wait(self.server, lagging)
         return self._surveyed
 
     def _lagging(self, reached: Positions) -> Lagging:

@@ -226,7 +226,7 @@ class Server:
         self.memory.measure()  # often enough to notice the peak of the blocks' memory
         self.peak_rss_bytes = allocator.peak_rss_bytes()
         if self.config.maxmemory:
-            self.executor.memory_guard.check_memory()
+            self.executor.eviction_work.check_memory()
         self.registry.tick_second()
         self.persistence.tick_second(self.keyspace.dirty)
         self.replication.tick_second()

@@ -97,7 +97,7 @@ class Settings:
         eviction = self._server.eviction
         if (eviction.limit_bytes, eviction.evicts) != (limit_bytes, evicts):
             eviction.limit_bytes, eviction.evicts = limit_bytes, evicts
-            self._server.loop.call_soon(self._server.executor.memory_guard.limit_memory, eviction)
+            self._server.loop.call_soon(self._server.executor.eviction_work.limit_memory, eviction)
 
     def set_appendonly(self) -> None:
         """Switch the journal on or off."""

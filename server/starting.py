@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from millstream import __version__
 from millstream.server.durability.data_loading import without_collections
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
 from millstream.storage.files.snapshot_format import zstd

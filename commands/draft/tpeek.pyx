@@ -19,10 +19,10 @@ from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, make_
 from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport format_id, parse_id
-from millstream.storage.blocks.encode cimport IdText, Selection, encode_entry
+from millstream.storage.blocks.reply_entries cimport IdText, Selection, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.held cimport handed_out
-from millstream.storage.streams.segments cimport Run, Slot, Writer, list_of_words
+from millstream.storage.streams.held_segments cimport Run, Slot, Writer, list_of_words
 from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
 
 from millstream.commands.runtime.replies import Wait

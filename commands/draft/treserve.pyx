@@ -21,7 +21,7 @@ from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.open_block cimport payload_of
 from millstream.storage.streams.held cimport Held, handed_out
-from millstream.storage.streams.segments cimport Slot, Writer, pack_list, words_of
+from millstream.storage.streams.held_segments cimport Slot, Writer, pack_list, words_of
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport SEALED, Stream
 

@@ -16,7 +16,7 @@ from millstream.commands.engine.lifecycle cimport change_pending, id_words, live
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
-from millstream.storage.blocks.encode cimport IdText, encode_entry
+from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.due_index cimport expires_ms

@@ -13,7 +13,7 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output, format_u64, put_nil, put_null_array
 from millstream.entry_id cimport EntryId, id_less
-from millstream.storage.blocks.encode cimport IdText, encode_entry
+from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group

@@ -3,7 +3,7 @@ from millstream.commands.runtime.context import Context
 from millstream.storage.streams.consumers import Consumer
 from millstream.storage.streams.group import Group
 from millstream.storage.streams.held import Held
-from millstream.storage.streams.segments import Slot
+from millstream.storage.streams.held_segments import Slot
 from millstream.storage.streams.stream import Stream
 
 def new_group(

@@ -15,7 +15,7 @@ from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.ids cimport parse_id
 from millstream.storage.blocks.block cimport Block
-from millstream.storage.blocks.encode cimport IdText, Selection, encode_backward, encode_forward
+from millstream.storage.blocks.reply_entries cimport IdText, Selection, encode_backward, encode_forward
 from millstream.storage.blocks.layout cimport View, view_of
 from millstream.storage.streams.stream cimport Stream
 

@@ -29,7 +29,7 @@ from millstream.commands.engine.lifecycle cimport (
 from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
-from millstream.storage.blocks.encode cimport IdText, encode_entry
+from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group

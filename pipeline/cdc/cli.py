@@ -49,7 +49,9 @@ class Call:
     def record(self, config: Any, source: Any) -> Any:
         """Where a source is recorded."""
         server = needed("millstream.pipeline.cdc.streams.appending").open_server(config.millstream)
-        return needed("millstream.pipeline.cdc.streams.record").SourceRecord(config, source, server)
+        return needed("millstream.pipeline.cdc.streams.source_record").SourceRecord(
+            config, source, server
+        )
 
 
 def fail(problem: object, code: int = 1) -> NoReturn:

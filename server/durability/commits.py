@@ -16,7 +16,7 @@ from typing import Protocol
 
 from millstream.errors import CommandError
 from millstream.server.durability.data_files import in_words, misconf
-from millstream.server.durability.loading import FRAME_BYTES
+from millstream.server.durability.directory_loader import FRAME_BYTES
 from millstream.server.durability.workers import Machine, post
 from millstream.server.monitor.histogram import Histogram
 from millstream.storage.files import journal as frames

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from millstream.errors import DataError, StartError
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 from millstream.storage.files.disk import Disk, make_directory
 from millstream.storage.files.journal_file import JournalFile, continue_journal, create_journal
 from millstream.storage.files.journal_format import ID_SIZE, read_head

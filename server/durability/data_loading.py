@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
 from millstream.server.durability.data_files import DataFiles, unreadable
-from millstream.server.durability.loading import Loader, LoadReport, Progress
+from millstream.server.durability.directory_loader import Loader, LoadReport, Progress
 from millstream.server.durability.workers import Machine
 from millstream.storage.files.manifest import Manifest
 

@@ -23,7 +23,7 @@ from millstream.server.durability.commits import Commits, unwritable
 from millstream.server.durability.data_file_watch import DataFileWatch
 from millstream.server.durability.data_files import DataFiles, in_words, misconf
 from millstream.server.durability.data_loading import DataLoading, without_collections
-from millstream.server.durability.loading import (
+from millstream.server.durability.directory_loader import (
     Loader,
     LoadReport,
     Progress,

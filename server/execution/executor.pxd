@@ -30,7 +30,7 @@ cdef class Executor:
     cdef readonly Outbox outbox
     cdef readonly Statistics statistics
     cdef readonly object pauses
-    cdef readonly object memory_guard
+    cdef readonly object eviction_work
     cdef readonly object due
     cdef readonly dict monitors
     cdef public object read_only  # the error of all changes: this server is a replica

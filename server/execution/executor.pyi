@@ -10,8 +10,8 @@ from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.blocking import Serving
 from millstream.server.execution.client_pause import Pauses
 from millstream.server.execution.due_work import DueWork
+from millstream.server.execution.eviction_work import EvictionWork
 from millstream.server.execution.lookup import CallStat, Statistics
-from millstream.server.execution.memory_guard import MemoryGuard
 from millstream.server.execution.request_runner import RequestRunner
 from millstream.server.execution.timers import Timers
 from millstream.server.monitor.histogram import Histogram
@@ -29,7 +29,7 @@ class Executor:
     runner: RequestRunner
     statistics: Statistics
     pauses: Pauses
-    memory_guard: MemoryGuard
+    eviction_work: EvictionWork
     memory_limit: int
     due: DueWork
     loop: Any

@@ -37,7 +37,7 @@ from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.blocking import UNBLOCKED
 from millstream.server.execution.client_pause import Pauses
 from millstream.server.execution.due_work import DueWork
-from millstream.server.execution.memory_guard import MemoryGuard
+from millstream.server.execution.eviction_work import EvictionWork
 from millstream.server.execution.timers import Timers
 from millstream.storage.blocks.lazyfree import TO_FREE, discard_items
 
@@ -63,7 +63,7 @@ cdef class Executor:
     """Runs the commands of all clients of one server.
 
     `read_only` and `lacks_replicas` are errors of writes, None where they do not apply; further
-    reasons to refuse requests are in `admission`. `memory_guard` and `due` do work without a
+    reasons to refuse requests are in `admission`. `eviction_work` and `due` do work without a
     request; `pauses` postpones requests.
 
     `server` has keyspace, persistence, loop (call_soon, call_later), now_ms(), optionally
@@ -101,7 +101,7 @@ cdef class Executor:
         self.limits = self.runner.limits
         self.monitors = self.runner.monitors
         self.pauses = Pauses(self)
-        self.memory_guard = MemoryGuard(self)
+        self.eviction_work = EvictionWork(self)
         self.due = DueWork(self, self.timers)
 
     @property
@@ -247,7 +247,7 @@ cdef class Executor:
         cdef RequestRunner runner = self.runner
         self.watch_limits()
         if self.memory_limit:
-            self.memory_guard.enforce_limit()
+            self.eviction_work.enforce_limit()
         self.admission.check_batch(client)
         client.last_active_ms = self.context.steady_ms
         self.keyspace.touching = not client.no_touch

@@ -17,7 +17,7 @@ from millstream.errors import StartError
 from millstream.server.config.directives import Config
 from millstream.server.config.tls_directives import PROTOCOLS
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.handshakes import ServerSide
+from millstream.server.net.tls_handshake import ServerSide
 
 HANDSHAKE_S = 10.0
 HANDSHAKE_STEPS = 10  # more than any version of TLS takes

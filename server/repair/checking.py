@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
 from millstream.errors import DamageError, DataError, ForeignError, FormatError
-from millstream.server.durability.loading import Loader, LoadReport
+from millstream.server.durability.directory_loader import Loader, LoadReport
 from millstream.server.repair.check_report import (
     FileReport,
     Place,

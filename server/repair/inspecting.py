@@ -15,7 +15,7 @@ from typing import Any
 from millstream.commands.runtime.effects import apply_effects
 from millstream.errors import DamageError, DataError
 from millstream.glob import matcher
-from millstream.server.durability.loading import Loader, LoadReport
+from millstream.server.durability.directory_loader import Loader, LoadReport
 from millstream.server.repair.checking import new_keyspace
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.disk import Disk

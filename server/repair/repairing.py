@@ -19,7 +19,7 @@ from typing import Any
 
 from millstream.commands.runtime.effects import EffectError, apply_effects, split_effects
 from millstream.errors import DataError
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.check_report import (
     APPENDING,
     Report,

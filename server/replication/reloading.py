@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import DataError
 from millstream.server.durability.data_files import in_words
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 
 if TYPE_CHECKING:
     from millstream.server.replication.node import Node

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.commands.runtime.effects import split_effects
 from millstream.errors import DataError
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.durability.workers import post
 from millstream.server.replication.discarded import keep_copy, remove_copy, remove_older
 from millstream.server.replication.reloading import Reload

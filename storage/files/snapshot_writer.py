@@ -29,7 +29,7 @@ from millstream.storage.files.snapshot_format import (
     encode_trailer,
     zstd,
 )
-from millstream.storage.streams.held_form import SharedHeld
+from millstream.storage.streams.held_snapshot import SharedHeld
 from millstream.storage.streams.idempotence import SharedWindow
 from millstream.storage.streams.producers import SharedProducers
 from millstream.storage.streams.shared_groups import SharedGroups

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less
-from millstream.storage.blocks.encode cimport Selection
+from millstream.storage.blocks.reply_entries cimport Selection
 from millstream.storage.blocks.layout cimport Cursor, Entry, View
 from millstream.storage.blocks.open_block cimport OpenBlock
 from millstream.storage.blocks.pages cimport Place, no_place

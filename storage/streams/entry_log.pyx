@@ -15,7 +15,7 @@ cimport cython
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.block cimport Block
-from millstream.storage.blocks.encode cimport (
+from millstream.storage.blocks.reply_entries cimport (
     IdText, Selection, encode_backward, encode_entry, encode_forward,
 )
 from millstream.storage.blocks.layout cimport (

@@ -2,8 +2,8 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.segment_list cimport SegmentList
-from millstream.storage.streams.segments cimport Run, Slot, Writer
+from millstream.storage.streams.held_segment_list cimport SegmentList
+from millstream.storage.streams.held_segments cimport Run, Slot, Writer
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
 

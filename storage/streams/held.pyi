@@ -1,5 +1,5 @@
-from millstream.storage.streams.segment_list import SegmentList
-from millstream.storage.streams.segments import Slot
+from millstream.storage.streams.held_segment_list import SegmentList
+from millstream.storage.streams.held_segments import Slot
 from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]

@@ -22,8 +22,8 @@ cimport cython
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.open_block cimport payload_of
-from millstream.storage.streams.segment_list cimport SegmentList
-from millstream.storage.streams.segments cimport (
+from millstream.storage.streams.held_segment_list cimport SegmentList
+from millstream.storage.streams.held_segments cimport (
     ENTRY_BYTES, Run, Slot, Writer, append_words, link, pack_words, size_of,
 )
 from millstream.storage.streams.stream cimport RESERVING, Stream

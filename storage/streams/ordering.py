@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.storage.streams import held_form
+from millstream.storage.streams import held_snapshot
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.stream import Stream
 
@@ -15,7 +15,7 @@ def ordering_meta(stream: Stream) -> dict[str, Any]:
     """These parts in a stream's map; held entries are not packed yet."""
     meta: dict[str, Any] = {}
     if stream.held is not None:
-        meta["held"] = held_form.share(stream.held)
+        meta["held"] = held_snapshot.share(stream.held)
     if stream.lineage is not None:
         meta["lineage"] = stream.lineage.dump()
     if stream.is_followed:
@@ -26,7 +26,7 @@ def ordering_meta(stream: Stream) -> dict[str, Any]:
 def restore_ordering(stream: Stream, meta: dict[str, Any], steady_ms: int) -> None:
     """Restore the result of `ordering_meta`; ValueError when the parts are inconsistent."""
     if "held" in meta:
-        stream.held = held_form.load(meta["held"], stream, steady_ms)
+        stream.held = held_snapshot.load(meta["held"], stream, steady_ms)
     if "lineage" in meta:
         stream.lineage = Lineage.load(meta["lineage"])
         if stream.lineage.sealed:

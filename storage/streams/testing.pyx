@@ -8,7 +8,7 @@ from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.block cimport Block, sound_head, view_entries
 from millstream.storage.blocks.block_check cimport check_view, fault_text, first_fault, fits
-from millstream.storage.blocks.encode cimport Selection
+from millstream.storage.blocks.reply_entries cimport Selection
 from millstream.storage.blocks.layout cimport Head, View, bulk_size, view_of
 from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
 from millstream.storage.blocks.pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
@@ -23,7 +23,7 @@ from millstream.storage.streams.pending_chunks cimport find_pending
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
 from millstream.storage.streams.held cimport Held
 from millstream.storage.streams.retention cimport TrimPoint, age_trim_ms, find_trim_point
-from millstream.storage.streams.segments cimport Run, Slot, Writer, list_of_words, size_of
+from millstream.storage.streams.held_segments cimport Run, Slot, Writer, list_of_words, size_of
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
 CHUNK_RECORDS = CHUNK_MAX

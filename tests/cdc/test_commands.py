@@ -20,7 +20,7 @@ from millstream.pipeline.cdc.commands.dropping import drop
 from millstream.pipeline.cdc.commands.requests import RequestError
 from millstream.pipeline.cdc.config_file import load
 from millstream.pipeline.cdc.streams.appending import open_server
-from millstream.pipeline.cdc.streams.record import SourceRecord
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"

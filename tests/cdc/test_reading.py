@@ -22,7 +22,7 @@ from millstream.pipeline.cdc.reader.outgoing import Outgoing
 from millstream.pipeline.cdc.reader.reading import Reading
 from millstream.pipeline.cdc.reader.report import Report
 from millstream.pipeline.cdc.streams.appending import Appender, open_server
-from millstream.pipeline.cdc.streams.record import SourceRecord
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.state import SourceState
 from millstream.pipeline.cdc.streams.translator import Translator
 

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 from millstream.pipeline.exporting import Request, export_to
 from millstream.pipeline.options import WRITE, Options
 from millstream.pipeline.range_plan import DataLossError
-from millstream.pipeline.replica_lag import ReplicaLagError
+from millstream.pipeline.replica_wait import ReplicaLagError
 from millstream.pipeline.server import ServerError
 from millstream.pipeline.writer import BatchWriter
 

@@ -441,7 +441,7 @@ class World:
     def limit_memory(self, limit_bytes: int, evicts: bool) -> None:
         """CONFIG SET maxmemory, maxmemory-policy"""
         self.eviction.limit_bytes, self.eviction.evicts = limit_bytes, evicts
-        self.loop.call_soon(self.executor.memory_guard.limit_memory, self.eviction)
+        self.loop.call_soon(self.executor.eviction_work.limit_memory, self.eviction)
 
     def now_ms(self) -> int:
         self.loop.time_ms += self.time_passes

@@ -17,7 +17,7 @@ from zlib import crc32
 from tests.support.fakedisk import FakeDisk
 
 from millstream.errors import BlockError
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 

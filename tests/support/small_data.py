@@ -18,7 +18,7 @@ from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.journals import DIRECTORY, journal_bytes
 
 from millstream.commands.runtime.effects import apply_effects
-from millstream.server.durability.loading import Loader, LoadReport
+from millstream.server.durability.directory_loader import Loader, LoadReport
 from millstream.storage.blocks.block import Block
 from millstream.storage.files import snapshot_writer
 from millstream.storage.files.manifest import Manifest, load_manifest, store_manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.small_data import write_small_data
 
 from millstream.server.durability.data_files import DataFiles
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.replication.discarded import PREFIX, keep_copy, remove_copy, remove_older
 
 NOW_MS = 1_764_000_000_000

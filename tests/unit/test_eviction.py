@@ -155,7 +155,7 @@ class Limited:
 
     def limit(self, size_bytes: int, evicts: bool = True) -> None:
         self.eviction.limit_bytes, self.eviction.evicts = size_bytes, evicts
-        self.in_process.executor.memory_guard.limit_memory(self.eviction)
+        self.in_process.executor.eviction_work.limit_memory(self.eviction)
         self.in_process.settle()
 
     def call(self, line: str) -> Reply:
@@ -308,7 +308,7 @@ def test_nothing_is_evicted_while_writes_are_refused() -> None:
     limited.limit(REST_BYTES)
     assert limited.call("XLEN s") == 10
     journal.full = False
-    limited.in_process.executor.memory_guard.check_memory()
+    limited.in_process.executor.eviction_work.check_memory()
     assert limited.call("XLEN s") == 0
 
 
@@ -338,7 +338,7 @@ def test_many_streams_are_all_come_to() -> None:
         limited.call(f"SET k{number} v")
     limited.limit(REST_BYTES + 10)
     for _ in range(20):
-        limited.in_process.executor.memory_guard.check_memory()
+        limited.in_process.executor.eviction_work.check_memory()
         limited.in_process.settle()
     assert {limited.call(f"XLEN s{number}") for number in range(count)} == {0}
     assert limited.eviction.evicted_entries == count

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error
 
-from millstream.storage.streams import held_form
+from millstream.storage.streams import held_snapshot
 from millstream.storage.streams.ordering import ordering_meta
 from millstream.storage.streams.restore import restart_leases
 from millstream.storage.streams.stream import Stream
@@ -304,7 +304,7 @@ def again_from_snapshot(stream: Stream) -> Stream:
     found = ordering_meta(stream)
     if "held" in found:
         packed = msgpack.unpackb(b"".join(found["held"].packed()))
-        made.held = held_form.load(packed, made, NOW_MS)
+        made.held = held_snapshot.load(packed, made, NOW_MS)
         check_held(made.held, made)
     return made
 

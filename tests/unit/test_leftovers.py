@@ -23,7 +23,7 @@ from tests.support.small_data import (
 
 from millstream.errors import DamageError, ForeignError
 from millstream.server.durability.data_files import DataFiles
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair import checking
 from millstream.server.repair.check_report import Report, Verdict
 from millstream.server.repair.checking import Checker

@@ -25,7 +25,7 @@ from tests.support.small_data import (
 
 from millstream.errors import DamageError
 from millstream.server.durability.data_files import DataFiles
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.check_report import Verdict
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.inspecting import inspect_directory

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 from millstream.errors import DataError
 from millstream.server import app, starting
 from millstream.server.config.loading import load
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.durability.persistence import Persistence
 
 LOADING = Error("LOADING Redis is loading the dataset in memory")

@@ -19,7 +19,7 @@ from millstream.pipeline.cdc.destination.connection import connect
 from millstream.pipeline.cdc.source.catalog import CatalogTable
 from millstream.pipeline.cdc.source.preparing import Preparation, Refusal
 from millstream.pipeline.cdc.streams.appending import open_server, pack
-from millstream.pipeline.cdc.streams.record import SourceRecord
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.state import StateError
 from millstream.pipeline.server import Server, ServerError
 

@@ -13,7 +13,7 @@ from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.source import slots
 from millstream.pipeline.cdc.source.catalog import connect
 from millstream.pipeline.cdc.sql import identifier
-from millstream.pipeline.cdc.streams.record import SourceRecord
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
 
 APPLICATION = "millstream cdc: drop"
 

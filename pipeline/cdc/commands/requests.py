@@ -7,7 +7,7 @@ from dataclasses import replace
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.streams.appending import ReplacedError, States
-from millstream.pipeline.cdc.streams.record import SourceRecord
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.state import SourceState, TableState
 
 ATTEMPTS = 20

@@ -22,7 +22,7 @@ from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_t
 from millstream.pipeline.cdc.source.preparing import Preparation
 from millstream.pipeline.cdc.sql import identifier, table_name
 from millstream.pipeline.cdc.streams.appending import open_server
-from millstream.pipeline.cdc.streams.record import SourceRecord
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
 
 APPLICATION = "millstream cdc: setup"
 

@@ -26,7 +26,7 @@ from millstream.pipeline.cdc.source.catalog import connect
 from millstream.pipeline.cdc.source.slots import Slot
 from millstream.pipeline.cdc.streams.appending import States, open_server
 from millstream.pipeline.cdc.streams.names import apply_alive
-from millstream.pipeline.cdc.streams.record import SourceRecord
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.state import SourceState, StateError, TableState
 from millstream.pipeline.positions import id_text
 from millstream.pipeline.server import Server, ServerError

@@ -38,8 +38,8 @@ from millstream.pipeline.cdc.streams.appending import (
     sent,
 )
 from millstream.pipeline.cdc.streams.copies import BLOCK_BYTES_MAX, CopyBegin, CopyEnd, CopyRows
-from millstream.pipeline.cdc.streams.record import SourceRecord, is_ready
-from millstream.pipeline.cdc.streams.state import TableConfig, TableState
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
+from millstream.pipeline.cdc.streams.state import TableConfig, TableState, has_slot
 from millstream.pipeline.cdc.streams.translator import time_text
 from millstream.pipeline.server import Server, ServerError
 from millstream.pipeline.stream_counters import info_of
@@ -157,7 +157,7 @@ class Copier:
         text = self._repeat(lambda: self._states.read(key))
         # After the table's state, because the creation of a new slot changes both.
         source = self._repeat(lambda: self._record.source_state(self._states))
-        if text is None or not is_ready(source):
+        if text is None or not has_slot(source):
             raise ReplacedError(f"the slot of {self._source.name} is being made")
         state = TableState.from_json(text)
         self._set(key, replace(state, phase="pausing").to_json())

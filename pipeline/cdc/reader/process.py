@@ -44,8 +44,8 @@ from millstream.pipeline.cdc.streams.appending import (
     States,
     open_server,
 )
-from millstream.pipeline.cdc.streams.record import SourceRecord, is_ready
-from millstream.pipeline.cdc.streams.state import SourceState, StateError
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
+from millstream.pipeline.cdc.streams.state import SourceState, StateError, has_slot
 from millstream.pipeline.cdc.streams.translator import Described, ProtocolError, Translator
 from millstream.pipeline.server import ServerError
 
@@ -150,7 +150,7 @@ class SourceProcess:
         preparation = Preparation(self._record, self._waiting, self._say)
         if self._is_prepared:
             state, _ = preparation.compare()
-            if state is not None and is_ready(state):
+            if state is not None and has_slot(state):
                 return state
         self._check()
         state = preparation.run(self._was_prepared)

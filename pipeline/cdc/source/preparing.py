@@ -16,8 +16,8 @@ from millstream.pipeline.cdc.source import publications, slots
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.source.publications import Publication
 from millstream.pipeline.cdc.streams.appending import States, Words, append_words
-from millstream.pipeline.cdc.streams.record import SourceRecord, is_ready
-from millstream.pipeline.cdc.streams.state import SourceState, TableConfig, TableState
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
+from millstream.pipeline.cdc.streams.state import SourceState, TableConfig, TableState, has_slot
 from millstream.pipeline.cdc.streams.translator import time_text
 
 
@@ -73,7 +73,7 @@ class Preparation:
         state, system = self.compare()
         if state is None and is_known:
             raise Refusal(["the source was dropped while it was read: start run again to copy it"])
-        is_new = not is_ready(state)
+        is_new = not has_slot(state)
         with connect(self._source.url, self._application) as connection:
             catalog = read_tables(connection, self._source.tables)
             publication = publications.read_publication(connection, self._source.slot)

@@ -59,6 +59,11 @@ class SourceState:
         return state
 
 
+def has_slot(state: SourceState | None) -> bool:
+    """Whether there is a slot to read from."""
+    return state is not None and state.phase == "made" and not state.resync
+
+
 @dataclass(frozen=True)
 class SourceColumn:
     """A column of a source's table. `type` is the type's name in SQL, with its modifier."""

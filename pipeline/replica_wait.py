@@ -43,7 +43,7 @@ class Lagging(NamedTuple):
         return self.late + self.missing
 
 
-class ReplicaLag:
+class ReplicaWait:
     """How long a query waits for a replica: the option `replicaLagTimeout`."""
 
     def __init__(

@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.segments cimport Run, Slot
+from millstream.storage.streams.held_segments cimport Run, Slot
 
 
 @cython.no_gc  # here, too, for Held

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from millstream.server.monitor.eviction import Eviction
 
 
-class MemoryGuard:
+class EvictionWork:
     """Brings used memory back within its limit, and tells the admission whether to refuse commands
     that need memory."""
 

@@ -1,5 +1,5 @@
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.segments cimport Slot, Writer
+from millstream.storage.streams.held_segments cimport Slot, Writer
 
 
 cdef class SharedHeld:

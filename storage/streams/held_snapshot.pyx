@@ -10,7 +10,7 @@ from libc.stdint cimport INT64_MAX, uint64_t
 from millstream.entry_id cimport EntryId
 from millstream.storage.streams.entry_log cimport EntryLog
 from millstream.storage.streams.held cimport Held
-from millstream.storage.streams.segments cimport (
+from millstream.storage.streams.held_segments cimport (
     ENTRY_BYTES, Run, Slot, Writer, list_of_words, pack_list, size_of,
 )
 from millstream.storage.streams.stream cimport RESERVING, Stream

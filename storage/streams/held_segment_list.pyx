@@ -14,7 +14,7 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.entry_log cimport EntryLog
-from millstream.storage.streams.segments cimport Run, Slot
+from millstream.storage.streams.held_segments cimport Run, Slot
 
 cdef enum:
     # The number of consecutive settled segments that become a run, and of settlements after which

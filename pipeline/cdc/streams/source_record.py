@@ -50,8 +50,3 @@ class SourceRecord:
     def source_state(self, states: States) -> SourceState | None:
         text = states.read(self.keys.state)
         return None if text is None else SourceState.from_json(text)
-
-
-def is_ready(state: SourceState | None) -> bool:
-    """Whether there is a slot to read from."""
-    return state is not None and state.phase == "made" and not state.resync
