@@ -31,8 +31,8 @@ from millstream.client.writer import Writer
 if TYPE_CHECKING:
     from typing import Self
 
-    from millstream.client.core.requests import Key
     from millstream.client.core.steps import Command, R
+    from millstream.client.core.words import Key
 
 
 @overload

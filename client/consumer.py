@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.core.deliveries import Deliveries, Terms
-from millstream.client.core.requests import IdWord
 from millstream.client.core.waiting import check_block
+from millstream.client.core.words import IdWord
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
@@ -18,8 +18,8 @@ from millstream.client.running import Runner
 if TYPE_CHECKING:
     from typing import Self
 
-    from millstream.client.core.requests import Key
     from millstream.client.core.steps import R, Steps
+    from millstream.client.core.words import Key
 
 
 class Consumer(Generic[T]):

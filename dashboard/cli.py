@@ -12,7 +12,7 @@ import uvicorn
 
 from millstream.dashboard.app import make_app
 from millstream.dashboard.guard import LOCAL_NAMES
-from millstream.dashboard.listen import ListenError, bind_sockets
+from millstream.listening import ListenError, bind_sockets
 from millstream.remote import url_reason_of
 
 DEFAULT_URL = "redis://127.0.0.1:6455"

@@ -7,7 +7,9 @@ from contextlib import closing
 
 import click
 
-from millstream.tools.server import Seconds, Server, ToolError, text, url_option, wants_password
+from millstream.tools.display import text
+from millstream.tools.options import Seconds, url_option
+from millstream.tools.server import Server, ToolError, wants_password
 
 
 @click.command(

@@ -6,7 +6,6 @@ replies do not pass through its commands, because these differ between its versi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +18,6 @@ from redis.retry import Retry
 from millstream.errors import printable
 from millstream.remote import add_password, connect_reason_of, reason_of, url_reason_of
 
-DEFAULT_URL = "redis://127.0.0.1:6455"
 SCHEMES = ("redis", "rediss", "unix")
 Word = bytes | str | int
 
@@ -29,31 +27,6 @@ class ToolError(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(f"millstream: {self.message}", err=True)
-
-
-class Seconds(click.FloatRange):
-    """A time in seconds. The comparison of click lets `nan` pass."""
-
-    name = "seconds"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is not a time.", param, ctx)
-        return seconds
-
-
-url_option = click.option(
-    "--url",
-    envvar="MILLSTREAM_URL",
-    default=DEFAULT_URL,
-    show_default=True,
-    metavar="URL",
-    help="Server: redis://, rediss:// or unix://; also from MILLSTREAM_URL. The password can come "
-    "from REDISCLI_AUTH.",
-)
 
 
 class Server:
@@ -142,24 +115,3 @@ def _without_secrets(url: str) -> str:
     if parts.scheme not in SCHEMES:  # the user may be in any part
         return printable(url.partition("?")[0].rpartition("@")[2])
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def text(word: object) -> str:
-    """Bytes of the server as a text; bytes that are not UTF-8 are escaped."""
-    assert isinstance(word, bytes)
-    return word.decode("utf-8", "backslashreplace")
-
-
-def quoted(word: bytes) -> str:
-    """Bytes in double quotes, in which a backslash begins an escape; UTF-8 is shown as it is."""
-    return f'"{"".join(map(_escaped, word.decode("utf-8", "surrogateescape")))}"'
-
-
-def _escaped(letter: str) -> str:
-    if letter in '"\\':
-        return "\\" + letter
-    if letter.isprintable():
-        return letter
-    if "\udc80" <= letter <= "\udcff":  # a byte that is not UTF-8
-        return f"\\x{ord(letter) - 0xDC00:02x}"
-    return letter.encode("unicode_escape").decode()

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millstream.remote import oldest_ms, oldest_requests
-from millstream.tools.server import Server, ToolError, Word, is_error, text
+from millstream.tools.display import text
+from millstream.tools.server import Server, ToolError, Word, is_error
 
 STREAMS_PER_REQUEST = 100
 KEYS_PER_SCAN = 1000

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from millstream.tools.server import Server, ToolError, is_error, quoted, text, url_option
+from millstream.tools.display import quoted, text
+from millstream.tools.options import url_option
+from millstream.tools.server import Server, ToolError, is_error
 
 BATCH_ENTRIES = 100
 BLOCK_MS = 1000  # between two checks for Ctrl-C

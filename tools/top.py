@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.errors import printable
-from millstream.tools.server import Seconds, Server, url_option
+from millstream.tools.options import Seconds, url_option
+from millstream.tools.server import Server
 from millstream.tools.survey import Group, Stream, Survey, take_survey
 
 Row = tuple[Stream, Group | None]

@@ -9,8 +9,8 @@ from millstream.client.core import requests
 from millstream.client.records import Record, Row, Seek, T, WriterPosition
 
 if TYPE_CHECKING:
-    from millstream.client.core.requests import Fields, IdWord, Key
     from millstream.client.core.steps import Command, R
+    from millstream.client.core.words import Fields, IdWord, Key
     from millstream.client.ids import ID
 
 

@@ -33,8 +33,8 @@ from millstream.client.records import T
 if TYPE_CHECKING:
     from typing import Self
 
-    from millstream.client.core.requests import Key
     from millstream.client.core.steps import Command, R
+    from millstream.client.core.words import Key
 
 
 @overload

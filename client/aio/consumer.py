@@ -12,8 +12,8 @@ from millstream.client.aio.follow import Follow, Records
 from millstream.client.aio.running import Runner
 from millstream.client.consumer import entry_id
 from millstream.client.core.deliveries import Deliveries, Terms
-from millstream.client.core.requests import IdWord
 from millstream.client.core.waiting import check_block
+from millstream.client.core.words import IdWord
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
@@ -21,8 +21,8 @@ from millstream.client.records import Record, T
 if TYPE_CHECKING:
     from typing import Self
 
-    from millstream.client.core.requests import Key
     from millstream.client.core.steps import R, Steps
+    from millstream.client.core.words import Key
 
 
 class Consumer(Generic[T]):

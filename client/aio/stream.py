@@ -30,8 +30,8 @@ from millstream.client.redis_py import check_client
 if TYPE_CHECKING:
     from typing import Self
 
-    from millstream.client.core.requests import Key
     from millstream.client.core.steps import R, Steps
+    from millstream.client.core.words import Key
 
 
 class Stream(Generic[T]):

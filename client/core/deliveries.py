@@ -15,10 +15,11 @@ from redis.exceptions import ResponseError
 from millstream.client.core import arguments, requests
 from millstream.client.core.arguments import duration_ms
 from millstream.client.core.repeating import Repeater, lost
-from millstream.client.core.requests import GroupWords, Key
+from millstream.client.core.requests import GroupWords
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Steps, Wait
 from millstream.client.core.waiting import WAIT_MAX_S, Patience, Stops, block_ms
+from millstream.client.core.words import Key
 from millstream.client.errors import InvalidPosition
 from millstream.client.ids import ID
 from millstream.client.log import log

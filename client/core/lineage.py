@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from millstream.client.core.arguments import function
-from millstream.client.core.requests import key_word, text
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shards import Shard, ShardState, parse_shard, shard_name
 from millstream.client.core.token import Place, Token
+from millstream.client.core.words import key_word, text
 from millstream.client.errors import InvalidStream
 from millstream.client.events import Event, Gap, ShardEnded, ShardOpened
 from millstream.client.ids import BEGINNING, ID

@@ -13,11 +13,11 @@ from millstream.client.core import requests
 from millstream.client.core.lineage import Info, Lineage, Servers
 from millstream.client.core.position import Moment, Newest, Oldest, Start
 from millstream.client.core.repeating import repeated
-from millstream.client.core.requests import text
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Ask, Steps
 from millstream.client.core.token import Place, Token
+from millstream.client.core.words import text
 from millstream.client.errors import InvalidStream
 from millstream.client.events import Gap
 from millstream.client.ids import BEGINNING

@@ -1,19 +1,34 @@
-"""Every command of millstream: its words, and what its reply becomes."""
+"""Every command of millstream: its words, and how its reply is read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from millstream.client.core.replies import (
+    maybe_id,
+    read_info,
+    read_map,
+    read_policy,
+    read_row,
+    read_writers,
+    records,
+)
 from millstream.client.core.steps import Command, Word
+from millstream.client.core.words import (
+    Fields,
+    IdWord,
+    Key,
+    field_words,
+    id_word,
+    text,
+    wait_words,
+)
 from millstream.client.ids import ID, read_id
-from millstream.client.records import Record, Row, Seek, WriterPosition
+from millstream.client.records import Record, Seek, WriterPosition
 
-Key: TypeAlias = str | bytes
-IdWord: TypeAlias = ID | str | bytes | int
-Fields: TypeAlias = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
 A = TypeVar("A")
 
 READS: Final = frozenset(
@@ -62,46 +77,8 @@ READS: Final = frozenset(
 """Commands that change nothing. Repeating one after a broken connection is safe."""
 
 
-def text(word: str | bytes) -> str:
-    """A name as text. A name that is not UTF-8 keeps its bytes as surrogates."""
-    return word if isinstance(word, str) else word.decode("utf-8", "surrogateescape")
-
-
-def key_word(name: str) -> str | bytes:
-    """The key that `text` was made of."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return name.encode("utf-8", "surrogateescape")
-    return name
-
-
-def id_word(entry_id: IdWord) -> str | bytes | int:
-    return str(entry_id) if isinstance(entry_id, ID) else entry_id
-
-
-def field_words(fields: Fields) -> list[Word]:
-    """A mapping or pairs, flat; at least one."""
-    pairs = fields.items() if isinstance(fields, Mapping) else fields
-    if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
-        raise ValueError(f"{fields!r} are not fields: use a mapping, or pairs of field and value")
-    words = [word for pair in pairs for word in _two(pair)]
-    if not words:
-        raise ValueError("an entry needs at least one field with a value")
-    return words
-
-
-def _two(pair: Any) -> tuple[Word, Word]:
-    if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence) or len(pair) != 2:
-        raise ValueError(f"{pair!r} is not a pair of a field and a value")
-    return pair[0], pair[1]
-
-
-def wait_words(block_ms: int | None) -> tuple[list[Word], float]:
-    """BLOCK, and how long the server may wait because of it, in seconds."""
-    if block_ms is None:
-        return [], 0.0
-    return ["BLOCK", block_ms], (block_ms / 1000 if block_ms else math.inf)
+def same(reply: A) -> A:
+    return reply
 
 
 def command(
@@ -110,82 +87,6 @@ def command(
     if repeatable is None:
         repeatable = words[0] in READS
     return Command(tuple(words), read or same, wait_s, repeatable)
-
-
-# ---------------------------------------------------------------- reading replies
-
-
-def same(reply: A) -> A:
-    return reply
-
-
-def maybe_id(reply: str | bytes | None) -> ID | None:
-    return None if reply is None else read_id(reply)
-
-
-def records(key: Key) -> Any:
-    """A reader of entries; a null, for entries that no longer exist, stays None."""
-    shard = text(key)
-
-    def read(reply: list[Any] | None) -> list[Record[Any] | None]:
-        return [
-            None if entry is None else Record(read_id(entry[0]), shard, entry)
-            for entry in reply or ()
-        ]
-
-    return read
-
-
-def read_row(row: Sequence[Any]) -> Row[Any]:
-    key, prev, following, entries, ended, incarnation = row
-    found = records(key)(entries)
-    return Row(key, read_id(prev), read_id(following), found, bool(ended), incarnation)
-
-
-def read_map(reply: Any) -> dict[str, Any]:
-    """A map: a dict in RESP3, a flat list in RESP2."""
-    if not isinstance(reply, Mapping):
-        reply = dict(zip(reply[::2], reply[1::2], strict=True))
-    return {text(name): value for name, value in reply.items()}
-
-
-INFO_IDS = [
-    "first-id",
-    "last-id",
-    "max-evicted-id",
-    "handed-out-id",
-    "oldest-reservation",
-    "promised-id",
-]
-
-
-def read_info(reply: Any) -> dict[str, Any] | None:
-    if reply is None:
-        return None
-    found = read_map(reply)
-    for name in INFO_IDS:
-        if name in found:
-            found[name] = maybe_id(found[name])
-    if found.get("policy") is not None:
-        found["policy"] = read_policy(found["policy"])
-    found["sealed"] = bool(found.get("sealed"))
-    return found
-
-
-def read_policy(reply: Any) -> dict[str, Any] | None:
-    if reply is None:
-        return None
-    return {
-        name: text(value) if isinstance(value, bytes) else value
-        for name, value in read_map(reply).items()
-    }
-
-
-def read_writers(reply: list[Any]) -> list[WriterPosition[Any]]:
-    return [
-        WriterPosition(name, read_id(position), read_id(last), open_ids, maybe_id(oldest))
-        for name, position, last, open_ids, oldest in reply
-    ]
 
 
 # ---------------------------------------------------------------- appending

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.core.requests import text
 from millstream.client.core.servers import ServerState
 from millstream.client.core.token import Place
+from millstream.client.core.words import text
 from millstream.client.errors import InvalidStream
 from millstream.client.events import Gap
 from millstream.client.ids import BEGINNING, ID, just_below

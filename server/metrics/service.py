@@ -18,7 +18,7 @@ from millstream.server.metrics.http import Answer, HttpConnection
 from millstream.server.metrics.page import Page, Pages
 from millstream.server.metrics.text import CONTENT_TYPE
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.listen import bind_sockets, start_listening
+from millstream.server.net.sockets import bind_sockets, start_listening
 
 if TYPE_CHECKING:
     from millstream.server.app import Server

@@ -18,7 +18,7 @@ from millstream.errors import StartError
 from millstream.server.config.directives import Config
 from millstream.server.monitor.info_lines import Part, part_of
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.listen import bind_sockets, bind_unix, check_ports, start_listening
+from millstream.server.net.sockets import bind_sockets, bind_unix, check_ports, start_listening
 from millstream.server.net.tls import HANDSHAKE_S, Tls, make_tls
 
 NewConnection = Callable[[], Any]

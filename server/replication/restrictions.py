@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millstream.server.execution.holding import HoldPoint
+from millstream.server.execution.hold_point import HoldPoint
 from millstream.server.replication.promotion import PROMOTED_MS, PROMOTING_MS
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.storage.blocks.block cimport Block
-from millstream.storage.blocks.pages cimport HEIGHT_MAX, Blocks, Page, Place, Slots
+from millstream.storage.blocks.skiplist_pages cimport HEIGHT_MAX, Blocks, Page, Place, Slots
 
 
 cdef class SkipList:

@@ -16,13 +16,13 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from millstream.storage.blocks.block cimport Block
-from millstream.storage.blocks.pages cimport (
+from millstream.storage.blocks.skiplist_pages cimport (
     HEIGHT_MAX, PAGE_BLOCKS, Blocks, Level, Page, Place, Slot, Slots, block_at, cut_slot,
     free_page, link, lower_after, new_page, new_slots, no_place, own_slots, place_before, rank_in,
     renew_slots,
 )
 
-from millstream.storage.blocks.pages import NO_MEMORY
+from millstream.storage.blocks.skiplist_pages import NO_MEMORY
 
 cdef extern from *:
     """

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.storage.blocks.pages import Blocks
+from millstream.storage.blocks.skiplist_pages import Blocks
 from millstream.storage.streams.key_slots import SLOTS
-from millstream.storage.streams.ordering import ordering_meta
+from millstream.storage.streams.ordering_snapshot import ordering_meta
 from millstream.storage.streams.small_streams import SmallStreams
 from millstream.storage.streams.stream import Stream
 

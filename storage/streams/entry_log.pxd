@@ -6,7 +6,7 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.reply_entries cimport Selection
 from millstream.storage.blocks.layout cimport Cursor, Entry, View
 from millstream.storage.blocks.open_block cimport OpenBlock
-from millstream.storage.blocks.pages cimport Place, no_place
+from millstream.storage.blocks.skiplist_pages cimport Place, no_place
 from millstream.storage.blocks.skiplist cimport SkipList
 
 

@@ -23,7 +23,7 @@ from millstream.storage.blocks.layout cimport (
     view_disk_size, view_find, view_live_before, view_nth_live, view_of,
 )
 from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
-from millstream.storage.blocks.pages cimport (
+from millstream.storage.blocks.skiplist_pages cimport (
     Place, block_at, no_place, place_after, place_before, view_block,
 )
 from millstream.storage.blocks.skiplist cimport SkipList

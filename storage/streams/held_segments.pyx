@@ -15,7 +15,7 @@ from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport entry_slices
 from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
-from millstream.storage.blocks.pages cimport Place, block_at, place_after
+from millstream.storage.blocks.skiplist_pages cimport Place, block_at, place_after
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
 from millstream.storage.streams.trimming cimport evict_below
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.storage.streams.ordering import restore_ordering
+from millstream.storage.streams.ordering_snapshot import restore_ordering
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:

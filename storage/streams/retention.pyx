@@ -21,7 +21,7 @@ from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.layout cimport (
     Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
 )
-from millstream.storage.blocks.pages cimport Place, block_at, place_after, same_place, view_block
+from millstream.storage.blocks.skiplist_pages cimport Place, block_at, place_after, same_place, view_block
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.pending cimport Pending, PendingAt
 from millstream.storage.streams.pending_chunks cimport advance_pending, count_pending, count_up_to

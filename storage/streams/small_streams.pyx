@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from millstream.encoding cimport Output
 from millstream.storage.blocks.block cimport Block
 from millstream.storage.blocks.layout cimport BLOCK_HEADER_BYTES, Head
-from millstream.storage.blocks.pages cimport block_at
+from millstream.storage.blocks.skiplist_pages cimport block_at
 from millstream.storage.streams.consumers cimport Consumer, Details
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.pending cimport Pending, Pendings

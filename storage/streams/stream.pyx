@@ -14,7 +14,7 @@ cimport cython
 
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.blocks.pages cimport Place, no_place, view_block
+from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
 from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group

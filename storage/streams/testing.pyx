@@ -11,7 +11,7 @@ from millstream.storage.blocks.block_check cimport check_view, fault_text, first
 from millstream.storage.blocks.reply_entries cimport Selection
 from millstream.storage.blocks.layout cimport Head, View, bulk_size, view_of
 from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
-from millstream.storage.blocks.pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
+from millstream.storage.blocks.skiplist_pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
 from millstream.storage.blocks.skiplist cimport SkipList
 from millstream.storage.streams.due_index cimport claimable_ms, due_ms, expires_ms, is_before
 from millstream.storage.streams.group cimport Group

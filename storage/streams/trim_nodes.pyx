@@ -10,7 +10,7 @@ from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.layout cimport (
     Cursor, View, cursor_next, cursor_to_index, view_live_before,
 )
-from millstream.storage.blocks.pages cimport Place, place_after, view_block
+from millstream.storage.blocks.skiplist_pages cimport Place, place_after, view_block
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
 
 cdef enum:

@@ -13,7 +13,7 @@ from millstream.storage.blocks.block cimport Block
 from millstream.storage.blocks.layout cimport (
     Cursor, Entry, View, cursor_next, cursor_to_index, view_last_live_before, view_live_before,
 )
-from millstream.storage.blocks.pages cimport (
+from millstream.storage.blocks.skiplist_pages cimport (
     Place, block_at, no_place, place_before, same_place, view_block,
 )
 from millstream.storage.streams.entry_log cimport EntryLog

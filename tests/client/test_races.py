@@ -16,8 +16,8 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 from millstream.client import ID, MillstreamError, aio, connect
-from millstream.client.core.facts import FactBook, FactFields
 from millstream.client.core.steps import Call
+from millstream.client.core.writing import FactFields, Writing
 
 
 @pytest.fixture
@@ -208,20 +208,20 @@ def test_a_refused_reservation_forgets_no_earlier_one_whose_reply_was_lost() -> 
         assert isinstance(step, Call)
         return step.command.words
 
-    book = FactBook("s", "w", "producer", 30, 30, lambda: 0.0)
-    first = book.reserve([FactFields(30_000)], None)
+    writing = Writing("s", "w", "producer", 30, 30, lambda: 0.0)
+    first = writing.reserve([FactFields(30_000)], None)
     assert sent(next(first))[0] == "TRESERVE"
     with pytest.raises(KeyboardInterrupt):
         first.throw(KeyboardInterrupt())
-    second = book.reserve([FactFields(30_000)], None)
+    second = writing.reserve([FactFields(30_000)], None)
     assert sent(next(second)) == ("TABORT", "s", "w")
     assert sent(second.send(0))[0] == "TRESERVE"
     with pytest.raises(ResponseError):
         second.throw(ResponseError("OOM"))
-    third = book.reserve([fact := FactFields(30_000)], None)
+    third = writing.reserve([fact := FactFields(30_000)], None)
     assert sent(next(third)) == ("TABORT", "s", "w")
     assert sent(third.send(1))[0] == "TRESERVE"
     assert sent(third.send(ID(5))) == ("TABORT", "s", "w", "EXCEPT", "5.0")
     with pytest.raises(StopIteration):
         third.send(0)
-    assert (fact._id, book.pending) == (ID(5), 1)
+    assert (fact._id, writing.pending) == (ID(5), 1)

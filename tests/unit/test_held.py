@@ -17,7 +17,7 @@ from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error
 
 from millstream.storage.streams import held_snapshot
-from millstream.storage.streams.ordering import ordering_meta
+from millstream.storage.streams.ordering_snapshot import ordering_meta
 from millstream.storage.streams.restore import restart_leases
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import check_held, check_stream, held_entries

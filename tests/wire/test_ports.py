@@ -9,7 +9,7 @@ import pytest
 from tests.support.server import Server, free_port
 
 from millstream.errors import StartError
-from millstream.server.net.listen import bind_sockets, start_listening
+from millstream.server.net.sockets import bind_sockets, start_listening
 
 NewServer = Callable[..., Server]
 

@@ -15,8 +15,8 @@ from redis.exceptions import ResponseError
 from millstream.client.core import arguments, requests
 from millstream.client.core.arguments import number, whole
 from millstream.client.core.repeating import Repeater
-from millstream.client.core.requests import Fields, Key, text
 from millstream.client.core.steps import Call, Clock, Steps
+from millstream.client.core.words import Fields, Key, field_words, text
 from millstream.client.errors import FactAlreadyDone, MillstreamError, NotReserved, ReservationLost
 from millstream.client.ids import BEGINNING, ID
 from millstream.client.log import log
@@ -70,7 +70,7 @@ class FactFields(MutableMapping[T, Any]):
         return f"Fact({self._reserved} {self._fields!r})"
 
 
-class FactBook:
+class Writing:
     """What one writer has reserved, and the requests that it sends, one call after another."""
 
     def __init__(
@@ -118,7 +118,7 @@ class FactBook:
             self._taken_over = True
 
     def append(self, fields: Fields) -> Steps[ID]:
-        words = requests.field_words(fields)
+        words = field_words(fields)
         self._number += 1
         command = requests.append_once(self._key, self._producer, self._number, words)
         entry_id = yield from self._repeater.call(command)

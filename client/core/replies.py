@@ -1,0 +1,79 @@
+"""Replies as IDs, records, rows and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millstream.client.core.words import Key, text
+from millstream.client.ids import ID, read_id
+from millstream.client.records import Record, Row, WriterPosition
+
+
+def maybe_id(reply: str | bytes | None) -> ID | None:
+    return None if reply is None else read_id(reply)
+
+
+def records(key: Key) -> Any:
+    """A reader of entries; a null, for entries that no longer exist, stays None."""
+    shard = text(key)
+
+    def read(reply: list[Any] | None) -> list[Record[Any] | None]:
+        return [
+            None if entry is None else Record(read_id(entry[0]), shard, entry)
+            for entry in reply or ()
+        ]
+
+    return read
+
+
+def read_row(row: Sequence[Any]) -> Row[Any]:
+    key, prev, following, entries, ended, incarnation = row
+    found = records(key)(entries)
+    return Row(key, read_id(prev), read_id(following), found, bool(ended), incarnation)
+
+
+def read_map(reply: Any) -> dict[str, Any]:
+    """A map: a dict in RESP3, a flat list in RESP2."""
+    if not isinstance(reply, Mapping):
+        reply = dict(zip(reply[::2], reply[1::2], strict=True))
+    return {text(name): value for name, value in reply.items()}
+
+
+INFO_IDS = [
+    "first-id",
+    "last-id",
+    "max-evicted-id",
+    "handed-out-id",
+    "oldest-reservation",
+    "promised-id",
+]
+
+
+def read_info(reply: Any) -> dict[str, Any] | None:
+    if reply is None:
+        return None
+    found = read_map(reply)
+    for name in INFO_IDS:
+        if name in found:
+            found[name] = maybe_id(found[name])
+    if found.get("policy") is not None:
+        found["policy"] = read_policy(found["policy"])
+    found["sealed"] = bool(found.get("sealed"))
+    return found
+
+
+def read_policy(reply: Any) -> dict[str, Any] | None:
+    if reply is None:
+        return None
+    return {
+        name: text(value) if isinstance(value, bytes) else value
+        for name, value in read_map(reply).items()
+    }
+
+
+def read_writers(reply: list[Any]) -> list[WriterPosition[Any]]:
+    return [
+        WriterPosition(name, read_id(position), read_id(last), open_ids, maybe_id(oldest))
+        for name, position, last, open_ids, oldest in reply
+    ]
