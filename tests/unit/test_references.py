@@ -129,7 +129,7 @@ class ReferencesMachine(RuleBasedStateMachine):
             node = next(node for node in self.nodes if gone[-1] in node)
             rest = [one for one in self.model.ids if gone[-1] < one <= node[-1]]
             is_exact = len(gone) == len(self.head(policy, keep, minid, False, 0))
-            if about and not rest and not (is_exact and minid and minid <= node[-1]):
+            if about and not rest and not (is_exact and self.reaches(minid, gone, limit)):
                 end = node[-1][0], node[-1][1] + 1
             elif minid is not None:
                 end = minid
@@ -138,6 +138,16 @@ class ReferencesMachine(RuleBasedStateMachine):
             for group in self.groups.values():
                 group.forget([one for one in group.pending if gone[0] <= one < end])
         return self.model.evict_ids(gone)
+
+    def reaches(self, minid: EntryId | None, gone: list[EntryId], limit: int) -> bool:
+        """Whether a trim with `~` that evicts `gone` goes on to `minid`: the limit allows the whole
+        node in which it is."""
+        node = next((node for node in self.nodes if minid is not None and node[-1] >= minid), None)
+        if node is None:
+            return False
+        before = [one for one in gone if one < node[0]]
+        live = [one for one in self.model.ids if node[0] <= one <= node[-1]]
+        return not limit or len(before) + len(live) <= limit
 
     # ------------------------------------------------------------ steps
 
