@@ -59,7 +59,7 @@ class Fact(FactFields[T]):
         ...     fact["item"] = "tea"
         ...     fact.complete()
         """
-        self._writer._run(self._writer._book.complete(self))
+        self._writer._run(self._writer._writing.complete(self))
 
     def abort(self) -> None:
         """Give the fact up. Nothing happens if it is already completed or given up.
@@ -69,7 +69,7 @@ class Fact(FactFields[T]):
         ...     fact.abort()
         """
         if self._settled is None:
-            self._writer._run(self._writer._book.abort(self))
+            self._writer._run(self._writer._writing.abort(self))
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +81,7 @@ class Fact(FactFields[T]):
         trace: TracebackType | None,
     ) -> None:
         if self._settled is None:
-            self._writer._run(self._writer._book.leave(self, failed=kind is not None))
+            self._writer._run(self._writer._writing.leave(self, failed=kind is not None))
 
 
 class Writer(Generic[T]):

@@ -68,7 +68,7 @@ class Fact(FactFields[T]):
         ...     fact["item"] = "tea"
         ...     fact.complete()
         """
-        await self._writer._run(self._writer._book.complete(self))
+        await self._writer._run(self._writer._writing.complete(self))
 
     async def abort(self) -> None:
         """Give the fact up. Nothing happens if it is already completed or given up.
@@ -78,7 +78,7 @@ class Fact(FactFields[T]):
         ...     fact.abort()
         """
         if self._settled is None:
-            await self._writer._run(self._writer._book.abort(self))
+            await self._writer._run(self._writer._writing.abort(self))
 
     async def __aenter__(self) -> Self:
         return await self._reserve()
@@ -90,7 +90,7 @@ class Fact(FactFields[T]):
         trace: TracebackType | None,
     ) -> None:
         if self._settled is None:
-            await self._writer._run(self._writer._book.leave(self, failed=kind is not None))
+            await self._writer._run(self._writer._writing.leave(self, failed=kind is not None))
 
 
 class Writer(Generic[T]):
