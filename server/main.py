@@ -1,5 +1,5 @@
 """Starting a server: `millstream-server`, with the arguments of redis-server, and what it shares
-with `millstream serve` (server/cli).
+with `millstream serve` (server/serve_cli).
 
 If the server cannot start, the program prints one sentence on standard error and exits with code 1,
 without a traceback that would hide the sentence.

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "serve": Entry("millstream.server.cli:serve", "Run a server until it is stopped."),
+    "serve": Entry("millstream.server.serve_cli:serve", "Run a server until it is stopped."),
     "check": Entry("millstream.server.repair.cli:check", "Verify every byte of a data directory."),
     "inspect": Entry("millstream.server.repair.cli:inspect", "List the keys in a data directory."),
     "top": Entry(
@@ -50,7 +50,9 @@ COMMANDS = {
         "millstream.dashboard.cli:dashboard", "Show streams and groups in a browser.", "dashboard"
     ),
     "export": Entry(
-        "millstream.pipeline.export:export", "Copy streams into one file for analysis.", "export"
+        "millstream.pipeline.export_cli:export",
+        "Copy streams into one file for analysis.",
+        "export",
     ),
     "cdc": Entry(
         "millstream.pipeline.cdc.cli:cdc",

@@ -15,7 +15,7 @@ from tests.cdc.feeding import delete, insert, truncate, update
 from tests.support.client import RawClient
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.cdc.applier import narrowing
+from millstream.pipeline.cdc.applier import failure_search
 from millstream.pipeline.cdc.applier.driver import ApplyError, Driver
 from millstream.pipeline.cdc.applier.jobs import Answer, Job, Outcome
 from millstream.pipeline.cdc.applier.status import Status
@@ -250,7 +250,7 @@ def test_a_history_stops_before_a_transaction_that_does_not_fit_into_memory(
     new_applier: Made, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     monkeypatch.setattr(pulling.chunks, "__defaults__", (10,))
-    monkeypatch.setattr(narrowing, limit, value)
+    monkeypatch.setattr(failure_search, limit, value)
     applier = new_applier(HISTORY + ", CHECK (b < 100)", 't = { type = "history" }')
     feed = applier.feed
     feed.copy([])

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psycopg
 
+from millstream.pipeline.cdc.applier.failure_search import FailureSearch
+from millstream.pipeline.cdc.applier.failures import STOPPING, Failure, stops
 from millstream.pipeline.cdc.applier.jobs import (
     Answer,
     Job,
@@ -22,7 +24,6 @@ from millstream.pipeline.cdc.applier.jobs import (
     answer_to_json,
     jobs_from_json,
 )
-from millstream.pipeline.cdc.applier.narrowing import STOPPING, Failure, Narrowing, stops
 from millstream.pipeline.cdc.applier.transfer import Transfer, lost
 from millstream.pipeline.cdc.config import Config, Table, TableKey, target_of
 from millstream.pipeline.cdc.config_file import parse
@@ -167,7 +168,7 @@ class _Part:
             stopped = replace(position, state="stopped", error=in_one_line(error), error_id=None)
             self._moved.append(stopped)
             return Outcome(job.key, error=stopped.error)
-        failure = Narrowing(self._session, transfer).run()
+        failure = FailureSearch(self._session, transfer).run()
         reached = transfer.position
         if failure is not None:
             text = failure.text

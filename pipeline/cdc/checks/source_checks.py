@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -19,7 +19,13 @@ from millstream.pipeline.cdc.source.catalog import (
     differing_partitions,
     read_tables,
 )
+from millstream.pipeline.cdc.source.preparing import Preparation, Refusal
 from millstream.pipeline.cdc.sql import identifier
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
+from millstream.pipeline.cdc.streams.state import StateError
+from millstream.pipeline.server import ServerError
+
+Catalog: TypeAlias = dict[tuple[str, str], CatalogTable]
 
 OLDEST_VERSION = 140000
 STANDBY_VERSION = 160000
@@ -42,16 +48,34 @@ SELECT current_setting('wal_level'), current_setting('max_replication_slots')::i
 """
 
 
-def check_source(source: Source, catalog: dict[tuple[str, str], CatalogTable]) -> Iterator[Finding]:
+def check_source(source: Source, catalog: Catalog) -> Iterator[Finding]:
     """Findings about the server, the role, the tables and the publication. The tables that exist
     are added to `catalog`. psycopg.Error if the source cannot be reached."""
     with connect(source.url, "millstream cdc: check") as connection:
         yield from _check(source, connection, catalog)
 
 
-def _check(
-    source: Source, connection: Connection, catalog: dict[tuple[str, str], CatalogTable]
-) -> Iterator[Finding]:
+def check_reachable(source: Source, catalog: Catalog) -> list[Finding]:
+    """As `check_source`; a source that cannot be reached is an error among the findings."""
+    try:
+        return list(check_source(source, catalog))
+    except psycopg.Error as problem:
+        return [error(source.name, f"the source cannot be used: {problem}")]
+
+
+def check_slot(record: SourceRecord) -> Iterator[Finding]:
+    """Whether the slot fits the state in millstream."""
+    source = record.source
+    try:
+        Preparation(record, lambda _: None, lambda _: None).compare()
+    except Refusal as refusal:
+        for line in refusal.lines:
+            yield error(source.name, line)
+    except (psycopg.Error, ServerError, StateError) as problem:
+        yield error(source.name, f"the slot cannot be examined: {problem}")
+
+
+def _check(source: Source, connection: Connection, catalog: Catalog) -> Iterator[Finding]:
     version = connection.info.server_version
     if version < OLDEST_VERSION:
         yield error(source.name, f"PostgreSQL {version // 10000} is too old: 14 is the oldest")

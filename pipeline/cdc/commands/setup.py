@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import psycopg
 from psycopg import sql
 
-from millstream.pipeline.cdc.checks import all_checks
 from millstream.pipeline.cdc.checks.destination_checks import PRIVILEGES, check_targets
 from millstream.pipeline.cdc.checks.findings import Finding
+from millstream.pipeline.cdc.checks.millstream_checks import check_millstream
 from millstream.pipeline.cdc.checks.missing_targets import create_target
+from millstream.pipeline.cdc.checks.source_checks import Catalog, check_reachable
 from millstream.pipeline.cdc.commands.requests import RequestError
 from millstream.pipeline.cdc.config import Config, Source, target_of
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
@@ -26,19 +27,17 @@ from millstream.pipeline.cdc.streams.source_record import SourceRecord
 
 APPLICATION = "millstream cdc: setup"
 
-Catalogs = dict[str, dict[tuple[str, str], CatalogTable]]
+Catalogs = dict[str, Catalog]
 
 
 def setup(config: Config, create_targets: bool, say: Callable[[str], None]) -> list[Finding]:
     """Create missing objects and report them. Returns the errors found; if there are any, no object
     is created."""
     server = open_server(config.millstream)
-    errors = [
-        finding for finding in all_checks.check_millstream(server) if finding.level == "error"
-    ]
+    errors = [finding for finding in check_millstream(server) if finding.level == "error"]
     catalogs: Catalogs = {}
     for source in config.sources:
-        found = all_checks.check_reachable(source, catalogs.setdefault(source.name, {}))
+        found = check_reachable(source, catalogs.setdefault(source.name, {}))
         errors += [finding for finding in found if finding.level == "error"]
     if errors:
         return errors

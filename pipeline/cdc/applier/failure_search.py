@@ -7,17 +7,14 @@ between transactions of the source, because all changes of a key in one transact
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
-import psycopg
-
+from millstream.pipeline.cdc.applier.failures import STOPPING, Failure, stops
 from millstream.pipeline.cdc.applier.transfer import Transfer, flush
 from millstream.pipeline.cdc.destination.connection import in_one_line
 from millstream.pipeline.cdc.destination.copied_history import CopyVanished
 from millstream.pipeline.cdc.destination.loading import CopyLost
 from millstream.pipeline.cdc.destination.staging import Session
-from millstream.pipeline.cdc.destination.target import TargetError
 from millstream.pipeline.cdc.streams.changes import Change, EntryError, Id
 from millstream.pipeline.cdc.streams.pulling import Entry
 
@@ -26,37 +23,8 @@ from millstream.pipeline.cdc.streams.pulling import Entry
 PENDING_MAX = 100_000
 PENDING_BYTES_MAX = 64 << 20
 
-STOPPING = (psycopg.Error, TargetError, EntryError, CopyLost, CopyVanished)
-# Errors that return until the change or the target is different: features that are missing,
-# cardinality, values, constraints, functions in SQL and in other languages, names and privileges,
-# views with CHECK OPTION, limits such as an index row's size, and PL/pgSQL's RAISE.
-STOPPING_CLASSES = ("0A", "21", "22", "23", "2F", "38", "39", "42", "44", "54", "P0")
-NOT_IN_PREREQUISITE_STATE = "55000"  # a delete from a published target without a replica identity
 
-
-def stops(error: BaseException) -> bool:
-    """Whether an error stops its table: a retry without a change fails with it again."""
-    if isinstance(error, psycopg.Error):
-        state = error.sqlstate or ""
-        return state[:2] in STOPPING_CLASSES or state == NOT_IN_PREREQUISITE_STATE
-    return isinstance(error, STOPPING)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The change, or the part of a copy, that cannot be applied. `is_lost`: the copy must be made
-    again."""
-
-    id: Id
-    text: str
-    is_lost: bool = False
-
-    @property
-    def id_text(self) -> str:
-        return f"{self.id[0]}.{self.id[1]}"
-
-
-class Narrowing:
+class FailureSearch:
     """Applies a transfer up to its first failure, in a transaction that is then committed."""
 
     def __init__(self, session: Session, transfer: Transfer) -> None:
