@@ -42,7 +42,7 @@ build: $(VENV)/installed-compiler $(VENV)/installed-package
 endif
 
 test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis $(VENV)/spark-classes
-	$(BIN)/pytest -n 3 --dist worksteal $(TESTS)
+	$(BIN)/pytest -n 4 --dist worksteal $(TESTS)
 
 bench: need-redis build $(VENV)/installed-bench
 	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick)

@@ -89,6 +89,7 @@ class Server:
         self.loop_delay_s = 0.0
         self._second_due_s = 0.0
         self.run_id = self.new_history()
+        self.process_id = os.getpid()
         self.started_s = time.monotonic()
         self.registry = ClientRegistry(self)
         # Attributes, because each connection calls them.

@@ -10,7 +10,9 @@ ranges and delivery with the X commands: a stream created by TAPPEND is a Redis 
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
-from millstream.commands.engine.appending cimport append_entry, evict_to, new_id, stream_to_append
+from millstream.commands.engine.appending cimport (
+    append_entry, evict_to, evict_to_length, new_id, stream_to_append,
+)
 from millstream.commands.runtime.arguments cimport Args, is_word, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
@@ -94,13 +96,11 @@ def tappev(Context ctx not None, Args args not None):
         stream = ctx.write_stream_at(&args.items[1])
         if stream is None:
             return 0
+    key = ctx.db.key_of(&args.items[1])
     if by_count:
-        boundary = "all" if keep == 0 else stream.boundary_for_length(keep)
+        evicted = evict_to_length(ctx, key, stream, <uint64_t>keep, reply is None)
     else:
-        boundary = boundary_by_age(ctx, stream, keep)
-    evicted = 0
-    if boundary is not None:
-        evicted = evict_to(ctx, ctx.db.key_of(&args.items[1]), stream, boundary, reply is None)
+        evicted = evict_to(ctx, key, stream, boundary_by_age(ctx, stream, keep), reply is None)
     return evicted if reply is None else reply
 
 

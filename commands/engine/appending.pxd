@@ -50,6 +50,8 @@ cdef inline int new_id(Context ctx, Stream stream, EntryId* out) except -1:
 
 cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
                        bint counts) except? 0xffffffffffffffff
+cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t keep,
+                              bint counts) except? 0xffffffffffffffff
 cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1
 cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
                           TrimPoint* cut) except? 0xffffffffffffffff

@@ -15,7 +15,7 @@ from millstream.storage.streams.keyspace_core cimport AT_ONCE
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block
 from millstream.storage.streams.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
-from millstream.storage.streams.trimming cimport evict_all
+from millstream.storage.streams.trimming cimport evict_all, evict_oldest
 
 from millstream.commands.engine.restrictions import held_error, sealed_error
 from millstream.errors import EXHAUSTED, CommandError
@@ -171,6 +171,23 @@ cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
             ctx.effects.evict(ctx.db.index, key, boundary[0], boundary[1])
     if evicted:
         ctx.count_change(key, b"xtrim", evicted if counts else 0)
+    return evicted
+
+
+cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t keep,
+                              bint counts) except? 0xffffffffffffffff:
+    """Evict the oldest entries until at most `keep` are left; returns their number. counts: as in
+    `evict_to`."""
+    cdef uint64_t evicted
+    if stream.length <= keep:
+        return 0
+    evicted = evict_oldest(stream, stream.length - keep)
+    if evicted == 0:
+        return evict_to(
+            ctx, key, stream, "all" if keep == 0 else stream.boundary_for_length(keep), counts)
+    if ctx.effects.enabled:
+        ctx.effects.evict(ctx.db.index, key, stream.head_ms, stream.head_seq)
+    ctx.count_change(key, b"xtrim", evicted if counts else 0)
     return evicted
 
 

@@ -14,8 +14,8 @@ has not seen them gets a nil for the gap. As in Redis, trimming does not move
 from libc.stdint cimport UINT32_MAX, UINT64_MAX as MAX, uint64_t
 
 from millstream.commands.engine.appending cimport (
-    NewEntry, append_entry, append_message, check_above_promise, check_append, evict_to, new_id,
-    stream_to_append,
+    NewEntry, append_entry, append_message, check_above_promise, check_append, evict_to,
+    evict_to_length, new_id, stream_to_append,
 )
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
@@ -317,6 +317,9 @@ cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream, Trim* trim,
     if trim.references == ONLY_ACKED and stream.groups:
         return trim_acked(ctx, key, stream, trim.keep if trim.by_length else None,
                           (trim.first_kept.ms, trim.first_kept.seq), limit_of(ctx, trim), counts)
+    if trim.by_length and not trim.approximate and (
+            trim.references != DROP_REFERENCES or not stream.groups):
+        return evict_to_length(ctx, key, stream, trim.keep, counts)
     boundary = boundary_of(ctx, stream, trim)
     if boundary is None or stream.length == 0:
         return 0

@@ -21,6 +21,9 @@ cdef class ConsumerRead(BlockedRead):
     cdef bint will_retry
 
     cdef Group group_in(self, Context ctx, bytes key, Stream stream)
+    cdef int note_poll(self, Context ctx, bytes key, Group group) except -1
+    cdef bint has_no_history(self, Group group) except -1
+    cdef empty_history(self, Context ctx, bytes key, Group group)
     cdef found_nothing(self, Context ctx, bytes key, Group group)
     cdef serve(self, Context ctx, list opened, list after, bint first)
     cdef int64_t effects_most(self, list opened, list after) except -1

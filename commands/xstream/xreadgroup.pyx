@@ -132,9 +132,12 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
         stream = ctx.read_for_update_at(&args.items[i])
         group = read.group_in(ctx, key, stream)
         if opened is None:
-            if (count == 1 and not block and is_new(&args.items[i + 1])
-                    and not read.has_something(ctx, stream, group, None)):
-                return read.found_nothing(ctx, key, group)
+            if count == 1 and is_new(&args.items[i + 1]):
+                if not block and not read.has_something(ctx, stream, group, None):
+                    return read.found_nothing(ctx, key, group)
+            elif count == 1 and read_after_id(&args.items[i + 1]) is not None:
+                if read.has_no_history(group):
+                    return read.empty_history(ctx, key, group)
             opened, after, read.keys = [], [], []
         opened.append((stream, group))
         after.append(read_after_id(&args.items[i + count]))
@@ -189,14 +192,31 @@ cdef class ConsumerRead(BlockedRead):
             raise no_group(key, self.group)
         return group
 
-    cdef found_nothing(self, Context ctx, bytes key, Group group):
-        """The reply of a poll of one stream that has nothing for the group: the frequent case, in
-        which `serve` and its lists are not needed."""
+    cdef int note_poll(self, Context ctx, bytes key, Group group) except -1:
+        """Note a read that finds no entry in its only stream: the frequent case, in which `serve`
+        and its lists are not needed."""
         ctx.count_hits(1)
         ctx.effects.require(read_effects_most(key, group, self.consumer, 0))
         note_seen(ctx, key, group, requesting_consumer(ctx, key, group, self.consumer))
-        note_used(ctx, key, group)
+        return note_used(ctx, key, group)
+
+    cdef found_nothing(self, Context ctx, bytes key, Group group):
+        """The reply if the stream has nothing new for the group."""
+        self.note_poll(ctx, key, group)
         return NULL_ARRAY
+
+    cdef bint has_no_history(self, Group group) except -1:
+        cdef Consumer consumer = group.consumer(self.consumer)
+        return consumer is None or consumer.pending == 0
+
+    cdef empty_history(self, Context ctx, bytes key, Group group):
+        """The reply to a read of a history without entries: the key with an empty array."""
+        cdef Output out = Output()
+        self.note_poll(ctx, key, group)
+        out.put_head(c'%' if ctx.session.resp == 3 else c'*', 1)
+        put_key(out, key, ctx.session.resp)
+        out.put_head(c'*', 0)
+        return make_raw(out.take_bytes())
 
     cdef serve(self, Context ctx, list opened, list after, bint first):
         """The reply with the streams that have entries; None without any. On the first attempt the

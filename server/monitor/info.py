@@ -14,7 +14,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -105,7 +104,7 @@ def _server(server: Server) -> Sequence[Part]:
     uptime_s = server.uptime_s()
     hz = server.config.shown("hz")
     process = (
-        os.getpid(),
+        server.process_id,
         server.supervision.name,
         server.run_id,
         server.port,
@@ -266,15 +265,12 @@ _DATA_STATS = lines(
 )
 
 
-RESERVATIONS = attrgetter("reservations")
-
-
 def _data_stats(server: Server) -> Part:
     keyspace = server.keyspace
     return _DATA_STATS, (
         keyspace.expired_count,
         server.executor.due.expired_count,
-        sum(map(RESERVATIONS, keyspace.databases)),
+        keyspace.open_reservations(),
         keyspace.reservations_expired,
         server.eviction.evicted_entries,
         server.eviction.evicted_blocks,
@@ -419,12 +415,10 @@ def _cluster(server: Server) -> Sequence[Part]:
 
 def _keyspace(server: Server) -> Sequence[Part]:
     fields: Section = {}
-    for db in server.keyspace.databases:
-        if db.table:
-            fields[f"db{db.index}"] = (
-                f"keys={len(db)},expires={db.expiring_count},"
-                f"avg_ttl={db.average_ttl_ms()},subexpiry=0"
-            )
+    for db in server.keyspace.databases_with_keys():
+        fields[f"db{db.index}"] = (
+            f"keys={len(db)},expires={db.expiring_count},avg_ttl={db.average_ttl_ms()},subexpiry=0"
+        )
     return (part_of(fields),)
 
 
@@ -472,7 +466,7 @@ def info_text(server: Server, names: Sequence[str]) -> str:
     totals: ClientTotals | None = None
     found: list[str] = []
     for title, collect, of_clients in _chosen(NAMES.intersection(names) if names else ONLY_DEFAULT):
-        found.append(title)
+        found.append(title if found else title[2:])  # no empty line before the first title
         if of_clients:
             totals = totals or client_totals(server)
             parts = collect(server, totals)
@@ -480,4 +474,4 @@ def info_text(server: Server, names: Sequence[str]) -> str:
             parts = collect(server)
         for part, values in parts:
             found.append(part.text(values))
-    return "".join(found).removeprefix("\r\n")
+    return "".join(found)

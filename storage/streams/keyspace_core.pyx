@@ -232,6 +232,22 @@ cdef class KeyspaceCore:
         self.now_s = <uint32_t>(steady_ms // 1000)
         return 0
 
+    def open_reservations(self) -> int:
+        """The number of open reservations in all databases."""
+        cdef DatabaseCore db
+        cdef uint64_t count = 0
+        for db in self.databases:
+            count += db.reservations
+        return count
+
+    def databases_with_keys(self) -> list:
+        cdef DatabaseCore db
+        cdef list found = []
+        for db in self.databases:
+            if db.table:
+                found.append(db)
+        return found
+
     cpdef int note_steady(self, uint64_t steady_ms) noexcept:
         """Note that the loaded data was recorded at this time or later."""
         self.newest_steady_ms = max(self.newest_steady_ms, steady_ms)

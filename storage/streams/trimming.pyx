@@ -85,11 +85,15 @@ cdef uint64_t cut_before(EntryLog log, EntryId first) except? 0xffffffffffffffff
 cdef int note_evicted(EntryLog log, View* view, EntryId first) noexcept:
     """Record that the entries of a block below `first` are evicted."""
     cdef Entry entry
-    if view_last_live_before(view, first.ms, first.seq, &entry) and id_less(
-            log.max_evicted_ms, log.max_evicted_seq, entry.ms, entry.seq):
-        log.max_evicted_ms = entry.ms
-        log.max_evicted_seq = entry.seq
+    if view_last_live_before(view, first.ms, first.seq, &entry):
+        note_evicted_id(log, entry.ms, entry.seq)
     return 0
+
+
+cdef inline void note_evicted_id(EntryLog log, uint64_t ms, uint64_t seq) noexcept:
+    if id_less(log.max_evicted_ms, log.max_evicted_seq, ms, seq):
+        log.max_evicted_ms = ms
+        log.max_evicted_seq = seq
 
 
 cdef uint64_t evict_in(EntryLog log, View* view, EntryId first) noexcept:
@@ -122,10 +126,37 @@ cdef bint evict_few(EntryLog log, View* view, EntryId first) noexcept:
         return False
     if gone > log.head_gone:
         log.head_gone = gone
-        if id_less(log.max_evicted_ms, log.max_evicted_seq, last.ms, last.seq):
-            log.max_evicted_ms = last.ms
-            log.max_evicted_seq = last.seq
+        note_evicted_id(log, last.ms, last.seq)
     return True
+
+
+cdef uint64_t evict_oldest(EntryLog log, uint64_t count) noexcept:
+    """Evict the oldest `count` entries if they are few and the first block has them and one more,
+    and no deleted ones: a trim by length after each append. Returns `count`, or 0 without a
+    change."""
+    cdef Cursor cursor
+    cdef View view
+    cdef Place place = log.head_place()
+    if count > <uint64_t>EVICTED_FEW:
+        return 0
+    if place.page != NULL:
+        view_block(place, &view)
+    elif log.has_tail():
+        log.tail.view(&view)
+    else:
+        return 0
+    if view.live != view.count or log.head_gone + count >= view.count:
+        return 0
+    log.head_gone += count
+    cursor_to_index(&cursor, &view, <uint32_t>log.head_gone - 1)
+    cursor_next(&cursor, &view)
+    note_evicted_id(log, cursor.entry.ms, cursor.entry.seq)
+    cursor_next(&cursor, &view)
+    log.head_ms = cursor.entry.ms
+    log.head_seq = cursor.entry.seq
+    log.length -= count
+    log.entries_evicted += count
+    return count
 
 
 cdef uint64_t evict_all(EntryLog log) except? 0xffffffffffffffff:

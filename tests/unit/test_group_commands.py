@@ -230,6 +230,31 @@ def test_resp3_answers_a_map(in_process: InProcessServer) -> None:
     )
 
 
+@pytest.mark.parametrize("resp", [2, 3])
+def test_an_empty_history_has_the_key_and_makes_the_consumer(
+    in_process: InProcessServer, resp: int
+) -> None:
+    player = in_process.player(resp=resp)
+    filled(player, 2)
+    player.call("XGROUP CREATE s g 0")
+    empty = Map([(b"s", [])]) if resp == 3 else [[b"s", []]]
+    assert player.call("XREADGROUP GROUP g alice STREAMS s 0") == empty
+    assert player.call("XREADGROUP GROUP g alice BLOCK 0 STREAMS s 1-1") == empty
+    assert in_process.group().consumer(b"alice") is not None
+    player.call("XREADGROUP GROUP g alice COUNT 1 STREAMS s >")
+    assert player.call("XREADGROUP GROUP g alice STREAMS s 1-1") == empty
+    assert player.call("XREADGROUP GROUP g alice STREAMS s 0") != empty
+    assert player.call("XREADGROUP GROUP g bob STREAMS s 0") == empty
+    # The largest ID means new entries.
+    new = player.call(f"XREADGROUP GROUP g bob STREAMS s {2**64 - 1}-{2**64 - 1}")
+    assert new == (Map([(b"s", [entry(2)])]) if resp == 3 else read(2))
+    again = in_process.replayed().databases[0].stream(b"s")
+    assert again is not None
+    group = again.group(b"g")
+    assert group is not None
+    assert group.consumer(b"bob") is not None
+
+
 def test_noack_leaves_nothing_pending(player: InProcessClient) -> None:
     filled(player, 2)
     player.call("XGROUP CREATE s g 0")

@@ -431,6 +431,37 @@ def test_what_is_held_is_not_looked_at_one_by_one(
     assert unheld(stream, minid=(4704, 0), limit=87)[0] == [(2, 1), (7, 1)]
 
 
+@pytest.mark.parametrize("append", ["XADD s MAXLEN {} {}-1 n 1", "TAPPEV s COUNT {} n 1"])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_trim_after_each_append_evicts_what_a_trim_by_id_evicts(
+    append: str, deleted: bool
+) -> None:
+    """Across the ends of nodes and blocks, with lengths that shrink and grow again."""
+    in_process = InProcessServer()
+    player = in_process.player()
+    in_process.keyspace.node_entries = NODE_ENTRIES
+    ids: list[EntryId] = []
+    evicted = 0
+    for number in range(1, 200):
+        keep = 40 if number < 100 else 1 + number % 25
+        in_process.wall_ms += 1
+        reply = player.call(append.format(keep, number))
+        assert isinstance(reply, bytes)
+        ms, seq = map(int, reply.replace(b".", b"-").split(b"-"))
+        ids.append((ms, seq))
+        evicted += max(0, len(ids) - keep)
+        ids = ids[-keep:]
+        if deleted and number % 7 == 0 and len(ids) > 2:
+            player.call(f"XDEL s {shown(ids.pop(len(ids) // 2))}")
+        stream = in_process.stream()
+        check_stream(stream)
+        assert [entry[:2] for entry in stream.range()] == ids
+        assert stream.entries_evicted == evicted
+    again = in_process.replayed().databases[0].stream(b"s")
+    assert again is not None
+    assert again.dump()[0] == in_process.stream().dump()[0]
+
+
 def test_what_an_append_trims_is_not_counted_as_a_change(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
