@@ -15,6 +15,7 @@ from redis.retry import Retry
 from millstream.client import redis_py
 from millstream.client.commands import NAMES, StreamCommands, read_reply
 from millstream.client.consumer import Consumer
+from millstream.client.core.command_words import block_s, is_read
 from millstream.client.core.deliveries import Terms
 from millstream.client.core.options import Options
 from millstream.client.core.position import Position
@@ -137,9 +138,9 @@ class Millstream(_Client, StreamCommands[T], redis.Redis, Generic[T]):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send one command as words, and return redis-py's form of the reply."""
-        if wait_s := redis_py.block_s(args):
+        if wait_s := block_s(args):
             options["wait_s"] = wait_s
-        repeats = ReadRepeats(redis_py.is_read(args))
+        repeats = ReadRepeats(is_read(args))
         while True:
             try:
                 return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
 from millstream.client.commands import StreamCommands
+from millstream.client.core.command_words import block_s
 from millstream.client.errors import refusal
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class QueuedCommands:
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Queue one command as words, and return the pipeline. After WATCH the command is sent at
         once, and its reply is returned."""
-        if not redis_py.waits_for_exec(self) and (wait_s := redis_py.block_s(args)):
+        if not redis_py.waits_for_exec(self) and (wait_s := block_s(args)):
             options["wait_s"] = wait_s
         return super().execute_command(*args, **options)  # type: ignore[misc]
 

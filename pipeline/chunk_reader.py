@@ -13,7 +13,7 @@ import msgpack  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from millstream.errors import DataError
-from millstream.pipeline.schema import BadValue, BatchMaker, shown
+from millstream.pipeline.batch_maker import BadValue, BatchMaker, shown
 from millstream.pipeline.selection import EntryId
 from millstream.pipeline.snapshot_plan import Chunk, Pieces, ScanPartition
 from millstream.storage.blocks.columns import PieceError

@@ -14,6 +14,7 @@ from typing import IO
 
 import pyarrow as pa
 
+from millstream.pipeline.batch_maker import PERMISSIVE, BatchMaker
 from millstream.pipeline.chunk_reader import PartitionReader
 from millstream.pipeline.ddl import arrow_from_ddl
 from millstream.pipeline.files import Folder
@@ -22,7 +23,7 @@ from millstream.pipeline.outputs import OUTPUTS, replacing
 from millstream.pipeline.positions import FIRST, Position
 from millstream.pipeline.range_plan import Losses, Planner
 from millstream.pipeline.range_reader import RangeReader
-from millstream.pipeline.schema import PERMISSIVE, BatchMaker, plan_columns
+from millstream.pipeline.schema import plan_columns
 from millstream.pipeline.selection import Selection, before
 from millstream.pipeline.server import Address
 from millstream.pipeline.snapshot_plan import ScanPartition, plan

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.pipeline.batch_maker import MODES, PERMISSIVE, BatchMaker
 from millstream.pipeline.options import Options
 from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.positions import FIRST, Id, id_from_text, id_text
 from millstream.pipeline.range_plan import Losses, Range, Ranges
 from millstream.pipeline.replica_wait import Lagging, ReplicaWait
-from millstream.pipeline.schema import MODES, PERMISSIVE, BatchMaker
 from millstream.pipeline.server import Address, Command, Server
 from millstream.pipeline.stream_counters import survey
 

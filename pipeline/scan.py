@@ -1,7 +1,7 @@
 """Reads a snapshot as a DataFrame: `spark.read.format("millstream").load("data/")`.
 
 The planning process makes the plan (`snapshot_plan`). Each task decodes its chunks (`chunk_reader`,
-`schema.BatchMaker`).
+`batch_maker.BatchMaker`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import BinaryType, StructType
 
+from millstream.pipeline.batch_maker import MODES, PERMISSIVE, BatchMaker
 from millstream.pipeline.chunk_reader import PartitionReader
 from millstream.pipeline.files import Folder
 from millstream.pipeline.options import Options
 from millstream.pipeline.pushdown import push
-from millstream.pipeline.schema import MODES, PERMISSIVE, BatchMaker, arrow_schema, plan_columns
+from millstream.pipeline.schema import arrow_schema, plan_columns
 from millstream.pipeline.selection import Selection
 from millstream.pipeline.snapshot_plan import ScanPartition, plan
 

@@ -19,6 +19,7 @@ from millstream.client.aio.lanes import more_time
 from millstream.client.aio.stream import Stream
 from millstream.client.aio.writer import Writer
 from millstream.client.commands import NAMES, read_reply
+from millstream.client.core.command_words import block_s, is_read
 from millstream.client.core.deliveries import Terms
 from millstream.client.core.options import Options
 from millstream.client.core.position import Position
@@ -134,9 +135,9 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send one command as words, and return redis-py's form of the reply."""
-        if wait_s := redis_py.block_s(args):
+        if wait_s := block_s(args):
             options["wait_s"] = wait_s
-        repeats = ReadRepeats(redis_py.is_read(args))
+        repeats = ReadRepeats(is_read(args))
         while True:
             try:
                 return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]

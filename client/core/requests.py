@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from millstream.client.core.command_words import READS
 from millstream.client.core.replies import (
     maybe_id,
     read_info,
@@ -30,51 +31,6 @@ from millstream.client.ids import ID, read_id
 from millstream.client.records import Record, Seek, WriterPosition
 
 A = TypeVar("A")
-
-READS: Final = frozenset(
-    [
-        "BITCOUNT",
-        "BITPOS",
-        "DBSIZE",
-        "DUMP",
-        "ECHO",
-        "EXISTS",
-        "EXPIRETIME",
-        "GET",
-        "GETBIT",
-        "GETRANGE",
-        "INFO",
-        "KEYS",
-        "LASTSAVE",
-        "LCS",
-        "MGET",
-        "OBJECT",
-        "PEXPIRETIME",
-        "PING",
-        "PTTL",
-        "RANDOMKEY",
-        "SCAN",
-        "STRLEN",
-        "SUBSTR",
-        "TBLOCKS",
-        "TIME",
-        "TINFO",
-        "TMREAD",
-        "TPEEK",
-        "TPOSITION",
-        "TRANGE",
-        "TSEEK",
-        "TTL",
-        "TYPE",
-        "XINFO",
-        "XLEN",
-        "XPENDING",
-        "XRANGE",
-        "XREAD",
-        "XREVRANGE",
-    ]
-)
-"""Commands that change nothing. Repeating one after a broken connection is safe."""
 
 
 def same(reply: A) -> A:

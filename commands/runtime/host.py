@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from millstream.commands.access.denials import DenialLog
+    from millstream.commands.access.denial_log import DenialLog
     from millstream.commands.access.users import User, Users
 
 

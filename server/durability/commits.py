@@ -19,10 +19,10 @@ from millstream.server.durability.data_files import in_words, misconf
 from millstream.server.durability.directory_loader import FRAME_BYTES
 from millstream.server.durability.workers import Machine, post
 from millstream.server.monitor.histogram import Histogram
-from millstream.storage.files import journal as frames
+from millstream.storage.files import journal_writer as frames
 from millstream.storage.files.disk import File
-from millstream.storage.files.journal import UNBOUNDED, Journal
 from millstream.storage.files.journal_file import JournalFile
+from millstream.storage.files.journal_writer import UNBOUNDED, Journal
 
 log = logging.getLogger("millstream.persistence")
 

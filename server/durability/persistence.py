@@ -35,8 +35,8 @@ from millstream.server.durability.snapshots import Capturable, Snapshots
 from millstream.server.durability.unsynced import UnsyncedFrames
 from millstream.server.durability.workers import Machine, post
 from millstream.server.monitor.info_lines import Part
-from millstream.storage.files.journal import Journal
 from millstream.storage.files.journal_file import RESERVE_LEAST, JournalFile
+from millstream.storage.files.journal_writer import Journal
 from millstream.storage.files.snapshot_format import BlockType
 
 log = logging.getLogger("millstream.persistence")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millstream.storage.files.journal import Journal
+from millstream.storage.files.journal_writer import Journal
 
 log = logging.getLogger("millstream.persistence")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from millstream.commands.access.denials import DenialLog
+from millstream.commands.access.denial_log import DenialLog
 from millstream.commands.access.permission import Permission
 from millstream.commands.access.users import READ, WRITE, User, Users
 from millstream.commands.access.verdict import AUTH, Denial, denial, denial_of_wait, may_hear

@@ -34,7 +34,7 @@ from millstream.server.replication.records import (
     parse_piece,
 )
 from millstream.server.replication.rewinding import Rewinding, why_impossible
-from millstream.storage.files.journal import PAYLOAD_MAX
+from millstream.storage.files.journal_writer import PAYLOAD_MAX
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.effects import EffectError

@@ -18,7 +18,12 @@ from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
 from millstream.pipeline.cdc.streams.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows
 from millstream.pipeline.cdc.streams.names import Keys
-from millstream.pipeline.cdc.streams.state import Identity, SourceColumn, TableConfig, TableState
+from millstream.pipeline.cdc.streams.source_state import (
+    Identity,
+    SourceColumn,
+    TableConfig,
+    TableState,
+)
 from millstream.pipeline.cdc.streams.translator import names_words, time_text
 
 START_US = 1_795_000_000_000_000

@@ -23,7 +23,7 @@ from millstream.pipeline.cdc.reader.reading import Reading
 from millstream.pipeline.cdc.reader.report import Report
 from millstream.pipeline.cdc.streams.appending import Appender, open_server
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.state import SourceState
+from millstream.pipeline.cdc.streams.source_state import SourceState
 from millstream.pipeline.cdc.streams.translator import Translator
 
 Source = psycopg.Connection[Any]

@@ -9,7 +9,7 @@ import pytest
 from millstream.pipeline.cdc.config import Source
 from millstream.pipeline.cdc.protocol.replication import SystemId
 from millstream.pipeline.cdc.source.slots import Slot, refusal
-from millstream.pipeline.cdc.streams.state import SourceState
+from millstream.pipeline.cdc.streams.source_state import SourceState
 
 SOURCE = Source("shop", "eu", "", ())
 SLOT = Slot("millstream_shop_eu", "pgoutput", "shop", None, "reserved", 90, 10)

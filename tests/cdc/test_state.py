@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.pipeline.cdc.config_file import parse
-from millstream.pipeline.cdc.streams.state import (
+from millstream.pipeline.cdc.streams.source_state import (
     SourceColumn,
     SourceState,
     StateError,

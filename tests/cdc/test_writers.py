@@ -22,7 +22,7 @@ from millstream.pipeline.cdc.destination.versions import time_us
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
 from millstream.pipeline.cdc.protocol.session import SESSION
 from millstream.pipeline.cdc.streams.changes import DELETE, INSERT, TRUNCATE, UPDATE, Change, Row
-from millstream.pipeline.cdc.streams.state import SourceColumn
+from millstream.pipeline.cdc.streams.source_state import SourceColumn
 
 AT = b"2026-11-22T15:04:05.250000Z"
 COLUMNS = (

@@ -10,7 +10,7 @@ from tests.client.apis import Api
 from tests.client.conftest import url_of
 from tests.support.server import Server
 
-from millstream.client import redis_py
+from millstream.client.core.command_words import block_s, is_read
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from millstream.client import redis_py
     ],
 )
 def test_the_time_that_a_command_waits(words: tuple[Any, ...], seconds: float) -> None:
-    assert redis_py.block_s(words) == seconds
+    assert block_s(words) == seconds
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_time_that_a_command_waits(words: tuple[Any, ...], seconds: float) -
     ],
 )
 def test_which_commands_may_be_repeated(words: tuple[Any, ...], reads: bool) -> None:
-    assert redis_py.is_read(words) == reads
+    assert is_read(words) == reads
 
 
 @pytest.mark.parametrize("name", ["xread", b"XREAD", "tread"])

@@ -19,9 +19,9 @@ from tests.support.journals import DIRECTORY
 from tests.support.snapshots import Stream, write_base, write_snapshot
 
 from millstream.errors import DataError
+from millstream.pipeline.batch_maker import BatchMaker
 from millstream.pipeline.chunk_reader import PartitionReader
 from millstream.pipeline.files import Folder
-from millstream.pipeline.schema import BatchMaker
 from millstream.pipeline.selection import Selection
 from millstream.pipeline.snapshot_plan import ScanPartition, plan
 from millstream.storage.files.disk import SystemDisk

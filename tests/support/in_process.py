@@ -17,7 +17,7 @@ from millstream.commands.table.loader import load_table
 from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
 from millstream.server.wiring import connect
-from millstream.storage.files.journal import UNBOUNDED
+from millstream.storage.files.journal_writer import UNBOUNDED
 from millstream.storage.streams.group import Group
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream

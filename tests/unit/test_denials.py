@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.commands.access.denials import NAME_MAX_BYTES, REPEAT_MS, DenialLog
+from millstream.commands.access.denial_log import NAME_MAX_BYTES, REPEAT_MS, DenialLog
 
 
 def note(log: DenialLog, subject: bytes, now_ms: int = 0, user: bytes = b"u") -> None:

@@ -14,9 +14,8 @@ from tests.support.fakepersistence import HandWorker
 from tests.support.journals import header, journal_bytes, with_frames
 
 from millstream.errors import DataError
-from millstream.storage.files import journal as journal_module
+from millstream.storage.files import journal_writer as journal_module
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.journal import Journal
 from millstream.storage.files.journal_file import RESERVE_LEAST, create_journal
 from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE, FrameFormat, read_head
 from millstream.storage.files.journal_reader import (
@@ -25,6 +24,7 @@ from millstream.storage.files.journal_reader import (
     frame_numbers,
     frames_from,
 )
+from millstream.storage.files.journal_writer import Journal
 
 Payloads = list[bytes]
 ID = bytes(range(16))

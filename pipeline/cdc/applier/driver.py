@@ -43,7 +43,7 @@ from millstream.pipeline.cdc.destination.positions import NAME, Position, Positi
 from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.pauses import Backoff
 from millstream.pipeline.cdc.sql import table_name
-from millstream.pipeline.cdc.streams.state import StateError
+from millstream.pipeline.cdc.streams.source_state import StateError
 from millstream.pipeline.server import Server, ServerError
 
 log = logging.getLogger("millstream.cdc.apply")

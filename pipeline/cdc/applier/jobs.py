@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from millstream.pipeline.cdc.config import TableKey
 from millstream.pipeline.cdc.streams.changes import Id
-from millstream.pipeline.cdc.streams.state import Identity, SourceColumn
+from millstream.pipeline.cdc.streams.source_state import Identity, SourceColumn
 
 
 @dataclass(frozen=True)

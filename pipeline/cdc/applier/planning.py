@@ -15,7 +15,7 @@ from millstream.pipeline.cdc.applier.jobs import Job
 from millstream.pipeline.cdc.config import TableKey
 from millstream.pipeline.cdc.destination.positions import Position
 from millstream.pipeline.cdc.streams.changes import Id
-from millstream.pipeline.cdc.streams.state import TableConfig, TableState
+from millstream.pipeline.cdc.streams.source_state import TableConfig, TableState
 from millstream.pipeline.positions import LARGEST, id_from_text, id_text
 from millstream.pipeline.selection import before
 from millstream.pipeline.server import Server

@@ -19,7 +19,7 @@ from millstream.pipeline.cdc.destination.positions import Position
 from millstream.pipeline.cdc.lsn import read_lsn
 from millstream.pipeline.cdc.streams.changes import Id
 from millstream.pipeline.cdc.streams.names import Keys
-from millstream.pipeline.cdc.streams.state import TableConfig, TableState
+from millstream.pipeline.cdc.streams.source_state import TableConfig, TableState
 from millstream.pipeline.positions import id_from_text, id_text
 from millstream.pipeline.selection import after
 from millstream.pipeline.server import Command, Server

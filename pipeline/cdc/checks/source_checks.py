@@ -22,7 +22,7 @@ from millstream.pipeline.cdc.source.catalog import (
 from millstream.pipeline.cdc.source.preparing import Preparation, Refusal
 from millstream.pipeline.cdc.sql import identifier
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.state import StateError
+from millstream.pipeline.cdc.streams.source_state import StateError
 from millstream.pipeline.server import ServerError
 
 Catalog: TypeAlias = dict[tuple[str, str], CatalogTable]

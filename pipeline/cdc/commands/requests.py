@@ -8,7 +8,7 @@ from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.streams.appending import ReplacedError, States
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.state import SourceState, TableState
+from millstream.pipeline.cdc.streams.source_state import SourceState, TableState
 
 ATTEMPTS = 20
 

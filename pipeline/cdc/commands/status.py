@@ -27,7 +27,7 @@ from millstream.pipeline.cdc.source.slots import Slot
 from millstream.pipeline.cdc.streams.appending import States, open_server
 from millstream.pipeline.cdc.streams.names import apply_alive
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.state import SourceState, StateError, TableState
+from millstream.pipeline.cdc.streams.source_state import SourceState, StateError, TableState
 from millstream.pipeline.positions import id_text
 from millstream.pipeline.server import Server, ServerError
 from millstream.pipeline.stream_counters import ALL

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.sql import identifier, literal
-from millstream.pipeline.cdc.streams.state import Identity, SourceColumn
+from millstream.pipeline.cdc.streams.source_state import Identity, SourceColumn
 
 TargetName: TypeAlias = tuple[str, str]
 """Schema and name."""

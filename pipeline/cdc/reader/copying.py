@@ -39,7 +39,7 @@ from millstream.pipeline.cdc.streams.appending import (
 )
 from millstream.pipeline.cdc.streams.copies import BLOCK_BYTES_MAX, CopyBegin, CopyEnd, CopyRows
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.state import TableConfig, TableState, has_slot
+from millstream.pipeline.cdc.streams.source_state import TableConfig, TableState, has_slot
 from millstream.pipeline.cdc.streams.translator import time_text
 from millstream.pipeline.server import Server, ServerError
 from millstream.pipeline.stream_counters import info_of

@@ -20,7 +20,7 @@ from millstream.pipeline.cdc.streams.appending import (
     RefusedError,
 )
 from millstream.pipeline.cdc.streams.names import Keys
-from millstream.pipeline.cdc.streams.state import SourceState
+from millstream.pipeline.cdc.streams.source_state import SourceState
 from millstream.pipeline.cdc.streams.translator import Cut, Entry
 from millstream.pipeline.server import ServerError
 

@@ -45,7 +45,7 @@ from millstream.pipeline.cdc.streams.appending import (
     open_server,
 )
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.state import SourceState, StateError, has_slot
+from millstream.pipeline.cdc.streams.source_state import SourceState, StateError, has_slot
 from millstream.pipeline.cdc.streams.translator import Described, ProtocolError, Translator
 from millstream.pipeline.server import ServerError
 

@@ -23,7 +23,7 @@ from millstream.pipeline.cdc.source import slots
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.streams.names import ALIVE_S
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.state import SourceState, StateError, TableState
+from millstream.pipeline.cdc.streams.source_state import SourceState, StateError, TableState
 from millstream.pipeline.server import ServerError
 
 PUBLISH_S = 1.0

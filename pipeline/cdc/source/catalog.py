@@ -10,7 +10,7 @@ import psycopg
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.protocol.session import Connection, session
 from millstream.pipeline.cdc.sql import identifier
-from millstream.pipeline.cdc.streams.state import Identity, SourceColumn
+from millstream.pipeline.cdc.streams.source_state import Identity, SourceColumn
 
 IDENTITIES: Mapping[str, Identity] = {
     "d": "default",

@@ -17,7 +17,12 @@ from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_t
 from millstream.pipeline.cdc.source.publications import Publication
 from millstream.pipeline.cdc.streams.appending import States, Words, append_words
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.state import SourceState, TableConfig, TableState, has_slot
+from millstream.pipeline.cdc.streams.source_state import (
+    SourceState,
+    TableConfig,
+    TableState,
+    has_slot,
+)
 from millstream.pipeline.cdc.streams.translator import time_text
 
 

@@ -15,7 +15,7 @@ from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
 from millstream.pipeline.cdc.protocol.replication import Replication, SystemId
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source.catalog import connect
-from millstream.pipeline.cdc.streams.state import SourceState
+from millstream.pipeline.cdc.streams.source_state import SourceState
 
 LOOK_S = 1.0
 

@@ -16,7 +16,7 @@ import redis
 from millstream.pipeline.cdc.config import ServerConfig
 from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.lsn import lsn_text
-from millstream.pipeline.cdc.streams.state import SourceState
+from millstream.pipeline.cdc.streams.source_state import SourceState
 from millstream.pipeline.server import Address, Server, ServerError
 
 ENTRIES_MAX = 2_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from millstream.pipeline.cdc.config import Config, Source, Table
 from millstream.pipeline.cdc.streams.appending import States
 from millstream.pipeline.cdc.streams.names import Keys
-from millstream.pipeline.cdc.streams.state import SourceState, TableState
+from millstream.pipeline.cdc.streams.source_state import SourceState, TableState
 from millstream.pipeline.server import Server
 
 

@@ -1,0 +1,106 @@
+"""What the words of a command say: its name, whether it only reads, and how long it may wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+READS: Final = frozenset(
+    [
+        "BITCOUNT",
+        "BITPOS",
+        "DBSIZE",
+        "DUMP",
+        "ECHO",
+        "EXISTS",
+        "EXPIRETIME",
+        "GET",
+        "GETBIT",
+        "GETRANGE",
+        "INFO",
+        "KEYS",
+        "LASTSAVE",
+        "LCS",
+        "MGET",
+        "OBJECT",
+        "PEXPIRETIME",
+        "PING",
+        "PTTL",
+        "RANDOMKEY",
+        "SCAN",
+        "STRLEN",
+        "SUBSTR",
+        "TBLOCKS",
+        "TIME",
+        "TINFO",
+        "TMREAD",
+        "TPEEK",
+        "TPOSITION",
+        "TRANGE",
+        "TSEEK",
+        "TTL",
+        "TYPE",
+        "XINFO",
+        "XLEN",
+        "XPENDING",
+        "XRANGE",
+        "XREAD",
+        "XREVRANGE",
+    ]
+)
+"""Commands that change nothing. Repeating one after a broken connection is safe."""
+
+
+def command_name(words: Sequence[Any]) -> str:
+    """The command in upper case. redis-py has some commands as one word with a space."""
+    name = words[0]
+    if isinstance(name, bytes):
+        name = name.decode("ascii", "replace")
+    return str(name).upper().split(" ")[0]
+
+
+def is_read(words: Sequence[Any]) -> bool:
+    name = command_name(words)
+    if name == "TREAD":
+        return not any(upper(word) == b"GROUP" for word in words)
+    return name in READS
+
+
+def upper(word: Any) -> bytes | None:
+    """A word of a command, for comparison with an option; None for what is not text."""
+    if isinstance(word, str):
+        word = word.encode("utf-8", "surrogateescape")
+    return word.upper() if isinstance(word, bytes) else None
+
+
+def block_s(words: Sequence[Any]) -> float:
+    """For how long a server may wait before it replies, as the words of the command say."""
+    name = command_name(words)
+    if name in WAITS_AT:
+        at = WAITS_AT[name]
+        return milliseconds_s(words[at]) if len(words) > at else 0.0
+    option = OPTIONS.get(name)
+    if option is None:
+        return 0.0
+    for word, value in pairwise(words[1:]):
+        if upper(word) == option:
+            return milliseconds_s(value)
+        if upper(word) == b"STREAMS":
+            break
+    return 0.0
+
+
+def milliseconds_s(word: Any) -> float:
+    """In seconds; 0 ms stands for ever."""
+    try:
+        milliseconds = int(word)
+    except (TypeError, ValueError):
+        return 0.0
+    return milliseconds / 1000 if milliseconds else math.inf
+
+
+OPTIONS = dict.fromkeys(("TREAD", "TMREAD", "TPEEK", "XREAD", "XREADGROUP"), b"BLOCK")
+WAITS_AT = {"WAIT": 2, "WAITAOF": 3}
+"""Where the milliseconds of these commands are."""
