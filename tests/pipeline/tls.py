@@ -27,9 +27,11 @@ def tls_in_front_of(port: int, directory: Path) -> Iterator[tuple[int, Path]]:
     try:
         listening = asyncio.run_coroutine_threadsafe(_listen(port, context), loop).result(10)
         yield listening.sockets[0].getsockname()[1], certificate
+        asyncio.run_coroutine_threadsafe(_end(listening), loop).result(10)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
 
 
 async def _listen(port: int, context: ssl.SSLContext) -> asyncio.Server:
@@ -38,6 +40,16 @@ async def _listen(port: int, context: ssl.SSLContext) -> asyncio.Server:
         await asyncio.gather(_pour(reader, forth), _pour(back, writer))
 
     return await asyncio.start_server(carry, "127.0.0.1", 0, ssl=context)
+
+
+async def _end(listening: asyncio.Server) -> None:
+    """End its connections too: a handshake that has just failed would otherwise be reported when
+    the interpreter ends."""
+    listening.close()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
