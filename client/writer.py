@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.core.arguments import flag
-from millstream.client.core.writing import FactFields, Writing, fact_count, lease_ms
+from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import T
@@ -59,7 +59,7 @@ class Fact(FactFields[T]):
         ...     fact["item"] = "tea"
         ...     fact.complete()
         """
-        self._writer._run(self._writer._writing.complete(self))
+        self._writer._run(self._writer._state.complete(self))
 
     def abort(self) -> None:
         """Give the fact up. Nothing happens if it is already completed or given up.
@@ -69,7 +69,7 @@ class Fact(FactFields[T]):
         ...     fact.abort()
         """
         if self._settled is None:
-            self._writer._run(self._writer._writing.abort(self))
+            self._writer._run(self._writer._state.abort(self))
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +81,7 @@ class Fact(FactFields[T]):
         trace: TracebackType | None,
     ) -> None:
         if self._settled is None:
-            self._writer._run(self._writer._writing.leave(self, failed=kind is not None))
+            self._writer._run(self._writer._state.leave(self, failed=kind is not None))
 
 
 class Writer(Generic[T]):
@@ -105,12 +105,12 @@ class Writer(Generic[T]):
         retry_for: float,
     ) -> None:
         unique = secrets.token_hex(8)
-        self._writing = Writing(key, name, unique, lease, retry_for, time.monotonic)
+        self._state = WriterState(key, name, unique, lease, retry_for, time.monotonic)
         self._runner = Runner(client)
         self._turn = threading.RLock()
         self._closed = False
         if flag("take_over", take_over):
-            self._run(self._writing.take_over())
+            self._run(self._state.take_over())
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +134,7 @@ class Writer(Generic[T]):
         ...     writer.append({"item": "tea"}) < writer.append([("tag", "a"), ("tag", "b")])
         True
         """
-        return self._run(self._writing.append(fields))
+        return self._run(self._state.append(fields))
 
     def fact(self, lease: float | None = None) -> Fact[T]:
         """Reserve an ID for `lease` seconds, the writer's lease if None.
@@ -143,7 +143,7 @@ class Writer(Generic[T]):
         ...     with writer.fact(lease=5) as fact:
         ...         fact["item"] = "salt"
         """
-        milliseconds = self._writing.lease_ms if lease is None else lease_ms(lease)
+        milliseconds = self._state.lease_ms if lease is None else lease_ms(lease)
         [fact] = self._reserve([Fact(self, milliseconds)], None)
         return fact
 
@@ -155,7 +155,7 @@ class Writer(Generic[T]):
         ...     second.id == (first.id.ms, first.id.seq + 1)
         True
         """
-        return self._reserve([Fact(self, self._writing.lease_ms) for _ in range(fact_count(n))], n)
+        return self._reserve([Fact(self, self._state.lease_ms) for _ in range(fact_count(n))], n)
 
     def position(self) -> ID:
         """The position of the stream: everything up to it is settled.
@@ -164,7 +164,7 @@ class Writer(Generic[T]):
         ...     writer.append({"item": "tea"}) == writer.position()
         True
         """
-        return self._run(self._writing.position())
+        return self._run(self._state.position())
 
     def heartbeat(self) -> None:
         """Restart the leases of the open facts. Call it as often as you like: it sends a request
@@ -173,7 +173,7 @@ class Writer(Generic[T]):
         >>> with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
         ...     writer.heartbeat()
         """
-        self._run(self._writing.heartbeat())
+        self._run(self._state.heartbeat())
 
     def metrics(self) -> dict[str, float]:
         """Numbers: appended, completed, aborted, lost, repeats, pending.
@@ -182,7 +182,7 @@ class Writer(Generic[T]):
         ...     writer.metrics()["pending"]
         0
         """
-        return self._writing.metrics()
+        return self._state.metrics()
 
     def close(self) -> None:
         """Give up the facts that are open. Closing twice does nothing.
@@ -195,7 +195,7 @@ class Writer(Generic[T]):
             if self._closed:
                 return
             try:
-                self._runner.run(self._writing.close())
+                self._runner.run(self._state.close())
             finally:
                 self._closed = True
                 self._runner.lanes.close()
@@ -208,10 +208,10 @@ class Writer(Generic[T]):
         ...     writer.pending
         1
         """
-        return self._writing.pending
+        return self._state.pending
 
     def _reserve(self, facts: list[Fact[T]], count: int | None) -> list[Fact[T]]:
-        self._run(self._writing.reserve(facts, count))
+        self._run(self._state.reserve(facts, count))
         return facts
 
     def _run(self, steps: Steps[R]) -> R:

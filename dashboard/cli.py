@@ -12,7 +12,7 @@ import uvicorn
 
 from millstream.dashboard.app import make_app
 from millstream.dashboard.guard import LOCAL_NAMES
-from millstream.listening import ListenError, bind_sockets
+from millstream.listening import ListenError, bind_host
 from millstream.remote import url_reason_of
 
 DEFAULT_URL = "redis://127.0.0.1:6455"
@@ -66,7 +66,7 @@ def dashboard(
     except ValueError as problem:
         raise click.ClickException(f"the URL is invalid: {url_reason_of(problem)}") from None
     try:
-        sockets = bind_sockets(bind, port)
+        sockets = bind_host(bind, port)
     except ListenError as problem:
         raise click.ClickException(str(problem)) from None
     click.echo(f"The dashboard is at http://{shown}:{port}/", err=True)

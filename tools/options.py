@@ -1,4 +1,4 @@
-"""Options and their types that several tools have."""
+"""Options and option types that several tools share."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.aio.running import Runner
 from millstream.client.core.arguments import flag
-from millstream.client.core.writing import FactFields, Writing, fact_count, lease_ms
+from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import T
@@ -68,7 +68,7 @@ class Fact(FactFields[T]):
         ...     fact["item"] = "tea"
         ...     fact.complete()
         """
-        await self._writer._run(self._writer._writing.complete(self))
+        await self._writer._run(self._writer._state.complete(self))
 
     async def abort(self) -> None:
         """Give the fact up. Nothing happens if it is already completed or given up.
@@ -78,7 +78,7 @@ class Fact(FactFields[T]):
         ...     fact.abort()
         """
         if self._settled is None:
-            await self._writer._run(self._writer._writing.abort(self))
+            await self._writer._run(self._writer._state.abort(self))
 
     async def __aenter__(self) -> Self:
         return await self._reserve()
@@ -90,7 +90,7 @@ class Fact(FactFields[T]):
         trace: TracebackType | None,
     ) -> None:
         if self._settled is None:
-            await self._writer._run(self._writer._writing.leave(self, failed=kind is not None))
+            await self._writer._run(self._writer._state.leave(self, failed=kind is not None))
 
 
 class Writer(Generic[T]):
@@ -114,7 +114,7 @@ class Writer(Generic[T]):
         retry_for: float,
     ) -> None:
         unique = secrets.token_hex(8)
-        self._writing = Writing(key, name, unique, lease, retry_for, time.monotonic)
+        self._state = WriterState(key, name, unique, lease, retry_for, time.monotonic)
         self._runner = Runner(client)
         self._turn = asyncio.Lock()
         self._closed = False
@@ -125,7 +125,7 @@ class Writer(Generic[T]):
 
     async def _open(self) -> Self:
         if self._takes_over:
-            await self._run(self._writing.take_over())
+            await self._run(self._state.take_over())
             self._takes_over = False
         return self
 
@@ -152,7 +152,7 @@ class Writer(Generic[T]):
         True
         """
         await self._open()
-        return await self._run(self._writing.append(fields))
+        return await self._run(self._state.append(fields))
 
     def fact(self, lease: float | None = None) -> Fact[T]:
         """Reserve an ID for `lease` seconds, the writer's lease if None.
@@ -161,7 +161,7 @@ class Writer(Generic[T]):
         ...     with writer.fact(lease=5) as fact:
         ...         fact["item"] = "salt"
         """
-        return Fact(self, self._writing.lease_ms if lease is None else lease_ms(lease))
+        return Fact(self, self._state.lease_ms if lease is None else lease_ms(lease))
 
     async def facts(self, n: int) -> list[Fact[T]]:
         """Reserve `n` consecutive IDs, at most 10,000.
@@ -171,7 +171,7 @@ class Writer(Generic[T]):
         ...     second.id == (first.id.ms, first.id.seq + 1)
         True
         """
-        facts = [Fact(self, self._writing.lease_ms) for _ in range(fact_count(n))]
+        facts = [Fact(self, self._state.lease_ms) for _ in range(fact_count(n))]
         return await self._reserve(facts, n)
 
     async def position(self) -> ID:
@@ -181,7 +181,7 @@ class Writer(Generic[T]):
         ...     writer.append({"item": "tea"}) == writer.position()
         True
         """
-        return await self._run(self._writing.position())
+        return await self._run(self._state.position())
 
     async def heartbeat(self) -> None:
         """Restart the leases of the open facts. Call it as often as you like: it sends a request
@@ -190,7 +190,7 @@ class Writer(Generic[T]):
         >>> with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
         ...     writer.heartbeat()
         """
-        await self._run(self._writing.heartbeat())
+        await self._run(self._state.heartbeat())
 
     def metrics(self) -> dict[str, float]:
         """Numbers: appended, completed, aborted, lost, repeats, pending.
@@ -199,7 +199,7 @@ class Writer(Generic[T]):
         ...     writer.metrics()["pending"]
         0
         """
-        return self._writing.metrics()
+        return self._state.metrics()
 
     async def close(self) -> None:
         """Give up the facts that are open. Closing twice does nothing.
@@ -211,7 +211,7 @@ class Writer(Generic[T]):
             if self._closed:
                 return
             try:
-                await self._runner.run(self._writing.close())
+                await self._runner.run(self._state.close())
             finally:
                 self._closed = True
                 await self._runner.lanes.close()
@@ -224,11 +224,11 @@ class Writer(Generic[T]):
         ...     writer.pending
         1
         """
-        return self._writing.pending
+        return self._state.pending
 
     async def _reserve(self, facts: list[Fact[T]], count: int | None) -> list[Fact[T]]:
         await self._open()
-        await self._run(self._writing.reserve(facts, count))
+        await self._run(self._state.reserve(facts, count))
         return facts
 
     async def _run(self, steps: Steps[R]) -> R:

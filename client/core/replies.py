@@ -10,11 +10,11 @@ from millstream.client.ids import ID, read_id
 from millstream.client.records import Record, Row, WriterPosition
 
 
-def maybe_id(reply: str | bytes | None) -> ID | None:
+def read_id_or_none(reply: str | bytes | None) -> ID | None:
     return None if reply is None else read_id(reply)
 
 
-def records(key: Key) -> Any:
+def record_reader(key: Key) -> Any:
     """A reader of entries; a null, for entries that no longer exist, stays None."""
     shard = text(key)
 
@@ -29,7 +29,7 @@ def records(key: Key) -> Any:
 
 def read_row(row: Sequence[Any]) -> Row[Any]:
     key, prev, following, entries, ended, incarnation = row
-    found = records(key)(entries)
+    found = record_reader(key)(entries)
     return Row(key, read_id(prev), read_id(following), found, bool(ended), incarnation)
 
 
@@ -56,7 +56,7 @@ def read_info(reply: Any) -> dict[str, Any] | None:
     found = read_map(reply)
     for name in INFO_IDS:
         if name in found:
-            found[name] = maybe_id(found[name])
+            found[name] = read_id_or_none(found[name])
     if found.get("policy") is not None:
         found["policy"] = read_policy(found["policy"])
     found["sealed"] = bool(found.get("sealed"))
@@ -74,6 +74,6 @@ def read_policy(reply: Any) -> dict[str, Any] | None:
 
 def read_writers(reply: list[Any]) -> list[WriterPosition[Any]]:
     return [
-        WriterPosition(name, read_id(position), read_id(last), open_ids, maybe_id(oldest))
+        WriterPosition(name, read_id(position), read_id(last), open_ids, read_id_or_none(oldest))
         for name, position, last, open_ids, oldest in reply
     ]

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream.client.core.command_words import READS
 from millstream.client.core.replies import (
-    maybe_id,
+    read_id_or_none,
     read_info,
     read_map,
     read_policy,
     read_row,
     read_writers,
-    records,
+    record_reader,
 )
 from millstream.client.core.steps import Command, Word
 from millstream.client.core.words import (
@@ -70,7 +70,9 @@ def tappendonce(
     by: list[Word] = (
         ["ID", id_word(id)] if id is not None else ["PRODUCER", producer or b"", seq or 0]
     )
-    return command("TAPPENDONCE", key, *by, *field_words(fields), read=maybe_id, repeatable=False)
+    return command(
+        "TAPPENDONCE", key, *by, *field_words(fields), read=read_id_or_none, repeatable=False
+    )
 
 
 def append_once(key: Key, producer: str, number: int, words: Sequence[Word]) -> Command[ID]:
@@ -112,11 +114,11 @@ def tread(
     words: list[Word] = [key, id_word(last_id), count, *wait, *group.words()]
     if withinfo:
         words += ["WITHINFO"]
-    read = records(key)
+    read = record_reader(key)
 
     def with_info(reply: list[Any]) -> tuple[tuple[ID | None, ID | None], list[Any]]:
         first, last = reply[0]
-        return (maybe_id(first), maybe_id(last)), read(reply[1:])
+        return (read_id_or_none(first), read_id_or_none(last)), read(reply[1:])
 
     return command(
         "TREAD",
@@ -129,7 +131,7 @@ def tread(
 
 def trange(key: Key, start: IdWord, end: IdWord, count: int | None) -> Command[list[Record[Any]]]:
     limit: list[Word] = [] if count is None else ["COUNT", count]
-    return command("TRANGE", key, id_word(start), id_word(end), *limit, read=records(key))
+    return command("TRANGE", key, id_word(start), id_word(end), *limit, read=record_reader(key))
 
 
 def tack(key: Key, group: Key, ids: Iterable[IdWord]) -> Command[int]:
@@ -138,7 +140,11 @@ def tack(key: Key, group: Key, ids: Iterable[IdWord]) -> Command[int]:
 
 def tseek(key: Key, after: IdWord, n: int) -> Command[Seek]:
     return command(
-        "TSEEK", key, id_word(after), n, read=lambda reply: Seek(reply[0], maybe_id(reply[1]))
+        "TSEEK",
+        key,
+        id_word(after),
+        n,
+        read=lambda reply: Seek(reply[0], read_id_or_none(reply[1])),
     )
 
 
@@ -146,7 +152,7 @@ def tpeek(
     key: Key, token: IdWord, count: int, block: int | None
 ) -> Command[tuple[Any, list[Record[Any] | None]]]:
     wait, wait_s = wait_words(block)
-    read = records(key)
+    read = record_reader(key)
     return command(
         "TPEEK",
         key,
@@ -231,7 +237,7 @@ def tposition(
         wait_s = ms / 1000 if ms else math.inf
     elif ms is not None:
         raise ValueError("tposition needs an ID to wait for if it has ms")
-    return command("TPOSITION", key, *words, read=maybe_id, wait_s=wait_s)
+    return command("TPOSITION", key, *words, read=read_id_or_none, wait_s=wait_s)
 
 
 def tpositions(key: Key) -> Command[list[WriterPosition[Any]]]:

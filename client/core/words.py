@@ -1,4 +1,4 @@
-"""Keys, IDs and fields as words of a request; a ValueError for a value that is none of these."""
+"""Keys, IDs, fields and BLOCK as words of a request."""
 
 from __future__ import annotations
 

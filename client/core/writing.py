@@ -70,7 +70,7 @@ class FactFields(MutableMapping[T, Any]):
         return f"Fact({self._reserved} {self._fields!r})"
 
 
-class Writing:
+class WriterState:
     """What one writer has reserved, and the requests that it sends, one call after another."""
 
     def __init__(

@@ -12,7 +12,7 @@ from millstream.commands.runtime.replies import BlockedRead, LongReply, Several,
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, WRONG_TYPE, CommandError
 from millstream.ids import Id
-from millstream.storage.streams.ordering_snapshot import handed_out_id
+from millstream.storage.streams.held import handed_out_id
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:

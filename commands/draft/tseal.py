@@ -12,12 +12,8 @@ from millstream.commands.runtime.replies import OK
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
 from millstream.ids import Id
-from millstream.storage.streams.ordering_snapshot import (
-    add_parents,
-    handed_out_id,
-    lineage_of,
-    seal,
-)
+from millstream.storage.streams.held import handed_out_id
+from millstream.storage.streams.lineage import add_parents, lineage_of, seal
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:

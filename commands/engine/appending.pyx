@@ -165,12 +165,11 @@ cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
         evicted = evict_all(stream)
         if evicted:
             ctx.change((b"EVICT", key, b"+"), None, 0)
-    else:
-        evicted = stream.evict_before(boundary[0], boundary[1])
-        if evicted and ctx.effects.enabled:
-            ctx.effects.evict(ctx.db.index, key, boundary[0], boundary[1])
+            ctx.count_change(key, b"xtrim", evicted if counts else 0)
+        return evicted
+    evicted = stream.evict_before(boundary[0], boundary[1])
     if evicted:
-        ctx.count_change(key, b"xtrim", evicted if counts else 0)
+        note_evicted(ctx, key, EntryId(boundary[0], boundary[1]), evicted, counts)
     return evicted
 
 
@@ -185,10 +184,16 @@ cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t ke
     if evicted == 0:
         return evict_to(
             ctx, key, stream, "all" if keep == 0 else stream.boundary_for_length(keep), counts)
-    if ctx.effects.enabled:
-        ctx.effects.evict(ctx.db.index, key, stream.head_ms, stream.head_seq)
-    ctx.count_change(key, b"xtrim", evicted if counts else 0)
+    note_evicted(ctx, key, EntryId(stream.head_ms, stream.head_seq), evicted, counts)
     return evicted
+
+
+cdef inline int note_evicted(Context ctx, bytes key, EntryId first_kept, uint64_t evicted,
+                             bint counts) except -1:
+    """Record and count the eviction of all entries below an ID."""
+    if ctx.effects.enabled:
+        ctx.effects.evict(ctx.db.index, key, first_kept.ms, first_kept.seq)
+    return ctx.count_change(key, b"xtrim", evicted if counts else 0)
 
 
 cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1:

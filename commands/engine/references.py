@@ -1,9 +1,11 @@
 """The effect of removing an entry on groups: KEEPREF, DELREF and ACKED.
 
 A group holds an entry that it has not read yet, or that is pending. KEEPREF, the default, removes
-the entry and leaves it pending. DELREF removes it from every group's pending entries, also an ID
-whose entry is already gone. ACKED removes only entries that no group holds. Without groups nothing
-is held.
+the entry and leaves it pending. DELREF removes it from every group's pending entries. ACKED removes
+only entries that no group holds. Without groups nothing is held.
+
+With DELREF, a command that names IDs also removes pending entries that no longer exist. As in
+Redis, a trim does not: it removes only what it evicts.
 """
 
 from __future__ import annotations
@@ -66,10 +68,11 @@ def drop_references(ctx: Context, key: bytes, stream: Stream, ids: list[EntryId]
 def drop_references_between(
     ctx: Context, key: bytes, stream: Stream, start: EntryId, end: EntryId
 ) -> None:
-    """Remove every ID with start <= ID < end from every group's pending entries."""
+    """Remove every entry with start <= ID < end from every group's pending entries."""
     held = {}
     for group in stream.groups.values():
-        gone = [row[:2] for row in group.pending(*start, end=end) if row[:2] != end]
+        ids = (row[:2] for row in group.pending(*start, end=end))
+        gone = [one for one in ids if one != end and stream.has_entry(*one)]
         if gone:
             held[group] = gone
     ctx.effects.require_room(

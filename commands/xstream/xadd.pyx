@@ -264,8 +264,7 @@ cdef bint take_trim(Args args, Trim* trim) except -1:
 
 
 cdef bint take_references(Args args, Trim* trim) noexcept:
-    """Take KEEPREF, DELREF or ACKED. A second such word is not an option, as in Redis.
-    """
+    """Take KEEPREF, DELREF or ACKED. A second such word is not an option, as in Redis."""
     if args.next_is(b"KEEPREF"):
         trim.references = KEEP_REFERENCES
     elif args.next_is(b"DELREF"):
@@ -312,18 +311,19 @@ cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream, Trim* trim,
                           bint counts) except? 0xffffffffffffffff:
     """Evict entries according to the options; returns their number. counts: as in `evict_to`."""
     cdef EntryId first
+    cdef bint drops
     if not trim.by_length and not trim.by_id:
         return 0
     if trim.references == ONLY_ACKED and stream.groups:
         return trim_acked(ctx, key, stream, trim.keep if trim.by_length else None,
                           (trim.first_kept.ms, trim.first_kept.seq), limit_of(ctx, trim), counts)
-    if trim.by_length and not trim.approximate and (
-            trim.references != DROP_REFERENCES or not stream.groups):
+    drops = trim.references == DROP_REFERENCES and stream.groups
+    if trim.by_length and not trim.approximate and not drops:
         return evict_to_length(ctx, key, stream, trim.keep, counts)
     boundary = boundary_of(ctx, stream, trim)
     if boundary is None or stream.length == 0:
         return 0
-    if trim.references == DROP_REFERENCES and stream.groups and stream.first_entry(&first):
+    if drops and stream.first_entry(&first):
         drop_references_between(ctx, key, stream, (first.ms, first.seq),
                                 stream.past_end() if boundary == "all" else boundary)
     return evict_to(ctx, key, stream, boundary, counts)

@@ -24,9 +24,9 @@ from millstream.commands.table.containers import Container
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.ids import Id
+from millstream.storage.streams.held import handed_out_id
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.streams.lineage import Lineage
-from millstream.storage.streams.ordering_snapshot import handed_out_id
 from millstream.storage.streams.retention import bytes_of
 
 if TYPE_CHECKING:

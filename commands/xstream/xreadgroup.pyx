@@ -131,16 +131,17 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
         key = ctx.db.key_of(&args.items[i])
         stream = ctx.read_for_update_at(&args.items[i])
         group = read.group_in(ctx, key, stream)
-        if opened is None:
-            if count == 1 and is_new(&args.items[i + 1]):
-                if not block and not read.has_something(ctx, stream, group, None):
-                    return read.found_nothing(ctx, key, group)
-            elif count == 1 and read_after_id(&args.items[i + 1]) is not None:
+        after_id = read_after_id(&args.items[i + count])
+        if count == 1:  # the frequent case, in which `serve` and its lists are not needed
+            if after_id is not None:
                 if read.has_no_history(group):
                     return read.empty_history(ctx, key, group)
+            elif not block and not read.has_something(ctx, stream, group, None):
+                return read.found_nothing(ctx, key, group)
+        if opened is None:
             opened, after, read.keys = [], [], []
         opened.append((stream, group))
-        after.append(read_after_id(&args.items[i + count]))
+        after.append(after_id)
         read.keys.append((read.db_index, key))
     ctx.count_hits(count)  # Redis looks up each stream again to read it
     reply = read.serve(ctx, opened, after, True)
@@ -193,8 +194,7 @@ cdef class ConsumerRead(BlockedRead):
         return group
 
     cdef int note_poll(self, Context ctx, bytes key, Group group) except -1:
-        """Note a read that finds no entry in its only stream: the frequent case, in which `serve`
-        and its lists are not needed."""
+        """Note a read that finds no entry in its only stream."""
         ctx.count_hits(1)
         ctx.effects.require(read_effects_most(key, group, self.consumer, 0))
         note_seen(ctx, key, group, requesting_consumer(ctx, key, group, self.consumer))
@@ -206,6 +206,7 @@ cdef class ConsumerRead(BlockedRead):
         return NULL_ARRAY
 
     cdef bint has_no_history(self, Group group) except -1:
+        """Whether the consumer does not exist, or has no pending entry."""
         cdef Consumer consumer = group.consumer(self.consumer)
         return consumer is None or consumer.pending == 0
 

@@ -26,7 +26,7 @@ class Lines:
 
     def text(self, values: tuple[object, ...]) -> str:
         """The lines with these values. A field's values are always of one type."""
-        if values is not self._values and values != self._values:
+        if values != self._values:
             self._text = self._form % values
             self._values = values
         return self._text

@@ -1,5 +1,5 @@
-"""The server's end of a TLS handshake. asyncio reports a failure to its debug log alone, so the
-object here logs it: an operator looks there for the reason why a client cannot connect."""
+"""The server's end of a TLS handshake. asyncio reports a failed handshake only in its debug log,
+so the object here logs it: an operator looks there for the reason why a client cannot connect."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
 from millstream.storage.files.snapshot_format import KeyRecord
 from millstream.storage.files.snapshot_reader import SnapshotReader
-from millstream.storage.streams.ordering_snapshot import handed_out_id, restore_ordering
+from millstream.storage.streams.held import handed_out_id
+from millstream.storage.streams.ordering_snapshot import restore_ordering
 from millstream.storage.streams.stream import RetentionPolicy, Stream
 
 LOADED_AT_ONCE_BYTES = 64 << 20

@@ -11,6 +11,10 @@ ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """The errors of an address that this machine does not have."""
 
 
+class ListenError(Exception):
+    """The address cannot be used. The text is one sentence."""
+
+
 def bound_socket(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
     """A socket bound to an address, as `getaddrinfo` describes it; one of IPv6 is not for IPv4 as
     well. OSError."""
@@ -37,11 +41,7 @@ def why_not(problem: OSError | UnicodeError, where: str, option: str) -> str:
     return f"cannot listen on {where}: {reason}"
 
 
-class ListenError(Exception):
-    """The address cannot be used. The text is one sentence."""
-
-
-def bind_sockets(address: str, port: int) -> list[socket.socket]:
+def bind_host(address: str, port: int) -> list[socket.socket]:
     """A bound socket for each address that a name stands for and this machine has. ListenError if
     one cannot be used, or there is none."""
     sockets: list[socket.socket] = []

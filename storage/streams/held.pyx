@@ -412,3 +412,9 @@ cdef class Held(SegmentList):
         if self.segments and id_less(self.last.ms, self.last.seq, before.ms, before.seq):
             raise ValueError("the last ID handed out is below one that it holds")
         return 0
+
+
+def handed_out_id(Stream stream not None) -> tuple[int, int]:
+    """`handed_out` for callers in Python."""
+    cdef EntryId last = handed_out(stream)
+    return last.ms, last.seq

@@ -222,16 +222,6 @@ cdef class KeyspaceCore:
         self.may_delete = True
         self.active_expiry = True
 
-    def set_time(self, uint64_t now_ms, steady_ms=None) -> None:
-        """Set the time for the expiry of keys, and the time for groups, by default the same."""
-        self.set_now(now_ms, now_ms if steady_ms is None else steady_ms)
-
-    cdef int set_now(self, uint64_t now_ms, uint64_t steady_ms) noexcept:
-        self.now_ms = now_ms
-        self.steady_ms = steady_ms
-        self.now_s = <uint32_t>(steady_ms // 1000)
-        return 0
-
     def open_reservations(self) -> int:
         """The number of open reservations in all databases."""
         cdef DatabaseCore db
@@ -247,6 +237,16 @@ cdef class KeyspaceCore:
             if db.table:
                 found.append(db)
         return found
+
+    def set_time(self, uint64_t now_ms, steady_ms=None) -> None:
+        """Set the time for the expiry of keys, and the time for groups, by default the same."""
+        self.set_now(now_ms, now_ms if steady_ms is None else steady_ms)
+
+    cdef int set_now(self, uint64_t now_ms, uint64_t steady_ms) noexcept:
+        self.now_ms = now_ms
+        self.steady_ms = steady_ms
+        self.now_s = <uint32_t>(steady_ms // 1000)
+        return 0
 
     cpdef int note_steady(self, uint64_t steady_ms) noexcept:
         """Note that the loaded data was recorded at this time or later."""

@@ -33,34 +33,3 @@ def restore_ordering(stream: Stream, meta: dict[str, Any], steady_ms: int) -> No
             stream.set_sealed()
     if meta.get("followed"):
         stream.set_followed()
-
-
-def lineage_of(stream: Stream) -> Lineage:
-    """The lineage of a stream, created if necessary."""
-    if stream.lineage is None:
-        stream.lineage = Lineage()
-    return stream.lineage
-
-
-def seal(stream: Stream, children: list[bytes]) -> None:
-    """Seal a stream: it accepts no more entries, and continues in these children."""
-    lineage = lineage_of(stream)
-    lineage.sealed = True
-    lineage.children = children
-    stream.set_sealed()
-
-
-def add_parents(stream: Stream, parents: list[bytes]) -> list[bytes]:
-    """Add parents to a stream; returns those that are new."""
-    lineage = lineage_of(stream)
-    new = [name for name in parents if name not in lineage.parents]
-    lineage.parents += new
-    return new
-
-
-def handed_out_id(stream: Stream) -> tuple[int, int]:
-    """The last ID that was given to an entry or a reservation of the stream."""
-    if stream.is_reserving:
-        assert stream.held is not None
-        return stream.held.last_id
-    return stream.last_id

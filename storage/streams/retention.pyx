@@ -8,9 +8,9 @@ exact policy would keep. An exact policy continues inside the first block that i
 one step per evicted block and one search inside a block; a limit on the blocks bounds it.
 
 Trimming with ACKED evicts only entries that every group has read and acknowledged. Redis walks a
-stream from its head node by node and checks every entry in every group. The result here is the same, but most held entries need no check: all entries after the smallest offset of a
-group are held; counts show that all entries of a block are pending, or that no more entries can be
-evicted. In the remaining cases the groups' pending entries are walked in parallel with the entries,
+stream from its head node by node and checks every entry in every group. The result here is the
+same, but most held entries need no check: all entries after the smallest offset of a group are
+held; counts show that all entries of a block are pending, or that no more entries can be evicted. In the remaining cases the groups' pending entries are walked in parallel with the entries,
 which avoids searches.
 """
 
@@ -34,7 +34,7 @@ from millstream.storage.blocks.lazyfree import free_parts
 cdef uint64_t kept_bytes(Stream stream) except? 0xffffffffffffffff:
     """The bytes of the stream's blocks: their entries, including deleted ones, and their tables
     (docs/formats.md). The first block counts only from its first existing entry on. Memory around
-    blocks and groups do not count."""
+    the blocks and the memory of groups do not count."""
     cdef View view
     if not first_view(stream, &view):
         return 0

@@ -118,7 +118,7 @@ cdef class Stream(EntryLog):
         return delete_entry(self, EntryId(ms, seq))
 
     def boundary_by_nodes(self, keep, minid, uint64_t limit, bint partly=False):
-        """`nodes.boundary_by_nodes` for callers in Python; `keep` or `minid` is None."""
+        """`trim_nodes.boundary_by_nodes` for callers in Python; `keep` or `minid` is None."""
         cdef EntryId first_kept
         if minid is None:
             return boundary_by_nodes(self, keep, NULL, limit, partly)

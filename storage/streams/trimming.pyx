@@ -110,7 +110,7 @@ cdef uint64_t evict_in(EntryLog log, View* view, EntryId first) noexcept:
 
 cdef bint evict_few(EntryLog log, View* view, EntryId first) noexcept:
     """Like `evict_in`, for a few entries of a block without deleted entries; False, without a
-    change, if there are more. A trim after each append evicts one entry at a time."""
+    change, if there are more. A trim by ID or age after each append evicts one entry at a time."""
     cdef Cursor cursor
     cdef EntryId last
     cdef uint64_t gone = log.head_gone
@@ -131,14 +131,12 @@ cdef bint evict_few(EntryLog log, View* view, EntryId first) noexcept:
 
 
 cdef uint64_t evict_oldest(EntryLog log, uint64_t count) noexcept:
-    """Evict the oldest `count` entries if they are few and the first block has them and one more,
-    and no deleted ones: a trim by length after each append. Returns `count`, or 0 without a
-    change."""
+    """Evict the oldest `count` entries if the first block has no deleted entries and keeps at
+    least one. Returns `count`, or 0 if nothing was changed. This is the frequent case of a trim by
+    length."""
     cdef Cursor cursor
     cdef View view
     cdef Place place = log.head_place()
-    if count > <uint64_t>EVICTED_FEW:
-        return 0
     if place.page != NULL:
         view_block(place, &view)
     elif log.has_tail():

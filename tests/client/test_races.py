@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 from millstream.client import ID, MillstreamError, aio, connect
 from millstream.client.core.steps import Call
-from millstream.client.core.writing import FactFields, Writing
+from millstream.client.core.writing import FactFields, WriterState
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_a_refused_reservation_forgets_no_earlier_one_whose_reply_was_lost() -> 
         assert isinstance(step, Call)
         return step.command.words
 
-    writing = Writing("s", "w", "producer", 30, 30, lambda: 0.0)
+    writing = WriterState("s", "w", "producer", 30, 30, lambda: 0.0)
     first = writing.reserve([FactFields(30_000)], None)
     assert sent(next(first))[0] == "TRESERVE"
     with pytest.raises(KeyboardInterrupt):

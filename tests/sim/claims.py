@@ -294,13 +294,10 @@ def trim(model: Model, client: ClientModel, key: bytes, stream: Stream, words: R
     if b"ACKED" in words and stream.groups:
         settle(model, client, key, stream)
         gone = [entry_id for entry_id in gone if not is_held(stream, entry_id)]
-    if b"DELREF" in words and gone:
-        rest = ids[len(gone) :]
-        end = parse_id(first_kept) if first_kept is not None else rest[0] if rest else (ID_MAX, 0)
+    if b"DELREF" in words:
         for group in stream.groups.values():
-            # Also pending IDs in between whose entries no longer exist.
-            for entry_id in [i for i in group.pending if gone[0] <= i < end]:
-                del group.pending[entry_id]
+            for entry_id in gone:
+                group.pending.pop(entry_id, None)
     return model.evict((client.db, key), stream, gone)
 
 

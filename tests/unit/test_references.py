@@ -124,30 +124,10 @@ class ReferencesMachine(RuleBasedStateMachine):
         if policy == "ACKED" and self.groups:
             return self.model.evict_ids(self.not_held(keep, minid, about, limit))
         gone = self.head(policy, keep, minid, about, limit)
-        if policy == "DELREF" and gone:
-            # What was deleted between the entries that go, or right after them, goes too.
-            node = next(node for node in self.nodes if gone[-1] in node)
-            rest = [one for one in self.model.ids if gone[-1] < one <= node[-1]]
-            is_exact = len(gone) == len(self.head(policy, keep, minid, False, 0))
-            if about and not rest and not (is_exact and self.reaches(minid, gone, limit)):
-                end = node[-1][0], node[-1][1] + 1
-            elif minid is not None:
-                end = minid
-            else:
-                end = self.model.ids[len(gone)] if keep else (2**64, 0)
+        if policy == "DELREF":
             for group in self.groups.values():
-                group.forget([one for one in group.pending if gone[0] <= one < end])
+                group.forget(gone)
         return self.model.evict_ids(gone)
-
-    def reaches(self, minid: EntryId | None, gone: list[EntryId], limit: int) -> bool:
-        """Whether a trim with `~` that evicts `gone` goes on to `minid`: the limit allows the whole
-        node in which it is."""
-        node = next((node for node in self.nodes if minid is not None and node[-1] >= minid), None)
-        if node is None:
-            return False
-        before = [one for one in gone if one < node[0]]
-        live = [one for one in self.model.ids if node[0] <= one <= node[-1]]
-        return not limit or len(before) + len(live) <= limit
 
     # ------------------------------------------------------------ steps
 
@@ -373,19 +353,22 @@ def test_acked_keeps_held_entries_and_continues_after_them(player: InProcessClie
     assert reply[reply.index(b"max-deleted-entry-id") + 1] == b"0-0"
 
 
-def test_trimming_with_delref_drops_what_is_pending_below_the_first_kept_id(
+def test_trimming_with_delref_leaves_references_to_entries_deleted_before(
     player: InProcessClient,
 ) -> None:
-    """Also ids whose entry was deleted before; none from the first kept id on."""
+    """As in Redis 8.2; none are dropped from the first kept id on."""
     filled(player)
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g c STREAMS s >")
     player.call("XDEL s 2-1 4-1 5-1")
     assert player.call("XTRIM s MINID 5-1 DELREF") == 2
-    assert pending_ids(player) == [(5, 1)]
+    assert pending_ids(player) == [(2, 1), (4, 1), (5, 1)]
     player.call("XADD s 6-1 n 6")
+    player.call("XREADGROUP GROUP g c STREAMS s >")
     assert player.call("XTRIM s MAXLEN 0 DELREF") == 1
-    assert pending_ids(player) == [(5, 1)]
+    assert pending_ids(player) == [(2, 1), (4, 1), (5, 1)]
+    assert player.call("XDELEX s DELREF IDS 1 2-1") == [-1]
+    assert pending_ids(player) == [(4, 1), (5, 1)]
 
 
 def test_without_groups_nothing_is_held(player: InProcessClient) -> None:
@@ -433,9 +416,7 @@ def test_what_is_held_is_not_looked_at_one_by_one(
 
 @pytest.mark.parametrize("append", ["XADD s MAXLEN {} {}-1 n 1", "TAPPEV s COUNT {} n 1"])
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_trim_after_each_append_evicts_what_a_trim_by_id_evicts(
-    append: str, deleted: bool
-) -> None:
+def test_a_trim_by_length_after_each_append_keeps_the_newest(append: str, deleted: bool) -> None:
     """Across the ends of nodes and blocks, with lengths that shrink and grow again."""
     in_process = InProcessServer()
     player = in_process.player()

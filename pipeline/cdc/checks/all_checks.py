@@ -14,13 +14,13 @@ from millstream.pipeline.cdc.checks.destination_checks import (
 from millstream.pipeline.cdc.checks.findings import Finding, error, warning
 from millstream.pipeline.cdc.checks.millstream_checks import check_millstream
 from millstream.pipeline.cdc.checks.source_checks import (
-    Catalog,
     check_reachable,
     check_slot,
     check_source,
 )
 from millstream.pipeline.cdc.config import Config
 from millstream.pipeline.cdc.destination.connection import connect
+from millstream.pipeline.cdc.source.catalog import Catalog
 from millstream.pipeline.cdc.streams.appending import open_server
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
 

@@ -15,19 +15,19 @@ MILLSTREAM = "millstream"
 def check_millstream(server: Server) -> list[Finding]:
     """Whether the server can be reached and keeps the data that it acknowledges."""
     try:
-        found = raw(server, "COMMAND", "INFO", "TAPPENDONCE")
+        found = _raw(server, "COMMAND", "INFO", "TAPPENDONCE")
         if not found or found[0] is None:
             return [error(MILLSTREAM, f"{server.address} is not millstream: it has no TAPPENDONCE")]
         settings = {}
         for name in ("maxmemory-policy", "appendonly", "appendfsync"):
-            reply = raw(server, "CONFIG", "GET", name)
+            reply = _raw(server, "CONFIG", "GET", name)
             settings[name] = reply[1].decode() if reply else ""
     except ServerError as problem:
         return [error(MILLSTREAM, str(problem))]
     return [*_settings(settings), ok(MILLSTREAM, str(server.address))]
 
 
-def raw(server: Server, *words: str) -> Any:
+def _raw(server: Server, *words: str) -> Any:
     """The reply as the server sent it: redis-py would convert it."""
     return server.checked(server.encoded(pack(words)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -14,6 +14,7 @@ from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications
 from millstream.pipeline.cdc.source.catalog import (
+    Catalog,
     CatalogTable,
     connect,
     differing_partitions,
@@ -24,8 +25,6 @@ from millstream.pipeline.cdc.sql import identifier
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.source_state import StateError
 from millstream.pipeline.server import ServerError
-
-Catalog: TypeAlias = dict[tuple[str, str], CatalogTable]
 
 OLDEST_VERSION = 140000
 STANDBY_VERSION = 160000

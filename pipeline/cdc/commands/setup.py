@@ -11,7 +11,7 @@ from millstream.pipeline.cdc.checks.destination_checks import PRIVILEGES, check_
 from millstream.pipeline.cdc.checks.findings import Finding
 from millstream.pipeline.cdc.checks.millstream_checks import check_millstream
 from millstream.pipeline.cdc.checks.missing_targets import create_target
-from millstream.pipeline.cdc.checks.source_checks import Catalog, check_reachable
+from millstream.pipeline.cdc.checks.source_checks import check_reachable
 from millstream.pipeline.cdc.commands.requests import RequestError
 from millstream.pipeline.cdc.config import Config, Source, target_of
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
@@ -19,7 +19,7 @@ from millstream.pipeline.cdc.destination.positions import NAME, Positions, creat
 from millstream.pipeline.cdc.destination.target import read_targets
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications
-from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
+from millstream.pipeline.cdc.source.catalog import Catalog, CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.source.preparing import Preparation
 from millstream.pipeline.cdc.sql import identifier, table_name
 from millstream.pipeline.cdc.streams.appending import open_server

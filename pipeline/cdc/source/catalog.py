@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import psycopg
 
@@ -95,10 +96,12 @@ def connect(url: str, application: str) -> Connection:
     return psycopg.connect(url, autocommit=True, **session(url, application))
 
 
-def read_tables(
-    connection: Connection, tables: Sequence[Table]
-) -> dict[tuple[str, str], CatalogTable]:
-    """The tables that exist, by schema and name."""
+Catalog: TypeAlias = dict[tuple[str, str], CatalogTable]
+"""Tables by schema and name."""
+
+
+def read_tables(connection: Connection, tables: Sequence[Table]) -> Catalog:
+    """The tables that exist."""
     names = [table.schema for table in tables], [table.name for table in tables]
     rows = connection.execute(TABLES, names).fetchall()
     columns: dict[int, list[CatalogColumn]] = {row[2]: [] for row in rows}
