@@ -164,7 +164,7 @@ cdef class SmallStreams:
         if form != NULL:
             self.forms.size += size
             self.count += (<Head*>form).count
-            self.entries += stream.length
+            self.entries += (<Head*>form).live
         self.keys += 1
         return True
 

@@ -40,6 +40,7 @@ from tests.support.history import History
 from tests.support.resp import Error, Reply, Simple, read_reply
 
 from millstream.errors import CommandError, DataError
+from millstream.server.repair.checking import Checker
 from millstream.storage.blocks.lazyfree import TO_FREE, defer
 from millstream.storage.files.manifest import NAME as MANIFEST
 from millstream.storage.files.manifest import load_manifest
@@ -736,6 +737,9 @@ class Simulation:
         disk.put(MANIFEST, manifest._replace(journals=()).to_bytes())
         for name in manifest.journals:
             disk.remove(name)
+        report = Checker(disk, self.world.now_ms(), lambda done, total: None).run(load=False)
+        base = next(file for file in report.files if file.name == manifest.base)
+        demand(base.state == "ok", f"a check finds damage in a snapshot: {base}")
         defer(False)
         probe = World(disk, self.profile, self.chance, self.world.now_ms(), self._before)
         try:

@@ -477,6 +477,24 @@ def test_all_frames_that_a_repair_keeps_are_counted(written: Written) -> None:
     ]
 
 
+@pytest.mark.parametrize("count", [3, 600])
+@pytest.mark.parametrize("trim", ["XTRIM s MAXLEN {}", "XTRIM s MINID {}-1", "TAPPEV s COUNT {}"])
+def test_a_base_of_a_trimmed_stream_is_whole(count: int, trim: str) -> None:
+    """The first block of the stream still has entries that were evicted."""
+    in_process = InProcessServer()
+    player = in_process.player()
+    for number in range(1, count + 1):
+        player.call(f"XADD s {number}-1 f v")
+    player.call(trim.format(2))
+    player.call("XADD deleted 1-1 f v")
+    player.call("XADD deleted 2-1 f v")
+    player.call("XDEL deleted 1-1")
+    disk = FakeDisk()
+    write_base(disk, BASE, in_process.keyspace, 1, compressed=False)
+    store_manifest(disk, Manifest(BASE, (), 5, DIRECTORY))
+    assert check(disk).verdict is Verdict.WHOLE
+
+
 # ---------------------------------------------------------------------------------------- blocks
 
 BLOCK_ENTRIES = 8

@@ -2,7 +2,8 @@
 
 The files in `tests/recorded` were written by the last version that knew no other format. Format 1:
 without a directory ID, without salts, with one checksum a frame. Formats 2 and 3: bases without
-sections of small streams, 3 with a reservation and a sealed stream.
+sections of small streams, 3 with a reservation and a sealed stream. Format 4: a base whose total
+leaves out the evicted entries that the block of a small stream still has.
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ def test_a_directory_of_format_1_loads_as_it_was_written() -> None:
     keyspace, loader = load(recorded("format-1"))
     assert loader.torn is None
     assert contents_of(state_of(keyspace)) == contents_of(write_small_data().states[0])
+
+
+def test_a_total_without_the_evicted_entries_of_small_streams_is_no_damage() -> None:
+    disk = recorded("format-4-trimmed")
+    report = Checker(disk, CREATED_MS, lambda done, total: None).run(load=True)
+    assert report.verdict is Verdict.WHOLE
+    database = load(disk)[0].databases[0]
+    assert [len(database.stream(key) or ()) for key in (b"small", b"large")] == [2, 550]
 
 
 def test_a_packed_base_of_a_server_of_format_1_loads() -> None:

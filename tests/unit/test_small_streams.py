@@ -79,7 +79,7 @@ def written(streams: dict[bytes, Stream], expiries: dict[bytes, int]) -> tuple[b
     for key, stream in streams.items():
         assert batch.add(3, key, stream, expiries.get(key))
     assert batch.keys == len(streams)
-    assert batch.entries == sum(map(len, streams.values()))
+    assert batch.entries == sum(block.live for one in streams.values() for block in one.blocks())
     rows, forms = batch.take()
     seal_forms(forms)
     return section_head(7 if forms else None) + rows, forms
