@@ -138,8 +138,8 @@ def _check_owner(folder: Folder, manifest: Manifest, file_name: str, directory: 
 def _newest(folder: Folder, manifest: Manifest) -> str:
     if manifest.base is None:
         raise DataError(
-            f"{folder} has no snapshot yet: all of its data is in the journal. Let the server"
-            " save one first: redis-cli -p 6455 BGSAVE"
+            f"{folder} has no snapshot yet: all of its data is in the journal. Run BGSAVE on"
+            " the server of this directory first, for example redis-cli -p 6455 BGSAVE"
         )
     return manifest.base
 

@@ -237,13 +237,13 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     stream_node_max_bytes: int = directive(
         4096,
         size(0),
-        "bytes in a node, the unit of `MAXLEN ~`; 0: no limit",
+        "bytes in a node, the unit of `MAXLEN ~`; 0: only the limit of a block, 64 KB",
         section=STREAM,
     )
     stream_node_max_entries: int = directive(
         100,
         integer(0, INT64_MAX),
-        "entries in a node; 0: no limit",
+        "entries in a node; 0: only the limit of a block, 4,096",
         section=STREAM,
     )
     stream_idmp_duration: int = directive(

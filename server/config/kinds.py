@@ -193,7 +193,15 @@ def only(value: int) -> Kind:
 
 
 TEXT = Kind(lambda text, current: text, str, "text")
-PATH = Kind(lambda text, current: Path(text), lambda value: str(Path(value).resolve()), "folder")
+
+
+def _parse_path(text: str, current: object) -> Path:
+    if not text:
+        raise ValueError("the path is empty; give a folder, for example data")
+    return Path(text)
+
+
+PATH = Kind(_parse_path, lambda value: str(Path(value).resolve()), "folder")
 
 
 def _parse_addresses(text: str, current: object) -> tuple[str, ...]:

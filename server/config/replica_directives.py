@@ -23,7 +23,7 @@ def parse_address(text: str) -> tuple[str, int] | None:
     if not words or [word.lower() for word in words] == ["no", "one"]:
         return None
     if len(words) != 2 or not words[1].isdigit() or not 0 < int(words[1]) < 65536:
-        raise ValueError("argument must be a host and a port")
+        raise ValueError("argument must be a host and a port, for example db1 6455")
     check_host(words[0])
     return words[0], int(words[1])
 

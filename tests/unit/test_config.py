@@ -236,6 +236,10 @@ def test_a_command_line_gives_values_in_both_ways() -> None:
             "millstream.conf, line 1: bind: needs an address, for example 127.0.0.1; * means all",
         ),
         (
+            'dir ""',
+            "millstream.conf, line 1: dir: the path is empty; give a folder, for example data",
+        ),
+        (
             "# x\n\nport abc",
             "millstream.conf, line 3: port: argument couldn't be parsed into an integer",
         ),
