@@ -1,7 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
-from millstream.storage.streams.group cimport Group
 
 
 cdef enum:
@@ -35,8 +34,9 @@ cdef class Stream(EntryLog):
     cdef public uint8_t restrictions
     cdef bint has_ttl  # whether a group may have a time to live
     cdef public RetentionPolicy policy
-    # The group of a stream that has one; otherwise `groups_by_name` has them, None for no group.
-    cdef Group only_group
+    # The Group of a stream that has one; otherwise `groups_by_name` has them, None for no group. An
+    # object, so that a change of Group's declaration recompiles only what uses groups.
+    cdef object only_group
     cdef dict groups_by_name
     cdef public uint64_t incarnation
     cdef public uint64_t capture_mark
@@ -57,7 +57,7 @@ cdef class Stream(EntryLog):
                           uint32_t node_bytes) except -1
     cdef uint64_t group_count(self) noexcept
     cdef list all_groups(self)
-    cdef int add_group(self, Group group) except -1
+    cdef int add_group(self, group) except -1
     cpdef object group(self, bytes name)
     cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
     cdef int move_group(self, group, uint64_t ms, uint64_t seq,

@@ -81,6 +81,10 @@ cdef class Claim:
         self.gone = []
 
 
+cdef inline bytes name_of(group):
+    return (<Group>group).name
+
+
 @cython.no_gc
 cdef class Stream(EntryLog):
     """A log of entries with its groups."""
@@ -191,15 +195,16 @@ cdef class Stream(EntryLog):
             return list(self.groups_by_name.values())
         return [] if self.only_group is None else [self.only_group]
 
-    cdef int add_group(self, Group group) except -1:
+    cdef int add_group(self, group) except -1:
         """Add a group with a new name. Most streams of very many have one group at most, and a dict
         would be larger than the group."""
         if self.groups_by_name is not None:
-            self.groups_by_name[group.name] = group
+            self.groups_by_name[name_of(group)] = group
         elif self.only_group is None:
             self.only_group = group
         else:
-            self.groups_by_name = {self.only_group.name: self.only_group, group.name: group}
+            self.groups_by_name = {
+                name_of(self.only_group): self.only_group, name_of(group): group}
             self.only_group = None
         return 0
 
@@ -208,7 +213,7 @@ cdef class Stream(EntryLog):
         """The groups by name; read-only."""
         if self.groups_by_name is not None:
             return self.groups_by_name
-        return {} if self.only_group is None else {self.only_group.name: self.only_group}
+        return {} if self.only_group is None else {name_of(self.only_group): self.only_group}
 
     def load_group(self, Group group not None) -> None:
         """Add a saved group; ValueError when its name exists."""
@@ -221,7 +226,7 @@ cdef class Stream(EntryLog):
         """The group with this name, or None."""
         if self.groups_by_name is not None:
             return self.groups_by_name.get(name)
-        if self.only_group is not None and self.only_group.name == name:
+        if self.only_group is not None and name_of(self.only_group) == name:
             return self.only_group
         return None
 
@@ -326,7 +331,7 @@ cdef class Stream(EntryLog):
         """Remove a group with its pending entries; False when there is none."""
         if self.groups_by_name is not None:
             return self.groups_by_name.pop(name, None) is not None
-        if self.only_group is None or self.only_group.name != name:
+        if self.only_group is None or name_of(self.only_group) != name:
             return False
         self.only_group = None
         return True
