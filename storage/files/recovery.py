@@ -121,8 +121,7 @@ class RecoveryReader(Generic[B]):
             self._note(damage)
             recovered.meta = self._left_of_meta(record)
             recovered.lost.meta = recovered.meta is None
-        if record.pieces and recovered.meta is not None:
-            self._hidden += sum(piece.entries for piece in record.pieces) - recovered.meta["length"]
+        self._hidden += _hidden_entries(record, recovered.meta)
         last: tuple[int, int] | None = None
         for piece in record.pieces:
             try:
@@ -261,6 +260,15 @@ class RecoveryReader(Generic[B]):
                 f" {summary.entries}"
             )
             self.damage.append(DamageError(self._reader.name, None, reason))
+
+
+def _hidden_entries(record: KeyRecord, meta: dict[str, Any] | None) -> int:
+    """The number of evicted entries that the blocks of a stream still have; 0 if the metadata does
+    not say it."""
+    length = meta.get("length") if isinstance(meta, dict) else None
+    if not isinstance(length, int):
+        return 0
+    return max(0, sum(piece.entries for piece in record.pieces) - length)
 
 
 class _BlockFinder(Generic[B]):

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from tests.support.fakedisk import Crashed, FakeDisk
@@ -493,6 +494,14 @@ def test_a_base_of_a_trimmed_stream_is_whole(count: int, trim: str) -> None:
     write_base(disk, BASE, in_process.keyspace, 1, compressed=False)
     store_manifest(disk, Manifest(BASE, (), 5, DIRECTORY))
     assert check(disk).verdict is Verdict.WHOLE
+
+
+@pytest.mark.parametrize("meta", [{}, {"length": b"3"}, [3]])
+def test_a_base_with_malformed_metadata_is_checked_to_its_end(
+    written: Written, monkeypatch: pytest.MonkeyPatch, meta: Any
+) -> None:
+    monkeypatch.setattr(SnapshotReader, "meta", lambda reader, record: meta)
+    assert file_of(check(written.disk, load=False), BASE).state == "ok"
 
 
 # ---------------------------------------------------------------------------------------- blocks
