@@ -13,9 +13,8 @@ import uvicorn
 from millstream.dashboard.app import make_app
 from millstream.dashboard.guard import LOCAL_NAMES
 from millstream.listening import ListenError, bind_host
-from millstream.remote import url_reason_of
+from millstream.remote import DEFAULT_URL, url_reason_of
 
-DEFAULT_URL = "redis://127.0.0.1:6455"
 PORT = 6480
 STOP_S = 2  # for browsers that follow a stream
 REQUESTS_MAX = 200

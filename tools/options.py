@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-DEFAULT_URL = "redis://127.0.0.1:6455"
+from millstream.remote import DEFAULT_URL
 
 
 class Seconds(click.FloatRange):

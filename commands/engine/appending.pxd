@@ -48,6 +48,11 @@ cdef inline int new_id(Context ctx, Stream stream, EntryId* out) except -1:
     return stream.next_id(ctx.now_ms, out)
 
 
+cdef inline length_boundary(Stream stream, uint64_t keep):
+    """The boundary for `evict_to` at which `keep` entries stay."""
+    return "all" if keep == 0 else stream.boundary_for_length(keep)
+
+
 cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
                        bint counts) except? 0xffffffffffffffff
 cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t keep,

@@ -169,7 +169,7 @@ cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
         return evicted
     evicted = stream.evict_before(boundary[0], boundary[1])
     if evicted:
-        note_evicted(ctx, key, EntryId(boundary[0], boundary[1]), evicted, counts)
+        record_eviction(ctx, key, EntryId(boundary[0], boundary[1]), evicted, counts)
     return evicted
 
 
@@ -182,14 +182,13 @@ cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t ke
         return 0
     evicted = evict_oldest(stream, stream.length - keep)
     if evicted == 0:
-        return evict_to(
-            ctx, key, stream, "all" if keep == 0 else stream.boundary_for_length(keep), counts)
-    note_evicted(ctx, key, EntryId(stream.head_ms, stream.head_seq), evicted, counts)
+        return evict_to(ctx, key, stream, length_boundary(stream, keep), counts)
+    record_eviction(ctx, key, EntryId(stream.head_ms, stream.head_seq), evicted, counts)
     return evicted
 
 
-cdef inline int note_evicted(Context ctx, bytes key, EntryId first_kept, uint64_t evicted,
-                             bint counts) except -1:
+cdef inline int record_eviction(Context ctx, bytes key, EntryId first_kept, uint64_t evicted,
+                                bint counts) except -1:
     """Record and count the eviction of all entries below an ID."""
     if ctx.effects.enabled:
         ctx.effects.evict(ctx.db.index, key, first_kept.ms, first_kept.seq)

@@ -15,7 +15,7 @@ from libc.stdint cimport UINT32_MAX, UINT64_MAX as MAX, uint64_t
 
 from millstream.commands.engine.appending cimport (
     NewEntry, append_entry, append_message, check_above_promise, check_append, evict_to,
-    evict_to_length, new_id, stream_to_append,
+    evict_to_length, length_boundary, new_id, stream_to_append,
 )
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
@@ -336,7 +336,7 @@ cdef boundary_of(Context ctx, Stream stream, Trim* trim):
             stream, trim.keep, &trim.first_kept if trim.by_id else NULL, limit_of(ctx, trim),
             trim.references > KEEP_REFERENCES)
     if trim.by_length:
-        return "all" if trim.keep == 0 else stream.boundary_for_length(trim.keep)
+        return length_boundary(stream, trim.keep)
     return trim.first_kept.ms, trim.first_kept.seq
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from redis.exceptions import InvalidResponse
 
 Request = tuple[bytes | str | int, ...]
+DEFAULT_URL = "redis://127.0.0.1:6455"
 
 
 def add_password(settings: dict[str, Any]) -> None:

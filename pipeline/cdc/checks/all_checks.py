@@ -14,6 +14,7 @@ from millstream.pipeline.cdc.checks.destination_checks import (
 from millstream.pipeline.cdc.checks.findings import Finding, error, warning
 from millstream.pipeline.cdc.checks.millstream_checks import check_millstream
 from millstream.pipeline.cdc.checks.source_checks import (
+    APPLICATION,
     check_reachable,
     check_slot,
     check_source,
@@ -23,8 +24,6 @@ from millstream.pipeline.cdc.destination.connection import connect
 from millstream.pipeline.cdc.source.catalog import Catalog
 from millstream.pipeline.cdc.streams.appending import open_server
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-
-APPLICATION = "millstream cdc: check"
 
 
 def check_all(config: Config) -> Iterator[Finding]:

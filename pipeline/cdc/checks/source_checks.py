@@ -26,6 +26,7 @@ from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.source_state import StateError
 from millstream.pipeline.server import ServerError
 
+APPLICATION = "millstream cdc: check"
 OLDEST_VERSION = 140000
 STANDBY_VERSION = 160000
 FAILOVER_VERSION = 170000
@@ -50,7 +51,7 @@ SELECT current_setting('wal_level'), current_setting('max_replication_slots')::i
 def check_source(source: Source, catalog: Catalog) -> Iterator[Finding]:
     """Findings about the server, the role, the tables and the publication. The tables that exist
     are added to `catalog`. psycopg.Error if the source cannot be reached."""
-    with connect(source.url, "millstream cdc: check") as connection:
+    with connect(source.url, APPLICATION) as connection:
         yield from _check(source, connection, catalog)
 
 
