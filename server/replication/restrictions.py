@@ -81,7 +81,12 @@ class Restrictions:
             self.update()
 
     def begin_primary(self) -> None:
-        """This server becomes a primary: no replica has confirmed any of its frames."""
+        """This server becomes a primary: no replica has confirmed any of its frames. Replies that
+        waited only for the disk here are sent, also if the loop is about to be told of a sync:
+        Sentinel waits for the reply to its transaction before it gives this server replicas."""
+        outbox = self._node.executor.outbox
+        if outbox.hold_point is None:
+            outbox.durable(self._node.persistence.on_disk_seq)
         self.hold_point.seq = 0
         self._promoted_until_ms.clear()
 

@@ -213,6 +213,25 @@ def test_a_promotion_does_not_wait_for_a_lost_primary(fleet: Three) -> None:
     assert not fleet.nodes[1].replication.promotion.was_complete
 
 
+def test_what_waited_for_the_disk_of_a_replica_does_not_wait_for_replicas_of_the_primary(
+    fleet: Three,
+) -> None:
+    """The frames are on the disk, and the event loop is not told yet: the reply to Sentinel's
+    transaction waits for that when the server becomes a primary without replicas."""
+    fleet.append()
+    fleet.rest()
+    node = fleet.nodes[1]
+    assert fleet.has_all()
+    assert node.persistence.on_disk_seq == node.persistence.durable_seq
+    node.persistence.durable_seq -= 1
+    client = node.accept()
+    for words in ((b"MULTI",), NO_ONE, (b"EXEC",)):
+        node.ask(client, *words)
+    fleet.rest()
+    assert fleet.is_promoted()
+    assert not client.asked
+
+
 def test_a_promoted_server_has_the_frames_on_its_disk(fleet: Three) -> None:
     begin_without_the_last_entry(fleet)
     node = fleet.nodes[1]
