@@ -91,14 +91,15 @@ def cdc(ctx: click.Context, file: str | None) -> None:
     ctx.obj = Call(file)
 
 
-def guarded(config: Any, work: Callable[[], int]) -> NoReturn:
-    """Run a command; an error that a user can act on is one line, without passwords."""
+def guarded(config: Any, work: Callable[[], int], error_code: int = 1) -> NoReturn:
+    """Run a command; an error that a user can act on is one line, without passwords, and ends the
+    program with `error_code`."""
     try:
         code = work()
     except Exception as error:
         if not _is_known(error):
             raise
-        fail(needed("millstream.pipeline.cdc.logs").Secrets(config).hide(error))
+        fail(needed("millstream.pipeline.cdc.logs").Secrets(config).hide(error), error_code)
     sys.exit(code)
 
 
@@ -233,7 +234,17 @@ def setup(call: Call, create_targets: bool, print_sql: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.pass_obj
 def status(call: Call, as_json: bool) -> None:
-    """Show sources and tables; the exit code is 1 unless all is well."""
+    """Show sources and tables.
+
+    \b
+    Exit code, also with --json:
+      0  everything runs, and nothing has a problem
+      1  a table is stopped, or a reader, a table or apply has a problem or
+         does not run
+      2  the configuration or the command line is wrong
+      3  no problem was found, but millstream, the destination or a source
+         could not be asked
+    """
     config = call.config()
 
     def work() -> int:
@@ -244,9 +255,9 @@ def status(call: Call, as_json: bool) -> None:
             click.echo(json.dumps(found, ensure_ascii=False))
         else:
             module.print_status(found)
-        return 0 if found["ok"] else 1
+        return int(module.EXIT_CODES[found["ok"]])
 
-    guarded(config, work)
+    guarded(config, work, error_code=3)
 
 
 @cdc.command()

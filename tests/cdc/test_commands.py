@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -253,6 +254,51 @@ def test_status_has_the_age_of_what_is_not_applied(
     assert seen["tables"][0]["pending"] == 1
     assert 0 < seen["lag_seconds"] < 60
     assert seen["applied_lsn"] == copy_lsn
+
+
+def test_the_exit_code_of_status_tells_problems_from_the_unknown(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    shop.configure({"eu": url_of(source)}, "orders = {}")
+    shop.call("setup", "--create-targets")
+    shop.start().wait_copied("public.orders")
+    shop.wait_reader()
+    copy_lsn = shop.state("public.orders")["copy_lsn"]
+    destination.execute(
+        "INSERT INTO millstream_position (database, sid, source_table, target, state, lsn, n,"
+        " copied_lsn) VALUES ('shop', 'eu', 'public.orders', 'public.orders', 'streaming', %s, 1,"
+        " %s)",
+        [copy_lsn, copy_lsn],
+    )
+
+    def check(code: int, ok: bool | None) -> None:
+        assert json.loads(shop.call("status", "--json", code=code).stdout)["ok"] is ok
+        shop.call("status", code=code)
+
+    check(1, False)  # apply does not run
+    shop.client.set("cdc:apply:alive", '{"running": true, "problem": null, "rows": 0}')
+    check(0, True)
+    destination.execute("UPDATE millstream_position SET state = 'stopped', error = 'no'")
+    check(1, False)
+    destination.execute("UPDATE millstream_position SET state = 'streaming', error = NULL")
+    assert shop.end() == 0
+    report = {"reader": "reading", "at": time.time() + 600, "problem": None}
+    shop.client.set("cdc:shop:eu:alive", json.dumps(report))
+    check(0, True)
+    tables = {"public.orders": {"problem": "permission denied"}}
+    shop.client.set("cdc:shop:eu:alive", json.dumps(report | {"tables": tables}))
+    check(1, False)
+    shop.client.set("cdc:shop:eu:alive", json.dumps(report))
+    shop.target = "postgresql://postgres@127.0.0.1:1/none"
+    shop.configure({"eu": url_of(source)}, "orders = {}")
+    check(3, None)
+    shop.target = url_of(destination)
+    shop.configure({"eu": "postgresql://postgres@127.0.0.1:1/none"}, "orders = {}")
+    check(3, None)
+    shop.configure({"eu": url_of(source)}, "orders = {}", port=1)
+    check(3, None)
+    shop.configure({"eu": url_of(source)}, "orders = 1")
+    shop.call("status", code=2)
 
 
 def test_status_says_what_the_reader_would_refuse(shop: Pipeline, source: Source) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -37,6 +37,8 @@ TIMEOUT_S = 10
 LATE_S = 5.0
 """A process reports every second; a report that is older than this is out of date."""
 PIPE_WIDTH = 1000
+WELL = ("reading", "paused", "starting")
+"""The states of a reader that needs nothing."""
 
 Json = dict[str, Any]
 
@@ -60,8 +62,13 @@ class Collected:
     problem: str | None = None
 
 
+EXIT_CODES: Mapping[bool | None, int] = {True: 0, False: 1, None: 3}
+"""By `ok`. A wrong configuration file ends the program with 2."""
+
+
 def status(config: Config, hide: Callable[[str], str]) -> Json:
-    """The contents of `status --json`. Unknown values are None. `hide` removes passwords."""
+    """The contents of `status --json`. Unknown values are None. `ok` is None if no problem was
+    found and something could not be asked. `hide` removes passwords."""
     positions, apply_problem = read_positions(config)
     server = open_server(config.millstream, TIMEOUT_S)
     alive: Json | None = None
@@ -70,15 +77,16 @@ def status(config: Config, hide: Callable[[str], str]) -> Json:
         alive = {} if text is None else json.loads(text)
     except ServerError as error:
         apply_problem = str(error)
-    sources = [_source(config, source, server, positions, alive) for source in config.sources]
-    for one in sources:
-        one["problem"] = _hidden(one["problem"], hide)
+    seen = [_source(config, source, server, positions, alive) for source in config.sources]
+    verdicts = [verdict for _, verdict in seen]
+    sources = [{**one, "problem": _hidden(one["problem"], hide)} for one, _ in seen]
+    verdicts.append(_verdict_of_apply(alive, positions is not None))
     apply = {
         "running": None if alive is None else bool(alive),
         "problem": _hidden(apply_problem or (alive or {}).get("problem"), hide),
         "rows": (alive or {}).get("rows"),
     }
-    return {"ok": _is_well(apply, sources), "apply": apply, "sources": sources}
+    return {"ok": together(verdicts), "apply": apply, "sources": sources}
 
 
 def _hidden(problem: str | None, hide: Callable[[str], str]) -> str | None:
@@ -95,13 +103,33 @@ def read_positions(config: Config) -> tuple[Mapping[TableKey, Position] | None, 
         return None, f"the destination cannot be reached: {' '.join(str(error).split())}"
 
 
-def _is_well(apply: Json, sources: list[Json]) -> bool:
-    if not apply["running"] or apply["problem"]:
+def together(verdicts: Iterable[bool | None]) -> bool | None:
+    """False if one of them is, otherwise None if one of them is unknown.
+
+    >>> together([True, None, False]), together([True, None]), together([])
+    (False, None, True)
+    """
+    found = set(verdicts)
+    return False if False in found else None if None in found else True
+
+
+def _verdict_of_apply(alive: Json | None, are_positions_known: bool) -> bool | None:
+    if alive is None:
+        return None
+    if not alive or alive.get("problem"):
         return False
-    readers = all(one["reader"] in ("reading", "paused", "starting") for one in sources)
-    problems = any(one["problem"] for one in sources if one["reader"] != "paused")
-    tables = [table for one in sources for table in one["tables"]]
-    return readers and not problems and all(one["state"] != "stopped" for one in tables)
+    return True if are_positions_known else None
+
+
+def _verdict(one: Json, is_known: bool) -> bool | None:
+    """Whether a source is well. `is_known`: everything that can be asked has answered."""
+    if any(table["state"] == "stopped" or table["problem"] for table in one["tables"]):
+        return False
+    if one["reader"] is not None and one["reader"] not in WELL:
+        return False
+    if not is_known:
+        return None
+    return one["problem"] is None or one["reader"] == "paused"
 
 
 # ------------------------------------------------------------ one source
@@ -113,7 +141,8 @@ def _source(
     server: Server,
     positions: Mapping[TableKey, Position] | None,
     alive: Json | None,
-) -> Json:
+) -> tuple[Json, bool | None]:
+    """A source's part, and whether the source is well."""
     record = SourceRecord(config, source, server)
     seen = look_at_source(source)
     known = _collect(record)
@@ -122,16 +151,19 @@ def _source(
         refusal = _refusal(source, known.state, seen)
     report = known.report
     reader = None if known.problem else report.get("reader", "not running")
-    problem = report.get("problem") or refusal or known.problem or seen.problem
+    problem = report.get("problem") or refusal
     late_s = time.time() - report.get("at", time.time())
     if late_s > LATE_S and problem is None:
         problem = f"the reader has not reported for {late_s:.0f} s"
+    unknown = known.problem or seen.problem
+    is_known = problem is not None or unknown is None
+    problem = problem or unknown
     source_lsn = seen.lsn or _lsn(report.get("source_lsn"))
     durable = None if known.state is None else known.state.durable_lsn or None
     shown = [TableShown.of(record, table, known, positions, alive) for table in source.tables]
     tables = [table.as_json() for table in shown]
     applied = _applied_lsn(tables, durable)
-    return {
+    one = {
         "source": source.name,
         "reader": reader,
         "problem": problem,
@@ -144,6 +176,7 @@ def _source(
         "repeated": report.get("repeated"),
         "tables": tables,
     }
+    return one, _verdict(one, is_known)
 
 
 def look_at_source(source: Source) -> SourceSeen:
@@ -167,13 +200,14 @@ def _collect(record: SourceRecord) -> Collected:
 
 
 def _refusal(source: Source, state: SourceState | None, seen: SourceSeen) -> str | None:
-    """Why the reader would refuse the source."""
+    """Why the reader would refuse the source. `seen` gets the problem if that cannot be asked."""
     try:
         with Replication(source.url, APPLICATION) as replication:
             system = replication.identify()
             return slots.refusal(source, state, seen.slot, system, replication.timeline_end)
     except psycopg.Error as error:
-        return f"the source cannot be asked: {' '.join(str(error).split())}"
+        seen.problem = f"the source cannot be asked: {' '.join(str(error).split())}"
+        return None
 
 
 def _applied_lsn(tables: list[Json], durable: int | None) -> int | None:
