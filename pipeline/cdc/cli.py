@@ -111,13 +111,18 @@ def _is_known(error: Exception) -> bool:
     )
 
 
+def _end_at_signals() -> None:
+    """SIGTERM and SIGINT end the program with 0, also while libraries are still imported."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+
+
 @cdc.command()
 @click.argument("source", nargs=-1)
 @click.pass_obj
 def run(call: Call, source: tuple[str, ...]) -> None:
     """Read the sources into millstream until it is stopped."""
-    for number in (signal.SIGTERM, signal.SIGINT):  # also while libraries are still imported
-        signal.signal(number, lambda *_: sys.exit(0))
+    _end_at_signals()
     config = call.config()
     sources = call.sources(config, source)
     for library in ("psycopg", "redis", "prometheus_client"):  # the sources' processes import them
@@ -180,13 +185,19 @@ def resync(call: Call, source: str, table: str | None, everything: bool) -> None
 @click.pass_obj
 def apply_(call: Call, once: bool, master: str | None) -> None:
     """Apply the changes in millstream to the destination until it is stopped."""
+    _end_at_signals()
     config = call.config()
     needed("pyspark")
 
-    guarded(
-        config,
-        lambda: int(needed("millstream.pipeline.cdc.applier.program").apply(config, once, master)),
-    )
+    def work() -> int:
+        try:
+            return int(
+                needed("millstream.pipeline.cdc.applier.program").apply(config, once, master)
+            )
+        except KeyboardInterrupt:  # Spark has a handler of its own while it starts
+            return 0
+
+    guarded(config, work)
 
 
 @cdc.command()

@@ -52,6 +52,10 @@ class Program:
             )
         return self.process
 
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
     def kill(self) -> None:
         """Kill the driver with its JVM and its workers."""
         if self.process is not None:
@@ -122,6 +126,44 @@ def wait_applied(program: Program, applier: Applier, rows: int) -> None:
     assert count(applier) == rows, program.log_path.read_text()[-3000:]
 
 
+def end_one_that_waits(program: Program) -> None:
+    """Another `apply` waits; SIGTERM to all of its processes, as from systemd, ends it quietly."""
+    first = program.process
+    begun = len(program.log)
+    other = program.start()
+    program.process = first
+    wait_until(
+        lambda: "another apply is running" in program.log[begun:],
+        what=f"the second apply ({program.log_path})",
+        deadline_s=DEADLINE_S,
+    )
+    os.killpg(other.pid, signal.SIGTERM)
+    assert other.wait(DEADLINE_S) == 0
+    log = program.log[begun:]
+    assert "Traceback" not in log, log
+    for noise in ("SPARK_LOCAL_IP", "NativeCodeLoader", "log4j", "default log level"):
+        assert noise not in log, log
+
+
+STARTS_A_CHILD = """
+import os, signal, subprocess, sys
+from millstream.pipeline.cdc.applier.spark_start import no_signals_for_children
+show = "import signal; print([signal.getsignal(one).name for one in (15, 2)])"
+got = []
+signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
+with no_signals_for_children():
+    os.kill(os.getpid(), signal.SIGTERM)
+    subprocess.run([sys.executable, "-c", show])
+    print(len(got), flush=True)
+print(len(got))
+"""
+
+
+def test_the_jvm_is_started_without_our_signals() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTS_A_CHILD], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["['SIG_IGN', 'SIG_IGN']", "0", "1"], done.stderr
+
+
 def test_every_change_is_applied_once_whatever_is_killed(
     program: tuple[Program, Applier, Proxy], durable_server: Server
 ) -> None:
@@ -155,6 +197,7 @@ def test_every_change_is_applied_once_whatever_is_killed(
         alive = wait_until(lambda: client.call("GET", "cdc:apply:alive"), what="the status")
         assert isinstance(alive, bytes)
         assert json.loads(alive)["running"] is True
+        end_one_that_waits(made)
         # The driver is killed, with entries left to apply; another one goes on.
         feed_rows(feed, 81, 20)
         made.kill()

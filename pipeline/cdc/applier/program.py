@@ -9,8 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from millstream.pipeline.cdc.applier import spark_start
 from millstream.pipeline.cdc.applier.driver import Driver
-from millstream.pipeline.cdc.applier.spark_tasks import SparkRun, start
+from millstream.pipeline.cdc.applier.spark_tasks import SparkRun
 from millstream.pipeline.cdc.applier.status import Reporter, Status
 from millstream.pipeline.cdc.config import Config
 from millstream.pipeline.cdc.logs import Secrets, open_log
@@ -33,21 +34,19 @@ def apply(config: Config, once: bool = False, master: str | None = None) -> int:
         if config.apply.metrics is not None and not served:
             served.append(serve_registry(config.apply.metrics, status.registry))
 
-    session = start(config, master)
-    run = SparkRun(session, str(config.path), text, config.apply.workers)
+    context = spark_start.start(config, master)
+    run = SparkRun(context, str(config.path), text, config.apply.workers)
     stop = threading.Event()
     driver = Driver(config, run, status, serve)
     try:
-        run.warm_up()
-        with (
-            _stopped_by_signals(stop),
-            Reporter(address_of(config.millstream), config.millstream.prefix, status),
-        ):
-            log.info("applying to the destination, pid %d", os.getpid())
-            return driver.apply(stop, once)
+        with _stopped_by_signals(stop):
+            run.warm_up()
+            with Reporter(address_of(config.millstream), config.millstream.prefix, status):
+                log.info("applying to the destination, pid %d", os.getpid())
+                return driver.apply(stop, once)
     finally:
         driver.close()
-        session.stop()
+        spark_start.stop(context)
         for one in served:
             one.close()
 
