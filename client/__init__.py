@@ -33,6 +33,7 @@ from millstream.client.events import (
     Gap,
     Reconnected,
     ShardEnded,
+    ShardMissing,
     ShardOpened,
 )
 from millstream.client.ids import ID
@@ -64,6 +65,7 @@ __all__ = [
     "Seek",
     "Shard",
     "ShardEnded",
+    "ShardMissing",
     "ShardOpened",
     "ShardUnavailable",
     "Stalled",

@@ -48,9 +48,11 @@ class RecordsExpired(MillstreamError):
 
 
 class ShardUnavailable(MillstreamError):
-    """A shard has not answered for `max_wait` seconds, and nothing can be returned without it.
+    """A shard has not answered for `max_wait` seconds, or a child of a sealed shard has not existed
+    for this time, and nothing can be returned without it.
 
-    `shard` is the shard's name, `cause` the last error, or None if the server is only silent.
+    `shard` is the shard's name. `cause` is the last error, or one that says what is missing; None
+    if the server is only silent.
     """
 
     def __init__(self, shard: str, cause: BaseException | None) -> None:

@@ -37,6 +37,19 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardMissing:
+    """A stream waits for a shard that does not exist: a child that is not where it was looked for,
+    or a key that was deleted.
+
+    `parents` are the names of the sealed shards that continue in it. After `max_wait` a missing
+    child is a ShardUnavailable.
+    """
+
+    shard: str
+    parents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnected:
     """The server of these shards does not answer. The stream tries again until it does."""
 
@@ -51,4 +64,4 @@ class Reconnected:
     shards: tuple[str, ...]
 
 
-Event: TypeAlias = ShardOpened | ShardEnded | Gap | Disconnected | Reconnected
+Event: TypeAlias = ShardOpened | ShardEnded | ShardMissing | Gap | Disconnected | Reconnected

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import logging
 
-from millstream.client.events import Disconnected, Event, Gap, Reconnected, ShardEnded, ShardOpened
+from millstream.client.events import (
+    Disconnected,
+    Event,
+    Gap,
+    Reconnected,
+    ShardEnded,
+    ShardMissing,
+    ShardOpened,
+)
 
 log = logging.getLogger("millstream.client")
 
@@ -21,6 +29,15 @@ def log_event(event: Event) -> None:
                 shard,
                 after,
                 resumed,
+            )
+        case ShardMissing(shard, ()):
+            log.warning("shard %r: its key does not exist; the stream waits for it", shard)
+        case ShardMissing(shard, parents):
+            log.warning(
+                "shard %r: the stream waits for it, because %s is sealed and continues in it, but "
+                "it does not exist where it was looked for",
+                shard,
+                ", ".join(map(repr, parents)),
             )
         case Disconnected(shards, cause):
             log.warning("shards %s: not available: %s", list(shards), cause)

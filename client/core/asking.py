@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millstream.client.core import requests
+from millstream.client.core.absent import Absent, missing_child
 from millstream.client.core.lineage import Lineage, Servers
 from millstream.client.core.options import Options
 from millstream.client.core.servers import ServerState
-from millstream.client.core.shards import Shard, ShardState
+from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Ask, Clock
 from millstream.client.core.waiting import WAIT_MAX_S, block_ms
 from millstream.client.errors import MillstreamError, ShardUnavailable
@@ -90,6 +91,7 @@ class Asking:
         """The stream has these shards from now on. `creates`: whether missing ones are created."""
         self._lineage = lineage
         self._creates = creates
+        self.absent = Absent(self._options.max_wait_s)
         self.held.reset()
         self.looking.reset()
 
@@ -183,6 +185,7 @@ class Asking:
                 unknown.setdefault(server, []).append(shard)
         if unknown:
             self.looking.asked(now_s)
+            self.looking.at_s = min(self.looking.at_s, self.absent.next_end_s(now_s))
         return [
             Ask(
                 server,
@@ -267,8 +270,9 @@ class Asking:
         ends = [since_s + limit_s for server in self._servers for since_s in server.due_since_s()]
         return [end for end in ends if end > now_s]
 
-    def check_silence(self) -> None:
-        """Raise ShardUnavailable if a shard that is needed has been silent for too long."""
+    def check_silence(self, begun_s: float = float("-inf")) -> None:
+        """Raise ShardUnavailable if a shard that is needed has been silent for too long, or a child
+        missing. A call that began at `begun_s` and still waits looks for the child first."""
         limit_s = self._options.max_wait_s
         if limit_s is None:
             return
@@ -288,6 +292,20 @@ class Asking:
                     "it; create it with TCREATE, or make the stream without this shard"
                 )
                 raise ShardUnavailable(state.name, cause)
+            parents = self._lineage.continued_by(state.name)
+            if parents and self.absent.too_long(state.name, begun_s):
+                raise ShardUnavailable(state.name, missing_child(state.key, parents))
+        self._check_children(limit_s, now_s, begun_s)
+
+    def _check_children(self, limit_s: float, now_s: float, begun_s: float) -> None:
+        for child, server in self._lineage.unknown_children():
+            name = shard_name(child)
+            since_s = server.silent_since_s(now_s)
+            if since_s is not None and now_s - since_s >= limit_s:
+                raise ShardUnavailable(name, server.cause)
+            if self.absent.too_long(name, begun_s):
+                parents = self._lineage.continued_by(name)
+                raise ShardUnavailable(name, missing_child(child.key, parents))
 
 
 def by_server(states: Iterable[ShardState]) -> dict[ServerState, list[ShardState]]:

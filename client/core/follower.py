@@ -13,18 +13,25 @@ from redis.exceptions import ResponseError
 
 from millstream.client.core import requests
 from millstream.client.core.asking import Asking, Create, LookUp, Read, by_server
-from millstream.client.core.lineage import Lineage, Servers
+from millstream.client.core.lineage import Info, Lineage, Servers
 from millstream.client.core.merge import FETCHED, Merge
 from millstream.client.core.opening import open_lineage
 from millstream.client.core.options import Options
 from millstream.client.core.position import Start
 from millstream.client.core.repeating import lost, repeated
 from millstream.client.core.servers import ServerState
-from millstream.client.core.shards import Shard, ShardState
+from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Answer, Ask, Clock, Notify, Steps, Wait
 from millstream.client.core.waiting import Patience, Stops
 from millstream.client.errors import RecordsExpired
-from millstream.client.events import Disconnected, Event, Gap, Reconnected, ShardOpened
+from millstream.client.events import (
+    Disconnected,
+    Event,
+    Gap,
+    Reconnected,
+    ShardMissing,
+    ShardOpened,
+)
 from millstream.client.ids import BEGINNING, ID, read_id
 from millstream.client.log import log
 from millstream.client.records import Record
@@ -92,6 +99,7 @@ class Follower:
         patience = Patience(timeout_s, self._now)
         seen = self.stops.begin() if begun is None else begun
         asked: set[ShardState] = set()
+        begun_s = self._now()
         while True:
             record = yield from self._next()
             if record is not None or self.ended:
@@ -112,7 +120,7 @@ class Follower:
             yield from self.flush()
             self._raise_refusal()
             if self._merge.first() is None and not self.ended and not self._learning:
-                self._asking.check_silence()
+                self._asking.check_silence(begun_s)
             if patience_s <= 0 and not due and not answers:
                 break
         self._asking.check_silence()
@@ -213,11 +221,16 @@ class Follower:
                 self._refusal = answer.error
             elif server.failed(answer.ask, answer.error, self._now()):
                 self.events.append(Disconnected(self._names_on(server), answer.error))
+        for name in self._asking.absent.news():
+            self.events.append(ShardMissing(name, self._lineage.continued_by(name)))
         self._arrange()
         self._settle()
 
     def _names_on(self, server: ServerState) -> tuple[str, ...]:
-        return tuple(s.name for s in self._lineage.states.values() if s.server is server)
+        names = [s.name for s in self._lineage.states.values() if s.server is server]
+        children = self._lineage.unknown_children()
+        names += [shard_name(child) for child, of in children if of is server]
+        return tuple(names)
 
     def _take_replies(self, answer: Answer) -> None:
         errors = [reply for reply in answer.replies if isinstance(reply, ResponseError)]
@@ -232,17 +245,25 @@ class Follower:
         elif isinstance(about, LookUp):
             for name, info in zip(about.names, answer.replies, strict=True):
                 try:
-                    self._lineage.learn(name, info)
+                    self._learn(name, info)
                 except Exception as error:  # of the user's `resolve`: it is called again later
                     self._refusal = error
         elif isinstance(about, Create):
             for shard in about.shards:
                 shard.missing_since_s = None
 
+    def _learn(self, name: str, info: Info | None) -> None:
+        is_child = name not in self._lineage.states
+        self._lineage.learn(name, info)
+        if is_child:
+            found = info is not None or self._lineage.resolve_again(name)
+            self._asking.absent.looked_for(name, found, self._now())
+
     def _take_row(self, shard: ShardState, place: ID, row: list[Any]) -> None:
         if self._lineage.states.get(shard.name) is not shard or shard.buffer or shard.ended:
             return  # an answer that came too late
         _, prev_text, next_text, entries, ended, incarnation = row
+        self._asking.absent.looked_for(shard.name, incarnation is not None, self._now())
         if incarnation is None:
             if shard.missing_since_s is None:
                 shard.missing_since_s = self._now()

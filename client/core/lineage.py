@@ -19,6 +19,7 @@ from millstream.client.core.words import key_word, text
 from millstream.client.errors import InvalidStream
 from millstream.client.events import Event, Gap, ShardEnded, ShardOpened
 from millstream.client.ids import BEGINNING, ID
+from millstream.client.log import log
 
 Info: TypeAlias = Mapping[str, Any]
 Resolve: TypeAlias = Callable[[str], Shard | None]
@@ -53,12 +54,13 @@ class Servers:
         A parent whose name is not its key gives its children names of the same form, because
         streams with one key on several servers have children with one key, too.
         """
-        found = self._find(key)
+        found = self.resolve(key)
         if found is not None:
             return Shard(found.key, found.client, found.name or key)
         return Shard(key_word(key), parent.client, child_name(key, parent))
 
-    def _find(self, name: str) -> Shard | None:
+    def resolve(self, name: str) -> Shard | None:
+        """What the user's function says about a child; None for a child on the same server."""
         found: Any = None if self._resolve is None else self._resolve(name)
         if inspect.isawaitable(found):
             if inspect.iscoroutine(found):
@@ -149,6 +151,11 @@ class Lineage:
                     needed[shard_name(child)] = child, self.servers.of(child)
         return list(needed.values())
 
+    def unknown_children(self) -> list[tuple[Shard, ServerState]]:
+        """Those of `unknown()` that are children."""
+        found = self.unknown()
+        return [(s, server) for s, server in found if shard_name(s) not in self.states]
+
     def knows(self, name: str) -> bool:
         return name in self.states or name in self.done or name in self.infos
 
@@ -161,7 +168,12 @@ class Lineage:
         elif info is not None and info.get("incarnation") != state.incarnation:
             state.ended = False  # created again: the next read finds that out
         elif state.ended and state.children is None:
-            # An ended shard whose key no longer exists leaves no trace of its children.
+            if info is None:
+                log.warning(
+                    "shard %r: its key was deleted before its children were looked up; the stream "
+                    "does not know in which shards it continues",
+                    name,
+                )
             self.set_children(state, info or {})
 
     def set_children(self, state: ShardState, info: Info) -> None:
@@ -169,6 +181,28 @@ class Lineage:
         state.children = tuple(self.child(name, state.shard()) for name in names)
         state.final = info.get("handed-out-id")
         state.named_parents = tuple(map(text, info.get("parents", state.named_parents)))
+
+    def continued_by(self, name: str) -> tuple[str, ...]:
+        """The ended shards of this stream of which this one is a child."""
+        ended = {s.name: tuple(map(shard_name, s.children or ())) for s in self.states.values()}
+        return tuple(parent for parent, names in (self.done | ended).items() if name in names)
+
+    def resolve_again(self, name: str) -> bool:
+        """A child does not exist where it was looked for. Whether `resolve` has another place."""
+        found = self.servers.resolve(self.keys.get(name, name))
+        if found is None:
+            return False
+        moved = Shard(found.key, found.client, name)
+        place = self.servers.of(moved), text(moved.key)
+        if place in self.names:
+            return False  # where it was, or another shard of this stream
+        self.names[place] = name
+        for state in self.states.values():
+            if state.children is not None:
+                state.children = tuple(
+                    moved if shard_name(child) == name else child for child in state.children
+                )
+        return True
 
     def parents_of(self, info: Info, server: ServerState) -> set[str]:
         """The names of the parents that are in this stream and not read to their end."""
