@@ -59,8 +59,9 @@ class Consumer(Generic[T]):
     ) -> None:
         self.close()
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[Record[T]]:
+        """A loop over the consumer is `follow`: it waits for records, and never gives None."""
+        return self.follow()
 
     def __next__(self) -> Record[T] | None:
         """The next record, or None when there is none now. It never waits for records, and never

@@ -74,8 +74,9 @@ class Stream(Generic[T]):
     ) -> None:
         self.close()
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[Record[T]]:
+        """A loop over the stream is `follow`: it waits for records, and never gives None."""
+        return self.follow()
 
     def __next__(self) -> Record[T] | None:
         """The next record, or None when no record can be returned yet. It never waits for

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from millstream.client.core.words import Key
 
 
+UNOPENED = (
+    "the stream is not open yet, and has no position: await it, or enter it with `async with`"
+)
+
+
 class Stream(Generic[T]):
     """One ordered sequence of the records of one shard or many.
 
@@ -205,7 +210,11 @@ class Stream(Generic[T]):
         >>> stream.token["v"]
         1
         """
-        return self._follower.token
+        if self._opened:
+            return self._follower.token
+        if isinstance(self._start, Token):
+            return self._start.dump()
+        raise MillstreamError(UNOPENED)
 
     @property
     def watermark(self) -> ID:
@@ -214,6 +223,8 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").watermark
         ID(ms=0, seq=0)
         """
+        if not self._opened:
+            raise MillstreamError(UNOPENED)
         return self._follower.watermark
 
     @property
@@ -232,6 +243,8 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").shards
         ['quiet']
         """
+        if not self._opened:
+            raise MillstreamError(UNOPENED)
         return self._follower.shards
 
     @property
@@ -241,7 +254,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").ended
         False
         """
-        return self._follower.ended
+        return self._opened and self._follower.ended
 
     async def _run(self, steps: Steps[R]) -> R:
         if self._closed:

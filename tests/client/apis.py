@@ -110,8 +110,8 @@ class Driven:
     ) -> None:
         self.loop.run_until_complete(self.inner.__aexit__(kind, error, trace))
 
-    def __iter__(self) -> Driven:
-        return self
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate(aiter(self.inner))
 
     def __next__(self) -> Any:
         return self.read(timeout=0)

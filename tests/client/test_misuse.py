@@ -70,6 +70,30 @@ def test_an_asyncio_stream_that_was_not_awaited_opens_at_its_first_use(
     assert asyncio.run(run()) == "1"
 
 
+def test_an_asyncio_stream_that_was_not_awaited_has_not_ended(server: Server) -> None:
+    async def run() -> list[str]:
+        async with aio.connect(f"redis://localhost:{server.port}") as ms:
+            await ms.tappend("k", {"n": 1})
+            await ms.tseal("k")
+            stream = ms.stream("k", "trim_horizon")
+            for position in ("token", "watermark", "shards"):
+                with pytest.raises(MillstreamError, match=r"not open yet.*await it"):
+                    getattr(stream, position)
+            assert stream.metrics()["records"] == 0
+            found = []
+            while not stream.ended:
+                if (record := await stream.read(timeout=5)) is not None:
+                    found.append(record["n"])
+            saved = stream.token
+            await stream.close()
+            again = ms.stream("k", saved)
+            assert (again.token, again.ended) == (saved, False)
+            await again.close()
+            return found
+
+    assert asyncio.run(run()) == ["1"]
+
+
 def test_an_asyncio_writer_that_was_not_awaited_takes_over_at_its_first_use(
     server: Server,
 ) -> None:

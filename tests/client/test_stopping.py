@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.client.apis import take, unwrap
+from tests.client.conftest import url_of
+from tests.support.server import Server
 
-from millstream.client import MillstreamError, ShardEnded, redis_py
+from millstream.client import MillstreamError, ShardEnded, connect, redis_py
 from millstream.client.core.waiting import Stops
 
 
@@ -26,6 +30,41 @@ def test_stop_ends_a_read_without_a_timeout_within_a_second_or_so(ms: Any) -> No
         assert time.monotonic() - began_s < 3
         ms.tappend("s", {"n": 1})
         assert stream.read()["n"] == "1"
+
+
+@pytest.mark.parametrize("kind", ["stream", "consumer"])
+def test_a_loop_waits_for_records_and_ends_with_stop(ms: Any, kind: str) -> None:
+    fill(ms, 2)
+    made = ms.stream if kind == "stream" else partial(ms.consumer, group="g", retry=60)
+    with made("s", position="trim_horizon") as source:
+        threading.Timer(0.5, source.stop).start()
+        assert [record["n"] for record in source] == ["0", "1"]
+        assert source.metrics()["requests"] < 20
+
+
+@pytest.mark.parametrize("kind", ["stream", "consumer"])
+def test_a_loop_ends_at_the_end_of_a_sealed_stream(ms: Any, kind: str) -> None:
+    fill(ms, 2)
+    ms.tseal("s")
+    made = ms.stream if kind == "stream" else partial(ms.consumer, group="g")
+    with made("s", position="trim_horizon") as source:
+        assert [record["n"] for record in source] == ["0", "1"]
+
+
+@pytest.mark.parametrize("kind", ["stream", "consumer"])
+def test_a_signal_ends_a_loop_that_waits(server: Server, kind: str) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with connect(url_of(server)) as ms:
+            source: Any = ms.stream("s") if kind == "stream" else ms.consumer("s", "g")
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with source, pytest.raises(KeyboardInterrupt):
+                next(iter(source))
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_stop_ends_every_follow_that_runs(ms: Any) -> None:
