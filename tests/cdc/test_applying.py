@@ -7,22 +7,29 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
 from tests.cdc.appliers import HISTORY, KEYED, KEYLESS, Applier
 from tests.cdc.feeding import delete, insert, truncate, update
 from tests.support.client import RawClient
+from tests.support.pipelines import url_of
 from tests.support.waiting import wait_until
 
+from millstream.pipeline.cdc.applier import driver as driver_module
 from millstream.pipeline.cdc.applier import failure_search
 from millstream.pipeline.cdc.applier.driver import ApplyError, Driver
 from millstream.pipeline.cdc.applier.jobs import Answer, Job, Outcome
 from millstream.pipeline.cdc.applier.status import Status
+from millstream.pipeline.cdc.applier.survey import read_sources
 from millstream.pipeline.cdc.applier.worker import Worker
+from millstream.pipeline.cdc.commands.dropping import drop
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
 from millstream.pipeline.cdc.streams import pulling
+from millstream.pipeline.cdc.streams.appending import open_server
 from millstream.pipeline.cdc.streams.copies import CopyRows
+from millstream.pipeline.cdc.streams.source_record import SourceRecord
 
 Made = Callable[..., Applier]
 
@@ -673,6 +680,49 @@ def test_sources_share_a_target_by_their_sids(new_applier: Made) -> None:
     applier.feeds["us"].transaction(truncate())
     assert applier.apply() == 0
     assert applier.rows("SELECT sid, id FROM t ORDER BY 1, 2") == [("eu", "1"), ("eu", "2")]
+
+
+def test_a_drop_while_apply_runs_leaves_no_position(
+    new_applier: Made, source: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applier = new_applier(sids=("eu", "us"))
+    for feed in applier.feeds.values():
+        feed.copy([b"1\ta\t1"])
+    assert applier.apply() == 0
+    own = replace(applier.config.source("shop:eu"), url=url_of(source))
+    server = open_server(applier.config.millstream)
+    record = SourceRecord(applier.config, own, server)
+    said: list[str] = []
+
+    def positions() -> list[Any]:
+        return applier.rows("SELECT sid FROM millstream_position ORDER BY 1")
+
+    drop(record, said.append)
+    assert said[-2] == "destination: removed 1 position"
+    applier.feeds["us"].transaction(insert(b"2", None, None))
+    assert applier.apply() == 0
+    assert positions() == [("us",)]
+    assert applier.rows("SELECT id FROM t WHERE sid = 'us' ORDER BY 1") == [("1",), ("2",)]
+    # The same while apply is between reading millstream and adding a position.
+    feed = applier.feed
+    feed.open()
+    feed.copy([])
+
+    def drop_meanwhile(*arguments: Any) -> Any:
+        found = read_sources(*arguments)
+        drop(record, said.append)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(driver_module, "read_sources", drop_meanwhile)
+        applier.apply()
+    assert positions() == [("us",)]
+    # A source that is read again has a position again.
+    feed.open()
+    feed.copy([b"7\ta\t1"])
+    assert applier.apply() == 0
+    assert positions() == [("eu",), ("us",)]
+    assert applier.rows("SELECT id FROM t WHERE sid = 'eu'") == [("7",)]
 
 
 def test_applied_entries_stay_for_other_readers(new_applier: Made, client: RawClient) -> None:

@@ -161,9 +161,10 @@ class Driver:
     # ------------------------------------------------------------ a batch
 
     def _step(self) -> Plan:
-        positions = self._read_positions()
+        found = self._positions.read()
         server = self._connections.server
         views = read_sources(server, list(self._configured.values()))
+        positions = self._complete(found, server, views)
         self._resume(server, views)
         self._trim(server, views, positions)
         plan = Plan([])
@@ -182,16 +183,35 @@ class Driver:
         self._status.reached()
         return plan
 
-    def _read_positions(self) -> dict[TableKey, Position]:
-        found = self._positions.read()
-        missing = [key for key in self._configured if key not in found]
-        if missing:
-            self._positions.add(
-                Position(key, target_name(self._configured[key].table, self._config))
-                for key in missing
-            )
+    def _complete(
+        self,
+        found: dict[TableKey, Position],
+        server: Server,
+        views: Sequence[SourceView],
+    ) -> dict[TableKey, Position]:
+        """The positions of all configured tables. Those of tables that millstream has a record of
+        are added if they are missing; others may be those of a source that is being dropped."""
+        new = [
+            key
+            for view in views
+            for key, table in view.tables.items()
+            if key not in found and table.state is not None
+        ]
+        if new:
+            with self._connections.destination.transaction():
+                self._positions.lock_set()
+                self._positions.add(
+                    self._new_position(key) for key in new if self._is_recorded(server, key)
+                )
             found = self._positions.read()
-        return {key: found[key] for key in self._configured}
+        return {key: found.get(key) or self._new_position(key) for key in self._configured}
+
+    def _new_position(self, key: TableKey) -> Position:
+        return Position(key, target_name(self._configured[key].table, self._config))
+
+    def _is_recorded(self, server: Server, key: TableKey) -> bool:
+        configured = self._configured[key]
+        return bool(server.call("EXISTS", configured.keys.table_state(configured.table)))
 
     def _resume(self, server: Server, views: Sequence[SourceView]) -> None:
         for view in views:

@@ -23,7 +23,7 @@ def drop(record: SourceRecord, say: Callable[[str], None]) -> None:
 
     The keys are removed last: an interrupted drop can be repeated, and meanwhile `run` refuses the
     source. If `run` was started after the first check, it has reported itself before the second
-    one.
+    one. `apply` may be running.
     """
     source, destination = record.source, record.config.destination
     if record.server.call("EXISTS", record.keys.alive):
@@ -40,16 +40,18 @@ def drop(record: SourceRecord, say: Callable[[str], None]) -> None:
         if found is not None:
             connection.execute(sql.SQL(f"DROP PUBLICATION {identifier(source.slot)}"))
             say(f"{source.name}: the publication {source.slot} was dropped")
-    with connect_destination(record.config, APPLICATION) as connection:
+    with connect_destination(record.config, APPLICATION) as connection, connection.transaction():
         positions = Positions(connection, destination.schema)
+        removed = None
         if positions.exists():
-            count = positions.remove(source.database, source.sid)
-            say(f"destination: removed {counted(count, 'position')}")
-    if record.server.call("EXISTS", record.keys.alive):
-        raise RequestError(
-            f"run was started during the drop of {source.name}: stop `millstream cdc run`, and drop"
-            " the source again"
-        )
-    keys = list(record.all_keys())
-    count = record.server.call("DEL", *keys)
+            positions.lock_set()  # `apply` adds no position without the table's state
+            removed = positions.remove(source.database, source.sid)
+        if record.server.call("EXISTS", record.keys.alive):
+            raise RequestError(
+                f"run was started during the drop of {source.name}: stop `millstream cdc run`, and"
+                " drop the source again"
+            )
+        count = record.server.call("DEL", *record.all_keys())
+    if removed is not None:
+        say(f"destination: removed {counted(removed, 'position')}")
     say(f"millstream: removed {counted(count, 'key')}")

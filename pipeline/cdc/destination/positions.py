@@ -145,7 +145,14 @@ class Positions:
             cursor.execute(query, [database, sid])
             return cursor.rowcount
 
-    # ------------------------------------------------------------ one apply at a time
+    # ------------------------------------------------------------ locks
+
+    def lock_set(self) -> None:
+        """Wait until no other program adds or removes positions; until the end of the
+        transaction."""
+        query = SQL("SELECT pg_advisory_xact_lock((%s::regclass::oid::int8 << 32) | 2)")
+        with self._connection.cursor() as cursor:
+            cursor.execute(query, [self._name.as_string(self._connection)])
 
     def try_lock_all(self) -> bool:
         """Take the lock that one `apply` holds as long as its connection lives."""
@@ -162,7 +169,7 @@ class Positions:
             "SELECT a.pid, coalesce(host(a.client_addr), 'a socket') FROM pg_locks l"
             " JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted"
             " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-            " AND l.classid = %s::regclass::oid"
+            " AND l.classid = %s::regclass::oid AND l.objid = 1"
         )
         name = self._name.as_string(self._connection)
         with self._connection.cursor() as cursor:
