@@ -14,6 +14,9 @@ from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.sql import read_table_name, table_name
 
 TableType: TypeAlias = Literal["clone", "append", "history"]
+MissingColumns: TypeAlias = Literal["stop", "ignore"]
+"""What a change with a column that the target lacks does: it stops its table, or the column is
+ignored."""
 Settings: TypeAlias = Mapping[str, Any]
 TableKey: TypeAlias = tuple[str, str, str]
 """A table of a source: database, sid, and the table's name with its schema."""
@@ -46,6 +49,7 @@ class Destination:
     url: str
     schema: str = "public"
     sid_column: str = "sid"
+    missing_columns: MissingColumns = "stop"
     settings: Settings = field(default_factory=dict)
 
 
@@ -83,6 +87,7 @@ class Table:
     where: str = ""
     rename: Mapping[str, str] = field(default_factory=dict)
     set: Mapping[str, str] = field(default_factory=dict)
+    missing_columns: MissingColumns = "stop"
 
     @cached_property
     def full_name(self) -> str:

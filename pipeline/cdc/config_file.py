@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -92,16 +92,17 @@ class _Reader:
             raise self._fault(
                 "database", "is missing or empty: at least one [[database]] is needed"
             )
+        destination = self._section(Destination, document, "destination")
         config = Config(
             self._path,
             self._section(ServerConfig, document, "millstream"),
-            self._section(Destination, document, "destination"),
+            destination,
             self._section(ReadConfig, document, "read"),
             self._section(ApplyConfig, document, "apply"),
             tuple(
                 source
                 for number, database in enumerate(databases)
-                for source in self._database(database, f"database[{number}]", document)
+                for source in self._database(database, f"database[{number}]", destination)
             ),
         )
         self._check_names(config)
@@ -133,7 +134,7 @@ class _Reader:
             }
         )
 
-    def _database(self, database: Any, place: str, document: dict[str, Any]) -> Iterator[Source]:
+    def _database(self, database: Any, place: str, destination: Destination) -> Iterator[Source]:
         if not isinstance(database, dict):
             raise self._fault(place, "must be a table: [[database]]")
         self._refuse_unknown(database, ["name", "source", "tables", "schema", "failover"], place)
@@ -146,7 +147,11 @@ class _Reader:
                 f"{place}.source",
                 "is missing or empty: at least one {sid = .., url = ..} is needed",
             )
-        tables = tuple(self._tables(database.get("tables", {}), schema, f"{place}.tables"))
+        listed = self._tables(database.get("tables", {}), schema, f"{place}.tables")
+        tables = tuple(
+            table if is_set else replace(table, missing_columns=destination.missing_columns)
+            for table, is_set in listed
+        )
         for number, source in enumerate(sources):
             where = f"{place}.source[{number}]"
             if not isinstance(source, dict):
@@ -156,7 +161,8 @@ class _Reader:
             url = self._required(str, source, "url", where)
             yield Source(name, sid, url, tables, failover)
 
-    def _tables(self, tables: Any, default_schema: str, place: str) -> Iterator[Table]:
+    def _tables(self, tables: Any, default_schema: str, place: str) -> Iterator[tuple[Table, bool]]:
+        """The tables, and whether each has the option missing_columns."""
         if not isinstance(tables, dict) or not tables:
             raise self._fault(place, "is missing or empty: at least one table is needed")
         for name, options in tables.items():
@@ -169,14 +175,14 @@ class _Reader:
                 raise self._fault(
                     where, "must be a table's name, or schema.table in quotes"
                 ) from None
-            allowed = ["target", "type", "columns", "where", "rename", "set"]
+            allowed = ["target", "type", "columns", "where", "rename", "set", "missing_columns"]
             self._refuse_unknown(options, allowed, where)
             types = get_type_hints(Table)
             values = {
                 key: self._value(types[key], v, f"{where}.{key}") for key, v in options.items()
             }
             values.setdefault("target", table_name("", plain))
-            yield Table(schema or default_schema, plain, **values)
+            yield Table(schema or default_schema, plain, **values), "missing_columns" in values
 
     # ------------------------------------------------------------ values
 

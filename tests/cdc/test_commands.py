@@ -161,7 +161,8 @@ def test_unsuitable_targets_are_named(shop: Pipeline, source: Source, destinatio
     assert "error shop:eu public.orders: " in lines
     assert 'CREATE UNIQUE INDEX ON "public"."orders" ("id")' in lines
     assert "is a history without the column kvsz_start, kvsz_end, kvsz_deleted" in lines
-    assert 'warning shop:eu public.log: the target "public"."logs" has no column line' in lines
+    assert 'error shop:eu public.log: "public"."logs" lacks the column line, which' in lines
+    assert 'ALTER TABLE "public"."logs" ADD COLUMN "line" text' in lines
     assert "has 1 row and no key" in lines
     assert shop.start().exit_code() == 1
     assert source.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)

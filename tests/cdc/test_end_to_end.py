@@ -266,22 +266,92 @@ def test_large_values_that_did_not_change_stay(source: Connection, applying: Sta
     wait_same(source, started, columns="id, a, b")
 
 
+def wait_stopped(applying: Applying, table: str, *texts: str) -> str:
+    """Wait until a table is stopped for a reason with these texts; the SQL at its end."""
+    error = wait_until(
+        lambda: applying.position(table).error or "",
+        lambda found: all(text in found for text in texts),
+        f"a stop of {table} with {texts}",
+        DEADLINE_S,
+    )
+    assert applying.position(table).state == "stopped"
+    return error[error.index("ALTER TABLE") :]
+
+
 def test_columns_come_and_go(source: Connection, applying: Started) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, a text, old text)")
+    source.execute("CREATE TABLE few (id int PRIMARY KEY, a text)")
     source.execute("INSERT INTO t VALUES (1, 'a', 'kept')")
-    ddl = "CREATE TABLE t (sid text, id int, a text, old text, PRIMARY KEY (sid, id))"
-    started = applying(source, "t = {}", ddl)
+    ddl = "CREATE TABLE t (sid text, id int, a text, old text, PRIMARY KEY (sid, id));"
+    ddl += "CREATE TABLE few (id int PRIMARY KEY)"
+    tables = "t = {}\nfew = { missing_columns = 'ignore' }"
+    started = applying(source, tables, ddl)
     started.start()
     wait_same(source, started, columns="id, a, old")
-    source.execute("ALTER TABLE t ADD COLUMN new int, DROP COLUMN old")
-    source.execute("UPDATE t SET a = 'b', new = 1")
-    wait_same(source, started)
+    source.execute("ALTER TABLE t ADD COLUMN new numeric(6,2) DEFAULT 0.5, DROP COLUMN old")
+    source.execute("INSERT INTO t VALUES (2, 'b', 1)")
+    source.execute("INSERT INTO few VALUES (1, 'a')")
+    cure = wait_stopped(started, "t", "lacks the column new,", "numeric(6,2) DEFAULT '0.50'")
+    wait_until(lambda: started.count("few"), lambda count: count == 1)
     wait_until(
-        lambda: started.warnings("t"),
-        lambda found: found == ['"public"."t" lacks new: left out'],
+        lambda: started.warnings("few"),
+        lambda found: found == ['"public"."few" lacks a: ignored'],
         "the warning",
     )
-    started.execute("ALTER TABLE t ADD COLUMN new int")
-    source.execute("UPDATE t SET new = 5")
+    started.execute(cure)
     wait_same(source, started, columns="id, a, new")
-    assert started.values("SELECT old FROM t") == [("kept",)]
+    assert started.values("SELECT id, old FROM t ORDER BY id") == [(1, "kept"), (2, None)]
+    source.execute("ALTER TABLE t ADD COLUMN other int")
+    started.execute("ALTER TABLE t DROP COLUMN a")
+    source.execute("UPDATE t SET other = 1")
+    cure = wait_stopped(started, "t", "lacks the columns a, other")
+    started.execute(cure)
+    wait_same(source, started, columns="id, a, new, other")
+
+
+RENAMED = ("clone", "append", "history", "keyless", "key")
+
+
+def test_renamed_columns_lose_nothing(
+    source: Connection, applying: Started, pipeline: Pipeline
+) -> None:
+    ddl, tables = "", ""
+    for name in RENAMED:
+        key = "" if name == "keyless" else "PRIMARY KEY"
+        source.execute(f"CREATE TABLE {name} (id int {key}, v int)".encode())
+        source.execute(f"INSERT INTO {name} VALUES (1, 1)".encode())
+        versions = ", kvsz_start timestamptz, kvsz_end timestamptz, kvsz_deleted boolean"
+        unique = "id, kvsz_start" if name == "history" else "id"
+        ddl += f"CREATE TABLE {name} (id int, v int{versions if name == 'history' else ''});"
+        ddl += f"ALTER TABLE {name} ADD PRIMARY KEY ({unique});" if key else ""
+        kind = name if name in ("append", "history") else "clone"
+        tables += f"{name} = {{ type = '{kind}' }}\n"
+    source.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
+    started = applying(source, tables, ddl)
+    started.start()
+    for name in RENAMED:
+        wait_until(lambda name=name: started.count(name), lambda n: n == 1, name, DEADLINE_S)  # type: ignore[misc]
+    for name in RENAMED:
+        old, new = ("id", "k") if name == "key" else ("v", "w")
+        source.execute(f"ALTER TABLE {name} RENAME {old} TO {new}".encode())
+        key, value = ("k", "v") if name == "key" else ("id", "w")
+        source.execute(f"UPDATE {name} SET {value} = 2 WHERE {key} = 1".encode())
+        source.execute(f"INSERT INTO {name} VALUES (2, 22)".encode())
+    for name in RENAMED:
+        new, old = ("k", "id") if name == "key" else ("w", "v")
+        sql = f'ALTER TABLE "public"."{name}" RENAME COLUMN "{old}" TO "{new}"'
+        started.execute(wait_stopped(started, name, f"lacks the column {new},", sql))
+    assert "stopped" in pipeline.call("status", code=1).stdout
+    for name in RENAMED:
+        source.execute(f"INSERT INTO {name} VALUES (3, 33)".encode())
+    for name in RENAMED:
+        order = "1, kvsz_start" if name == "history" else "1"
+        columns = "k, v" if name == "key" else "id, w"
+        wanted = [(1, 2), (2, 22), (3, 33)]
+        wanted = [(1, 1), *wanted] if name == "history" else wanted
+        wait_until(
+            lambda query=f"SELECT {columns} FROM {name} ORDER BY {order}": started.values(query),  # type: ignore[misc]
+            lambda found, wanted=wanted: found == wanted,  # type: ignore[misc]
+            f"the rows of {name}: {started.position(name).error}",
+            DEADLINE_S,
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import psycopg
@@ -37,9 +37,10 @@ from millstream.pipeline.cdc.applier.survey import (
     trim,
     trim_copy,
 )
-from millstream.pipeline.cdc.config import Config, TableKey, target_name
+from millstream.pipeline.cdc.config import Config, TableKey, target_name, target_of
 from millstream.pipeline.cdc.destination.connection import Connections, in_one_line
 from millstream.pipeline.cdc.destination.positions import NAME, Position, Positions
+from millstream.pipeline.cdc.destination.target import read_targets
 from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.pauses import Backoff
 from millstream.pipeline.cdc.sql import table_name
@@ -98,6 +99,7 @@ class Driver:
         self._retries = Retries(config.apply.retry_max)
         self._cuts: dict[str, int] = {}
         self._copies: dict[TableKey, int] = {}
+        self._shapes: dict[TableKey, Hashable] = {}
         self._connections = Connections(config, "millstream cdc apply (driver)")
         self._positions: Positions  # over the connection that has the lock
 
@@ -167,6 +169,7 @@ class Driver:
         positions = self._complete(found, server, views)
         self._resume(server, views)
         self._trim(server, views, positions)
+        self._look_at_targets([key for key, one in positions.items() if one.state == "stopped"])
         plan = Plan([])
         stops: dict[TableKey, str] = {}
         for view in views:
@@ -247,12 +250,25 @@ class Driver:
                 streaming.append(Pending(key, table.stream, position.id))
         self._plan_changes(server, view, positions, plan, streaming)
 
+    def _look_at_targets(self, keys: Sequence[TableKey]) -> None:
+        """Remember what the targets of stopped tables are like: a stopped table is retried when its
+        target was altered."""
+        if not keys:
+            return
+        names = {key: target_of(self._configured[key].table, self._config) for key in keys}
+        found = read_targets(self._connections.destination, list(names.values()))
+        for key, name in names.items():
+            self._shapes[key] = found[name].shape if name in found else None
+
+    def _version(self, key: TableKey) -> Hashable:
+        return self._copies[key], self._shapes.get(key)
+
     def _is_resting(self, position: Position, table: View) -> bool:
         """Whether a table has been stopped and its next retry is not due."""
         copy_lsn = table.state.copy_lsn if table.state is not None else 0
         self._copies[table.key] = copy_lsn
         return position.state == "stopped" and not self._retries.is_due(
-            table.key, time.monotonic(), copy_lsn
+            table.key, time.monotonic(), self._version(table.key)
         )
 
     def _plan_changes(
@@ -307,7 +323,8 @@ class Driver:
                 self._log_stop(key, text)
                 positions[key] = replace(position, state="stopped", error=text, error_id=None)
                 self._positions.mark(key, "stopped", text)
-            self._retries.stopped(key, time.monotonic(), self._copies[key])
+                self._look_at_targets([key])
+            self._retries.stopped(key, time.monotonic(), self._version(key))
 
     def _continue(self, positions: dict[TableKey, Position], key: TableKey) -> None:
         """Continue a stopped table whose reason no longer exists and that has nothing to apply."""
@@ -329,7 +346,8 @@ class Driver:
         key = outcome.key
         self._status.applied(outcome)
         if outcome.error is not None:
-            wait_s = self._retries.stopped(key, time.monotonic(), self._copies[key])
+            self._look_at_targets([key])
+            wait_s = self._retries.stopped(key, time.monotonic(), self._version(key))
             entry = f" at the entry {outcome.error_id}" if outcome.error_id else ""
             self._log_stop(key, f"{outcome.error}{entry}; next try in {wait_s:.0f} s")
         elif not outcome.is_stale:

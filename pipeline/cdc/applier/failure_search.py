@@ -15,6 +15,7 @@ from millstream.pipeline.cdc.destination.connection import in_one_line
 from millstream.pipeline.cdc.destination.copied_history import CopyVanished
 from millstream.pipeline.cdc.destination.loading import CopyLost
 from millstream.pipeline.cdc.destination.staging import Session
+from millstream.pipeline.cdc.destination.target import TargetError
 from millstream.pipeline.cdc.streams.changes import Change, EntryError, Id
 from millstream.pipeline.cdc.streams.pulling import Entry
 
@@ -42,10 +43,9 @@ class FailureSearch:
         for chunk in chunks:
             changes, unread = self._read(chunk)
             changes = pending + changes
-            self._transfer.widen(changes)
             pending = []
-            if is_history and unread is None:
-                changes, pending = _whole_transactions(changes)
+            if is_history:
+                changes, pending = _whole_transactions(changes, unread)
             failure = self._narrow(_units(changes, is_history))
             if failure is not None or unread is not None:
                 return failure or unread
@@ -61,7 +61,7 @@ class FailureSearch:
         for entry in chunk:
             try:
                 changes += self._transfer.changes([entry])
-            except EntryError as error:
+            except (EntryError, TargetError) as error:
                 return changes, Failure(entry[0], str(error))
         return changes, None
 
@@ -73,16 +73,13 @@ class FailureSearch:
         lsn, rest = begun[0].lsn, list[Change]()
         try:
             with self._session.connection.transaction():
-                writer = self._transfer.writer()
-                writer.apply(begun)
-                self._transfer.moved(begun)
+                writer = self._transfer.write(None, begun)
                 for chunk in chunks:
                     changes = self._transfer.changes(chunk)
                     own = [change for change in changes if change.lsn == lsn]
                     rest = changes[len(own) :]
-                    writer.apply(own)
                     if own:
-                        self._transfer.moved(own)
+                        writer = self._transfer.write(writer, own)
                     if rest:
                         break
                 flush(writer)
@@ -173,9 +170,13 @@ def _units(changes: list[Change], is_history: bool) -> list[list[Change]]:
     return [list(own) for _, own in groupby(changes, key=lambda change: change.lsn)]
 
 
-def _whole_transactions(changes: list[Change]) -> tuple[list[Change], list[Change]]:
-    """The changes of complete transactions, and those of the last one."""
+def _whole_transactions(
+    changes: list[Change], unread: Failure | None
+) -> tuple[list[Change], list[Change]]:
+    """The changes of complete transactions, and those of the last one, which more may follow."""
     last = changes[-1].lsn if changes else 0
+    if unread is not None and unread.id[0] != last:
+        return changes, []
     end = len(changes)
     while end > 0 and changes[end - 1].lsn == last:
         end -= 1

@@ -33,6 +33,11 @@ class Job:
     is_shared: bool = False
 
     @property
+    def changes(self) -> str:
+        """The key of the table's changes, also if the entries are those of a copy."""
+        return self.stream.removesuffix(":copy") if self.is_copy else self.stream
+
+    @property
     def source(self) -> str:
         return f"{self.key[0]}:{self.key[1]}"
 

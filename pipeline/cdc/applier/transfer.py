@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from millstream.pipeline.cdc.applier.jobs import Job
 from millstream.pipeline.cdc.destination.clone import KeyedWriter
 from millstream.pipeline.cdc.destination.history import HistoryWriter
 from millstream.pipeline.cdc.destination.keyless import KeylessWriter
 from millstream.pipeline.cdc.destination.loading import CopyWriter
+from millstream.pipeline.cdc.destination.missing_columns import missing_columns, missing_text
 from millstream.pipeline.cdc.destination.positions import Position
 from millstream.pipeline.cdc.destination.staging import Session
-from millstream.pipeline.cdc.destination.target import Route, extended, left_out
+from millstream.pipeline.cdc.destination.target import Route, TargetError, extended
 from millstream.pipeline.cdc.streams.changes import Change, EntryReader, Id
+from millstream.pipeline.cdc.streams.column_record import ColumnRecord
+from millstream.pipeline.cdc.streams.names import columns_key
 from millstream.pipeline.cdc.streams.pulling import Entry, chunks
 from millstream.pipeline.range_plan import Range
 from millstream.pipeline.server import Server
+
+Shape: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+"""The columns of a change's new row, and those of its old row."""
 
 
 class Writer(Protocol):
@@ -35,20 +41,32 @@ class Transfer:
     """Entries of one job; `position` is where the table is when they have been applied."""
 
     def __init__(
-        self, session: Session, server: Server, job: Job, to: Route, position: Position
+        self,
+        session: Session,
+        server: Server,
+        job: Job,
+        to: Route,
+        position: Position,
+        new_names: Mapping[str, str] | None = None,
     ) -> None:
+        """`new_names` has the target's names of columns that were renamed at both sides.
+        TargetError if the target lacks columns of the copy."""
         self._session = session
         self._server = server
         self._job = job
-        self._route = to
+        self._route = self._written_route = to
         self._reader = EntryReader([column.name for column in job.columns])
         self.position = position
         self.applied = 0
         self.rows = 0
         self.warnings: list[str] = []
+        self._new_names = new_names or {}
+        self._known: dict[Shape, Shape] = {}
         names = [column.name for column in job.columns]
-        self._warn_left_out(names)
-        self._copy_writer = CopyWriter(session, to, names, position) if job.is_copy else None
+        self._copy_writer: CopyWriter | None = None
+        if job.is_copy:
+            self._require(names)
+            self._copy_writer = CopyWriter(session, to, names, position)
 
     @property
     def is_copy(self) -> bool:
@@ -72,8 +90,58 @@ class Transfer:
         return chunks(self._server, range_)
 
     def changes(self, entries: Sequence[Entry]) -> list[Change]:
-        read = self._reader.read
-        return [read(id_, words) for id_, words in entries]
+        """The changes in entries. TargetError if the target lacks columns of them."""
+        read, known = self._reader.read, self._known
+        changes = [read(id_, words) for id_, words in entries]
+        for change in changes:
+            shape = change.columns, change.old_columns
+            named = known.get(shape)
+            if named is None:
+                named = known[shape] = self._learn(change)
+            change.columns, change.old_columns = named
+        return changes
+
+    def _learn(self, change: Change) -> Shape:
+        """The target's names of a change's columns, which the target has. The route gets those that
+        the copy did not have."""
+        if change.columns:
+            self._require_listed(change.columns)
+        new_names = self._new_names
+        columns, old_columns = (
+            tuple(new_names.get(name, name) for name in names)
+            for names in (change.columns, change.old_columns)
+        )
+        names = list(dict.fromkeys((*columns, *old_columns)))
+        self._route = extended(self._route, names)
+        self._require(names)
+        return columns, old_columns
+
+    def _require_listed(self, names: Sequence[str]) -> None:
+        """TargetError if changes no longer have a column that the configuration lists."""
+        gone = [name for name in self._route.table.columns if name not in names]
+        if gone:
+            noun = "column" if len(gone) == 1 else "columns"
+            raise TargetError(
+                lost(
+                    self._job,
+                    f"the changes lack the {noun} {', '.join(gone)}, which `columns` lists and the"
+                    " source renamed or dropped; correct `columns`, and copy the table again",
+                )
+            )
+
+    def _require(self, names: Sequence[str]) -> None:
+        """TargetError if the target does not take all of these columns, unless that is wanted."""
+        missing = missing_columns(self._session, self._route, names)
+        if not missing:
+            return
+        if self._route.table.missing_columns == "stop":
+            key = columns_key(self._job.changes)
+            record = ColumnRecord.from_json(self._server.call("GET", key))
+            record = record.with_copied(self._job.columns)
+            raise TargetError(missing_text(self._route, missing, record))
+        text = f"{self._route.target.sql} lacks {', '.join(missing)}: ignored"
+        if text not in self.warnings:
+            self.warnings.append(text)
 
     def run(self) -> None:
         """Apply everything."""
@@ -83,14 +151,18 @@ class Transfer:
             return
         writer: Writer | None = None
         for chunk in self.entries():
-            changes = self.changes(chunk)
-            is_wider = self.widen(changes)
-            if writer is None or is_wider:
-                flush(writer)
-                writer = self.writer()
-            writer.apply(changes)
-            self.moved(changes)
+            writer = self.write(writer, self.changes(chunk))
         flush(writer)
+
+    def write(self, writer: Writer | None, changes: Sequence[Change]) -> Writer:
+        """Apply changes with a writer, or with a new one if the route has further columns; the
+        writer that did it."""
+        if writer is None or self._written_route is not self._route:
+            flush(writer)
+            writer = self.writer()
+        writer.apply(changes)
+        self.moved(changes)
+        return writer
 
     def load(self, entries: Sequence[Entry]) -> None:
         """Apply entries of a copy."""
@@ -109,6 +181,7 @@ class Transfer:
 
     def writer(self) -> Writer:
         """A writer for the changes of the table."""
+        self._written_route = self._route
         if not self._route.key:
             return KeylessWriter(self._session, self._route)
         if self.is_history:
@@ -127,25 +200,6 @@ class Transfer:
         """The changes from this one on were rolled back."""
         lsn, n = first
         self.position = replace(self.position, id=(lsn, n - 1))
-
-    def widen(self, changes: Sequence[Change]) -> bool:
-        """Whether entries have columns that the target has and the copy did not have."""
-        names: dict[str, None] = {}
-        for columns in {change.columns for change in changes}:
-            names.update(dict.fromkeys(columns))
-        wider = extended(self._route, list(names))
-        is_wider = wider is not self._route
-        self._route = wider
-        self._warn_left_out(list(names))
-        return is_wider
-
-    def _warn_left_out(self, names: Sequence[str]) -> None:
-        missing = left_out(self._route, names)
-        if missing:
-            listed = ", ".join(missing)
-            text = f"{self._route.target.sql} lacks {listed}: left out"
-            if text not in self.warnings:
-                self.warnings.append(text)
 
 
 def flush(writer: Writer | None) -> None:

@@ -38,7 +38,10 @@ from millstream.pipeline.cdc.destination.target import (
     route,
 )
 from millstream.pipeline.cdc.sql import table_name
+from millstream.pipeline.cdc.streams.column_record import ColumnRecord
+from millstream.pipeline.cdc.streams.names import columns_key
 from millstream.pipeline.cdc.streams.pulling import StreamChanged
+from millstream.pipeline.cdc.streams.source_state import SourceColumn
 from millstream.pipeline.server import ServerError
 
 log = logging.getLogger("millstream.cdc.apply")
@@ -186,12 +189,36 @@ class _Part:
 
     def _transfer(self, job: Job, position: Position) -> Transfer:
         server = self._worker.connections.server
-        return Transfer(self._session, server, job, self._route(job), position)
+        new_names = self._new_names(job)
+        columns = tuple(
+            replace(column, name=new_names.get(column.name, column.name)) for column in job.columns
+        )
+        to = self._route(job, columns)
+        return Transfer(self._session, server, job, to, position, new_names)
+
+    def _new_names(self, job: Job) -> dict[str, str]:
+        """The target's names of columns that were renamed at both sides since the copy."""
+        target, rename = self._targets[job.key], self._worker.table(job.key).rename
+        if target is None or job.is_copy:
+            return {}
+        names = target.columns
+        missing = [one.name for one in job.columns if rename.get(one.name, one.name) not in names]
+        missing = [name for name in missing if name not in rename]
+        if not missing:
+            return {}
+        text = self._worker.connections.server.call("GET", columns_key(job.changes))
+        record = ColumnRecord.from_json(text).with_copied(job.columns)
+        missing += [one.name for one in record.columns if one.name not in {*names, *rename}]
+        found = {
+            name: record.other_name(name, lambda other: other in names and other not in rename)
+            for name in missing
+        }
+        return {name: other for name, other in found.items() if other is not None}
 
     def _target_name(self, key: TableKey) -> tuple[str, str]:
         return target_of(self._worker.table(key), self._config)
 
-    def _route(self, job: Job) -> Route:
+    def _route(self, job: Job, columns: Sequence[SourceColumn]) -> Route:
         target = self._targets[job.key]
         if target is None:
             name = table_name(*self._target_name(job.key))
@@ -203,7 +230,7 @@ class _Part:
             target,
             job.key[1],
             self._config.destination.sid_column,
-            job.columns,
+            columns,
             job.identity,
             job.is_shared,
         )

@@ -56,7 +56,9 @@ def before_reading(record: SourceRecord) -> list[Finding]:
     findings = list(check_source(record.source, catalog))
     try:
         with connect(record.config, APPLICATION) as connection:
-            findings += check_targets(connection, record.config, record.source, catalog, False)
+            findings += check_targets(
+                connection, record.config, record.source, catalog, is_reading=True
+            )
     except psycopg.Error as problem:
         findings.append(warning(DESTINATION, f"the destination cannot be used: {problem}"))
     return findings

@@ -14,12 +14,13 @@ from millstream.pipeline.cdc.checks.missing_targets import (
     create_target,
 )
 from millstream.pipeline.cdc.config import Config, Source, Table, shared_targets, target_of
+from millstream.pipeline.cdc.destination.missing_columns import missing_columns, missing_text
 from millstream.pipeline.cdc.destination.positions import NAME, Positions, create_sql
+from millstream.pipeline.cdc.destination.staging import Session
 from millstream.pipeline.cdc.destination.target import (
     Route,
     Target,
     TargetError,
-    left_out,
     read_targets,
     route,
 )
@@ -27,6 +28,7 @@ from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source.catalog import CatalogTable
 from millstream.pipeline.cdc.sql import identifier, table_name
+from millstream.pipeline.cdc.streams.column_record import ColumnRecord
 
 DESTINATION = "destination"
 ROWS_COUNTED = 1_000_000
@@ -67,9 +69,11 @@ def check_targets(
     config: Config,
     source: Source,
     catalog: Mapping[tuple[str, str], CatalogTable],
-    with_rows: bool,
+    with_rows: bool = False,
+    is_reading: bool = False,
 ) -> Iterator[Finding]:
-    """Findings about the targets of a source. `with_rows`: also about the rows that they have."""
+    """Findings about the targets of a source. `with_rows`: also about the rows that they have.
+    `is_reading`: a target that only `apply` cannot use yet is a warning."""
     positions = Positions(connection, config.destination.schema)
     copied = {
         key: one.copied_lsn
@@ -94,20 +98,28 @@ def check_targets(
         except TargetError as problem:
             yield error(where, str(problem))
             continue
-        yield from _check_target(connection, where, table, found, to)
+        yield from _check_target(connection, where, table, found, to, is_reading)
         if with_rows and copied.get(source.key_of(table)) is None:
             yield from _rows(connection, where, table, to)
 
 
 def _check_target(
-    connection: Connection, where: str, table: Table, found: CatalogTable, to: Route
+    connection: Connection,
+    where: str,
+    table: Table,
+    found: CatalogTable,
+    to: Route,
+    is_reading: bool,
 ) -> Iterator[Finding]:
     target = to.target
-    missing = left_out(to, [column.name for column in found.source_columns(table)])
-    if missing:
-        yield warning(
-            where, f"the target {target.sql} has no column {', '.join(missing)}, which is left out"
-        )
+    columns = [column.name for column in found.source_columns(table)]
+    missing = missing_columns(Session(connection), to, columns)
+    if missing and table.missing_columns == "ignore":
+        yield warning(where, f"{target.sql} lacks {', '.join(missing)}, which is ignored")
+    elif missing:
+        text = missing_text(to, missing, ColumnRecord(found.recorded_columns(table)))
+        # Reading goes on without these columns; only `apply` stops the table.
+        yield warning(where, text) if is_reading else error(where, text)
     yield from _computed(connection, where, table, to, found)
     yield from _privileges(connection, where, target.schema, target.name)
     if table.type == "history":

@@ -110,7 +110,7 @@ class Staging:
         self._session = session
         types = {name: to.column(name).base_type for name in to.columns}
         if to.table.set or is_copy:
-            types.update(_missing_types(session, to))
+            types.update(missing_types(session, to))
         self.numbers = {name: f"c{number}" for number, name in enumerate(types, 1)}
         self.old = {name: f"o{number}" for number, name in enumerate(to.key, 1)}
         columns = [(OP, '"char"'), (UNCHANGED_COLUMN, "text[]"), *extra]
@@ -134,7 +134,7 @@ class Staging:
         copy_into(self._session.connection, self.table, columns, text)
 
 
-def _missing_types(session: Session, to: Route) -> dict[str, str]:
+def missing_types(session: Session, to: Route) -> dict[str, str]:
     """The types of the columns that the target lacks: the source's, or text if there is no such
     type at the destination."""
     missing = {name: type_ for name, type_ in to.source_types.items() if name not in to.columns}

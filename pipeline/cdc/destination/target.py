@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -69,6 +69,11 @@ class Target:
     @property
     def sql(self) -> str:
         return identifier(self.schema, self.name)
+
+    @property
+    def shape(self) -> Hashable:
+        """Equal as long as the table is not altered."""
+        return self.oid, tuple(self.columns.values()), frozenset(self.unique)
 
 
 def read_targets(connection: Connection, names: Sequence[TargetName]) -> dict[TargetName, Target]:
@@ -193,16 +198,10 @@ def _key(
     if not key:
         raise TargetError(f"{table.full_name} has no key: a history needs one")
     names = ", ".join(identifier(name) for name in sorted(wanted))
+    absent = ", ".join(sorted(name for name in wanted if name not in target.columns))
+    if absent:
+        raise TargetError(f"{target.sql} lacks {absent} of the key ({names}): ALTER TABLE")
     raise TargetError(
         f"{target.sql} has no unique index over ({names}):"
         f" CREATE UNIQUE INDEX ON {target.sql} ({names})"
     )
-
-
-def left_out(to: Route, names: Sequence[str]) -> list[str]:
-    """The columns of a source that the target lacks and no `set` makes."""
-    return [
-        name
-        for name in names
-        if name not in to.columns and to.table.rename.get(name, name) not in to.table.set
-    ]

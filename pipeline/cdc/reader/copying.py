@@ -180,7 +180,8 @@ class Copier:
             begin = CopyBegin(columns, time_text(time.time_ns() // 1000)).fields()
             copy = self._keys.copy(table)
             first = append_words(copy, lsn, 1, begin)
-            self._set(key, state.to_json(), ["DEL", copy], first)
+            columns_key = self._keys.columns(table)
+            self._set(key, state.to_json(), ["DEL", copy, columns_key], first)
             report.phase = "copying"
             self._log(f"{name}: copying")
             rows = self._send_rows(connection, query, table, lsn)

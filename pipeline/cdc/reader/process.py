@@ -71,6 +71,7 @@ class SourceProcess:
         self._failed: BaseException | None = None
         self._backlog = Backlog(config.millstream.backlog_mb)
         self._publisher = Publisher(self._record, self._report, self._backlog, tell, self._stop)
+        self._watcher = Watcher(self._record, self._report, self._stop)
         self._copier: Copier | None = None
         self._is_prepared = False
         self._was_prepared = False
@@ -79,7 +80,7 @@ class SourceProcess:
     async def run(self) -> None:
         """Until it is cancelled, or one of the threads fails."""
         self._start(self._publisher.run)
-        self._start(Watcher(self._record, self._report, self._stop).run)
+        self._start(self._watcher.run)
         backoff = Backoff()
         while True:
             started = time.monotonic()
@@ -232,6 +233,7 @@ class SourceProcess:
             described.table.full_name,
             ", ".join(column.name for column in relation.columns),
         )
+        self._watcher.look_now()
 
     async def _interrupted(self) -> None:
         """ReplacedError when everything is to be copied again."""

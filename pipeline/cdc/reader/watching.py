@@ -21,6 +21,7 @@ from millstream.pipeline.cdc.reader.copying import stream_bytes
 from millstream.pipeline.cdc.reader.report import Report
 from millstream.pipeline.cdc.source import slots
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
+from millstream.pipeline.cdc.streams.column_record import ColumnRecord
 from millstream.pipeline.cdc.streams.names import ALIVE_S
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.source_state import SourceState, StateError, TableState
@@ -112,17 +113,30 @@ class Watcher:
         self._source = record.source
         self._report = report
         self._stop = stop
+        self._now = threading.Event()
+        self._columns: dict[str, tuple[int, ColumnRecord]] = {}
+        """By table: the LSN of its copy, and what was recorded since then."""
+
+    def look_now(self) -> None:
+        """Look at once: a table was changed."""
+        self._now.set()
 
     def run(self) -> None:
-        while not self._stop.wait(LOOK_S):
+        while not self._pause():
             try:
                 with connect(self._source.url, f"millstream cdc: {self._source.name}") as one:
                     while True:
                         self._look(one)
-                        if self._stop.wait(LOOK_S):
+                        if self._pause():
                             return
             except (psycopg.Error, ServerError, StateError, redis.RedisError):
                 continue  # the reader reports it
+
+    def _pause(self) -> bool:
+        """Wait until the next look is due; whether the process ends."""
+        self._now.wait(LOOK_S)
+        self._now.clear()
+        return self._stop.is_set()
 
     def _look(self, connection: Connection) -> None:
         slot = slots.read_slot(connection, self._source.slot)
@@ -132,7 +146,25 @@ class Watcher:
         states = self._record.table_states()
         for table in self._source.tables:
             report = self._report.tables[table.full_name]
-            report.warnings = table_warnings(table, states[table.full_name], catalog)
+            state = states[table.full_name]
+            report.warnings = table_warnings(table, state, catalog)
+            found = catalog.get((table.schema, table.name))
+            if state is not None and found is not None and found.oid == state.oid:
+                self._record_columns(table, state, found)
+
+    def _record_columns(self, table: Table, state: TableState, found: CatalogTable) -> None:
+        """Keep names and types of columns that a table has got since its copy, for `apply`."""
+        name = table.full_name
+        if found.source_columns(table) == state.columns and name not in self._columns:
+            return
+        key = self._record.keys.columns(table)
+        copy_lsn, known = self._columns.get(name, (0, ColumnRecord()))
+        if copy_lsn != state.copy_lsn:
+            known = ColumnRecord.from_json(self._record.server.call("GET", key))
+        made = known.with_columns(found.recorded_columns(table))
+        if made != known:
+            self._record.server.call("SET", key, made.to_json())
+        self._columns[name] = state.copy_lsn, made
 
 
 def current_lsn(connection: Connection) -> int:

@@ -11,6 +11,7 @@ import psycopg
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.protocol.session import Connection, session
 from millstream.pipeline.cdc.sql import identifier
+from millstream.pipeline.cdc.streams.column_record import RecordedColumn
 from millstream.pipeline.cdc.streams.source_state import Identity, SourceColumn
 
 IDENTITIES: Mapping[str, Identity] = {
@@ -34,7 +35,8 @@ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 COLUMNS = """
 SELECT a.attrelid::int8, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
        coalesce(a.attnum = ANY (i.indkey), false),
-       a.attgenerated <> '', has_column_privilege(a.attrelid, a.attnum, 'SELECT')
+       a.attgenerated <> '', has_column_privilege(a.attrelid, a.attnum, 'SELECT'), a.attnum::int,
+       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 LEFT JOIN pg_index i ON i.indrelid = c.oid
     AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
@@ -53,6 +55,9 @@ class CatalogColumn:
     key: bool
     is_generated: bool
     is_readable: bool
+    number: int
+    missing_value: str | None
+    """The value of rows that were there before the column, if PostgreSQL did not rewrite them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,13 @@ class CatalogTable:
 
     def source_columns(self, table: Table) -> tuple[SourceColumn, ...]:
         return tuple(
-            SourceColumn(column.name, column.type, column.key, column.not_null)
+            SourceColumn(column.name, column.type, column.key, column.not_null, column.number)
+            for column in self.kept(table)
+        )
+
+    def recorded_columns(self, table: Table) -> tuple[RecordedColumn, ...]:
+        return tuple(
+            RecordedColumn(column.name, column.type, column.number, column.missing_value)
             for column in self.kept(table)
         )
 

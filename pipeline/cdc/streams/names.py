@@ -56,6 +56,10 @@ class Keys:
         is_state = key == f"{self.cuts}:{name}:state" and ":" not in name
         return unescaped(name) if is_state else None
 
+    def columns(self, table: Table) -> str:
+        """The columns that a table has had since its copy."""
+        return columns_key(self.changes(table))
+
     def copy(self, table: Table) -> str:
         """The stream of a copy in progress."""
         return f"{self.changes(table)}:copy"
@@ -66,6 +70,11 @@ class Keys:
     def resume(self, table: Table) -> str:
         """Exists while `millstream cdc resume` asks `apply` to retry a stopped table."""
         return f"{self.changes(table)}:resume"
+
+
+def columns_key(changes: str) -> str:
+    """The key of the columns of a table whose stream of changes has this key."""
+    return f"{changes}:columns"
 
 
 def apply_alive(prefix: str) -> str:

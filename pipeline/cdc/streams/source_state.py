@@ -74,6 +74,8 @@ class SourceColumn:
     """Whether the column is part of the replica identity (of the primary key with identity
     full)."""
     not_null: bool = False
+    number: int = 0
+    """The column's number in the source's catalog; 0 in states that earlier versions wrote."""
 
 
 @dataclass(frozen=True)
