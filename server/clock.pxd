@@ -1,7 +1,7 @@
 # The machine's clocks for compiled modules; Python modules have them in clock.py. Inline: each batch
 # and each group of equal commands reads them.
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 
@@ -21,4 +21,4 @@ cdef inline uint64_t monotonic_ns() noexcept nogil:
 
 cdef inline uint64_t steady_now_ms(clock) except? 0:
     """What `now_ms` of a SteadyClock returns."""
-    return <uint64_t>clock.ahead_ms + monotonic_ns() // 1000000
+    return <uint64_t>(<int64_t>clock.ahead_ns + <int64_t>monotonic_ns()) // 1000000

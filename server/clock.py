@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from time import monotonic_ns, time_ns
 
+NS_PER_MS = 1_000_000
+
 
 def wall_clock_ms() -> int:
     """Milliseconds since the epoch."""
-    return time_ns() // 1_000_000
+    return time_ns() // NS_PER_MS
 
 
 def wall_clock_us() -> int:
@@ -18,21 +20,18 @@ def wall_clock_us() -> int:
 
 class SteadyClock:
     """Milliseconds that never go back and never jump: the machine's monotonic clock, shifted so
-    that it agrees with the wall clock at the time of creation. The numbers are therefore like unix
-    times, and can be compared with numbers that an earlier process recorded. `ahead_ms` is the
-    difference from the monotonic clock."""
+    that it agrees with the wall clock at the time of creation, to the nanosecond: a millisecond
+    begins at the same moment on both clocks. The numbers are therefore like unix times, and can be
+    compared with numbers that an earlier process recorded. `ahead_ns` is the difference from the
+    monotonic clock."""
 
     def __init__(self) -> None:
-        self.ahead_ms = wall_clock_ms() - _monotonic_ms()
+        self.ahead_ns = time_ns() - monotonic_ns()
 
     def now_ms(self) -> int:
-        return self.ahead_ms + _monotonic_ms()
+        return (self.ahead_ns + monotonic_ns()) // NS_PER_MS
 
     def continue_from(self, least_ms: int) -> None:
         """Continue at `least_ms` if that is later: an earlier process recorded it, and the wall
         clock has gone back since then."""
-        self.ahead_ms += max(0, least_ms - self.now_ms())
-
-
-def _monotonic_ms() -> int:
-    return monotonic_ns() // 1_000_000
+        self.ahead_ns += max(0, least_ms - self.now_ms()) * NS_PER_MS

@@ -12,7 +12,7 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
-from millstream.clock_offset import ahead_ms, shifted_ms
+from millstream.clock_offset import shifted_ms
 from millstream.commands.engine.group_replies import (
     ConsumerRows,
     FewConsumers,
@@ -141,9 +141,8 @@ def full_groups_reply(ctx: Context, key: bytes, stream: Stream, limit: int | Non
     and of each of its consumers."""
     settle_groups(ctx, key, stream)
     groups = shared_groups(stream.groups, True, ctx.steady_ms)
-    ahead = ahead_ms(ctx.now_ms, ctx.steady_ms)
     most = EVERY_RECORD if limit is None else limit
-    return LongReply(_full_groups(groups, StreamEnds(stream), most, ahead))
+    return LongReply(_full_groups(groups, StreamEnds(stream), most, ctx.wall_ahead_ms))
 
 
 def _full_groups(

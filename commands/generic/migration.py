@@ -13,7 +13,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from millstream.clock_offset import ahead_ms
 from millstream.commands.engine.group_replies import entries_up_to
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import INT64_MAX, delete_keys, look_up, tell_overwritten
@@ -153,18 +152,12 @@ def dump(ctx: Context, args: Args) -> object:
     if value is None:
         return None
     if isinstance(value, Stream):
-        made = SlicedDump(rdb.StreamDump(value, _wall_ahead_ms(ctx)))
+        made = SlicedDump(rdb.StreamDump(value, ctx.wall_ahead_ms))
         return made if made.prepare() else made.whole()
     text = bytes(value)
     if len(text) > COMPRESSED_MAX_BYTES:
         return SlicedStringDump(text)
     return SlicedDump(rdb.StringDump(text)).whole()
-
-
-def _wall_ahead_ms(ctx: Context) -> int:
-    """Milliseconds by which the wall clock, which clients see, is ahead of the steady clock of
-    streams."""
-    return ahead_ms(ctx.now_ms, ctx.steady_ms)
 
 
 # ---------------------------------------------------------------- RESTORE
@@ -272,7 +265,7 @@ def _loaded(ctx: Context, args: Args, place: int) -> tuple[rdb.Loaded, RestoreJo
         job = args.job
     else:
         incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms)
-        job = RestoreJob(args[place], incarnation, ctx.steady_ms, _wall_ahead_ms(ctx))
+        job = RestoreJob(args[place], incarnation, ctx.steady_ms, ctx.wall_ahead_ms)
     if not ctx.may_block:
         return job.finish(), job
     loaded = job.run(TURN_STEPS)

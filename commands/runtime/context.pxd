@@ -47,6 +47,7 @@ cdef class Context:
     cdef public Effects effects
     cdef public uint64_t now_ms
     cdef public uint64_t steady_ms
+    cdef public int64_t wall_ahead_ms
     cdef public object server
     cdef public bint may_block
     cdef public bint timed_alone

@@ -51,6 +51,7 @@ class Context:
     effects: Effects
     now_ms: int
     steady_ms: int
+    wall_ahead_ms: int
     server: Host
     may_block: bool
     write_error: str | None

@@ -100,7 +100,9 @@ cdef class Context:
 
     `db` is the session's selected database and `now_ms` the wall clock, read once per batch: for
     ids, expiries and ages. `steady_ms` was read with it and never goes back or jumps: for waits,
-    retries, idle times and times to live of groups (docs/durability.md#clocks). `write_error` is
+    retries, idle times and times to live of groups (docs/durability.md#clocks). `wall_ahead_ms` is
+    how far the wall clock is ahead of it, to convert times that clients send or see: the difference
+    of the two readings would vary by a millisecond. `write_error` is
     the error of changes (None if changes are allowed), for commands of which only some forms change
     data. `may_block` is false inside a transaction. While waiting readers are served, `shared` has
     encoded replies for all readers of one append, and `remade` the groups, (db, key, name), that

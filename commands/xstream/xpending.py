@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.clock_offset import shifted_ms
 from millstream.commands.engine.delivery import drop_gone
 from millstream.commands.engine.entries_by_id import entries_by_id
 from millstream.commands.engine.group_replies import pending_range
@@ -199,18 +200,20 @@ def _take_claim_options(ctx: Context, args: Args) -> _ClaimOptions:
             raise _unknown_option(args)
         elif args.option(b"IDLE"):
             idle_ms = args.take_int_or("ERR Invalid IDLE option argument for XCLAIM")
-            at_ms = ctx.steady_ms - idle_ms
+            at_ms = ctx.steady_ms - max(idle_ms, 0)
         elif args.option(b"TIME"):
             wall_ms = args.take_int_or("ERR Invalid TIME option argument for XCLAIM")
-            at_ms = _steady_moment(ctx, wall_ms)
+            # A time in the future is replaced by now, as in Redis.
+            is_past = wall_ms <= ctx.now_ms
+            at_ms = shifted_ms(wall_ms, -ctx.wall_ahead_ms) if is_past else ctx.steady_ms
         elif args.option(b"RETRYCOUNT"):
             retry_count = args.take_int_or("ERR Invalid RETRYCOUNT option argument for XCLAIM")
         elif args.option(b"LASTID"):
             options.last_id = args.take_entry_id()
         else:
             raise _unknown_option(args)
-    # A time before 1970 or in the future is replaced by now, as in Redis.
-    options.delivery_ms = at_ms if 0 <= at_ms <= ctx.steady_ms else ctx.steady_ms
+    # So is a time before 1970.
+    options.delivery_ms = at_ms if at_ms >= 0 else ctx.steady_ms
     if retry_count >= 0:
         options.count = b"%d" % retry_count
     elif options.just_id:
@@ -220,13 +223,6 @@ def _take_claim_options(ctx: Context, args: Args) -> _ClaimOptions:
 
 def _unknown_option(args: Args) -> CommandError:
     return CommandError(f"ERR Unrecognized XCLAIM option '{shown(args[args.pos])}'")
-
-
-def _steady_moment(ctx: Context, wall_ms: int) -> int:
-    """Convert a wall clock time to the steady clock, which measures idle times."""
-    if wall_ms < 0 or wall_ms > ctx.now_ms:
-        return wall_ms if wall_ms < 0 else ctx.steady_ms
-    return max(ctx.steady_ms - (ctx.now_ms - wall_ms), 0)
 
 
 def _move_offset(ctx: Context, key: bytes, group: Group, last_id: EntryId) -> None:

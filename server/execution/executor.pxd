@@ -4,6 +4,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport Effects
 from millstream.server.execution.admission cimport Admission
 from millstream.server.execution.blocking cimport Serving
+from millstream.server.execution.clocks cimport Clocks
 from millstream.server.execution.lookup cimport Statistics
 from millstream.server.execution.request_runner cimport RequestRunner
 from millstream.server.monitor.histogram cimport Histogram
@@ -21,9 +22,7 @@ cdef class Executor:
     cdef readonly object timers
     cdef object persistence
     cdef readonly object loop
-    cdef object clock
-    cdef object steady_call
-    cdef object steady
+    cdef readonly Clocks clocks
     cdef readonly Admission admission
     cdef readonly RequestRunner runner
     cdef readonly Serving serving
@@ -50,8 +49,6 @@ cdef class Executor:
     cdef readonly Histogram hold_times
     cdef public uint64_t bytes_in
 
-    cdef uint64_t read_clock(self) except? 0
-    cdef uint64_t read_steady(self, uint64_t now_ms) except? 0
     cdef int set_clocks(self) except -1
     cdef int watch_limits(self) except -1
     cdef str lack_of_room(self)

@@ -22,7 +22,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport Effects
 from millstream.commands.runtime.replies cimport put_reply
 from millstream.encoding cimport Output
-from millstream.server.clock cimport steady_now_ms, wall_ms
+from millstream.server.execution.clocks cimport Clocks
 from millstream.server.execution.admission cimport Admission
 from millstream.server.execution.blocking cimport Serving
 from millstream.server.execution.lookup cimport Statistics
@@ -77,9 +77,9 @@ cdef class Executor:
         self.persistence = server.persistence
         self.loop = server.loop
         # None: the machine's clock, read without a call through Python.
-        self.clock = None if server.now_ms is wall_clock_ms else server.now_ms
-        self.steady = getattr(server, "steady_clock", None)
-        self.steady_call = getattr(server, "steady_ms", None)
+        clock = None if server.now_ms is wall_clock_ms else server.now_ms
+        self.clocks = Clocks(
+            clock, getattr(server, "steady_clock", None), getattr(server, "steady_ms", None))
         self.effects = Effects()
         self.effects.make_room = self.persistence.make_room
         self.effects.forget_room()
@@ -89,7 +89,7 @@ cdef class Executor:
         self.tick_times = Histogram()
         self.hold_times = self.outbox.hold_times = Histogram()
         self.resumable = deque()
-        self.statistics = Statistics(server, self.clock)
+        self.statistics = Statistics(server, clock)
         self.serving = Serving(self.context, self.outbox, self.statistics, self.timers,
                                self.resumable.append)
         self.admission = Admission(server, self.context)
@@ -147,27 +147,17 @@ cdef class Executor:
 
     # ------------------------------------------------------------ clocks and limits
 
-    cdef uint64_t read_clock(self) except? 0:
-        return wall_ms() if self.clock is None else self.clock()
-
-    cdef uint64_t read_steady(self, uint64_t now_ms) except? 0:
-        """The clock that never jumps; `now_ms` if the server has only one clock."""
-        if self.steady is not None:
-            return steady_now_ms(self.steady)
-        return now_ms if self.steady_call is None else self.steady_call()
-
     def read_clocks(self) -> tuple[int, int]:
         """The time of day and the steady clock, in milliseconds."""
-        cdef uint64_t now_ms = self.read_clock()
-        return now_ms, self.read_steady(now_ms)
+        return self.clocks.now()
 
     def read_ns(self) -> int:
         """Nanoseconds, for durations."""
         return self.statistics.read()
 
     cdef int set_clocks(self) except -1:
-        self.context.now_ms = self.read_clock()
-        self.context.steady_ms = self.read_steady(self.context.now_ms)
+        self.clocks.read(&self.context.now_ms, &self.context.steady_ms)
+        self.context.wall_ahead_ms = self.clocks.ahead_ms
         self.keyspace.set_now(self.context.now_ms + self.primary_ahead_ms, self.context.steady_ms)
         return 0
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import random
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from tests.support.client import RawClient
 from tests.support.resp import Error, Map, Reply, show
 from tests.support.server import Server
 
@@ -433,3 +435,27 @@ def test_a_wait_ends_with_an_error_where_redis_ends_it_so(
             assert not isinstance(client.call(*ending.split()), Error)
             assert isinstance(waiting.read(), Error)
             client.wait_blocked(0)
+
+
+def delivery_times(client: RawClient) -> list[object]:
+    """The delivery time of each pending entry, as XINFO STREAM FULL shows it."""
+    described = client.call("XINFO", "STREAM", "s", "FULL", "COUNT", "0")
+    assert isinstance(described, Map)
+    groups: Any = dict(described.pairs)[b"groups"]
+    return [row[2] for row in dict(groups[0].pairs)[b"pending"]]
+
+
+def test_the_times_of_claims_are_those_that_were_sent(server: Server, redis_server: Server) -> None:
+    with server.client(3) as ours, redis_server.client(3) as theirs:
+        seconds, micros = (int(part) for part in ours.call("TIME"))  # type: ignore[arg-type, union-attr]
+        sent = [0, 1, *(seconds * 1000 + micros // 1000 - age_ms for age_ms in range(0, 200, 2))]
+        for client in (ours, theirs):
+            for number in range(len(sent)):
+                client.call("XADD", "s", f"{number + 1}-0", "f", "v")
+            client.call("XGROUP", "CREATE", "s", "g", "0")
+            client.call("XREADGROUP", "GROUP", "g", "ann", "STREAMS", "s", ">")
+            for number, sent_ms in enumerate(sent):
+                claim = ["XCLAIM", "s", "g", "bob", "0", f"{number + 1}-0"]
+                client.call(*claim, "TIME", str(sent_ms), "JUSTID")
+        assert delivery_times(ours) == sent
+        assert delivery_times(theirs) == sent

@@ -256,7 +256,7 @@ def test_streams_are_numbered_by_one_clock_however_they_are_made(jump_ms: int) -
     assert made == [first, first + 1, first + 2]
 
 
-@pytest.mark.parametrize("apart_ms", [-2, 1, 50])
+@pytest.mark.parametrize("apart_ms", [-1, 1])
 def test_clocks_read_one_after_the_other_do_not_move_what_is_shown(apart_ms: int) -> None:
     in_process = TwoClocks()
     player = in_process.player()

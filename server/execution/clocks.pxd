@@ -1,0 +1,14 @@
+from libc.stdint cimport int64_t, uint64_t
+
+
+cdef class Clocks:
+    cdef object wall_call
+    cdef object steady_clock
+    cdef object steady_call
+    cdef readonly int64_t ahead_ms
+    cdef bint has_measured
+
+    cdef int read(self, uint64_t* wall, uint64_t* steady) except -1
+    cdef int read_again(self, uint64_t* wall, uint64_t* steady) except -1
+    cdef uint64_t read_wall(self) except? 0
+    cdef uint64_t read_steady(self, uint64_t wall) except? 0
