@@ -60,7 +60,7 @@ class Feed:
         self.source = config.source(f"shop:{sid}")
         self.keys = Keys(config.millstream.prefix, self.source)
         self._states: dict[str, TableState] = {}
-        self._time_us = START_US
+        self.time_us = START_US
         self._rows = 0
         self.lsn = 1000
 
@@ -82,7 +82,7 @@ class Feed:
     ) -> None:
         """Create the stream of a table, and its state before the copy."""
         key = self.keys.changes(self.table(name))
-        at = time_text(self._time_us)
+        at = time_text(self.time_us)
         self.call("TAPPENDONCE", key, "ID", "1.0", "@op", "start", "@at", at)
         info = as_list(self.call("TINFO", key))
         incarnation = int(as_bytes_or_int(info[info.index(b"incarnation") + 1]))
@@ -104,7 +104,7 @@ class Feed:
         key = self.keys.copy(self.table(name))
         self.call("DEL", key)
         columns = tuple(column.name for column in self.state(name).columns)
-        self.copy_entry(name, 1, CopyBegin(columns, time_text(self._time_us)))
+        self.copy_entry(name, 1, CopyBegin(columns, time_text(self.time_us)))
         return self.lsn
 
     def copy_entry(self, name: str, n: int, entry: CopyEntry) -> None:
@@ -130,7 +130,7 @@ class Feed:
     def transaction(self, *changes: Mapping[str, object], cut: bool = True) -> int:
         """A transaction of the source. A change has `op`, `new`, `old` and `table`; its LSN."""
         self.lsn += 10
-        self._time_us += 1_000_000
+        self.time_us += 1_000_000
         for place, change in enumerate(changes, 1):
             self._change(place, change)
         self._rows += len(changes)
@@ -140,7 +140,7 @@ class Feed:
 
     def _change(self, place: int, change: Mapping[str, object]) -> None:
         name = str(change.get("table", "t"))
-        at = time_text(self._time_us).encode()
+        at = time_text(self.time_us).encode()
         words = [b"@op", str(change["op"]).encode(), b"@at", at]
         new, old = change.get("new"), change.get("old")
         columns = [column.name for column in self.state(name).columns]
@@ -153,7 +153,7 @@ class Feed:
         self.call("TAPPENDONCE", key, "ID", id_, *words)
 
     def cut(self) -> None:
-        at = time_text(self._time_us)
+        at = time_text(self.time_us)
         words = ["lsn", lsn_text(self.lsn + 5), "at", at, "rows", str(self._rows)]
         self.call("TAPPENDONCE", self.keys.cuts, "ID", f"{self.lsn}.0", *words)
         self._rows = 0

@@ -30,6 +30,7 @@ from millstream.pipeline.cdc.streams import pulling
 from millstream.pipeline.cdc.streams.appending import open_server
 from millstream.pipeline.cdc.streams.copies import CopyRows
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
+from millstream.pipeline.cdc.streams.translator import time_text
 
 Made = Callable[..., Applier]
 
@@ -598,11 +599,60 @@ def test_a_history_is_compared_with_a_copy(new_applier: Made) -> None:
         ("2", "older", "True", "False", "False"),
         ("2", "newer", "False", "True", "False"),
         ("3", "gone", "True", "False", "True"),
-        ("4", "deleted", "True", "False", "True"),
+        ("4", "deleted", "False", "False", "True"),
         ("4", "again", "False", "True", "False"),
-        ("5", "new", "True", "True", "False"),
+        ("5", "new", "False", "True", "False"),
     ]
     assert applier.rows("SELECT relname FROM pg_class WHERE relpersistence = 'u'") == []
+
+
+def test_only_rows_of_the_first_copy_begin_in_1900(new_applier: Made) -> None:
+    applier = new_applier(HISTORY, 't = { type = "history" }')
+    feed = applier.feed
+    feed.copy([b"4\tv4\t1", b"5\tv5\t1"])
+    times = {}
+    for name, changes in {
+        "rekey": [update(b"40", b"v4", b"1", old=(b"4",))],
+        "insert": [insert(b"60", b"ins", None)],
+        "delete": [delete(b"60")],
+        "again": [insert(b"60", b"again", None)],
+        "truncate": [truncate(), insert(b"70", b"after", None)],
+        "update": [update(b"70", b"later", None)],
+        "empty": [truncate()],
+    }.items():
+        feed.transaction(*changes)
+        times[name] = time_text(feed.time_us).replace("Z", "+00:00")
+    assert applier.apply() == 0
+
+    def versions() -> list[Any]:
+        return applier.rows(
+            "SELECT id, a, replace(to_char(kvsz_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"
+            " HH24:MI:SS.US\"+00:00\"'), ' ', 'T') FROM t ORDER BY kvsz_start, id"
+        )
+
+    first = "1900-01-01T00:00:00.000000+00:00"
+    found = versions()
+    assert found == [
+        ("4", "v4", first),
+        ("5", "v5", first),
+        ("40", "v4", times["rekey"]),
+        ("60", "ins", times["insert"]),
+        ("60", "again", times["again"]),
+        ("70", "after", times["truncate"]),
+        ("70", "later", times["update"]),
+    ]
+    # Rows that another copy finds begin when it was made, also if the first one was empty.
+    feed.copy([b"4\tv4\t1", b"80\tfound\t1"])
+    copied = time_text(feed.time_us).replace("Z", "+00:00")
+    assert applier.apply() == 0
+    assert versions()[len(found) :] == [("4", "v4", copied), ("80", "found", copied)]
+    # The positions are lost, but not the versions.
+    applier.execute("DELETE FROM millstream_position")
+    feed.transaction()
+    feed.copy([b"4\tv4\t1", b"80\tfound\t1", b"90\tnew\t1"])
+    assert applier.apply() == 0
+    assert versions()[-1][0] == "90"
+    assert versions()[-1][2] > copied
 
 
 @pytest.mark.parametrize("is_in_one_batch", [True, False])

@@ -228,7 +228,7 @@ VERSION = (
     "id, a, b, to_char(kvsz_start AT TIME ZONE 'UTC', 'YYYY HH24:MI:SS.US'),"
     " to_char(kvsz_end AT TIME ZONE 'UTC', 'YYYY HH24:MI:SS.US'), kvsz_deleted"
 )
-FIRST, LAST = "1900 00:00:00.000000", "9999 00:00:00.000000"
+LAST = "9999 00:00:00.000000"
 
 
 def at(second: int) -> bytes:
@@ -242,26 +242,26 @@ def shown(second: int, us: int = 0) -> str:
 def test_an_update_in_a_history_closes_one_row(connection: Connection) -> None:
     to = target_route(connection, HISTORY, HISTORY_TABLE)
     writer = HistoryWriter(Session(connection), to)
-    writer.apply([insert(b"1", b"large", b"1"), insert(b"2", b"other", b"2")])
+    writer.apply([insert(b"1", b"large", b"1", at=at(0)), insert(b"2", b"other", b"2", at=at(0))])
     writer.flush()
     writer.apply([update(b"1", UNCHANGED, b"5", lsn=2, at=at(10))])
     writer.flush()
     assert rows(connection, VERSION) == [
-        ("1", "large", "1.00", FIRST, shown(10), "False"),
+        ("1", "large", "1.00", shown(0), shown(10), "False"),
         ("1", "large", "5.00", shown(10), LAST, "False"),
-        ("2", "other", "2.00", FIRST, LAST, "False"),
+        ("2", "other", "2.00", shown(0), LAST, "False"),
     ]
 
 
 def test_a_history_has_the_sources_commit_times(connection: Connection) -> None:
     to = target_route(connection, HISTORY, HISTORY_TABLE)
     writer = HistoryWriter(Session(connection), to)
-    writer.apply([insert(b"1", b"a", b"1"), update(b"1", b"b", b"1", lsn=2, at=at(1))])
+    writer.apply([insert(b"1", b"a", b"1", at=at(0)), update(b"1", b"b", b"1", lsn=2, at=at(1))])
     writer.apply([update(b"1", b"c", b"1", lsn=3, at=at(1)), delete(b"1", lsn=4, at=at(3))])
     writer.apply([insert(b"1", b"d", None, lsn=5, at=at(2))])
     writer.flush()
     assert rows(connection, VERSION) == [
-        ("1", "a", "1.00", FIRST, shown(1), "False"),
+        ("1", "a", "1.00", shown(0), shown(1), "False"),
         ("1", "b", "1.00", shown(1), shown(1, 1), "False"),
         ("1", "c", "1.00", shown(1, 1), shown(3), "True"),
         ("1", "d", None, shown(3), LAST, "False"),
@@ -271,14 +271,14 @@ def test_a_history_has_the_sources_commit_times(connection: Connection) -> None:
 def test_a_changed_key_ends_the_history_of_the_old_one(connection: Connection) -> None:
     to = target_route(connection, HISTORY, HISTORY_TABLE)
     writer = HistoryWriter(Session(connection), to)
-    writer.apply([insert(b"1", b"large", b"1")])
+    writer.apply([insert(b"1", b"large", b"1", at=at(0))])
     writer.flush()
     writer.apply([update(b"2", UNCHANGED, b"2", old=(b"1",), lsn=2, at=at(1))])
     writer.apply([update(b"3", UNCHANGED, b"3", old=(b"2",), lsn=2, at=at(1))])
     writer.flush()
     assert rows(connection, VERSION) == [
-        ("1", "large", "1.00", FIRST, shown(1), "True"),
-        ("3", "large", "3.00", FIRST, LAST, "False"),
+        ("1", "large", "1.00", shown(0), shown(1), "True"),
+        ("3", "large", "3.00", shown(1), LAST, "False"),
     ]
 
 
@@ -313,7 +313,7 @@ class HistoryModel:
 
     def _step(self, key: bytes, values: Any, time: int) -> None:
         own = self.versions.setdefault(key, [])
-        start = FIRST_US
+        start = time
         if own and own[-1][2] is None:
             start = own[-1][2] = max(time, own[-1][1] + 1)
             own[-1][3] = values is None
@@ -332,7 +332,6 @@ class HistoryModel:
         }
 
 
-FIRST_US = time_us("1900-01-01T00:00:00Z")
 IDS = [b"%d" % n for n in range(4)]
 
 

@@ -49,9 +49,10 @@ class CopiedHistory:
         columns = [self._numbers[name] for name in self._names]
         copy_into(self._session.connection, self._table, columns, text)
 
-    def compare(self, rows: int) -> None:
+    def compare(self, rows: int, is_first: bool) -> None:
         """Write the versions that the copy makes, and drop the copy. CopyVanished if it does not
-        have this number of rows."""
+        have this number of rows. In the first copy into a history without versions, rows have no
+        known beginning; the rows that a later copy has found begin at its time."""
         ((found,),) = self._session.rows(f"SELECT count(*) FROM {self._table}")
         if found != rows:
             raise CopyVanished(f"the copy has {found} rows instead of {rows}")
@@ -61,9 +62,10 @@ class CopiedHistory:
         )
         time = f"{literal(at)}::{self._route.target.columns[START].base_type}"
         ends = f"greatest({time}, t.{START} + interval '1 microsecond')"
+        is_first = is_first and not self._has_versions()
         self._end_those_gone(ends)
         self._replace_those_that_differ(ends)
-        self._insert_those_that_are_new(time)
+        self._insert_those_that_are_new(f"'{FIRST_TEXT}'" if is_first else time)
         self._session.run(f"DROP TABLE {self._table}")
 
     def _same_key(self, one: str) -> str:
@@ -99,10 +101,16 @@ class CopiedHistory:
             f" SELECT {values} FROM e JOIN {self._table} AS s ON {same}"
         )
 
-    def _insert_those_that_are_new(self, time: str) -> None:
+    def _has_versions(self) -> bool:
+        target = self._route.target.sql
+        query = f"SELECT EXISTS (SELECT FROM {target} AS t WHERE {self._route.of_sid})"
+        ((found,),) = self._session.rows(query)
+        return bool(found)
+
+    def _insert_those_that_are_new(self, begin: str) -> None:
         target = self._route.target.sql
         last = f"(SELECT max(o.{END}) FROM {target} AS o WHERE {self._same_key('o')})"
-        start = f"CASE WHEN {last} IS NULL THEN '{FIRST_TEXT}' ELSE greatest({time}, {last}) END"
+        start = f"greatest({begin}, {last})"  # without NULL
         columns, values = self._inserted(start)
         self._session.run(
             f"INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values}"

@@ -119,4 +119,4 @@ class CopyWriter:
 
     def _end(self, entry: CopyEnd) -> None:
         if self._history is not None:
-            self._history.compare(entry.rows)
+            self._history.compare(entry.rows, is_first=self.position.copied_lsn is None)

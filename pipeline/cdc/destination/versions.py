@@ -17,6 +17,8 @@ Values: TypeAlias = Mapping[str, Value]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_TEXT, LAST_TEXT = "1900-01-01", "9999-01-01"
+"""The beginning of the versions of a first copy, whose rows may be of any age, and the end of open
+versions."""
 
 
 def time_us(text: str) -> int:
@@ -36,7 +38,6 @@ def time_sql(us: int) -> str:
     return (EPOCH + timedelta(microseconds=us)).strftime("%Y-%m-%d %H:%M:%S.%f+00")
 
 
-FIRST_US = time_us(FIRST_TEXT + "T00:00:00Z")
 LAST_US = time_us(LAST_TEXT + "T00:00:00Z")
 
 
@@ -101,7 +102,7 @@ def versions_of(steps: Sequence[Step], last: Last | None) -> Made:
         if open_start is None:
             if step.values is None:
                 continue
-            start = FIRST_US if ended is None else max(step.at_us, ended)
+            start = step.at_us if ended is None else max(step.at_us, ended)
             made.versions.append(Version(start, step.values, None))
             open_start = start
             continue

@@ -177,7 +177,7 @@ class Copier:
             report.problem = None
             state, query = self._describe(connection, table, lsn, state.request)
             columns = tuple(column.name for column in state.columns)
-            begin = CopyBegin(columns, time_text(time.time_ns() // 1000)).fields()
+            begin = CopyBegin(columns, time_text(_time_us(connection))).fields()
             copy = self._keys.copy(table)
             first = append_words(copy, lsn, 1, begin)
             columns_key = self._keys.columns(table)
@@ -333,6 +333,13 @@ def copy_rows(connection: Connection, query: str, check: Callable[[], None]) -> 
     while (ended := pgconn.get_result()) is not None:
         if ended.status != pq.ExecStatus.COMMAND_OK:
             raise psycopg.errors.error_from_result(ended, encoding="utf-8")
+
+
+def _time_us(connection: Connection) -> int:
+    """The time at the source, whose commit times it is compared with."""
+    query = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+    ((found,),) = connection.execute(query).fetchall()
+    return int(found)
 
 
 def stream_bytes(server: Server, keys: Sequence[str]) -> int:
