@@ -212,11 +212,15 @@ class Persistence(Commits):
 
     def take_over(self, opened: JournalFile | None, seq: int, older_bytes: int = 0) -> None:
         """Continue with other files, which end with frame `seq` and are published already. `opened`
-        is the journal, None without one, `older_bytes` the size of those before it. Frames of the
-        old journal do not count any more."""
+        is the last journal, None without one, `older_bytes` the size of those before it. Without
+        appendonly it gets no more frames. Frames of the old journal do not count any more."""
         journal, self._journal = self._journal, None
         if journal is not None:
             journal.abandon()
+        if opened is not None and not self.appendonly:
+            older_bytes += opened.file.size
+            self._worker.submit(opened.file.close)
+            opened = None
         self.last_seq = self.durable_seq = seq
         self._older_bytes = older_bytes
         self.refusal.journal = self.refusal.space = None
@@ -270,6 +274,8 @@ class Persistence(Commits):
             self.snapshots.scheduled = None
             self._end_journal()
             self.refusal.clear()
+        elif self.snapshots.suspended:  # the data is being replaced, perhaps with a journal
+            self._retry_later()
         elif self.snapshots.job is None:
             self.snapshots.start("rewrite")
         else:

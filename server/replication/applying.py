@@ -44,11 +44,15 @@ class FrameApplier:
         was loaded meanwhile."""
         self.due_seq = self._node.persistence.last_seq + 1 + len(self._pending)
 
-    def add(self, record: Record) -> None:
-        """A frame has arrived. LinkError when it is not the one that was due."""
+    def check_number(self, record: Record) -> None:
+        """A frame has arrived, to be applied or, during a full sync, to be written to a file.
+        LinkError when it is not the one that was due."""
         if record.number != self.due_seq:
             raise LinkError(f"received frame {record.number}, expected {self.due_seq}")
         self.due_seq += 1
+
+    def frame(self, record: Record) -> None:
+        """Apply this frame soon."""
         self._pending.append(record)
         self._pending_bytes += record.size
 

@@ -68,16 +68,20 @@ class Feed:
             self._feeds.sent_bytes += len(data)
             self.client.transmit(data)
 
-    def begin(self, answer: bytes, next_seq: int, base: File | None = None) -> None:
-        """Answer PSYNC; the base, if any, and the frames from `next_seq` on follow."""
+    def begin(self, answer: bytes, next_seq: int) -> None:
+        """Answer PSYNC; the frames from `next_seq` on follow."""
         self.next_seq = next_seq
         self.send(answer)
-        if base is None:
-            self._go_online()
-        else:
-            self.state = "send_bulk"
-            if not self._open(base):  # which has closed the base
-                self.drop("the files of the full sync cannot be opened")
+        self._go_online()
+        self.pump()
+
+    def begin_full_sync(self, answer: bytes, next_seq: int, base: File | None) -> None:
+        """Answer PSYNC; the base, if there is one, and the frames from `next_seq` on follow."""
+        self.next_seq = next_seq
+        self.send(answer)
+        self.state = "send_bulk"
+        if not self._open(base):  # which has closed the base
+            self.drop("the files of the full sync cannot be opened")
         self.pump()
 
     def _go_online(self) -> None:

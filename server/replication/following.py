@@ -224,6 +224,9 @@ class Following:
             self._role.last_error = str(error)
             self._drop(str(error))
             return
+        replacement = self._receiving()
+        if replacement is not None:
+            replacement.batch_arrived()
         self.applier.apply_arrived()
         attempt.flush()
         attempt.read_more(not self._is_full())
@@ -250,7 +253,7 @@ class Following:
             self._refused(event)
 
     def _receiving(self) -> Replacement | None:
-        """The full sync of whose base more is due."""
+        """The full sync of which more is due."""
         replacement = self.replacement
         if isinstance(replacement, Replacement) and not replacement.has_ended:
             return replacement
@@ -258,9 +261,8 @@ class Following:
 
     def _take_record(self, record: Record) -> None:
         if record.kind == Kind.FRAME:
-            if self._receiving() is not None:
-                raise LinkError(f"frame {record.number} arrived before the end of the base")
-            self.applier.add(record)
+            self.applier.check_number(record)
+            (self._receiving() or self.applier).frame(record)
         elif record.kind == Kind.BEAT:
             self._take_beat(record.payload)
         elif record.kind == Kind.MESSAGE:
@@ -277,7 +279,7 @@ class Following:
         if record.kind == Kind.PIECE:
             replacement.piece(*parse_piece(record.payload))
         else:
-            replacement.end()
+            replacement.end_base()
 
     def _take_beat(self, payload: bytes) -> None:
         beat = parse_beat(payload)
@@ -350,8 +352,9 @@ class Following:
         self.history = full.history
         self.applier.due_seq = full.seq + 1
         log.info(
-            "full sync with the primary %s:%d: a base of %d bytes, up to frame %d",
-            self.host, self.port, full.size_bytes, full.seq,
+            "full sync with the primary %s:%d: a base of %d bytes, up to frame %d, and the frames"
+            " after it, up to %d bytes of frames", self.host, self.port, full.size_bytes, full.seq,
+            full.frame_bytes,
         )  # fmt: skip
         # After a rewind that was impossible, the lines here are not sent: the primary knows none.
         known = full._replace(common_seq=max(full.common_seq, self.rewind_seq))

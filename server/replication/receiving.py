@@ -1,34 +1,33 @@
-"""A full sync at the replica: the base goes to the disk first, and replaces the data when it is
+"""A full sync at the replica: everything goes to the disk first, and replaces the data when it is
 complete.
 
-1. receive (worker of replicas): write `base-N.msnap.tmp`; every record's checksum was checked
-   before.
-2. finish (the same): give the base this directory's ID, sync it, check its ends.
-3. keep (worker of snapshots), if this server has data that the primary has not: copy the files into
+1. receive (worker of replicas): write the base to `base-N.msnap.tmp`, and the frames after it to
+   `journal-N.mjrnl.tmp`; every record's checksum was checked before.
+2. complete: when all frames are there that the primary had when it was asked. Later frames are
+   applied after step 6, so a full sync ends under any load.
+3. finish (the same worker): sync the journal.
+4. keep (worker of snapshots), if this server has data that the primary has not: copy the files into
    the folder `discarded-DATE-TIME`.
-4. publish (worker of snapshots, the only one that changes the manifest): make the base and a new
-   empty journal current, remove the old files.
-5. load (loop, in slices): empty the keyspace and read the base.
+5. publish (worker of snapshots, the only one that changes the manifest): make the new files
+   current, remove the old ones.
+6. load (loop, in slices): empty the keyspace and read the files.
 
-Until step 4 the old data is served and kept, whatever happens. After it the new data is complete on
-the disk, and step 5 only repeats what a start would do.
+Until step 5 the old data is served and kept, whatever happens. After it the new data is complete on
+the disk, and step 6 only repeats what a start would do.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millstream.errors import DataError
-from millstream.server.durability.data_files import temporary
 from millstream.server.durability.workers import TaskWorker, post
 from millstream.server.replication.discarded import keep_copy, remove_copy, remove_older
-from millstream.server.replication.records import LinkError
+from millstream.server.replication.received_files import ReceivedFiles
+from millstream.server.replication.records import LinkError, Record
 from millstream.server.replication.reloading import Reload
-from millstream.storage.files.adoption import AdoptedBase
-from millstream.storage.files.journal_file import JournalFile, create_journal
 from millstream.storage.files.manifest import base_name, journal_name
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millstream.replication")
 
-_QUEUED_PIECES_MAX = 8
+_QUEUED_MAX = 2 << 20  # received and not written, before nothing more is read
 _AGAIN_S = 0.01
 
 
@@ -54,16 +53,19 @@ class Replacement:
     ) -> None:
         self.full = full
         self.is_published = False  # or about to be: it cannot be cancelled any more
-        self.received_bytes = 0
         self._node = node
         self._on_done = on_done
         self._files = node.persistence.files
         self._snapshots = node.persistence.snapshots
         self._worker = worker
         self._number = self._final = self._files.new_number()
-        self._base: AdoptedBase | None = None
-        self._journal: JournalFile | None = None
-        self._queued = 0
+        self._received = ReceivedFiles(self._files, self._number, full.seq, worker.pause)
+        self._base_bytes = 0  # of the base, that have arrived
+        self._has_base = self._is_base_whole = full.size_bytes == 0
+        self._batch: list[bytes] = []  # frames that have arrived in this turn
+        self._frame_bytes = 0  # of the frames that have arrived, as `FullSync` counts them
+        self._last_seq = full.seq
+        self._queued_bytes = 0
         self._kept_in = ""  # the folder with the old data
         self._error: Exception | None = None
         self._ended = False
@@ -71,36 +73,79 @@ class Replacement:
         self.on_written: Callable[[], None] = lambda: None
         self.on_published: Callable[[], None] = lambda: None
         if full.size_bytes:
-            self._submit(self._create)
+            self._submit(self._received.begin_base)
         else:
-            self.end()
+            self._end_if_complete()
 
     # What arrives
 
     @property
     def has_ended(self) -> bool:
-        """Whether all of the base has arrived."""
+        """Whether everything has arrived that the primary had when it was asked."""
         return self._ended
 
     @property
     def is_busy(self) -> bool:
         """Whether to receive no more for now: the disk is slower than the network."""
-        return self._queued >= _QUEUED_PIECES_MAX
+        return self._queued_bytes >= _QUEUED_MAX
+
+    @property
+    def received_bytes(self) -> int:
+        """Of the base and of frames."""
+        return self._base_bytes + self._frame_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the base and of the frames after it. Those of the frames are known after the base."""
+        total_bytes = self.full.size_bytes
+        if self._is_base_whole:
+            total_bytes += self.full.frame_bytes - self._received.base_frame_bytes
+        return max(total_bytes, self.received_bytes)
 
     def piece(self, offset: int, data: bytes) -> None:
-        if offset != self.received_bytes or offset + len(data) > self.full.size_bytes:
-            raise LinkError(f"a piece at {offset}, {self.received_bytes} bytes have arrived")
-        self.received_bytes += len(data)
-        self._submit(lambda: self._write(data))
+        if offset != self._base_bytes or offset + len(data) > self.full.size_bytes:
+            raise LinkError(f"a piece at {offset}, {self._base_bytes} bytes have arrived")
+        self._base_bytes += len(data)
+        self._submit(lambda: self._received.write_base(data), size_bytes=len(data))
 
-    def end(self) -> None:
-        if self.received_bytes != self.full.size_bytes or self._ended:
-            raise LinkError(f"the base ends at {self.received_bytes} of {self.full.size_bytes}")
-        self._ended = True
-        self._submit(self._finish, self._written)
+    def end_base(self) -> None:
+        if self._base_bytes != self.full.size_bytes or self._has_base:
+            raise LinkError(f"the base ends at {self._base_bytes} of {self.full.size_bytes}")
+        self._has_base = True
+        self._submit(self._received.finish_base, self._base_finished)
+
+    def frame(self, record: Record) -> None:
+        """A frame has arrived, in order; `batch_arrived` follows in the same turn."""
+        if not self._has_base:
+            raise LinkError(f"frame {record.number} arrived before the end of the base")
+        self._batch.append(record.payload)
+        self._frame_bytes += record.size
+        self._last_seq = record.number
+
+    def batch_arrived(self) -> None:
+        """Write the frames that have arrived in this turn."""
+        if not self._batch:
+            return
+        batch, self._batch = self._batch, []
+        self._submit(lambda: self._received.append(batch), size_bytes=sum(map(len, batch)))
+        self._end_if_complete()
+
+    def _base_finished(self) -> None:
+        self._is_base_whole = True
+        self._end_if_complete()
+        self.on_written()
+
+    def _end_if_complete(self) -> None:
+        """A frame more than necessary does no harm: the size of all frames says which is the last
+        one that the primary had when it was asked."""
+        if not self._is_base_whole:
+            return
+        if self._received.base_frame_bytes + self._frame_bytes >= self.full.frame_bytes:
+            self._ended = True
+            self._submit(self._finish, self._written)
 
     def link_lost(self) -> None:
-        """Give up, unless all of the base has arrived."""
+        """Give up, unless everything has arrived."""
         if not self._ended:
             self.cancel()
 
@@ -116,9 +161,11 @@ class Replacement:
         step: Callable[[], None],
         then: Callable[[], None] | None = None,
         submit: Callable[[Callable[[], None]], None] | None = None,
+        size_bytes: int = 0,
     ) -> None:
-        """Run a step on the worker of replicas, or where `submit` takes it; `then` follows it."""
-        self._queued += 1
+        """Run a step on the worker of replicas, or where `submit` takes it; `then` follows it.
+        `size_bytes`: the memory that it holds until it is done."""
+        self._queued_bytes += size_bytes
 
         def task() -> None:
             if self._error is None:
@@ -126,12 +173,12 @@ class Replacement:
                     step()
                 except Exception as error:
                     self._error = error
-            post(self._node.loop, self._on_step, then)
+            post(self._node.loop, self._on_step, then, size_bytes)
 
         (submit or self._worker.submit)(task)
 
-    def _on_step(self, then: Callable[[], None] | None) -> None:
-        self._queued -= 1
+    def _on_step(self, then: Callable[[], None] | None, size_bytes: int) -> None:
+        self._queued_bytes -= size_bytes
         if self._is_over:
             return
         if self._error is not None:
@@ -141,26 +188,10 @@ class Replacement:
         else:
             self.on_written()
 
-    def _create(self) -> None:
-        name = temporary(base_name(self._number))
-        self._files.unfinished.add(name)
-        file = self._files.disk.create(name)
-        self._base = AdoptedBase(file, self._files.directory)
-
-    def _write(self, data: bytes) -> None:
-        assert self._base is not None
-        self._base.write(data)
-
     def _finish(self) -> None:
-        if self._base is not None:
-            seq = self._base.finish().seq
-            self._base.file.close()
-            if seq != self.full.seq:
-                raise DataError(f"the base ends with frame {seq}, {self.full.seq} was announced")
-        if self._node.config.appendonly:
-            name = temporary(journal_name(self._number))
-            self._files.unfinished.add(name)
-            self._journal = create_journal(self._files.disk, name, self._files.directory)
+        if self._node.config.appendonly and self._received.journal is None:
+            self._received.begin_journal()
+        self._received.finish_journal()
 
     def _written(self) -> None:
         """Publish when no snapshot runs that would publish the old data after it."""
@@ -195,28 +226,21 @@ class Replacement:
         self._submit(self._publish, self._published, self._snapshots.submit)
 
     def _publish(self) -> None:
-        base: str | None = None
-        journals: tuple[str, ...] = ()
-        renames: list[tuple[str, str]] = []
-        if self._base is not None:
-            base = base_name(self._final)
-            renames.append((self._base.file.name, base))
-        if self._journal is not None:
-            journals = (journal_name(self._final),)
-            renames.append((temporary(journal_name(self._number)), *journals))
-        self._files.publish_replacement(base, journals, self._final, renames)
-        self._files.unfinished.difference_update(self._temporary_names())
+        base, journal = self._received.names
+        new_base, new_journal = base_name(self._final), journal_name(self._final)
+        renames = [(old, new) for old, new in ((base, new_base), (journal, new_journal)) if old]
+        self._files.publish_replacement(
+            new_base if base else None, (new_journal,) if journal else (), self._final, renames
+        )
+        self._files.unfinished.difference_update(self._received.temporary_names)
         self._files.remove_replaced()
         if self._kept_in:
             remove_older(self._files, self._kept_in)
 
-    def _temporary_names(self) -> list[str]:
-        return [temporary(base_name(self._number)), temporary(journal_name(self._number))]
-
     def _published(self) -> None:
         node = self._node
         node.executor.close_held()
-        node.persistence.take_over(self._journal, self.full.seq)
+        node.persistence.take_over(self._received.journal, self._last_seq)
         self.on_published()
         Reload(node, self._end)
 
@@ -226,14 +250,11 @@ class Replacement:
         self._end(error)
 
     def _close(self) -> None:
-        for opened in (self._base, self._journal):
-            if opened is not None:
-                with contextlib.suppress(OSError):
-                    opened.file.close()
+        self._received.close()
         self._snapshots.submit(self._remove)
 
     def _remove(self) -> None:
-        self._files.unfinished.difference_update(self._temporary_names())
+        self._files.unfinished.difference_update(self._received.temporary_names)
         for number in {self._number, self._final}:
             self._files.remove_unfinished(number)
         if not self.is_published:

@@ -143,7 +143,7 @@ def _primary_facts(role: Replication, following: Following) -> Section:
         "slave_repl_offset": frame_bytes,
     }
     if isinstance(replacement, Replacement):
-        total, read = replacement.full.size_bytes, replacement.received_bytes
+        total, read = replacement.total_bytes, replacement.received_bytes
         fields |= {
             "master_sync_total_bytes": total,
             "master_sync_read_bytes": read,

@@ -206,7 +206,7 @@ class Resync:
         name = frames.files.manifest.base
         if name is None:
             log.info("full sync: the replica %s gets all frames", feed.address)
-            feed.begin(self._full_sync_answer(feed, 0, 0), 1)
+            feed.begin_full_sync(self._full_sync_answer(feed, 0, 0), 1, None)
             return
         try:
             base = frames.files.disk.read(name)
@@ -227,7 +227,7 @@ class Resync:
             return
         log.info("full sync: the replica %s gets %s, %d bytes", feed.address, name, base.size)
         answer = self._full_sync_answer(feed, header.seq, base.size)
-        feed.begin(answer, header.seq + 1, base)
+        feed.begin_full_sync(answer, header.seq + 1, base)
 
 
 def _host_of(address: str) -> str:

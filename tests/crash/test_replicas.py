@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests.support.gate import Gate
 from tests.support.replicas import Replicas, facts, fill, has_same, is_up
 from tests.support.waiting import wait_until
 
@@ -114,6 +115,73 @@ def test_a_kill_during_a_full_sync_leaves_old_or_new_data(replicas: Replicas, se
     replicas.servers["b"].start()
     replica = replicas.client("b")
     assert (replica.xlen("other"), replica.xlen("s")) in [(3, 0), (0, 40_000)]
+
+
+@pytest.mark.parametrize("base", ["no base", "old base"])
+def test_a_full_sync_that_is_cut_leaves_the_old_data(replicas: Replicas, base: str) -> None:
+    """The primary has all entries, or most of them, in its journal only."""
+    primary, replica = replicas.start("a"), replicas.start("b")
+    fill(primary, 20)
+    if base == "old base":
+        primary.bgrewriteaof()
+        wait_until(lambda: facts(primary, "persistence")["aof_rewrites"] == 1)
+    for _ in range(20):
+        fill(primary, 100)  # several frames
+    fill(replica, 7, "other")
+    gate = Gate(replicas.servers["a"].port)
+
+    def has_old() -> bool:
+        return (replica.xlen("other"), replica.exists("s")) == (7, 0)
+
+    def begin() -> None:
+        """The replica receives a part of the data, and no more."""
+        gate.replies.hold(after_bytes=40_000)
+        replica.execute_command("REPLICAOF", "127.0.0.1", gate.port)
+        gate.replies.wait_held()
+        wait_until(lambda: facts(replica)["master_sync_in_progress"] == 1)
+        wait_until(lambda: facts(replica).get("master_sync_read_bytes", 0) > 10_000)
+        assert has_old()
+
+    try:
+        begin()
+        gate.cut()
+        wait_until(lambda: not is_up(replica))
+        assert has_old()
+        replica.execute_command("REPLICAOF", "NO", "ONE")
+        wait_until(lambda: facts(replica)["role"] == "master")
+        assert has_old()
+        begin()
+        replicas.servers["b"].kill()
+        replicas.servers["b"].start()
+        replica = replicas.client("b")
+        assert has_old()
+        begin()
+        replicas.servers["a"].kill()
+        gate.cut()
+        gate.replies.release()
+        wait_until(lambda: facts(replica)["repl_connection_errors"] >= 1)
+        assert has_old()
+        replicas.servers["a"].start()
+        primary = replicas.client("a")
+        wait_until(lambda: is_up(replica))
+        assert (replica.xlen("s"), replica.exists("other")) == (2020, 0)
+        assert has_same(primary, replica, "s")()
+        replicas.servers["b"].kill()
+        replicas.servers["b"].start()
+        assert has_same(primary, replicas.client("b"), "s")()
+    finally:
+        gate.close()
+
+
+def test_a_full_sync_without_a_journal_of_the_own_survives(replicas: Replicas) -> None:
+    primary, replica = replicas.start("a"), replicas.start("b", appendonly="no")
+    fill(primary, 300)
+    replicas.follow("b", "a")
+    wait_until(lambda: is_up(replica))
+    assert has_same(primary, replica, "s")()
+    replicas.servers["b"].kill()
+    replicas.servers["b"].start()
+    assert has_same(primary, replicas.client("b"), "s")()
 
 
 def test_the_old_primary_follows_the_new_one(replicas: Replicas) -> None:

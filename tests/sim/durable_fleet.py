@@ -14,7 +14,7 @@ import functools
 import sys
 from collections.abc import Callable
 
-from tests.sim.fleet import STEPS, Fleet, Frame, _line_at
+from tests.sim.fleet import STEPS, Fleet, Frame, _line_at, has_frame
 from tests.sim.fleet_node import FleetClient, FleetNode
 from tests.sim.replay import demand
 from tests.sim.seeds import Play, play_seeds
@@ -105,7 +105,7 @@ class DurableFleet(Fleet):
         else:
             self.note("incomplete promotion", str(chosen.index))
             self.confirmed = {
-                frame: value for frame, value in self.confirmed.items() if _has(chosen, frame)
+                frame: value for frame, value in self.confirmed.items() if has_frame(chosen, frame)
             }
             while self._to_tell:
                 self._tell_next()
@@ -193,7 +193,7 @@ class DurableFleet(Fleet):
     def _judge_confirmed(self, node: FleetNode) -> None:
         for frame, value in self.confirmed.items():
             text = f"node {node.index} has not {value}, frame {frame[1]}, which was confirmed"
-            demand(_has(node, frame), text)
+            demand(has_frame(node, frame), text)
 
     def answered(self, client: FleetClient, words: tuple[bytes, ...], reply: Reply) -> None:
         if words[0] not in APPENDS or isinstance(reply, Error):
@@ -226,15 +226,9 @@ class DurableFleet(Fleet):
         return max(candidates, key=lambda node: node.persistence.frame_bytes)
 
 
-def _has(node: FleetNode, frame: Frame) -> bool:
-    """Whether a server has this frame, on its disk or not."""
-    name, seq = frame
-    return seq <= node.persistence.last_seq and _line_at(node.keyspace.histories, seq) == name
-
-
 def _has_stored(node: FleetNode, frame: Frame) -> bool:
     """Whether a server has this frame on its disk."""
-    return _has(node, frame) and DurableFrames(node.disk).look() >= frame[1]
+    return has_frame(node, frame) and DurableFrames(node.disk).look() >= frame[1]
 
 
 def play(seed: int, steps: int = STEPS) -> dict[str, int]:

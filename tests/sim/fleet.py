@@ -1,9 +1,10 @@
 """Plays one seed of a fleet: two to four servers that follow each other, on a network that fails.
 
 Checked all the time: a frame of a line of history has one payload on all servers; a replica makes
-no frames of its own; WAIT and WAITAOF count servers that have the frame, on their disks. Checked
-whenever a server has loaded, and at the end: its data is that of its frames. Once the network is
-healed and quiet, all servers are equal.
+no frames of its own; WAIT and WAITAOF count servers that have the frame, on their disks; a full
+sync leaves the old data, or everything that the primary had when it was asked. Checked whenever a
+server has loaded, and at the end: its data is that of its frames. Once the network is healed and
+quiet, all servers are equal.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tests.sim.data import Data, difference, seen_in, shown
 from tests.sim.fleet_node import FleetClient, FleetConfig, FleetNode
@@ -46,6 +48,14 @@ class FleetFailure(AssertionError):
     """A seed that shows a broken promise; prints the command that replays it."""
 
 
+class Least(NamedTuple):
+    """What a server has at least since it began a full sync: the last frame that was on its disk
+    then, or as many bytes of frames as the primary had."""
+
+    old: Frame
+    new_bytes: int
+
+
 class Fleet:
     module = "tests.sim.fleet"  # plays a seed again
 
@@ -62,6 +72,7 @@ class Fleet:
         self.connections: list[Connection] = []
         self.partitions: set[frozenset[int]] = set()
         self.broken: list[str] = []
+        self.least: dict[int, Least] = {}
         self._seen_changes: set[Replacement | Rewinding] = set()
         self._value = 0
         self.fsync = self.chance.choice(["always", "always", "everysec", "no"])
@@ -92,6 +103,8 @@ class Fleet:
             for _ in range(self.steps):
                 self._step()
                 self._judge_changes()
+                for node in self.nodes:
+                    self._judge_least(node)
                 demand(not self.broken, "; ".join(self.broken))
             self._heal()
             self._settle()
@@ -318,6 +331,7 @@ class Fleet:
         self.has_loaded(again)
         self.note("start", f"{node.index} at frame {again.persistence.last_seq}")
         self._judge(again)
+        self._judge_least(again)
 
     def connect(self, node: FleetNode, port: int, protocol: LinkProtocol) -> None:
         """A server connects to another one."""
@@ -461,12 +475,35 @@ class Fleet:
             if following.replacement is not change:
                 continue
             self._seen_changes.add(change)
+            self.least.pop(node.index, None)
             if isinstance(change, Rewinding):
                 self.note("rewind", str(node.index))
                 continue
             self.note("full sync", str(node.index))
+            self._note_least(node, change)
             if self._had_other_way(node, following, change):
                 self.broken.append(f"node {node.index}: a full sync where less was enough")
+
+    def _note_least(self, node: FleetNode, change: Replacement) -> None:
+        """A full sync begins: note what the server has."""
+        seq = node.persistence.on_disk_seq
+        name = _line_at(node.keyspace.histories, seq)
+        if name is not None:
+            self.least[node.index] = Least((name, seq), change.full.frame_bytes)
+
+    def _judge_least(self, node: FleetNode) -> None:
+        """The server has the old data, or all of the new data, or it is loading it."""
+        role, least = node.replication, self.least.get(node.index)
+        if least is None or node.executor.loading or role._is_changing:
+            return
+        if role.following is not None and role.following.is_distrusted:
+            return
+        has_new = node.persistence.frame_bytes >= least.new_bytes
+        demand(
+            has_new or has_frame(node, least.old),
+            f"node {node.index} has neither the data before its full sync nor that of its primary:"
+            f" frame {node.persistence.last_seq}, {node.persistence.frame_bytes} bytes; {least}",
+        )
 
     def _had_other_way(self, node: FleetNode, following: Following, change: Replacement) -> bool:
         """Whether a partial sync or a rewind was possible."""
@@ -485,6 +522,7 @@ class Fleet:
     def _heal(self) -> None:
         """The network and all servers work again, and follow one of them."""
         self.partitions.clear()
+        self.least.clear()
         for node in self.nodes:
             node.is_frozen = False
             node.disk.mend()
@@ -576,6 +614,12 @@ class Fleet:
 def _line_at(lines: tuple[Line, ...], seq: int) -> str | None:
     names = [name for name, first in lines if first <= seq]
     return names[-1] if names else None
+
+
+def has_frame(node: FleetNode, frame: Frame) -> bool:
+    """Whether a server has this frame, on its disk or not."""
+    name, seq = frame
+    return seq <= node.persistence.last_seq and _line_at(node.keyspace.histories, seq) == name
 
 
 def play(seed: int, steps: int = STEPS) -> dict[str, int]:

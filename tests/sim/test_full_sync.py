@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
+from tests.sim.fleet import Least
 from tests.sim.test_rewind import OldPrimary, promoted
+
+BASES = ["whole", "old", "none"]  # of the primary: it has all frames, some of them, or is not there
 
 
 class Diverged(OldPrimary):
     """Server 0 has other frames than server 1, and they are in its base: a rewind is impossible."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, base: str = "whole") -> None:
         super().__init__(seed, "always")
-        for node in self.nodes:
+        for node in self.nodes if base != "none" else self.nodes[:1]:
             node.persistence.snapshots.rewrite()
         self._run()
+        if base == "old":
+            self._append(1, 9)
+        old, new = (node.persistence for node in self.nodes)
+        (*_, (line, _)) = self.nodes[0].keyspace.histories
+        self.least[0] = Least((line, old.last_seq), new.frame_bytes)
 
 
-@pytest.mark.parametrize("tear", [False, True])
-def test_a_crash_at_any_step_of_a_full_sync(tear: bool) -> None:
+@pytest.mark.parametrize("base", BASES)
+def test_a_crash_at_any_step_of_a_full_sync(base: str) -> None:
     steps = 0
     while True:
         steps += 1
-        fleet = Diverged(steps)
+        fleet = Diverged(steps, base)
         disk = fleet.nodes[0].disk
         disk.crash_at = disk.steps + steps
         fleet.go_back()
@@ -29,6 +39,37 @@ def test_a_crash_at_any_step_of_a_full_sync(tear: bool) -> None:
         if fleet.nodes[0].disk is disk:
             break  # it was not reached
     assert steps > 8
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_promotion_at_any_step_of_a_full_sync(base: str) -> None:
+    """The link is cut before. The server has the old data, or all of the new data."""
+    had_old = 0
+    for steps in count():
+        fleet = Diverged(1, base)
+        fleet._order_roles()
+        for _ in range(steps):
+            for node in fleet.nodes:
+                if node.has_work():
+                    node.step()
+            for one in fleet.connections:
+                if one.up.data:
+                    one.up.deliver(len(one.up.data))
+                elif one.down.data and one.down.is_read:
+                    one.down.deliver(min(len(one.down.data), 300))
+        node = fleet.nodes[0]
+        is_equal = fleet._is_equal()
+        for one in fleet.connections:
+            one.cut()
+            one.tell("replica")
+        promoted(node)
+        fleet.rest()
+        fleet._judge(node)
+        fleet._judge_least(node)
+        had_old += node.persistence.frame_bytes < fleet.least[0].new_bytes
+        if is_equal:
+            break
+    assert had_old > 10
 
 
 def test_a_crash_at_any_step_of_a_promotion() -> None:

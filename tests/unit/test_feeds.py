@@ -103,7 +103,7 @@ def test_a_full_sync_whose_journals_cannot_be_opened_ends() -> None:
     made = OnlineFeeds(LostJournals(1), 1)
     (client,) = made.clients
     base = FakeDisk(2).create("base")
-    client.feed.begin(b"+FULLRESYNC", 9, base)
+    client.feed.begin_full_sync(b"+FULLRESYNC", 9, base)
     assert client.closed
     assert client.sent == b"+FULLRESYNC"
     assert len(made.feeds) == 0
