@@ -22,6 +22,7 @@ from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.runtime.host import Client, PositionWait
 from millstream.commands.table.loader import load_table
 from millstream.errors import LOADING, CommandError, DataError, StartError
+from millstream.memory_reserve import RESERVE
 from millstream.server.client_registry import ClientRegistry, is_loopback
 from millstream.server.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.config.directives import Config
@@ -154,6 +155,7 @@ class Server:
         fit_maxclients(self.config)
         if self._disk is None:
             prepare_directory(self.config.dir)
+        self.persistence.start_workers()
         if not await self._starting.load():
             return
         defer(True)
@@ -188,6 +190,7 @@ class Server:
     async def stop(self) -> bool:
         """Finish the tick, sync the journal, send held replies, close everything. False when not
         all data is on the disk."""
+        RESERVE.give_back_all()
         self.stopping.set()
         self.supervision.stopping()
         if self._timer is not None:
@@ -226,8 +229,7 @@ class Server:
         )
         self.memory.measure()  # often enough to notice the peak of the blocks' memory
         self.peak_rss_bytes = allocator.peak_rss_bytes()
-        if self.config.maxmemory:
-            self.executor.eviction_work.check_memory()
+        self.executor.eviction_work.tick_second()
         self.registry.tick_second()
         self.persistence.tick_second(self.keyspace.dirty)
         self.replication.tick_second()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.commands.admin.saving import SHUTDOWN_FAILED
 from millstream.errors import CommandError
+from millstream.memory_reserve import RESERVE
 from millstream.server.monitor.log import LOGGER
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Shutdown:
     def save_and_stop(self, save: bool | None, is_forced: bool) -> None:
         """Save, and stop the server. `save`: SAVE or NOSAVE; None saves only if there is no other
         copy of the data. CommandError when that fails, unless `is_forced`."""
+        RESERVE.give_back_all()
         try:
             self._save(save)
         except CommandError:
@@ -73,6 +75,7 @@ class Shutdown:
             self._end_by_signal(name)
 
     def _end_by_signal(self, name: str) -> None:
+        RESERVE.give_back_all()
         server = self._server
         loading = server.persistence.loading
         if self._saves_at_end() and not loading and not self._last_signal_failed:

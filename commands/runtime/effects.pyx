@@ -24,6 +24,7 @@ from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, 
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
 from millstream.errors import CommandError
+from millstream.memory_reserve import RESERVE
 from millstream.storage.streams.producers import Producers
 from millstream.storage.files.journal_format import FRAME_SIZE
 
@@ -59,6 +60,14 @@ def effect(bytes name not None, *, bint wakes_readers=False):
             WAKES_READERS.add(name)
         return function
     return register
+
+
+cdef bytes taken(Output out):
+    """All bytes; None without memory for them."""
+    try:
+        return out.take()
+    except MemoryError:
+        return None
 
 
 cdef class Effects:
@@ -186,10 +195,9 @@ cdef class Effects:
         self.db = 0
         self.room -= self.out.size + FRAME_BYTES
         if self.begun == self.count:
-            try:
-                payload = self.out.take()
-            except MemoryError:
-                pass
+            payload = taken(self.out)
+            if payload is None and RESERVE.give_back():
+                payload = taken(self.out)
         self.begun = self.count
         self.out.clear()
         return payload

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from millstream.memory_reserve import never_overcommits, own_limit
 from millstream.server.config.directives import Config
 
 
@@ -22,7 +23,26 @@ def doubts(config: Config, file: Path | None) -> list[str]:
             f"{_what(file)}: after a failover, Sentinel cannot record the role of this server, and"
             " a restart returns to the earlier role"
         )
+    found += _memory_doubts(config)
     return found
+
+
+def _memory_doubts(config: Config) -> list[str]:
+    """Limits under which an allocation fails while the server still accepts data."""
+    limit = own_limit()
+    if limit is not None and not 0 < config.maxmemory < limit[1]:
+        setting, limit_bytes = limit
+        return [
+            f"the operating system allows this process {limit_bytes} bytes ({setting}) and"
+            f" maxmemory is {config.maxmemory}: set maxmemory well below this limit, or commands"
+            " and snapshots fail when it is reached"
+        ]
+    if not config.maxmemory and never_overcommits():
+        return [
+            "vm.overcommit_memory is 2 and maxmemory is 0: set maxmemory, or commands and snapshots"
+            " fail when the system has no more memory to promise"
+        ]
+    return []
 
 
 def _is_replaceable(file: Path | None) -> bool:

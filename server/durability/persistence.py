@@ -101,6 +101,11 @@ class Persistence(Commits):
             machine, lambda: Loader(machine.disk, keyspace, apply_effects, block_type)
         )
 
+    def start_workers(self) -> None:
+        """Start the threads that a stop and a snapshot need, while that is possible."""
+        self._worker.start()
+        self.snapshots.start_worker()
+
     # -------------------------------------------------------------------------- refused writes
 
     def writable_error(self) -> bytes | None:

@@ -255,6 +255,10 @@ class Snapshots:
             " SCHEDULE in order to schedule a BGSAVE whenever possible."
         )
 
+    def start_worker(self) -> None:
+        """Start the thread of snapshots before the first one."""
+        self._worker.start()
+
     def submit(self, task: Callable[[], None]) -> None:
         """Run a task that changes the manifest, between the steps of a snapshot."""
         self._worker.submit(task)

@@ -14,6 +14,7 @@ import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -34,6 +35,10 @@ class Scheduler(Protocol):
 class TaskWorker(Protocol):
     """Runs tasks one after the other, outside the event loop."""
 
+    def start(self) -> bool:
+        """Prepare the worker before it is needed. False when its tasks have to run in the event
+        loop."""
+
     def submit(self, task: Callable[[], None]) -> None: ...
     def drain(self, tell: Callable[[float], None] | None = None) -> None:
         """Return when all tasks submitted so far have run. `tell(seconds)` is called from time to
@@ -45,13 +50,18 @@ class TaskWorker(Protocol):
 
 
 class ThreadWorker:
-    """A thread that runs tasks in order; the first task starts it."""
+    """A thread that runs tasks in order. `start` starts it, or else the first task.
+
+    If no thread can be started (a limit of processes or of memory), each task runs at once in the
+    thread that submits it, until one can. To everything else, this looks like a very fast worker.
+    """
 
     # A waiting thread gets the interpreter's lock only when the holder sleeps or after 5 ms.
     _WORK_S = 0.0004
     _REST_S = 0.00005
     _TELL_FIRST_S = 1.0
     _TELL_MAX_S = 30.0
+    _RETRY_S = 10.0
 
     def __init__(self, name: str, niceness: int = 0) -> None:
         """niceness: how much lower the thread's priority is than the event loop's, 0 to 19."""
@@ -60,16 +70,57 @@ class ThreadWorker:
         self._name = name
         self._rested = 0.0
         self._thread: threading.Thread | None = None
+        self._retry_at_s = 0.0  # set while no thread can be started
+        self._inline: deque[Callable[[], None]] = deque()
+        self._is_inline_running = False
+        self._lock = threading.RLock()  # held while tasks run inline: other threads wait
+
+    def start(self) -> bool:
+        """Start the thread before it is needed. False when that fails, which is logged."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._thread is not None:
+                return True
+            if now_s < self._retry_at_s:
+                return False
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                self._note_failure(error)
+                self._retry_at_s = now_s + self._RETRY_S
+                return False
+            if self._retry_at_s:
+                log.warning("the thread %s is started after all", self._name)
+                self._retry_at_s = 0.0
+            self._thread = thread
+            return True
+
+    def _note_failure(self, error: Exception) -> None:
+        if not self._retry_at_s:
+            log.warning(
+                "the thread %s cannot be started: %s. The event loop does its work, so that all"
+                " clients wait for the disk. Check the limits of processes and of memory",
+                self._name,
+                str(error) or "no memory",
+            )
 
     def submit(self, task: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-        self._tasks.put(task)
+        if self._thread is not None:
+            self._tasks.put(task)
+            return
+        with self._lock:
+            if not self._is_inline_running and self.start():
+                self._tasks.put(task)
+                return
+            self._inline.append(task)  # a task that runs may submit others, which come after it
+            if not self._is_inline_running:
+                self._run_inline()
 
     def drain(self, tell: Callable[[float], None] | None = None) -> None:
         if self._thread is None:
-            return
+            with self._lock:  # another thread may run tasks
+                return
         done = threading.Event()
         self._tasks.put(done.set)
         started_s = time.monotonic()
@@ -87,6 +138,8 @@ class ThreadWorker:
             self._thread = None
 
     def pause(self) -> None:
+        if self._thread is None:
+            return  # the event loop itself runs the task
         if time.perf_counter() - self._rested > self._WORK_S:
             time.sleep(self._REST_S)
             self._rested = time.perf_counter()
@@ -98,11 +151,22 @@ class ThreadWorker:
                 nice = min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + self._niceness, 19)
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
         while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except Exception:
-                log.exception("a task of %s failed", self._name)
+            self._run_one(task)
             del task  # do not keep the task and its objects until the next one arrives
+
+    def _run_inline(self) -> None:
+        self._is_inline_running = True
+        try:
+            while self._inline:
+                self._run_one(self._inline.popleft())
+        finally:
+            self._is_inline_running = False
+
+    def _run_one(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except Exception:
+            log.exception("a task of %s failed", self._name)
 
 
 def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> None:

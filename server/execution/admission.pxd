@@ -15,7 +15,7 @@ cdef class Admission:
     cdef bint _password_required
     cdef bint _has_restricted
     cdef bint loading
-    cdef bint _memory_full
+    cdef str _out_of_memory
     cdef bint near_journal_limit
     cdef bint queue_full
     cdef str _stale

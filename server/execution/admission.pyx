@@ -30,6 +30,8 @@ cdef enum:
 
 NOAUTH = "NOAUTH Authentication required."
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
+NO_MORE_MEMORY = ("OOM the operating system gives this process no more memory; commands that need "
+                  "memory are refused until some is free.")
 
 
 cdef class Admission:
@@ -74,23 +76,19 @@ cdef class Admission:
         self.update()
 
     @property
-    def memory_full(self) -> bool:
-        return self._memory_full
-
-    @memory_full.setter
-    def memory_full(self, bint full) -> None:
-        self._memory_full = full
-        self.update()
-
-    @property
     def out_of_memory(self) -> str | None:
         """The error of commands that need memory while memory is full; else None."""
-        return OUT_OF_MEMORY if self._memory_full else None
+        return self._out_of_memory
+
+    def set_memory(self, *, bint full, bint lacking) -> None:
+        """`full`: `maxmemory` is reached; `lacking`: an allocation has failed."""
+        self._out_of_memory = NO_MORE_MEMORY if lacking else OUT_OF_MEMORY if full else None
+        self.update()
 
     cdef int update(self) noexcept:
         """Update `has_checks`."""
         self.has_checks = (self._password_required or self._has_restricted or self.loading
-                           or self._memory_full or self.near_journal_limit or self.queue_full
+                           or self._out_of_memory is not None or self.near_journal_limit or self.queue_full
                            or self._stale is not None)
         return 0
 
@@ -130,9 +128,9 @@ cdef class Admission:
         if self._stale is not None and not row.while_stale:
             row.rejected += 1
             raise CommandError(self._stale)
-        if self._memory_full and row.needs_memory:
+        if self._out_of_memory is not None and row.needs_memory:
             row.rejected += 1
-            raise CommandError(OUT_OF_MEMORY)
+            raise CommandError(self._out_of_memory)
         return 0
 
     cdef int check_permission(self, Client client, Row row, Args args, bint at_exec) except -1:
@@ -161,8 +159,8 @@ cdef class Admission:
         if self.context.write_error is not None and any((<Row>row).writes for row, _, _ in requests):
             raise CommandError(
                 f"EXECABORT Transaction discarded because of: {self.context.write_error}")
-        if self._memory_full and any((<Row>row).needs_memory for row, _, _ in requests):
-            raise CommandError(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
+        if self._out_of_memory is not None and any((<Row>row).needs_memory for row, _, _ in requests):
+            raise CommandError(f"EXECABORT Transaction discarded because of: {self._out_of_memory}")
         return self.require_room_for_all(requests)
 
     cdef int require_room_for_all(self, list requests) except -1:

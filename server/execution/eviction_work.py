@@ -1,4 +1,6 @@
 """`maxmemory` in the executor: a turn's work before a client's requests, and more in later turns.
+Commands that need memory are also refused while an allocation has failed
+(memory_reserve).
 
 What the work is, and when commands that need memory are refused, is in server/monitor/eviction.
 """
@@ -6,6 +8,8 @@ What the work is, and when commands that need memory are refused, is in server/m
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from millstream.memory_reserve import RESERVE
 
 if TYPE_CHECKING:
     from millstream.server.execution.executor import Executor
@@ -41,7 +45,20 @@ class EvictionWork:
         """Do one turn's work."""
         eviction = self._eviction
         assert eviction is not None  # there is a limit
-        self._executor.admission.memory_full = eviction.evict_to_limit()
+        full = eviction.evict_to_limit()
+        self._executor.admission.set_memory(full=full, lacking=RESERVE.is_short)
         if eviction.goes_on and not self._is_scheduled:
             self._is_scheduled = True
             self._executor.loop.call_soon(self.check_memory)
+
+    def tick_second(self) -> None:
+        """Measure memory again, which may be free by now."""
+        RESERVE.retake()
+        if self._executor.memory_limit:
+            self.check_memory()
+        else:
+            self._executor.admission.set_memory(full=False, lacking=RESERVE.is_short)
+
+    def refuse_all(self) -> None:
+        """An allocation has failed: refuse commands that need memory."""
+        self._executor.admission.set_memory(full=False, lacking=True)

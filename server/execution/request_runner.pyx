@@ -27,8 +27,11 @@ from millstream.commands.runtime.replies import NULL_ARRAY, Again, Several, Simp
 from millstream.errors import DEBUG_NOT_ALLOWED, CommandError, wrong_arity
 from millstream.server.execution.blocking import INTERNAL
 from millstream.server.execution.monitors import Monitors
+from millstream.server.monitor.line_limit import LineLimit
+from millstream.memory_reserve import RESERVE
 
 LOGGER = logging.getLogger("millstream")
+OUT_OF_MEMORY_LINES = LineLimit()
 
 cdef enum:
     # A request with more words may take long, whatever its command.
@@ -372,7 +375,11 @@ cdef class RequestRunner:
             return self.reply_error(error.message)
         self.out.size = self.reply_start
         if isinstance(error, MemoryError):
-            LOGGER.error("a command ran out of memory: %s", error)
+            RESERVE.give_back()
+            more = OUT_OF_MEMORY_LINES.more()
+            if more is not None:
+                LOGGER.error("a command ran out of memory%s%s",
+                             f": {error}" if str(error) else "", more)
             return self.reply_error("OOM " + (str(error) or "out of memory"))
         # A bug: this one command fails, the server continues and logs the traceback.
         LOGGER.error("command %s failed", self.row.name if self.row else "?", exc_info=error)

@@ -82,10 +82,13 @@ class WriteErrors(logging.Handler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
+        if isinstance(error, MemoryError):
+            reason = "no memory"
+        elif isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        else:
             super().handleError(record)
             return
-        reason = error.strerror or str(error)
         if reason != self._reported:
             self._reported = reason
             with contextlib.suppress(OSError, ValueError):

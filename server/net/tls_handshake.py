@@ -4,31 +4,11 @@ so the object here logs it: an operator looks there for the reason why a client 
 from __future__ import annotations
 
 import ssl
-import time
 
+from millstream.server.monitor.line_limit import LineLimit
 from millstream.server.monitor.log import LOGGER
 
-_PAUSE_S = 1.0  # between two lines
-
-
-class _Failures:
-    """Logs one failure in a second, and says how many came since the last line."""
-
-    def __init__(self) -> None:
-        self._next_s = 0.0
-        self._skipped = 0
-
-    def add(self, problem: ssl.SSLError) -> None:
-        now_s = time.monotonic()
-        if now_s < self._next_s:
-            self._skipped += 1
-            return
-        more = f" ({self._skipped} more since the last such line)" if self._skipped else ""
-        LOGGER.warning("tls      a client's handshake has failed: %s%s", _reason(problem), more)
-        self._next_s, self._skipped = now_s + _PAUSE_S, 0
-
-
-_FAILURES = _Failures()
+_LIMIT = LineLimit()
 
 
 def _reason(problem: ssl.SSLError) -> str:
@@ -50,5 +30,9 @@ class ServerSide(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as problem:
-            _FAILURES.add(problem)
+            more = _LIMIT.more()
+            if more is not None:
+                LOGGER.warning(
+                    "tls      a client's handshake has failed: %s%s", _reason(problem), more
+                )
             raise

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from millstream.errors import StartError
+from millstream.server.replication.name_lookup import look_up
 from millstream.server.replication.node import LinkProtocol
 
 _CONNECT_S = 10.0
@@ -41,6 +42,31 @@ async def _connect(
     factory = lambda: cast(asyncio.BaseProtocol, protocol)  # noqa: E731
     try:
         async with asyncio.timeout(_CONNECT_S):
-            await loop.create_connection(factory, host, port, ssl=make_context())
+            addresses = await look_up(host, port)
+            context = make_context()
+            options: dict[str, Any] = {}
+            if context is not None:
+                options = {"ssl": context, "server_hostname": host}
+            await _connect_to_one(loop, factory, addresses, port, options)
     except (OSError, TimeoutError, StartError) as error:
         protocol.connection_lost(error)
+
+
+async def _connect_to_one(
+    loop: asyncio.AbstractEventLoop,
+    factory: Callable[[], asyncio.BaseProtocol],
+    addresses: list[str],
+    port: int,
+    options: dict[str, Any],
+) -> None:
+    """Connect to the first address that accepts a connection. OSError of the last one."""
+    for number, address in enumerate(addresses, 1):
+        try:
+            await loop.create_connection(factory, address, port, **options)
+        except ssl.SSLError:
+            raise
+        except OSError:
+            if number == len(addresses):
+                raise
+        else:
+            return

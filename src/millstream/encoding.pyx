@@ -10,6 +10,8 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
+from millstream.memory_reserve import RESERVE
+
 cdef Py_ssize_t FIRST_CAPACITY = 512
 cdef Py_ssize_t KEPT_CAPACITY = 256 * 1024
 
@@ -66,6 +68,8 @@ cdef class Output:
         if wanted < self.size + extra:
             wanted = self.size + extra
         moved = <char*>realloc(self.buf, wanted)
+        if moved == NULL and RESERVE.give_back():
+            moved = <char*>realloc(self.buf, wanted)
         if moved == NULL:
             raise MemoryError(f"no memory for an output buffer of {wanted} bytes")
         self.buf = moved

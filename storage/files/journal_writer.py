@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from millstream.memory_reserve import RESERVE
 from millstream.storage.files.disk import File
 from millstream.storage.files.journal_file import (
     RESERVE_LEAST,
@@ -169,7 +170,12 @@ class Journal:
         if len(payload) > PAYLOAD_MAX:
             raise OSError(errno.EFBIG, f"{len(payload)} bytes are too large for one frame")
         unsynced = seq - 1 - self.synced_seq
-        frame = self._format.encode(self._end, seq, min(unsynced, U32_MAX), payload)
+        try:
+            frame = self._format.encode(self._end, seq, min(unsynced, U32_MAX), payload)
+        except MemoryError:
+            if not RESERVE.give_back():
+                raise
+            frame = self._format.encode(self._end, seq, min(unsynced, U32_MAX), payload)
         self._end += len(frame)
         if not self._must_queue():
             return self._write_now(frame, seq)

@@ -198,6 +198,9 @@ class HandWorker:
         self.name = name
         self.tasks: deque[Callable[[], None]] = deque()
 
+    def start(self) -> bool:
+        return True
+
     def submit(self, task: Callable[[], None]) -> None:
         self.tasks.append(task)
 

@@ -52,3 +52,46 @@ def test_a_task_that_fails_is_logged_and_the_next_runs(caplog: pytest.LogCapture
     worker.stop()
     assert done == [2]
     assert "a task of test failed" in caplog.text
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def test_without_a_thread_tasks_run_at_once_and_in_order(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_threads(monkeypatch)
+    worker = ThreadWorker("test")
+    done: list[object] = []
+
+    def first() -> None:
+        worker.submit(lambda: done.append("second"))
+        worker.drain()
+        done.append("first")
+
+    worker.submit(first)
+    worker.submit(lambda: done.append(threading.current_thread()))
+    assert done == ["first", "second", threading.main_thread()]
+    worker.stop()
+    assert caplog.text.count("the thread test cannot be started: can't start new thread") == 1
+
+
+def test_a_thread_starts_later_if_it_can(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ThreadWorker, "_RETRY_S", 0.0)
+    worker = ThreadWorker("test")
+    done: list[object] = []
+    with monkeypatch.context() as broken:
+        refuse_threads(broken)
+        assert not worker.start()
+        worker.submit(lambda: done.append(1))
+    assert done == [1]
+    worker.submit(lambda: done.append(threading.current_thread()))
+    worker.stop()
+    assert done[1] is not threading.main_thread()
+    assert "the thread test is started after all" in caplog.text

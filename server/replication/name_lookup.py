@@ -1,0 +1,52 @@
+"""Looking up the addresses of a host without blocking the event loop.
+
+The loop's own look-ups use a pool of threads in the C library of the loop, which aborts the process
+if a thread cannot be started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from contextlib import suppress
+
+_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+
+
+def _addresses(host: str, port: int, flags: int = 0) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+async def look_up(host: str, port: int) -> list[str]:
+    """The IP addresses of a host, in the order in which they should be tried. OSError when there
+    are none, and when no thread can be started."""
+    with suppress(OSError):
+        return _addresses(host, port, _NUMERIC)
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[list[str]] = loop.create_future()
+
+    def finish(found: list[str] | OSError) -> None:
+        if result.done():  # the connection was given up
+            return
+        if isinstance(found, OSError):
+            result.set_exception(found)
+        else:
+            result.set_result(found)
+
+    def run() -> None:
+        found: list[str] | OSError
+        try:
+            found = _addresses(host, port)
+        except OSError as error:
+            found = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(finish, found)
+
+    try:
+        threading.Thread(target=run, name="millstream-names", daemon=True).start()
+    except (RuntimeError, MemoryError) as error:
+        reason = str(error) or "no memory"
+        raise OSError(f"{host} cannot be looked up: {reason}") from None
+    return await result

@@ -1,0 +1,122 @@
+"""The signals of a server's process: SIGTERM and SIGINT stop it, SIGHUP opens its files again.
+
+A thread waits for the signals from the start on, so that they depend neither on memory for the
+event loop nor on a loop that waits for a slow disk. The thread is the only receiver: the signals
+are blocked in all threads. If it cannot be started, the event loop receives the signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from millstream.memory_reserve import RESERVE
+from millstream.server.monitor.log import LOGGER
+
+if TYPE_CHECKING:
+    from millstream.server.app import Server
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+HANDLED = (*ENDING, signal.SIGHUP)
+_AGAIN_S = 0.01
+_SAME_S = (
+    0.005  # timeout(1) signals a program and its group: a repetition so soon is not another one
+)
+
+
+class Signals:
+    """The signals of one server. A second signal to stop ends the process immediately."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._has_thread = False
+        self._first_s: float | None = None  # when the first signal to stop came
+
+    def start(self) -> None:
+        """Receive signals from now on. Threads that are started later inherit the mask."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        try:
+            threading.Thread(target=self._wait, name="millstream-signals", daemon=True).start()
+        except (RuntimeError, MemoryError) as error:
+            LOGGER.warning(
+                "the thread for signals cannot be started: %s. The event loop receives them",
+                str(error) or "no memory",
+            )
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+            for number in HANDLED:
+                self._loop.add_signal_handler(number, self._in_loop, number)
+        else:
+            self._has_thread = True
+
+    def begin_stop(self) -> None:
+        """The stop has begun, and the loop may wait for the disk: another signal must end the
+        process nevertheless."""
+        if not self._has_thread:
+            for number in ENDING:
+                self._loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_DFL)
+
+    def end(self) -> None:
+        """Everything is done: further signals change nothing."""
+        for number in ENDING:  # without a thread; Python restores the default at its end
+            signal.signal(number, signal.SIG_IGN)
+
+    def _wait(self) -> None:
+        while True:
+            try:
+                number = signal.sigwait(HANDLED)
+            except MemoryError:
+                RESERVE.give_back()
+                continue
+            if number in ENDING:
+                RESERVE.give_back_all()
+                if self._is_repeated():
+                    continue
+                if self._server.stopping.is_set():
+                    self._give_up()
+            self._post(self._in_loop, number)
+
+    def _is_repeated(self) -> bool:
+        now_s = time.monotonic()
+        first_s, self._first_s = self._first_s, self._first_s or now_s
+        return first_s is not None and now_s - first_s < _SAME_S
+
+    def _post(self, callback: Callable[[int], None], number: int) -> None:
+        while True:
+            try:
+                self._loop.call_soon_threadsafe(callback, number)
+            except MemoryError:
+                RESERVE.give_back()
+                time.sleep(_AGAIN_S)
+            except RuntimeError:  # the loop is closed: the process is about to end
+                return
+            else:
+                return
+
+    def _in_loop(self, number: int) -> None:
+        server = self._server
+        if number == signal.SIGHUP:
+            server.reload_files()
+        elif server.stopping.is_set():
+            self._give_up()
+        else:
+            server.shutdown.stop_by_signal(signal.Signals(number).name)
+
+    def _give_up(self) -> None:
+        if not self._server.has_stopped:
+            give_up(self._server)
+
+
+def give_up(server: Server) -> NoReturn:
+    """End the process immediately, and log which data is not on the disk."""
+    try:
+        server.persistence.unsynced.tell_given_up()
+        server.pid_file.remove()
+    finally:
+        os._exit(1)
