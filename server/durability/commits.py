@@ -77,7 +77,8 @@ class Commits(Hooks, ABC):
     those of JournalOwner.
 
     `attached`: whether a start would find data written to the journal now. `frame_bytes` is the
-    size of all frames so far: their payloads, and FRAME_BYTES for each.
+    size of all frames so far: their payloads, and FRAME_BYTES for each. `bytes_before_line` is the
+    same at the beginning of the newest line of history; -1: unknown.
     """
 
     def __init__(self, config: Config, machine: Machine) -> None:
@@ -88,6 +89,7 @@ class Commits(Hooks, ABC):
         self.last_seq = 0
         self.durable_seq = 0
         self.frame_bytes = 0
+        self.bytes_before_line = -1
         self.attached = False
         self.sync_times = Histogram()
         self._journal: Journal | None = None
@@ -107,6 +109,7 @@ class Commits(Hooks, ABC):
         if payload is not None:
             if self.first_effect is not None:
                 payload = self.first_effect(seq) + payload
+                self.bytes_before_line = self.frame_bytes
                 self.first_effect = None
             self.frame_bytes += FRAME_BYTES + len(payload)
         if payload is None and journal is not None:

@@ -25,6 +25,8 @@ _PROGRESS_BYTES = 1 << 20
 _BYTES_PER_SLICE = 64 * 1024
 _KEYS_PER_SLICE = 64
 _SMALL_PER_SLICE = 256  # small streams: less than a millisecond's work
+# The first effect of the first frame of a line of history.
+LINE_EFFECT = b"*3\r\n$7\r\nHISTORY\r\n"
 # What a frame counts in addition to its payload: its header on the way to a replica.
 FRAME_BYTES = 20
 
@@ -74,7 +76,7 @@ class LoadReport:
 class Loader:
     """Reads a directory once. Afterwards `next_seq` is the number after the last frame, `torn` says
     where the journals must be cut, and `created_ms`, `base_bytes` and `base_seq` describe the base
-    (0: there is none). `frame_bytes` is what Persistence counts."""
+    (0: there is none). `frame_bytes` and `bytes_before_line` are what Persistence counts."""
 
     def __init__(
         self,
@@ -97,6 +99,7 @@ class Loader:
         self.base_bytes = 0
         self.base_seq = 0
         self.frame_bytes = 0
+        self.bytes_before_line = -1
 
     def read(
         self, manifest: Manifest, report: LoadReport, progress: Progress | None = None
@@ -148,6 +151,7 @@ class Loader:
         summary = reader.summary
         self._keyspace.restore_global(summary.global_meta)
         self.frame_bytes = summary.global_meta.get("frame_bytes", 0)
+        self.bytes_before_line = summary.global_meta.get("bytes_before_line", -1)
         report.entries = summary.entries
         for section in range(len(summary.sections)):
             small = reader.small_streams(section)
@@ -206,6 +210,8 @@ class Loader:
                     " nothing was changed; restore this file from a copy"
                 ) from error
             report.frames += 1
+            if payload.startswith(LINE_EFFECT):
+                self.bytes_before_line = self.frame_bytes
             self.frame_bytes += FRAME_BYTES + len(payload)
             if before + offset >= next_stop:
                 self.done_bytes = before + offset

@@ -395,7 +395,7 @@ class Persistence(Commits):
             self.base_bytes = loader.base_bytes
             self.base_seq = loader.base_seq
         self.last_seq = self.durable_seq = loader.next_seq - 1
-        self.frame_bytes = loader.frame_bytes
+        self.frame_bytes, self.bytes_before_line = loader.frame_bytes, loader.bytes_before_line
         if loader.torn is not None:
             files.cut(loader.torn, report, self.last_seq)
         if not self.appendonly:
@@ -419,7 +419,7 @@ class Persistence(Commits):
         loader = self.data_loading.loader
         self.data_loading.is_running = False
         self.base_bytes, self.base_seq = loader.base_bytes, loader.base_seq
-        self.frame_bytes = loader.frame_bytes
+        self.frame_bytes, self.bytes_before_line = loader.frame_bytes, loader.bytes_before_line
 
     def read_again(self, empty: Callable[[], None]) -> LoadReport:
         """Load the data on the disk into the running keyspace, which `empty()` clears first.

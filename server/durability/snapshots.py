@@ -74,6 +74,7 @@ class JournalKeeper(Protocol):
     attached: bool  # whether a start would find data written to the journal now
     last_seq: int
     frame_bytes: int
+    bytes_before_line: int
     closing: bool
     count_changes: Callable[[], int]
 
@@ -361,6 +362,8 @@ class Snapshots:
         job.created_ms = self._clock()
         job.global_meta = self._keyspace.global_meta()
         job.global_meta["frame_bytes"] = self._keeper.frame_bytes
+        if self._keeper.bytes_before_line >= 0:
+            job.global_meta["bytes_before_line"] = self._keeper.bytes_before_line
         job.capture = self._keyspace.begin_capture()
 
     def _capture_slice(self, job: Job) -> None:

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.effects import EffectError, apply_effects
+from millstream.server.durability.directory_loader import LINE_EFFECT
 from millstream.server.replication.records import LinkError, Record
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class FrameApplier:
                 self._pending_bytes -= record.size
                 left_bytes -= record.size
                 keyspace.dirty += apply_effects(keyspace, record.payload)
+                if record.payload.startswith(LINE_EFFECT):
+                    frames.bytes_before_line = frames.frame_bytes
                 frames.commit(record.payload)
         except EffectError as error:
             self.clear()  # the frames after it have nothing to follow

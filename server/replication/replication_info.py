@@ -105,7 +105,7 @@ def _frame_facts(role: Replication) -> tuple[object, ...]:
         newest,
         before,
         frames.frame_bytes,
-        role.bytes_before_history if newest == role.history else -1,
+        _second_offset(role, newest, before),
         int(ring is not None),
         node.config.repl_backlog_size,
         0 if ring is None else frames.frame_bytes - size_bytes + 1,
@@ -159,6 +159,17 @@ def _primary_facts(role: Replication, following: Following) -> Section:
         "replica_announced": int(config.replica_announced),
         "master_clock_offset_ms": following.clock_offset_ms,
     }
+
+
+def _second_offset(role: Replication, newest: str, before: str) -> int:
+    """The offset of the first byte that does not belong to the line before the newest one; -1 if
+    there is no such line, or if an older version has written the base."""
+    frames, lines = role.node.persistence, role.node.keyspace.histories
+    if before == NO_HISTORY:
+        return -1
+    if lines[-1][0] != newest:  # it has no frame yet
+        return frames.frame_bytes + 1
+    return frames.bytes_before_line + 1 if frames.bytes_before_line >= 0 else -1
 
 
 def _last_histories(role: Replication) -> tuple[str, str]:

@@ -68,7 +68,6 @@ class Replication:
         self.kept_data = 0  # full syncs refused because the primary has less data
         self.last_error = ""
         self.warned_of_clock = False
-        self.bytes_before_history = -1
         self.restrictions = Restrictions(self)
         self.failover = Failover(self)
         self.promotion = Promotion(self)
@@ -146,7 +145,6 @@ class Replication:
 
     def _first_effect(self, seq: int) -> bytes:
         self.node.keyspace.begin_history(self.history, seq)
-        self.bytes_before_history = self.node.persistence.frame_bytes + 1
         return encode_request([b"HISTORY", self.history.encode(), b"%d" % seq])
 
     def forget_histories(self) -> None:

@@ -84,6 +84,49 @@ def shows_promotion(fleet: Three, index: int) -> bool:
     return fields_of(parts)["promotion_in_progress"] == 1
 
 
+def lines_in(fleet: Three, index: int) -> tuple[object, ...]:
+    """The last two lines of history in INFO, and the offset where the newer one begins."""
+    shown = fields_of(fleet.nodes[index].replication.info())
+    return shown["master_replid"], shown["master_replid2"], shown["second_repl_offset"]
+
+
+def restart_as_replica(fleet: Three, index: int, primary: int) -> None:
+    node = fleet.nodes[index]
+    node.config.replicaof = f"fleet {7000 + primary}"
+    fleet._restart(node, node.disk.copy())
+    fleet.pass_seconds(2)
+
+
+def test_info_shows_where_the_newest_line_of_history_begins() -> None:
+    fleet = Three(replicas_durable=0)
+    fleet.append()
+    first_line, *before = lines_in(fleet, 0)
+    assert before == ["0" * 40, -1]
+    ends: list[int] = []
+    for promoted in (1, 2):
+        fleet.ask(promoted, *NO_ONE)
+        end = fleet.nodes[promoted].persistence.frame_bytes + 1
+        new_line, *before = lines_in(fleet, promoted)
+        assert before == [first_line, end]  # before the first write
+        for node in fleet.nodes:
+            if node.index != promoted:
+                node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % (7000 + promoted))
+        fleet.pass_seconds(2)
+        fleet.ask(promoted, b"XADD", b"a", b"*", b"n", b"1")
+        fleet.ask(promoted, b"XADD", b"a", b"*", b"n", b"2")
+        for index in range(3):
+            assert lines_in(fleet, index) == (new_line, first_line, end)
+        restart_as_replica(fleet, 0, promoted)  # it reads its journal
+        assert lines_in(fleet, 0) == (new_line, first_line, end)
+        fleet.nodes[0].persistence.snapshots.rewrite()
+        fleet.rest()
+        restart_as_replica(fleet, 0, promoted)  # it reads its base
+        assert lines_in(fleet, 0) == (new_line, first_line, end)
+        ends.append(end)
+        first_line = new_line
+    assert ends[0] < ends[1]
+
+
 def begin_without_the_last_entry(fleet: Three) -> list[Reply]:
     """Server 2 has confirmed an entry that server 1 lacks, and server 1 is promoted. Returns the
     replies to the promotion."""
