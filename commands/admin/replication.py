@@ -161,8 +161,8 @@ def replconf(ctx: Context, args: Args) -> object:
     if pairs and pairs[0][0].upper() == b"ACK":
         ctx.server.replication.acknowledge(ctx.session, *_acknowledged(pairs))
         return NO_REPLY
-    ctx.server.replication.introduce(ctx.session, pairs)
-    return OK if ctx.session.feed is None else NO_REPLY
+    answer = ctx.server.replication.introduce(ctx.session, pairs)
+    return Simple(answer) if ctx.session.feed is None else NO_REPLY
 
 
 def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:

@@ -210,8 +210,9 @@ class Role(Protocol):
     def role_reply(self) -> list[Any]:
         """The reply to ROLE."""
 
-    def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Stores the properties that a replica reports; CommandError for unknown ones."""
+    def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """Stores the properties that a replica reports, and returns the answer; CommandError for
+        unknown ones."""
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         """Stores the frames that a replica has. No effect if the client is not a replica."""

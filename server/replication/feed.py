@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from millstream.server.durability.workers import post
-from millstream.server.replication.records import PIECE_BYTES
+from millstream.server.replication.records import PIECE_BYTES, Kind, encode
 from millstream.server.replication.sending import OldData, Piece
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ class Feed:
         self.frame_bytes = 0
         self.acked_ms = now_ms
         self.common_seq = -1  # the last frame that both servers have
+        self.upstream: bytes | None = (
+            None  # the IDs of servers that it was told; None: it wants none
+        )
         self._feeds = feeds
         self._old: OldData | None = None
         self._is_reading = False
@@ -108,6 +111,13 @@ class Feed:
         if self._old is not None and not self._is_reading:
             self._old.close()
             self._old = None
+
+    def tell_upstream(self, ids: bytes) -> None:
+        """Tell the replica the IDs of the servers above it, if it wants them and others were
+        told."""
+        if self.upstream is not None and self.upstream != ids:
+            self.upstream = ids
+            self.send(encode(0, Kind.UPSTREAM, ids))
 
     # What is sent next
 

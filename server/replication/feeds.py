@@ -162,8 +162,9 @@ class Feeds:
             if feed.is_online:
                 feed.pump()
 
-    def tick_second(self, wall_ms: int, is_replica: bool) -> None:
-        """Send beats, and end the links to silent replicas."""
+    def tick_second(self, wall_ms: int, is_replica: bool, upstream: bytes) -> None:
+        """Send beats and the IDs of the servers above the replicas, and end the links to silent
+        replicas."""
         frames = self._frames
         beat = encode_beat(Beat(wall_ms, frames.last_seq, frames.frame_bytes))
         now_ms = self.steady_ms()
@@ -176,6 +177,7 @@ class Feeds:
                 self.check_output(feed.client)
             elif feed.state != "handshake":
                 feed.send(beat)
+                feed.tell_upstream(upstream)
         ttl_ms = self._config.repl_backlog_ttl * 1000
         if self.by_client or is_replica:
             self._alone_since_ms = now_ms

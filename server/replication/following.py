@@ -20,6 +20,7 @@ from millstream.server.replication.link import (
     Opening,
     Refused,
     Rewind,
+    Told,
 )
 from millstream.server.replication.pacing import Pace
 from millstream.server.replication.primary_client import PrimaryClient
@@ -32,6 +33,7 @@ from millstream.server.replication.records import (
     parse_last,
     parse_message,
     parse_piece,
+    parse_upstream,
 )
 from millstream.server.replication.rewinding import Rewinding, why_impossible
 from millstream.storage.files.journal_writer import PAYLOAD_MAX
@@ -238,6 +240,9 @@ class Following:
         return self.applier.is_full
 
     def _take(self, attempt: Attempt, event: Event) -> None:
+        if isinstance(event, Told):
+            self._learn_upstream(event.ids)
+            return
         if self.takeover and not isinstance(event, Record | Refused):
             self.takeover = ()
             self._role.failover.accepted()
@@ -269,8 +274,16 @@ class Following:
             self._role.received_message(*parse_message(record.payload))
         elif record.kind == Kind.LAST:
             self._role.promotion.last_arrived(is_of_primary=parse_last(record.payload))
+        elif record.kind == Kind.UPSTREAM:
+            self._learn_upstream(parse_upstream(record.payload))
         else:
             self._take_base(record)
+
+    def _learn_upstream(self, ids: tuple[str, ...]) -> None:
+        """During a FAILOVER, the other server follows this one until it accepts."""
+        if not self.takeover:
+            self._role.upstream.learn(ids, f"{self.host}:{self.port}")
+            self._role.last_error = self._role.upstream.ring or self._role.last_error
 
     def _take_base(self, record: Record) -> None:
         replacement = self._receiving()
@@ -295,7 +308,7 @@ class Following:
 
     def _refused(self, event: Refused) -> None:
         self._role.refusals += 1
-        self._role.last_error = event.text
+        self._role.last_error = self._role.upstream.ring or event.text
         if self._role.failover.refused(event.text):
             return
         if event.is_temporary:

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from millstream.server.replication import history
 from millstream.server.replication.records import Decoder, LinkError, Record
+from millstream.server.replication.upstream import parse_ids
 from millstream.storage.streams.keyspace import Line
 
 CAPABILITY = b"millstream-1"
+KNOWS_UPSTREAM = b"upstream"  # a capability: the replica wants the IDs of the servers above it
 _LINE_MAX = 4096
 _ACK = (
     b"*7\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$%d\r\n%b\r\n$4\r\nFACK\r\n$%d\r\n%b\r\n"
@@ -71,7 +73,13 @@ class Refused(NamedTuple):
     is_temporary: bool
 
 
-Event = Continued | FullSync | Rewind | Refused | Record
+class Told(NamedTuple):
+    """The IDs of the servers above this one (`upstream`)."""
+
+    ids: tuple[str, ...]
+
+
+Event = Continued | FullSync | Rewind | Refused | Told | Record
 
 
 def encode_request(words: Sequence[bytes]) -> bytes:
@@ -139,7 +147,7 @@ class Link:
         announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
         yield [
             b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced,
-            b"capa", CAPABILITY, b"version", opening.version.encode(),
+            b"capa", CAPABILITY, b"capa", KNOWS_UPSTREAM, b"version", opening.version.encode(),
             b"databases", b"%d" % opening.databases,
             b"histories", history.encode(opening.histories),
         ]  # fmt: skip
@@ -163,8 +171,14 @@ class Link:
             return self._refused(text)
         if not text.startswith(("+", "-")):
             raise LinkError(f"{text[:80]!r} as the answer to {self._asked}")
+        told = text.removeprefix("+OK ") if self._asked == "REPLCONF" else text
         self._ask_next()
-        return None
+        if told == text:
+            return None
+        try:
+            return Told(parse_ids(told))
+        except ValueError as error:
+            raise LinkError(str(error)) from None
 
     def _refused(self, text: str) -> Event:
         self._ended = True

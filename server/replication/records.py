@@ -18,6 +18,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
+from millstream.server.replication.upstream import parse_ids
 from millstream.storage.blocks.checksum import crc32
 
 _HEAD = struct.Struct("<IIQI")
@@ -39,6 +40,7 @@ class Kind(IntEnum):
     END = 3
     MESSAGE = 4
     LAST = 5
+    UPSTREAM = 6
 
 
 _KINDS = tuple(Kind)  # in the order of their numbers, without a gap
@@ -122,6 +124,14 @@ def encode_last(is_primary: bool) -> bytes:
 def parse_last(payload: bytes) -> bool:
     """Whether the sender is a primary."""
     return payload == b"\1"
+
+
+def parse_upstream(payload: bytes) -> tuple[str, ...]:
+    """The IDs of the servers above a replica, which follow each other."""
+    try:
+        return parse_ids(payload.decode())
+    except ValueError as error:
+        raise LinkError(str(error)) from None
 
 
 class Decoder:

@@ -6,16 +6,18 @@ from millstream import __version__
 from millstream.errors import CommandError
 from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.replication import history
-from millstream.server.replication.link import CAPABILITY
+from millstream.server.replication.link import CAPABILITY, KNOWS_UPSTREAM
 
 
 class Introduction:
-    """`is_known`: the client is a millstream server that takes effects."""
+    """`is_known`: the client is a millstream server that takes effects. `upstream`: the IDs of
+    servers that it was told; None: it does not want any."""
 
     def __init__(self) -> None:
         self.port = 0
         self.address = ""
         self.is_known = False
+        self.upstream: bytes | None = None
         self.version = ""
         self.databases = 0
         self.histories: tuple[tuple[str, int], ...] = ()
@@ -30,6 +32,8 @@ class Introduction:
                 self.address = text[:255]
             elif name == "capa":
                 self.is_known = self.is_known or value == CAPABILITY
+                if value == KNOWS_UPSTREAM and self.upstream is None:
+                    self.upstream = b""
             elif name == "version":
                 self.version = text[:80]
             elif name == "databases":

@@ -41,6 +41,14 @@ class Resync:
         """Record what a replica says about itself; CommandError for an invalid value."""
         self._introductions.setdefault(client.id, Introduction()).take(name, value)
 
+    def answer_to(self, client: Any) -> bytes:
+        """The answer to an introduction: OK, and the IDs of servers if the replica wants them."""
+        said = self._introductions.get(client.id)
+        if said is None or said.upstream is None:
+            return b"OK"
+        said.upstream = self._role.told_upstream()
+        return b"OK " + said.upstream
+
     def forget(self, client: Any) -> None:
         """A client has disconnected. Clients other than replicas have no record."""
         self._introductions.pop(client.id, None)
@@ -69,6 +77,7 @@ class Resync:
         if common is not None and their_last > common and self._only_lags(said):
             raise CommandError("NOMASTERLINK this server has not received your last frames yet")
         feed = self._role.feeds.add(client, said.address or _host_of(client.address), said.port)
+        feed.upstream = said.upstream
         self._role.restrictions.forget_promotion(feed.address)
         node.loop.call_soon(self._answer, feed, common, their_last)
 

@@ -26,6 +26,7 @@ from millstream.server.replication.records import encode_last, encode_message
 from millstream.server.replication.replication_info import NO_HISTORY, replication_parts, role_reply
 from millstream.server.replication.restrictions import Restrictions
 from millstream.server.replication.resync import Resync
+from millstream.server.replication.upstream import Upstream
 
 if TYPE_CHECKING:
     from millstream.server.replication.feed import Feed
@@ -68,6 +69,7 @@ class Replication:
         self.kept_data = 0  # full syncs refused because the primary has less data
         self.last_error = ""
         self.warned_of_clock = False
+        self.upstream = Upstream(node.new_history())
         self.restrictions = Restrictions(self)
         self.failover = Failover(self)
         self.promotion = Promotion(self)
@@ -97,7 +99,7 @@ class Replication:
             self.following.tick_second()
             self.node.keyspace.deferred.clear()  # a promotion notes all moments again
         self.resync.tick_second()
-        self.feeds.tick_second(self.node.now_ms(), self.is_replica)
+        self.feeds.tick_second(self.node.now_ms(), self.is_replica, self.told_upstream())
         self.failover.check_candidates()
         self.restrictions.update()
         self.node.check_waits()
@@ -211,6 +213,11 @@ class Replication:
     def synced_on(self, seq: int) -> int:
         return self.feeds.synced_on(seq)
 
+    def told_upstream(self) -> bytes:
+        """The IDs of servers for a replica. A server that is being promoted is the first one: its
+        primary may follow it already."""
+        return self.upstream.told(self.is_replica and not self.is_promoting)
+
     # Changing the role
 
     def follow(self, host: str, port: int) -> str:
@@ -259,6 +266,7 @@ class Replication:
         node.persistence.first_effect = None
         self.promotes_when_loaded = False
         was_distrusted = self.following is not None and self.following.is_distrusted
+        self.upstream.forget()
         self.following = Following(self, host, port)
         if was_distrusted:
             self.following.distrust_all()
@@ -340,6 +348,7 @@ class Replication:
         if following is None:
             return
         self.following = None
+        self.upstream.forget()
         following.say_promoted()
         following.stop()
         self._report_promotion(following)
@@ -401,8 +410,9 @@ class Replication:
         if self.feeds.by_client:
             self.feeds.publish(encode_message(channel, message), self.node.persistence.last_seq)
 
-    def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """REPLCONF: what a replica says about itself. CommandError for an invalid value."""
+    def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """REPLCONF: what a replica says about itself. Returns the answer. CommandError for an
+        invalid value."""
         for name, value in pairs:
             word = name.decode("ascii", "replace").lower()
             if client.feed is None or word not in ("promoting", "promoted"):
@@ -412,6 +422,7 @@ class Replication:
                 self.restrictions.forget_promotion(client.feed.address)
             else:
                 self._promotion_elsewhere(client.feed, is_over=word == "promoted")
+        return self.resync.answer_to(client)
 
     def _promotion_elsewhere(self, feed: Feed, is_over: bool) -> None:
         """A replica of this server becomes a primary. This one is about to become a replica, if

@@ -154,6 +154,7 @@ def test_servers_that_follow_each_other(replicas: Replicas) -> None:
     wait_until(lambda: is_up(other))
     replicas.follow("a", "b")
     wait_until(lambda: facts(one)["repl_refusals"] + facts(other)["repl_refusals"] >= 2)
+    wait_until(lambda: all(says_ring(replicas, name, 2) for name in "ab"))
     assert (one.xlen("s"), other.xlen("s")) == (20, 20)
     one.execute_command("REPLICAOF", "NO", "ONE")
     wait_until(lambda: is_up(other))
@@ -162,13 +163,30 @@ def test_servers_that_follow_each_other(replicas: Replicas) -> None:
     assert has_same(one, other, "s")()
 
 
+def test_three_servers_in_a_ring_whose_links_work(replicas: Replicas) -> None:
+    primary, second = replicas.start("a"), replicas.start("b", replicaof=replicas.address("a"))
+    fill(primary, 20)
+    third = replicas.start("c", replicaof=replicas.address("b"))
+    wait_until(lambda: is_up(third))
+    replicas.follow("a", "c")
+    wait_until(lambda: all(map(is_up, (primary, second, third))))
+    wait_until(lambda: all(says_ring(replicas, name, 3) for name in "abc"))
+
+
+def says_ring(replicas: Replicas, name: str, servers: int) -> bool:
+    """The server says in its log and in INFO that it is in a ring of this number of servers."""
+    sentence = f"{servers} servers follow each other in a ring"
+    last_error = str(facts(replicas.client(name))["repl_last_error"])
+    return last_error.startswith(sentence) and sentence in replicas.servers[name].log
+
+
 def test_a_server_that_follows_itself(replicas: Replicas) -> None:
     replica = replicas.start("b")
     fill(replica, 7, "other")
     replicas.follow("b", "b")
     itself = replicas.address("b").replace(" ", ":")
-    sentence = f"NOMASTERLINK Can't SYNC while not connected with my master {itself} (if servers "
-    assert_is_refused(replicas, sentence)
+    assert_is_refused(replicas, f"this server follows itself ({itself}), so it has no primary")
+    assert f"Can't SYNC while not connected with my master {itself} (" in replicas.servers["b"].log
 
 
 def test_a_partition_without_an_error_at_either_end(replicas: Replicas) -> None:

@@ -173,10 +173,10 @@ def test_a_replica_is_given_time_to_answer_after_a_long_full_sync() -> None:
     client.feed.state = "handshake"
     made.loop.advance(3_600_000)
     client.feed.begin(b"+CONTINUE", 10)
-    made.feeds.tick_second(0, is_replica=False)
+    made.feeds.tick_second(0, is_replica=False, upstream=b"")
     assert not client.closed
     made.loop.advance(61_000)
-    made.feeds.tick_second(0, is_replica=False)
+    made.feeds.tick_second(0, is_replica=False, upstream=b"")
     assert client.closed
 
 
@@ -184,14 +184,14 @@ def test_the_ring_is_kept_for_its_time_or_while_the_server_is_a_replica() -> Non
     made = OnlineFeeds(FakeDisk(1), 0)
     made.loop.advance(10_000_000)
     made.feeds.keep_ring()
-    made.feeds.tick_second(0, is_replica=True)
+    made.feeds.tick_second(0, is_replica=True, upstream=b"")
     made.loop.advance(10_000_000)
-    made.feeds.tick_second(0, is_replica=True)
+    made.feeds.tick_second(0, is_replica=True, upstream=b"")
     made.loop.advance(3_600_000)
-    made.feeds.tick_second(0, is_replica=False)
+    made.feeds.tick_second(0, is_replica=False, upstream=b"")
     assert made.feeds.ring is not None
     made.loop.advance(1)
-    made.feeds.tick_second(0, is_replica=False)
+    made.feeds.tick_second(0, is_replica=False, upstream=b"")
     assert made.feeds.ring is None
 
 
