@@ -155,8 +155,11 @@ def check(call: Call) -> None:
 @click.argument("source")
 @click.argument("table", required=False)
 @click.option("--all", "everything", is_flag=True, help="All tables, with a new slot.")
+@click.option(
+    "--take-over", is_flag=True, help="With --all: replace the slot of a pipeline that has ended."
+)
 @click.pass_obj
-def resync(call: Call, source: str, table: str | None, everything: bool) -> None:
+def resync(call: Call, source: str, table: str | None, everything: bool, take_over: bool) -> None:
     """Copy a table again, or everything.
 
     The request is recorded in millstream, and run carries it out: immediately if it is running,
@@ -164,6 +167,8 @@ def resync(call: Call, source: str, table: str | None, everything: bool) -> None
     """
     if (table is None) != everything:
         raise click.UsageError("name either a table or --all")
+    if take_over and not everything:
+        raise click.UsageError("--take-over needs --all")
     config = call.config()
     [chosen] = call.sources(config, (source,))
 
@@ -171,7 +176,7 @@ def resync(call: Call, source: str, table: str | None, everything: bool) -> None
         requests = needed("millstream.pipeline.cdc.commands.requests")
         record = call.record(config, chosen)
         if everything:
-            click.echo(requests.resync_all(record))
+            click.echo(requests.resync_all(record, take_over))
         else:
             click.echo(requests.resync_table(record, requests.find_table(record, table)))
         return 0

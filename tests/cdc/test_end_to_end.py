@@ -355,3 +355,50 @@ def test_renamed_columns_lose_nothing(
             f"the rows of {name}: {started.position(name).error}",
             DEADLINE_S,
         )
+
+
+def test_a_publication_altered_outside_stops_its_tables(
+    source: Connection, applying: Started, pipeline: Pipeline
+) -> None:
+    slot, ddl = "millstream_shop_eu", "CREATE TABLE {} (id int PRIMARY KEY, v int);"
+    for name in ("t", "u"):
+        source.execute(ddl.format(name).encode())
+        source.execute(f"INSERT INTO {name} VALUES (1, 1), (2, 1)".encode())
+    started = applying(source, "t = {}\nu = {}", ddl.format("t") + ddl.format("u"))
+    started.start()
+    for name in ("t", "u"):
+        wait_same(source, started, name, "id, v")
+    source.execute(f"ALTER PUBLICATION {slot} DROP TABLE t")
+    source.execute("UPDATE t SET v = 2 WHERE id = 1")
+    source.execute(f"ALTER PUBLICATION {slot} ADD TABLE t")
+    source.execute("UPDATE t SET v = 3 WHERE id = 2; UPDATE u SET v = 3 WHERE id = 2")
+    advice = "millstream cdc resync shop:eu public.t"
+    wait_until(
+        lambda: started.position("t").error or "",
+        lambda error: "was altered since the copy of public.t" in error and advice in error,
+        "the stop",
+        DEADLINE_S,
+    )
+    assert advice in pipeline.log
+    assert advice in pipeline.call("status", code=1).stdout
+    assert advice in pipeline.call("check", code=1).stdout
+    wait_same(source, started, "u", "id, v")
+    pipeline.call("resync", "shop:eu", "t")
+    wait_same(source, started, "t", "id, v")
+    # A change of the options concerns all tables, and a copy undoes it first.
+    source.execute(f"ALTER PUBLICATION {slot} SET (publish = 'insert')")
+    source.execute("UPDATE t SET v = 4; UPDATE u SET v = 4")
+    for name in ("t", "u"):
+        wait_until(
+            lambda name=name: started.position(name).state,  # type: ignore[misc]
+            lambda state: state == "stopped",
+            f"the stop of {name}",
+            DEADLINE_S,
+        )
+    for name in ("t", "u"):
+        pipeline.call("resync", "shop:eu", name)
+        wait_same(source, started, name, "id, v")
+    source.execute("UPDATE t SET v = 5; UPDATE u SET v = 5")
+    for name in ("t", "u"):
+        wait_same(source, started, name, "id, v")
+        assert started.position(name).state == "streaming"

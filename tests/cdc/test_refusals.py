@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from tests.support.pipelines import Pipeline, url_of
+from tests.support.pipelines import Pipeline, ended, url_of
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+from millstream.pipeline.cdc.config import Source as ConfiguredSource
+from millstream.pipeline.cdc.config import Table
+from millstream.pipeline.cdc.source import publications
+from millstream.pipeline.cdc.source.catalog import read_tables
+from millstream.pipeline.cdc.source.changed_tables import published_otherwise
+from millstream.pipeline.cdc.streams.source_state import TableState
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"
@@ -51,8 +61,10 @@ def test_a_slot_that_is_gone_or_unknown_is_refused_until_everything_is_copied_ag
     read.end()
     read.client.delete("cdc:shop:eu:state")
     refused(read, "millstream has no record of it")
+    assert "give this source another `name` or `sid`" in read.log
     first = read.state("public.orders")["copy_lsn"]
-    read.call("resync", "shop:eu", "--all")
+    read.call("resync", "shop:eu", "--all", code=1)
+    read.call("resync", "shop:eu", "--all", "--take-over")
     read.start().wait_copied("public.orders", after=first)
 
 
@@ -91,6 +103,156 @@ def test_tables_that_are_not_what_was_copied(pipeline: Pipeline, source: Source)
     source.execute("INSERT INTO narrowed VALUES (1, 'tea')")
     assert pipeline.wait_changes("public.narrowed", 1) == [{"@op": "insert", "id": "1"}]
     pipeline.wait_changes("public.unpublished", 1)
+
+
+def test_a_publication_altered_while_nothing_is_read_is_refused(
+    read: Pipeline, source: Source
+) -> None:
+    source.execute(f"ALTER PUBLICATION {SLOT} DROP TABLE orders")
+    source.execute("UPDATE orders SET item = 'salt'")
+    source.execute(f"ALTER PUBLICATION {SLOT} ADD TABLE orders")
+    line = "to copy the table again: millstream cdc resync shop:eu public.orders"
+    refused(read, line)
+    assert line in read.call("status", code=1).stdout
+    checked = read.call("check", code=1).stdout
+    assert line in checked
+    source.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')")
+    checked = read.call("check", code=1).stdout
+    assert line in checked
+    assert "setup and run change it" not in checked
+    first = read.state("public.orders")["copy_lsn"]
+    read.call("resync", "shop:eu", "orders")
+    read.start().wait_copied("public.orders", after=first)
+    assert read.copied_rows("public.orders") == [["1", "salt"]]
+    source.execute("UPDATE orders SET item = 'rice'")
+    assert read.wait_changes("public.orders", 1)[-1]["item"] == "rice"
+    first = read.state("public.orders")["copy_lsn"]
+    source.execute(f"DROP PUBLICATION {SLOT}")
+    source.execute("UPDATE orders SET item = 'oil'")
+    assert read.exit_code() == 1
+    assert f"the publication {SLOT} was dropped" in read.log
+    source.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE orders")
+    refused(read, "resync shop:eu public.orders")
+    read.call("resync", "shop:eu", "--all")
+    read.start().wait_copied("public.orders", after=first)
+    assert read.copied_rows("public.orders") == [["1", "oil"]]
+
+
+ALTERED = (
+    ["ALTER PUBLICATION p DROP TABLE t"],
+    ["ALTER PUBLICATION p DROP TABLE t", "ALTER PUBLICATION p ADD TABLE t WHERE (id > 1)"],
+    ["ALTER PUBLICATION p SET TABLE t WHERE (id > 100)"],
+    ["ALTER PUBLICATION p SET TABLE t (id) WHERE (id > 1)"],
+    ["ALTER PUBLICATION p SET TABLE t"],
+    ["ALTER PUBLICATION p SET (publish = 'insert')"],
+    ["ALTER PUBLICATION p SET (publish = 'insert')", "ALTER PUBLICATION p SET (publish = '{all}')"],
+    ["ALTER PUBLICATION p SET (publish_via_partition_root = false)"],
+    ["ALTER PUBLICATION p ADD TABLES IN SCHEMA public"],
+    ["DROP PUBLICATION p"],
+    ["DROP PUBLICATION p", "{create}"],
+    ["DROP TABLE t"],
+)
+
+
+def test_everything_that_decides_what_arrives_is_compared(source: Source) -> None:
+    table = Table("public", "t", "t", where="id > 1")
+    one = ConfiguredSource("shop", "eu", "", (table,))
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    catalog = read_tables(source, [table])
+    version = source.info.server_version
+    [create] = publications.statements(one, None, catalog, version)
+    create = create.replace(SLOT, "p")
+    source.execute(create.encode())
+
+    def problem(state: TableState) -> str | None:
+        publication = publications.read_publication(source, "p")
+        found = catalog["public", "t"]
+        return published_otherwise(one, table, state, found, publication, version)
+
+    publication = publications.read_publication(source, "p")
+    assert publication is not None
+    oid = catalog["public", "t"].oid
+    stamp = publication.stamp(oid)
+    assert stamp is not None
+    state = TableState("copied", 1, oid=oid, published=stamp)
+    source.execute("VACUUM FREEZE pg_publication")
+    source.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    source.execute("ALTER PUBLICATION p ADD TABLE u")
+    source.execute("ALTER TABLE t RENAME TO renamed; ALTER TABLE renamed RENAME TO t")
+    source.execute("ALTER TABLE t ADD w int; COMMENT ON PUBLICATION p IS 'ours'")
+    assert problem(state) is None
+    for commands in ALTERED:
+        with source.transaction(force_rollback=True):
+            for command in commands:
+                filled = command.format(all="insert, update, delete, truncate", create=create)
+                source.execute(filled.encode())
+            assert problem(state) is not None, commands
+    assert problem(state) is None
+
+
+def test_a_pipeline_takes_nothing_from_another_one_with_its_name(
+    read: Pipeline, source: Source, durable_server: Server, tmp_path: Path
+) -> None:
+    def published() -> Any:
+        return source.execute(
+            "SELECT (SELECT array_agg(tablename::text) FROM pg_publication_tables"
+            " WHERE pubname = slot_name), restart_lsn IS NOT NULL, obj_description("
+            "(SELECT oid FROM pg_publication WHERE pubname = slot_name), 'pg_publication')"
+            " FROM pg_replication_slots WHERE slot_name = %s",
+            [SLOT],
+        ).fetchone()
+
+    source.execute("CREATE TABLE stock (id int PRIMARY KEY)")
+    (tmp_path / "other").mkdir()
+    other = Pipeline(tmp_path / "other", durable_server, "postgresql://127.0.0.1:1/none")
+    other.configure({"eu": url_of(source)}, "stock = {}", {"millstream": 'prefix = "other"'})
+    mine = published()
+    assert mine[:2] == (["orders"], True)
+    read.start().wait_reader()
+    with ended(other):
+        for word in ("check", "setup"):
+            done = other.call(word, code=1)
+            assert "another millstream cdc may use it (active for PID" in done.output
+            assert "DROP TABLE" not in done.output
+        assert "active for PID" in other.call("resync", "shop:eu", "--all", code=1).stderr
+        take = ("resync", "shop:eu", "--all", "--take-over")
+        assert "stop the pipeline" in other.call(*take, code=1).stderr
+        refused(other, "give this source another `name` or `sid`")
+        assert published() == mine
+        source.execute("INSERT INTO orders VALUES (2, 'salt')")
+        read.wait_changes("public.orders", 1)
+        assert read.end() == 0
+        assert "may use it;" in other.call("resync", "shop:eu", "--all", code=1).stderr
+        assert "DROP PUBLICATION IF EXISTS" in other.call("drop", "shop:eu", code=1).stderr
+        assert published() == mine
+        other.call(*take)
+        other.start()
+        wait_until(lambda: other.log, lambda log: "reading from" in log, "the take-over")
+        assert other.end() == 0
+        refused(read, "another millstream cdc may use it")
+        assert "another millstream cdc may use it" in read.call("status", code=1).stdout
+        assert published()[0] == ["stock"]
+
+
+def test_a_state_of_an_earlier_version_is_read_on(read: Pipeline, source: Source) -> None:
+    state = read.state("public.orders")
+    for name in ("published", "lost"):
+        del state[name]
+    for column in state["columns"]:
+        del column["number"]
+    read.client.set("cdc:shop:eu:public.orders:state", json.dumps(state))
+    own = read.state()
+    for name in ("owner", "take_over"):
+        del own[name]
+    read.client.set("cdc:shop:eu:state", json.dumps(own))
+    source.execute(f"COMMENT ON PUBLICATION {SLOT} IS NULL")
+    read.start().wait_reader()
+    assert read.state("public.orders")["published"]
+    assert read.state()["owner"]
+    assert read.end() == 0
+    read.client.set("cdc:shop:eu:public.orders:state", json.dumps(state))
+    source.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')")
+    refused(read, "was altered since the copy of public.orders")
 
 
 UNSUITABLE = {

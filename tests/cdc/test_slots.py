@@ -8,6 +8,7 @@ import pytest
 
 from millstream.pipeline.cdc.config import Source
 from millstream.pipeline.cdc.protocol.replication import SystemId
+from millstream.pipeline.cdc.source.ownership import foreign_line
 from millstream.pipeline.cdc.source.slots import Slot, refusal
 from millstream.pipeline.cdc.streams.source_state import SourceState
 
@@ -31,6 +32,37 @@ def test_a_slot_that_fits_is_read() -> None:
     assert found(None, None) is None
 
 
+OWNED = replace(STATE, owner="0123456789abcdef")
+
+
+@pytest.mark.parametrize(
+    ("state", "slot", "comment", "text"),
+    [
+        (None, None, None, None),
+        (None, None, "", None),
+        (None, None, "by hand", None),
+        (STATE, SLOT, "", None),
+        (OWNED, SLOT, "", None),
+        (OWNED, SLOT, "millstream cdc 0123456789abcdef, source shop:eu", None),
+        (None, SLOT, "", "no record of it: another millstream cdc may use it; give"),
+        (None, replace(SLOT, active_pid=7), None, "may use it (active for PID 7); give"),
+        (None, None, "millstream cdc 0123456789abcdef", "no record of this ID"),
+        (STATE, SLOT, "millstream cdc 0123456789abcdef", "no record of this ID"),
+        (OWNED, SLOT, "millstream cdc ffffffffffffffff", "no record of this ID"),
+        (replace(STATE, resync=True), SLOT, "millstream cdc ffffffffffffffff", "no record of this"),
+        (replace(STATE, take_over=True), SLOT, "millstream cdc ffffffffffffffff", None),
+    ],
+)
+def test_what_belongs_to_another_pipeline_is_known(
+    state: SourceState | None, slot: Slot | None, comment: str | None, text: str | None
+) -> None:
+    line = foreign_line(SOURCE, state, slot, comment)
+    assert (line is None) == (text is None)
+    assert text is None or text in str(line)
+    is_active = slot is not None and slot.active_pid is not None
+    assert line is None or ("--take-over" in line) != is_active
+
+
 def test_a_slot_that_is_made_or_to_be_made_again_is_not_compared() -> None:
     assert found(replace(STATE, phase="making"), None) is None
     assert found(replace(STATE, resync=True, system="72"), None) is None
@@ -48,7 +80,6 @@ def test_a_failover_that_lost_nothing_is_read() -> None:
         ("has the plugin wal2json", STATE, replace(SLOT, plugin="wal2json"), SYSTEM),
         ("the source is another cluster", STATE, SLOT, replace(SYSTEM, system="72")),
         ("millstream is behind the slot", STATE, replace(SLOT, confirmed_lsn=101), SYSTEM),
-        ("millstream has no record of it", None, SLOT, SYSTEM),
         (
             "the source left timeline 1 at 0/50, before the durable LSN 0/64;",
             *(replace(STATE, timeline=1), SLOT, SYSTEM),

@@ -71,6 +71,8 @@ def judge(view: View, position: Position, configured: TableConfig) -> Verdict:
             "its configuration is not that of its copy: restart apply if it was started before the"
             " file was changed, otherwise copy the table again",
         )
+    if state.lost:
+        return NOTHING if state.phase == "wanted" else Verdict(Need.STOP, state.lost)
     if state.phase == "copying" or not is_loaded:
         return _judge_copy(view, state, position)
     reason = _loss(view, state, position)

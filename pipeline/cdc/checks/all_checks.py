@@ -15,9 +15,9 @@ from millstream.pipeline.cdc.checks.findings import Finding, error, warning
 from millstream.pipeline.cdc.checks.millstream_checks import check_millstream
 from millstream.pipeline.cdc.checks.source_checks import (
     APPLICATION,
-    check_reachable,
     check_slot,
     check_source,
+    check_source_and_slot,
 )
 from millstream.pipeline.cdc.config import Config
 from millstream.pipeline.cdc.destination.connection import connect
@@ -34,10 +34,12 @@ def check_all(config: Config) -> Iterator[Finding]:
     is_reachable = all(finding.level != "error" for finding in findings)
     catalogs: dict[str, Catalog] = {}
     for source in config.sources:
-        found = check_reachable(source, catalogs.setdefault(source.name, {}))
+        catalog = catalogs.setdefault(source.name, {})
+        record = SourceRecord(config, source, server)
+        found, slot = check_source_and_slot(record, catalog, is_reachable)
         yield from found
-        if is_reachable and all(finding.level != "error" for finding in found):
-            yield from check_slot(SourceRecord(config, source, server))
+        if all(finding.level != "error" for finding in found):
+            yield from slot
     try:
         with connect(config, APPLICATION) as connection:
             yield from check_database(connection, config)
@@ -53,7 +55,8 @@ def before_reading(record: SourceRecord) -> list[Finding]:
     Reading does not need the destination: one that cannot be reached is a warning.
     """
     catalog: Catalog = {}
-    findings = list(check_source(record.source, catalog))
+    is_fit = not list(check_slot(record))
+    findings = list(check_source(record.source, catalog, is_fit))
     try:
         with connect(record.config, APPLICATION) as connection:
             findings += check_targets(

@@ -20,10 +20,11 @@ from millstream.pipeline.cdc.source.catalog import (
     differing_partitions,
     read_tables,
 )
+from millstream.pipeline.cdc.source.changed_tables import read_changed_tables
 from millstream.pipeline.cdc.source.preparing import Preparation, Refusal
 from millstream.pipeline.cdc.sql import identifier
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.source_state import StateError
+from millstream.pipeline.cdc.streams.source_state import StateError, has_slot
 from millstream.pipeline.server import ServerError
 
 APPLICATION = "millstream cdc: check"
@@ -48,26 +49,36 @@ SELECT current_setting('wal_level'), current_setting('max_replication_slots')::i
 """
 
 
-def check_source(source: Source, catalog: Catalog) -> Iterator[Finding]:
+def check_source(source: Source, catalog: Catalog, is_fit: bool) -> Iterator[Finding]:
     """Findings about the server, the role, the tables and the publication. The tables that exist
-    are added to `catalog`. psycopg.Error if the source cannot be reached."""
+    are added to `catalog`. `is_fit`: the source fits its state in millstream, so `run` would change
+    the publication. psycopg.Error if the source cannot be reached."""
     with connect(source.url, APPLICATION) as connection:
-        yield from _check(source, connection, catalog)
+        yield from _check(source, connection, catalog, is_fit)
 
 
-def check_reachable(source: Source, catalog: Catalog) -> list[Finding]:
-    """As `check_source`; a source that cannot be reached is an error among the findings."""
+def check_source_and_slot(
+    record: SourceRecord, catalog: Catalog, is_reachable: bool
+) -> tuple[list[Finding], list[Finding]]:
+    """As `check_source`, where a source that cannot be reached is an error; and whether the source
+    fits its state in millstream, if millstream `is_reachable`."""
+    source = record.source
+    slot = list(check_slot(record)) if is_reachable else []
     try:
-        return list(check_source(source, catalog))
+        return list(check_source(source, catalog, not slot)), slot
     except psycopg.Error as problem:
-        return [error(source.name, f"the source cannot be used: {problem}")]
+        return [error(source.name, f"the source cannot be used: {problem}")], []
 
 
 def check_slot(record: SourceRecord) -> Iterator[Finding]:
-    """Whether the slot fits the state in millstream."""
+    """Whether the slot, the tables and the publication fit the state in millstream."""
     source = record.source
     try:
-        Preparation(record, lambda _: None, lambda _: None).compare()
+        state, _ = Preparation(record, lambda _: None, lambda _: None).compare()
+        if has_slot(state):
+            with connect(source.url, APPLICATION) as connection:
+                for line in read_changed_tables(connection, record, record.table_states()):
+                    yield error(source.name, line)
     except Refusal as refusal:
         for line in refusal.lines:
             yield error(source.name, line)
@@ -75,7 +86,9 @@ def check_slot(record: SourceRecord) -> Iterator[Finding]:
         yield error(source.name, f"the slot cannot be examined: {problem}")
 
 
-def _check(source: Source, connection: Connection, catalog: Catalog) -> Iterator[Finding]:
+def _check(
+    source: Source, connection: Connection, catalog: Catalog, is_fit: bool
+) -> Iterator[Finding]:
     version = connection.info.server_version
     if version < OLDEST_VERSION:
         yield error(source.name, f"PostgreSQL {version // 10000} is too old: 14 is the oldest")
@@ -98,7 +111,7 @@ def _check(source: Source, connection: Connection, catalog: Catalog) -> Iterator
         findings = list(check_table(source, table, catalog, connection, role))
         wrong = wrong or any(finding.level == "error" for finding in findings)
         yield from findings
-    if not wrong:
+    if is_fit and not wrong:
         yield from _publication(source, connection, catalog, may_create)
     count = len(source.tables)
     tables = f"{count} {'table' if count == 1 else 'tables'}"

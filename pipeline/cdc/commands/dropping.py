@@ -7,12 +7,15 @@ from collections.abc import Callable
 from psycopg import sql
 
 from millstream.pipeline.cdc.commands.requests import RequestError
+from millstream.pipeline.cdc.config import Source
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
 from millstream.pipeline.cdc.destination.positions import Positions
 from millstream.pipeline.cdc.logs import counted
-from millstream.pipeline.cdc.source import slots
+from millstream.pipeline.cdc.source import ownership, slots
 from millstream.pipeline.cdc.source.catalog import connect
-from millstream.pipeline.cdc.sql import identifier
+from millstream.pipeline.cdc.source.slots import Slot
+from millstream.pipeline.cdc.sql import identifier, literal
+from millstream.pipeline.cdc.streams.appending import States
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
 
 APPLICATION = "millstream cdc: drop"
@@ -32,6 +35,11 @@ def drop(record: SourceRecord, say: Callable[[str], None]) -> None:
         slot = slots.read_slot(connection, source.slot)
         if slot is not None and slot.active_pid is not None:
             raise RequestError(f"slot {slot.name} is active for PID {slot.active_pid}")
+        comment = ownership.read_comment(connection, source)
+        state = record.source_state(States(record.server))
+        problem = ownership.foreign(source, state, slot, comment)
+        if problem is not None:
+            raise RequestError(f"{problem}; to remove it anyway: {_removal(source, slot)}")
         if slots.drop_slot(connection, source.slot):
             say(f"{source.name}: the slot {source.slot} was dropped")
         found = connection.execute(
@@ -55,3 +63,11 @@ def drop(record: SourceRecord, say: Callable[[str], None]) -> None:
     if removed is not None:
         say(f"destination: removed {counted(removed, 'position')}")
     say(f"millstream: removed {counted(count, 'key')}")
+
+
+def _removal(source: Source, slot: Slot | None) -> str:
+    """The SQL that an operator can run at the source."""
+    commands = [f"DROP PUBLICATION IF EXISTS {identifier(source.slot)}"]
+    if slot is not None:
+        commands.insert(0, f"SELECT pg_drop_replication_slot({literal(slot.name)})")
+    return "; ".join(commands)

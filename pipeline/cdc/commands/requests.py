@@ -6,6 +6,9 @@ from dataclasses import replace
 
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.errors import CdcError
+from millstream.pipeline.cdc.source import ownership, slots
+from millstream.pipeline.cdc.source.catalog import connect
+from millstream.pipeline.cdc.source.slots import Slot
 from millstream.pipeline.cdc.streams.appending import ReplacedError, States
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.source_state import SourceState, TableState
@@ -49,19 +52,44 @@ def resync_table(record: SourceRecord, table: Table) -> str:
     raise RequestError(f"the state of {table.full_name} keeps changing: try again")
 
 
-def resync_all(record: SourceRecord) -> str:
-    """Ask for copies of all tables with a new slot; what was recorded, in words."""
+def resync_all(record: SourceRecord, take_over: bool = False) -> str:
+    """Ask for copies of all tables with a new slot; what was recorded, in words. `take_over`: also
+    if the slot and the publication may be those of another pipeline, which does not run."""
     states, key = States(record.server), record.keys.state
     for _ in range(ATTEMPTS):
         state = record.source_state(states)
+        if state is None or take_over:
+            slot = _check_ownership(record, state, take_over)
+            if state is None and slot is None and not take_over:
+                return f"{record.source.name} has not been copied yet; run copies it"
         if state is None:
             state = SourceState(record.source.slot, "", 0, 0)
         try:
-            states.swap(key, replace(state, resync=True).to_json())
+            states.swap(key, replace(state, resync=True, take_over=take_over).to_json())
         except ReplacedError:
             continue  # the reader has just written its progress
         return f"{record.source.name} is copied again, with a new slot"
     raise RequestError(f"the state of {record.source.name} keeps changing: try again")
+
+
+def _check_ownership(
+    record: SourceRecord, state: SourceState | None, take_over: bool
+) -> Slot | None:
+    """The slot of a source; RequestError if another pipeline may use it."""
+    source = record.source
+    with connect(source.url, "millstream cdc: resync") as connection:
+        slot = slots.read_slot(connection, source.slot)
+        comment = ownership.read_comment(connection, source)
+    if not take_over:
+        problem = ownership.foreign_line(source, state, slot, comment)
+        if problem is not None:
+            raise RequestError(problem)
+    elif slot is not None and slot.active_pid is not None:
+        raise RequestError(
+            f"the slot {slot.name} is active for PID {slot.active_pid}: stop the pipeline that uses"
+            " it first"
+        )
+    return slot
 
 
 def resume(record: SourceRecord, table: Table) -> str:

@@ -11,7 +11,7 @@ from millstream.pipeline.cdc.checks.destination_checks import PRIVILEGES, check_
 from millstream.pipeline.cdc.checks.findings import Finding
 from millstream.pipeline.cdc.checks.millstream_checks import check_millstream
 from millstream.pipeline.cdc.checks.missing_targets import create_target
-from millstream.pipeline.cdc.checks.source_checks import check_reachable
+from millstream.pipeline.cdc.checks.source_checks import check_source_and_slot
 from millstream.pipeline.cdc.commands.requests import RequestError
 from millstream.pipeline.cdc.config import Config, Source, target_of
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
@@ -37,8 +37,9 @@ def setup(config: Config, create_targets: bool, say: Callable[[str], None]) -> l
     errors = [finding for finding in check_millstream(server) if finding.level == "error"]
     catalogs: Catalogs = {}
     for source in config.sources:
-        found = check_reachable(source, catalogs.setdefault(source.name, {}))
-        errors += [finding for finding in found if finding.level == "error"]
+        catalog = catalogs.setdefault(source.name, {})
+        found, slot = check_source_and_slot(SourceRecord(config, source, server), catalog, True)
+        errors += [finding for finding in [*found, *slot] if finding.level == "error"]
     if errors:
         return errors
     with connect_destination(config, APPLICATION) as connection:

@@ -21,13 +21,19 @@ from millstream.pipeline.cdc.destination.positions import Position, Positions
 from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
 from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.reader.watching import current_lsn
-from millstream.pipeline.cdc.source import slots
+from millstream.pipeline.cdc.source import ownership, slots
 from millstream.pipeline.cdc.source.catalog import connect
+from millstream.pipeline.cdc.source.changed_tables import read_changed_tables
 from millstream.pipeline.cdc.source.slots import Slot
 from millstream.pipeline.cdc.streams.appending import States, open_server
 from millstream.pipeline.cdc.streams.names import apply_alive
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.source_state import SourceState, StateError, TableState
+from millstream.pipeline.cdc.streams.source_state import (
+    SourceState,
+    StateError,
+    TableState,
+    has_slot,
+)
 from millstream.pipeline.positions import id_text
 from millstream.pipeline.server import Server, ServerError
 from millstream.pipeline.stream_counters import ALL
@@ -49,6 +55,7 @@ class SourceSeen:
 
     slot: Slot | None = None
     lsn: int | None = None
+    comment: str | None = None
     problem: str | None = None
 
 
@@ -148,7 +155,7 @@ def _source(
     known = _collect(record)
     refusal = None
     if seen.problem is None and known.problem is None:
-        refusal = _refusal(source, known.state, seen)
+        refusal = _refusal(record, known, seen)
     report = known.report
     reader = None if known.problem else report.get("reader", "not running")
     problem = report.get("problem") or refusal
@@ -184,7 +191,8 @@ def look_at_source(source: Source) -> SourceSeen:
     try:
         with connect(source.url, APPLICATION) as connection:
             slot = slots.read_slot(connection, source.slot)
-            return SourceSeen(slot, current_lsn(connection))
+            comment = ownership.read_comment(connection, source)
+            return SourceSeen(slot, current_lsn(connection), comment)
     except psycopg.Error as error:
         return SourceSeen(problem=f"the source cannot be reached: {' '.join(str(error).split())}")
 
@@ -199,12 +207,20 @@ def _collect(record: SourceRecord) -> Collected:
         return Collected(problem=str(error))
 
 
-def _refusal(source: Source, state: SourceState | None, seen: SourceSeen) -> str | None:
+def _refusal(record: SourceRecord, known: Collected, seen: SourceSeen) -> str | None:
     """Why the reader would refuse the source. `seen` gets the problem if that cannot be asked."""
+    source, state = record.source, known.state
     try:
         with Replication(source.url, APPLICATION) as replication:
             system = replication.identify()
-            return slots.refusal(source, state, seen.slot, system, replication.timeline_end)
+            found = ownership.foreign_line(source, state, seen.slot, seen.comment)
+            found = found or slots.refusal(
+                source, state, seen.slot, system, replication.timeline_end
+            )
+        if found is not None or not has_slot(state):
+            return found
+        with connect(source.url, APPLICATION) as connection:
+            return "; ".join(read_changed_tables(connection, record, known.tables)) or None
     except psycopg.Error as error:
         seen.problem = f"the source cannot be asked: {' '.join(str(error).split())}"
         return None
@@ -259,6 +275,7 @@ class TableShown:
     position: Position | None
     pending: int | None
     rows: int | None
+    lost: str | None
     report: Json
     warnings: list[str]
 
@@ -284,6 +301,7 @@ class TableShown:
             position,
             None if known.problem or positions is None else _pending(record, table, position),
             state.rows if state is not None and state.phase == "copied" else report.get("rows"),
+            _lost(source, table, state),
             report,
             [*report.get("warnings", []), *applied],
         )
@@ -299,15 +317,26 @@ class TableShown:
             "lsn": None if position is None else lsn_text(position.id[0]),
             "pending": self.pending,
             "rows": self.rows,
-            "problem": position.error if position and is_stopped else self.report.get("problem"),
+            "problem": position.error
+            if position and is_stopped
+            else self.lost or self.report.get("problem"),
             "error_id": position.error_id if position and is_stopped else None,
             "warnings": self.warnings,
         }
 
 
+def _lost(source: Source, table: Table, state: TableState | None) -> str | None:
+    """Why changes since the copy may be missing, and the command that copies the table again."""
+    if state is None or not state.lost or state.phase != "copied":
+        return None
+    return f"{state.lost}: millstream cdc resync {source.name} {table.full_name}"
+
+
 def table_state(state: TableState | None, position: Position | None) -> str:
     """The state of a table, in the words of `status`."""
     if position is not None and position.state == "stopped":
+        return "stopped"
+    if state is not None and state.lost and state.phase == "copied":
         return "stopped"
     if state is None or (position is None and state.phase in ("wanted", "pausing")):
         return "waiting"

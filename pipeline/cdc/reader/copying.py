@@ -19,12 +19,14 @@ import psycopg
 from psycopg import pq, sql
 
 from millstream.pipeline.cdc.config import Table
+from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.pauses import Backoff
 from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.reader.report import Report, TableReport
-from millstream.pipeline.cdc.source.catalog import connect, read_table, selection
+from millstream.pipeline.cdc.source import publications
+from millstream.pipeline.cdc.source.catalog import connect, read_table, read_tables, selection
 from millstream.pipeline.cdc.source.preparing import start_words
 from millstream.pipeline.cdc.source.slots import blockers_reported
 from millstream.pipeline.cdc.streams.appending import (
@@ -138,7 +140,7 @@ class Copier:
         except ReplacedError as error:
             self._log(f"{name}: the copy begins again: {error}")
             self._retry_at[name] = time.monotonic() + REPEAT_S
-        except (psycopg.Error, CopyError, ServerError, RefusedError) as error:
+        except (psycopg.Error, CdcError, CopyError, ServerError, RefusedError) as error:
             problem = " ".join(str(error).split())
             if report.problem != problem:
                 self._log(f"{name}: the copy failed: {problem}")
@@ -168,6 +170,7 @@ class Copier:
 
         application = f"millstream cdc: {self._source.name}: copy"
         with connect(self._source.url, application) as connection:
+            self._publish(connection, table, state)
             with Replication(self._source.url, application) as replication:
                 with blockers_reported(self._source.url, replication.pid, waiting):
                     lsn, snapshot = replication.export_snapshot(self._slot)
@@ -188,6 +191,21 @@ class Copier:
         report.phase = "copied"
         self._log(f"{name}: copied {counted(rows, 'row')}")
 
+    def _publish(self, connection: Connection, table: Table, state: TableState) -> None:
+        """Have the publication send all changes of the table, before its copy. Preparation did
+        that before the first copy; the publication may have been altered since."""
+        catalog = read_tables(connection, self._source.tables)
+        publication = publications.read_publication(connection, self._source.slot)
+        stamp = None if publication is None else publication.stamp(state.oid)
+        is_altered = publication is not None and publication.is_owned and stamp != state.published
+        commands = publications.statements(
+            *(self._source, publication, catalog, connection.info.server_version),
+            [table] if state.published and is_altered else [],
+        )
+        publications.execute(connection, commands)
+        for command in commands:
+            self._log(command)
+
     @property
     def _slot(self) -> str:
         """The temporary slot; its name has the process, since an earlier one may still be there."""
@@ -200,6 +218,13 @@ class Copier:
         found = read_table(connection, table)
         if found is None:
             raise CopyError(f"the table {table.full_name} does not exist at the source")
+        publication = publications.read_publication(connection, self._source.slot)
+        version = connection.info.server_version
+        stamp = None if publication is None else publication.stamp(found.oid)
+        if publication is None or stamp is None:
+            raise CopyError(f"the publication {self._source.slot} lacks the table")
+        if not publications.is_whole(table, found, publication, version):
+            raise CopyError(f"the publication {self._source.slot} does not send all changes")
         changes, server = self._keys.changes(table), self._record.server
         self._repeat(lambda: server.call(*start_words(changes)))
         info = info_of(self._repeat(lambda: server.call("TINFO", changes)))
@@ -214,6 +239,7 @@ class Copier:
             found.oid,
             TableConfig.of(table, self._record.config),
             request,
+            published=stamp,
         )
         return state, selection(table, found)
 

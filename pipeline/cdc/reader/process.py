@@ -36,6 +36,7 @@ from millstream.pipeline.cdc.reader.outgoing import Outgoing
 from millstream.pipeline.cdc.reader.reading import Reading, StuckError, first_of
 from millstream.pipeline.cdc.reader.report import ReaderState, Report
 from millstream.pipeline.cdc.reader.watching import Backlog, Publisher, Watcher
+from millstream.pipeline.cdc.source.changed_tables import without_publication
 from millstream.pipeline.cdc.source.preparing import Preparation, Refusal
 from millstream.pipeline.cdc.streams.appending import (
     Appender,
@@ -71,7 +72,7 @@ class SourceProcess:
         self._failed: BaseException | None = None
         self._backlog = Backlog(config.millstream.backlog_mb)
         self._publisher = Publisher(self._record, self._report, self._backlog, tell, self._stop)
-        self._watcher = Watcher(self._record, self._report, self._stop)
+        self._watcher = Watcher(self._record, self._report, self._stop, self._warn)
         self._copier: Copier | None = None
         self._is_prepared = False
         self._was_prepared = False
@@ -121,6 +122,11 @@ class SourceProcess:
             found = ACTIVE.search(str(error))
             text = f"slot {found[1]} is active for PID {found[2]}" if found else str(error)
             return "waiting", self._secrets.hide(text)
+        except psycopg.errors.UndefinedObject as error:
+            if f'publication "{self._source.slot}"' not in str(error):
+                return "waiting", self._secrets.hide(error)
+            self._is_prepared = False
+            return "refused", without_publication(self._source)
         except (psycopg.Error, OSError, ServerError, RefusedError) as error:
             return "waiting", self._secrets.hide(error)
         except (DecodeError, ProtocolError) as error:
@@ -180,6 +186,9 @@ class SourceProcess:
 
     def _problem(self, reader: ReaderState, problem: str) -> None:
         self._log.log(logging.ERROR if reader == "refused" else logging.WARNING, "%s", problem)
+
+    def _warn(self, line: str) -> None:
+        self._log.error("%s", line)
 
     def _say(self, line: str) -> None:
         self._log.info("%s", line)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import psycopg
 import redis
@@ -19,8 +20,10 @@ from millstream.pipeline.cdc.lsn import read_lsn
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.reader.copying import stream_bytes
 from millstream.pipeline.cdc.reader.report import Report
-from millstream.pipeline.cdc.source import slots
+from millstream.pipeline.cdc.source import publications, slots
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
+from millstream.pipeline.cdc.source.changed_tables import published_otherwise
+from millstream.pipeline.cdc.streams.appending import RefusedError, ReplacedError, States
 from millstream.pipeline.cdc.streams.column_record import ColumnRecord
 from millstream.pipeline.cdc.streams.names import ALIVE_S
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
@@ -108,11 +111,19 @@ class Publisher:
 class Watcher:
     """Looks at the source until the process ends."""
 
-    def __init__(self, record: SourceRecord, report: Report, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        record: SourceRecord,
+        report: Report,
+        stop: threading.Event,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`warn` gets a line when a table stops."""
         self._record = record
         self._source = record.source
         self._report = report
         self._stop = stop
+        self._warn = warn
         self._now = threading.Event()
         self._columns: dict[str, tuple[int, ColumnRecord]] = {}
         """By table: the LSN of its copy, and what was recorded since then."""
@@ -142,8 +153,11 @@ class Watcher:
         slot = slots.read_slot(connection, self._source.slot)
         self._report.slot = None if slot is None else slot.as_json()
         self._report.source_lsn = max(self._report.source_lsn, current_lsn(connection))
-        catalog = read_tables(connection, self._source.tables)
+        # Before the publication, so that a table that was copied in between is not taken for lost.
         states = self._record.table_states()
+        catalog = read_tables(connection, self._source.tables)
+        publication = publications.read_publication(connection, self._source.slot)
+        version = connection.info.server_version
         for table in self._source.tables:
             report = self._report.tables[table.full_name]
             state = states[table.full_name]
@@ -151,6 +165,21 @@ class Watcher:
             found = catalog.get((table.schema, table.name))
             if state is not None and found is not None and found.oid == state.oid:
                 self._record_columns(table, state, found)
+            if state is not None and state.phase == "copied" and not state.lost:
+                lost = published_otherwise(self._source, table, state, found, publication, version)
+                if lost is not None:
+                    self._lose(table, state, lost)
+
+    def _lose(self, table: Table, state: TableState, reason: str) -> None:
+        """Have `apply` stop a table until it is copied again."""
+        states, key = States(self._record.server), self._record.keys.table_state(table)
+        text = states.read(key)
+        if text is None or TableState.from_json(text) != state:
+            return  # a copy was begun or asked for
+        with contextlib.suppress(ReplacedError, RefusedError):  # the next look tries again
+            states.swap(key, replace(state, lost=reason).to_json())
+            advice = f"millstream cdc resync {self._source.name} {table.full_name}"
+            self._warn(f"{reason}; to copy the table again: {advice}")
 
     def _record_columns(self, table: Table, state: TableState, found: CatalogTable) -> None:
         """Keep names and types of columns that a table has got since its copy, for `apply`."""

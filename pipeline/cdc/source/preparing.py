@@ -12,14 +12,14 @@ from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.protocol.replication import Replication, SystemId
 from millstream.pipeline.cdc.protocol.session import Connection
-from millstream.pipeline.cdc.source import publications, slots
+from millstream.pipeline.cdc.source import ownership, publications, slots
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
+from millstream.pipeline.cdc.source.changed_tables import changed_tables
 from millstream.pipeline.cdc.source.publications import Publication
 from millstream.pipeline.cdc.streams.appending import States, Words, append_words
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.source_state import (
     SourceState,
-    TableConfig,
     TableState,
     has_slot,
 )
@@ -63,7 +63,16 @@ class Preparation:
         # the slot has confirmed, and at or before the end of the WAL.
         with connect(self._source.url, self._application) as connection:
             slot = slots.read_slot(connection, self._source.slot)
+            comment = ownership.read_comment(connection, self._source)
         state = self._record.source_state(self._states)
+        problem = ownership.foreign_line(self._source, state, slot, comment)
+        if problem is not None:
+            raise Refusal([problem])
+        if not has_slot(state) and slot is not None and slot.active_pid is not None:
+            # It is about to be dropped. Nothing is changed before that is possible.
+            raise psycopg.errors.ObjectInUse(
+                f'replication slot "{slot.name}" is active for PID {slot.active_pid}'
+            )
         with Replication(self._source.url, self._application) as replication:
             system = replication.identify()
             problem = slots.refusal(self._source, state, slot, system, replication.timeline_end)
@@ -84,12 +93,21 @@ class Preparation:
             publication = publications.read_publication(connection, self._source.slot)
             tables = self._record.table_states()
             if not is_new:
-                self._refuse_changed(tables, catalog, publication)
+                lines = changed_tables(
+                    *(self._record.config, self._source, tables, catalog, publication),
+                    connection.info.server_version,
+                )
+                if lines:
+                    raise Refusal(lines)
             self._forget_removed()
             copied = [] if is_new else [name for name, one in tables.items() if is_copied(one)]
-            self._publish(connection, catalog, publication, copied)
-            if state is None or is_new:
-                return self._make_slot(connection, system)
+            state = self._owned(state, system)
+            if self._publish(connection, catalog, publication, copied, state.owner):
+                publication = publications.read_publication(connection, self._source.slot)
+            if not is_new:
+                self._stamp(tables, publication)
+            if is_new:
+                return self._make_slot(connection, system, state.owner)
             self._want(tables)
             if state.timeline != system.timeline:
                 state = replace(state, timeline=system.timeline)
@@ -102,37 +120,21 @@ class Preparation:
 
     # ------------------------------------------------------------ tables
 
-    def _refuse_changed(
-        self,
-        states: Mapping[str, TableState | None],
-        catalog: Mapping[tuple[str, str], CatalogTable],
-        publication: Publication | None,
+    def _stamp(
+        self, states: Mapping[str, TableState | None], publication: Publication | None
     ) -> None:
-        lines = []
+        """Record the place in the publication of each copied table, which is known to be as it was
+        at its copy: an earlier version recorded none, and `run` itself may have changed it."""
         for table in self._source.tables:
             state = states[table.full_name]
-            if state is None or state.phase == "wanted":
+            if state is None or state.phase != "copied" or publication is None:
                 continue
-            found = catalog.get((table.schema, table.name))
-            reason = self._changed(table, state)
-            if reason is None and state.phase == "copied":
-                reason = _not_the_same(table, state, found, publication)
-            if reason is not None:
-                lines.append(
-                    f"{reason}; to copy the table again: "
-                    f"millstream cdc resync {self._source.name} {table.full_name}"
-                )
-        if lines:
-            raise Refusal(lines)
-
-    def _changed(self, table: Table, state: TableState) -> str | None:
-        """Which options of the table are not those of its copy."""
-        old, new = state.table_config, TableConfig.of(table, self._record.config)
-        if old is None or old == new:
-            return None
-        names = [name for name in vars(new) if getattr(old, name) != getattr(new, name)]
-        verb = "was" if len(names) == 1 else "were"
-        return f"{', '.join(names)} of {table.full_name} {verb} changed since the copy"
+            stamp, key = publication.stamp(state.oid), self._keys.table_state(table)
+            if stamp in (None, state.published):
+                continue
+            text = self._states.read(key)
+            if text is not None and TableState.from_json(text) == state:
+                self._states.swap(key, replace(state, published=stamp).to_json())
 
     def _forget_removed(self) -> None:
         """A table that is not in the file any more is copied again if it is added later."""
@@ -159,28 +161,40 @@ class Preparation:
         catalog: Mapping[tuple[str, str], CatalogTable],
         publication: Publication | None,
         copied: Collection[str],
-    ) -> None:
+        owner: str,
+    ) -> bool:
+        """Make the publication what the configuration says; whether it was another one."""
         renewed: list[Table] = []
         if publication is not None and publication.is_owned:
             renewed = [table for table in self._source.tables if table.full_name not in copied]
         commands = publications.statements(
             self._source, publication, catalog, connection.info.server_version, renewed
         )
-        if not commands:
-            return
+        found = None if publication is None else ownership.owner_in(publication.comment)
+        comments = []
+        if found != owner and (publication is None or publication.is_owned):
+            comments = [ownership.comment_sql(self._source, owner, self._keys.prefix)]
         try:
-            publications.execute(connection, commands)
-        except psycopg.errors.InsufficientPrivilege as error:
-            needed = "; ".join(commands)
-            raise Refusal(
-                [f"{error.diag.message_primary}: let the tables' owner run: {needed}"]
-            ) from None
+            publications.execute(connection, [*commands, *comments])
+        except publications.NotAllowedError as error:
+            raise Refusal([str(error)]) from None
         for command in commands:
             self._log(command)
+        return bool(commands)
 
-    def _make_slot(self, connection: Connection, system: SystemId) -> SourceState:
+    def _owned(self, state: SourceState | None, system: SystemId) -> SourceState:
+        """The state with the ID of this pipeline, which is recorded before the publication gets
+        it."""
+        if state is not None and state.owner:
+            return state
+        made = state or SourceState(self._source.slot, system.system, system.timeline, 0)
+        made = replace(made, owner=ownership.new_owner())
+        self._states.swap(self._keys.state, made.to_json())
+        return made
+
+    def _make_slot(self, connection: Connection, system: SystemId, owner: str) -> SourceState:
         """Begin from scratch: empty streams, a new slot, and copies of all tables."""
-        state = SourceState(self._source.slot, system.system, system.timeline, 0)
+        state = SourceState(self._source.slot, system.system, system.timeline, 0, owner=owner)
         others: list[Words] = []
         kept = {self._keys.state, self._keys.alive}
         gone = [key for key in self._record.all_keys() if key not in kept]
@@ -202,18 +216,3 @@ class Preparation:
 def is_copied(state: TableState | None) -> bool:
     """Whether the table was copied or is being copied."""
     return state is not None and state.phase != "wanted"
-
-
-def _not_the_same(
-    table: Table,
-    state: TableState,
-    found: CatalogTable | None,
-    publication: Publication | None,
-) -> str | None:
-    """Why the changes since the copy may not be those of the table that was copied."""
-    if found is None or (state.oid and found.oid != state.oid):
-        return f"{table.full_name} is not the table that was copied: it was renamed or dropped"
-    members = {} if publication is None else publication.members
-    if (table.schema, table.name) not in members:
-        return f"{table.full_name} is no longer in the publication, so changes of it may be missing"
-    return None

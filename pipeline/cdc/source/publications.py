@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import sql
 
 from millstream.pipeline.cdc.config import Source, Table
+from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source.catalog import CatalogTable
 from millstream.pipeline.cdc.sql import identifier
@@ -17,11 +19,14 @@ FILTERS_VERSION = 150000
 
 PUBLICATION = """
 SELECT pubviaroot, puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate,
-       pg_has_role(pubowner, 'USAGE')
+       pg_has_role(pubowner, 'USAGE'), oid::text || '.' || xmin::text, {schemas},
+       coalesce(obj_description(oid, 'pg_publication'), '')
 FROM pg_publication WHERE pubname = %s
 """
+SCHEMAS = """ARRAY(SELECT n.nspname::text FROM pg_publication_namespace s
+        JOIN pg_namespace n ON n.oid = s.pnnspid WHERE s.pnpubid = pg_publication.oid ORDER BY 1)"""
 MEMBERS = """
-SELECT n.nspname, c.relname, {columns}, {filter}
+SELECT n.nspname, c.relname, {columns}, {filter}, c.oid::int8, r.oid::int8
 FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.pubname = %s
@@ -37,32 +42,65 @@ class Member:
 
     columns: tuple[str, ...] | None
     has_filter: bool
+    table_oid: int
+    oid: int
+    """Of the table's row in pg_publication_rel: another one for a table that was taken out and put
+    back, or that got another filter or other columns."""
 
 
 @dataclass(frozen=True)
 class Publication:
+    """A publication. `version` is another one after each ALTER PUBLICATION that sets options, and
+    after the publication was created again. `schemas` are published with all their tables."""
+
     via_root: bool
     all_tables: bool
     all_changes: bool
     is_owned: bool
+    version: str
+    schemas: tuple[str, ...]
+    comment: str
     members: Mapping[tuple[str, str], Member]
+
+    def stamp(self, table_oid: int) -> str | None:
+        """What identifies the place of a table in the publication; None if it has none."""
+        for member in self.members.values():
+            if member.table_oid == table_oid:
+                return ".".join([self.version, str(member.oid), *self.schemas])
+        return None
 
 
 def read_publication(connection: Connection, name: str) -> Publication | None:
-    row = connection.execute(PUBLICATION, [name]).fetchone()
+    has_filters = connection.info.server_version >= FILTERS_VERSION
+    found = PUBLICATION.format(schemas=SCHEMAS if has_filters else "ARRAY[]::text[]")
+    row = connection.execute(found, [name]).fetchone()
     if row is None:
         return None
-    has_filters = connection.info.server_version >= FILTERS_VERSION
     query = MEMBERS.format(
         columns=LISTED if has_filters else "NULL",
         filter="r.prqual IS NOT NULL" if has_filters else "false",
     )
     members = {
-        (schema, table): Member(None if columns is None else tuple(columns), filtered)
-        for schema, table, columns, filtered in connection.execute(query, [name])
+        (schema, table): Member(None if columns is None else tuple(columns), *rest)
+        for schema, table, columns, *rest in connection.execute(query, [name])
     }
-    via_root, all_tables, all_changes, is_owned = row
-    return Publication(via_root, all_tables, all_changes, is_owned, members)
+    via_root, all_tables, all_changes, is_owned, version, schemas, comment = row
+    return Publication(
+        via_root, all_tables, all_changes, is_owned, version, tuple(schemas), comment, members
+    )
+
+
+def is_whole(table: Table, found: CatalogTable, publication: Publication, version: int) -> bool:
+    """Whether a publication sends all changes of a table that are configured."""
+    member = publication.members.get((found.schema, found.name))
+    return (
+        member is not None
+        and publication.all_changes
+        and publication.via_root
+        and not publication.schemas
+        and member.columns == listed(table, found, version)
+        and member.has_filter == bool(table.where)
+    )
 
 
 def listed(table: Table, found: CatalogTable, version: int) -> tuple[str, ...] | None:
@@ -99,6 +137,10 @@ def statements(
     found: list[str] = []
     if not (publication.via_root and publication.all_changes):
         found.append(f"ALTER PUBLICATION {name} SET ({OPTIONS})")
+    found += [
+        f"ALTER PUBLICATION {name} DROP TABLES IN SCHEMA {identifier(schema)}"
+        for schema in publication.schemas
+    ]
     wanted = {(table.schema, table.name): table for table in tables}
     for key, member in publication.members.items():
         table = wanted.get(key)
@@ -122,8 +164,18 @@ def _for(
     return f" FOR TABLE {', '.join(parts)}" if parts else ""
 
 
+class NotAllowedError(CdcError):
+    """The publication cannot be changed; the text has the SQL."""
+
+
 def execute(connection: Connection, commands: Sequence[str]) -> None:
-    """Run the statements in one transaction."""
-    with connection.transaction():
-        for command in commands:
-            connection.execute(sql.SQL(command))
+    """Run the statements in one transaction. NotAllowedError if the role may not."""
+    try:
+        with connection.transaction():
+            for command in commands:
+                connection.execute(sql.SQL(command))
+    except psycopg.errors.InsufficientPrivilege as error:
+        needed = "; ".join(commands)
+        raise NotAllowedError(
+            f"{error.diag.message_primary}: let the tables' owner run: {needed}"
+        ) from None

@@ -88,11 +88,7 @@ def _mismatch(
     system: SystemId,
     timeline_end: Callable[[int, int], int | None],
 ) -> str | None:
-    if state is None:
-        if slot is None:
-            return None
-        return f"the slot {slot.name} exists, but millstream has no record of it"
-    if state.resync or state.phase == "making":
+    if state is None or state.resync or state.phase == "making":
         return None
     durable = lsn_text(state.durable_lsn)
     if state.system != system.system:

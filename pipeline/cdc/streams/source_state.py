@@ -32,6 +32,9 @@ class SourceState:
 
     `making` is recorded before the slot is created, `made` afterwards. Everything before
     `durable_lsn` is in millstream. With `resync`, everything is to be copied again with a new slot.
+    `owner` is the ID of the pipeline, which is also in the comment of its publication; states of
+    earlier versions have none. With `take_over`, a slot and a publication of another pipeline are
+    replaced.
     """
 
     slot: str
@@ -40,6 +43,8 @@ class SourceState:
     durable_lsn: int
     phase: SlotPhase = "making"
     resync: bool = False
+    owner: str = ""
+    take_over: bool = False
 
     def to_json(self) -> str:
         values = {**asdict(self), "durable_lsn": lsn_text(self.durable_lsn)}
@@ -119,7 +124,9 @@ class TableState:
 
     `rows` is the number of rows in a complete copy. `incarnation` is that of the stream of changes,
     from TINFO. `oid` is the table's number in the source's catalog; it tells a table from a later
-    one with the same name.
+    one with the same name. `published` is the stamp of the table's place in the publication, which
+    every change of that place replaces; states of earlier versions have none. `lost` is why changes
+    since the copy may be missing.
     """
 
     phase: Phase = "wanted"
@@ -131,6 +138,8 @@ class TableState:
     table_config: TableConfig | None = None
     request: int = 0
     rows: int = 0
+    published: str = ""
+    lost: str = ""
 
     def to_json(self) -> str:
         values = {**asdict(self), "copy_lsn": lsn_text(self.copy_lsn)}
