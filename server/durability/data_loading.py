@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from millstream.server.durability.data_files import DataFiles, unreadable
 from millstream.server.durability.directory_loader import Loader, LoadReport, Progress
 from millstream.server.durability.workers import Machine
+from millstream.storage.files.lock_guard import BEAT_S
 from millstream.storage.files.manifest import Manifest
 
 log = logging.getLogger("millstream.persistence")
@@ -52,6 +53,14 @@ class DataLoading:
         """Lock the directory and load it, in slices; `then` is called when all frames are read."""
         self._note_start()
         files.disk.lock()
+        if files.disk.lock_doubt:
+            log.warning(
+                "the file system of %s cannot lock (%s): a second server is kept out only by the"
+                " lock file, which this one rewrites every %d seconds",
+                files.disk.directory,
+                files.disk.lock_doubt,
+                BEAT_S,
+            )
         try:
             files.open(report)
             yield

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from millstream.errors import DataError
+from millstream.storage.files.lock_guard import LockGuard
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _SYNC_FILE_RANGE_WRITE = 2
@@ -71,6 +72,10 @@ class Disk(Protocol):
         """
 
     def unlock(self) -> None: ...
+
+    @property
+    def lock_doubt(self) -> str:
+        """Why the file system cannot lock the directory; empty if it is locked."""
 
     def holds(self, name: str) -> bool:
         """Whether the path is still the locked directory and contains a file of this name."""
@@ -288,6 +293,9 @@ class SystemDisk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._locks: list[int] = []
+        self._is_locked = False
+        self._guard: LockGuard | None = None
+        self._lock_error = ""
         self._identity: tuple[int, int] | None = None
 
     def lock(self) -> None:
@@ -300,6 +308,7 @@ class SystemDisk:
             file = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._take(file, fcntl.LOCK_EX, other, "or give this one another directory")
             status = os.fstat(itself)
+            self._guard_unlocked(takes=True)
         except OSError as error:
             self.unlock()
             raise unusable(self.directory, error) from None
@@ -307,6 +316,8 @@ class SystemDisk:
             self.unlock()
             raise
         self._identity = status.st_dev, status.st_ino
+        if self._guard is not None:
+            return
         with contextlib.suppress(OSError):  # a full disk can still be read
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
@@ -329,8 +340,11 @@ class SystemDisk:
         try:
             self._lock_directory(operation, "a server", purpose)
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                file = os.open(self.directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+                # Network file systems lock a file exclusively only for a descriptor that may write.
+                access = os.O_RDWR if alone else os.O_RDONLY
+                file = os.open(self.directory / "lock", access | os.O_CLOEXEC)
                 self._take(file, operation, "a server", purpose)
+            self._guard_unlocked(takes=alone)
         except OSError as error:
             self.unlock()
             raise unusable(self.directory, error) from None
@@ -347,6 +361,7 @@ class SystemDisk:
         self._locks.append(descriptor)
         try:
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            self._is_locked = True
         except BlockingIOError:
             raise DataError(
                 f"the data directory {self.directory} is used by {holder} (process"
@@ -355,14 +370,35 @@ class SystemDisk:
         except OSError as error:
             if error.errno not in _CANNOT_LOCK:
                 raise
+            self._lock_error = error.strerror or str(error)
+
+    @property
+    def lock_doubt(self) -> str:
+        return "" if self._guard is None else self._lock_error
+
+    def _guard_unlocked(self, *, takes: bool) -> None:
+        """If the file system cannot lock: use the lock file as a guard, or only check it. DataError
+        when another process uses the directory."""
+        if self._is_locked:
+            return
+        guard = LockGuard(self.directory / "lock")
+        if not takes:
+            guard.check()
+            return
+        self._guard = guard
+        guard.take()
 
     def _holder(self) -> str:
         try:
-            return (self.directory / "lock").read_text("ascii").strip() or "unknown"
+            return (self.directory / "lock").read_text("ascii").split("\n")[0] or "unknown"
         except (OSError, ValueError):
             return "unknown"
 
     def unlock(self) -> None:
+        self._is_locked = False
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.release()
         while self._locks:
             os.close(self._locks.pop())
 

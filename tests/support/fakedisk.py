@@ -219,6 +219,8 @@ class FakeDisk:
 
     # Disk
 
+    lock_doubt = ""
+
     def lock(self) -> None:
         if self.locked:
             raise DataError("the data directory is used by another server")

@@ -1,9 +1,11 @@
 """The real disk: who may use a directory, whether it is still there, and errors that say where."""
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ import pytest
 
 from millstream.errors import DataError, StartError
 from millstream.server.durability.data_files import prepare_directory
+from millstream.storage.files import lock_guard
 from millstream.storage.files.disk import SystemDisk, make_directory
 
 
@@ -243,3 +246,60 @@ def test_a_directory_without_access_is_refused_with_the_reason(
     with pytest.raises(StartError) as caught:
         prepare_directory(tmp_path)
     assert str(caught.value) == f"cannot use the data directory {tmp_path}: {reason}"
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_without_locks_the_lock_file_keeps_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr(lock_guard, "SETTLE_S", 0)
+    disk = SystemDisk(tmp_path)
+    disk.lock()
+    assert disk.lock_doubt == os.strerror(code)
+    owner = lock_guard.read_owner((tmp_path / "lock").read_bytes())
+    assert owner == lock_guard.this_process()
+    with monkeypatch.context() as other:
+        started = owner._replace(process=os.getppid())
+        other.setattr(lock_guard, "this_process", lambda: started)
+        for use in (SystemDisk(tmp_path).lock, partial(lock_for, tmp_path, alone=False)):
+            with pytest.raises(DataError, match=rf"another server \(process {os.getpid()}"):
+                use()
+    disk.unlock()
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def lock_for(directory: Path, *, alone: bool) -> None:
+    SystemDisk(directory).lock_for("or copy it", alone=alone)
+
+
+def test_a_lock_that_works_is_not_doubted(tmp_path: Path) -> None:
+    disk = SystemDisk(tmp_path)
+    disk.lock()
+    assert disk.lock_doubt == ""
+    assert lock_guard.read_owner((tmp_path / "lock").read_bytes()) is None
+    disk.unlock()
+
+
+def test_a_repair_locks_with_a_descriptor_that_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Network file systems refuse an exclusive lock otherwise, and lock no directories."""
+    flock = fcntl.flock
+
+    def network(descriptor: int, operation: int) -> None:
+        writes = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        if operation & fcntl.LOCK_EX and not writes:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr("fcntl.flock", network)
+    disk = SystemDisk(tmp_path)
+    disk.lock()
+    assert disk.lock_doubt == ""
+    with pytest.raises(DataError, match="is used by a server"):
+        lock_for(tmp_path, alone=True)
+    disk.unlock()
