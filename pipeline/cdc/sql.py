@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 
+_MODIFIER = re.compile(r"\(.*?\)")
+_INTERVAL = re.compile(r"^interval [a-z ]+")
+# Without a length, these names mean another type: character(1), bit(1).
+_LENGTHLESS = {"character": "bpchar", "bit": '"bit"'}
+
 PART = r'"((?:[^"]|"")+)"|([^".]+)'
 TABLE = re.compile(rf"(?:(?:{PART})\.)?(?:{PART})")
 
@@ -25,6 +30,21 @@ def literal(text: str) -> str:
     """
     plain = "'" + text.replace("'", "''") + "'"
     return " E" + plain.replace("\\", "\\\\") if "\\" in text else plain
+
+
+def without_modifier(type_: str) -> str:
+    """A type in SQL without its length, precision or fields. A cast to it changes no value.
+
+    >>> without_modifier("character varying(3)"), without_modifier("bit(4)[]")
+    ('character varying', '"bit"[]')
+    >>> without_modifier("time(0) without time zone"), without_modifier("interval day to minute")
+    ('time without time zone', 'interval')
+    """
+    if '"' in type_:
+        return type_
+    plain = _INTERVAL.sub("interval", _MODIFIER.sub("", type_))
+    name, brackets, rest = plain.partition("[")
+    return _LENGTHLESS.get(name, name) + brackets + rest
 
 
 def table_name(schema: str, name: str) -> str:

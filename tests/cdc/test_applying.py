@@ -532,12 +532,12 @@ def test_a_copy_with_set_and_missing_columns_goes_through_a_temporary_table(
     ddl = "sid text, id int, price numeric, double numeric, word text, PRIMARY KEY (sid, id)"
     applier = new_applier(ddl, tables)
     feed = applier.feed
-    feed.copy([b"1\tone\t1.5"])
-    feed.transaction(insert(b"2", b"two", b"2"), update(b"1", b"uno", b"4"))
+    feed.copy([b"1\tone\t1.50"])
+    feed.transaction(insert(b"2", b"two", b"2.00"), update(b"1", b"uno", b"4.00"))
     assert applier.apply() == 0
     assert applier.rows("SELECT id, price, double, word FROM t ORDER BY 1") == [
-        ("1", "4", "8.00", "UNO"),
-        ("2", "2", "4.00", "TWO"),
+        ("1", "4.00", "8.00", "UNO"),
+        ("2", "2.00", "4.00", "TWO"),
     ]
 
 

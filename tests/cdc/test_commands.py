@@ -109,6 +109,37 @@ def test_check_names_what_is_missing_and_setup_creates_it(
     assert not [line for line in done.stdout.splitlines() if line.startswith("error")]
 
 
+def test_created_targets_have_the_lengths_of_computed_columns(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    kinds = {
+        "c": "character(3)",
+        "b": "bit(4)",
+        "v": "bit varying(5)",
+        "n": "numeric(6,2)",
+        "t": "time(0) without time zone",
+        "i": "interval day to minute",
+        "a": "character(3)[]",
+        "s": '"char"',
+    }
+    source.execute(
+        f"CREATE TABLE codes (id int PRIMARY KEY, {', '.join(map(' '.join, kinds.items()))},"
+        " free bpchar)".encode()
+    )
+    made = {f"{name}2": name for name in kinds} | {
+        "cut": "'abcdef'::char(2)",
+        "up": "upper(c)",
+        "free2": "free",
+        "both": "b & b",
+    }
+    listed = ", ".join(f'{name} = "{expression}"' for name, expression in made.items())
+    shop.configure({"eu": url_of(source)}, f"codes = {{ set = {{ {listed} }} }}")
+    shop.call("setup", "--create-targets")
+    found = columns(destination, "codes")[len(kinds) + 2 :]
+    wanted = [f"{name}2 {kind}" for name, kind in kinds.items()]
+    assert found == [*wanted, "cut character(2)", "up text", "free2 bpchar", 'both "bit"']
+
+
 def test_the_sql_of_setup_gives_the_least_privileges(
     shop: Pipeline, source: Source, destination: Source
 ) -> None:

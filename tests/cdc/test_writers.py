@@ -216,6 +216,145 @@ def test_values_without_an_operator_are_compared_as_texts(connection: Connection
     assert rows(connection, "j::text") == [('{"a": 1}',)]
 
 
+TOO_LONG = [
+    ("varchar(3)", "abc", "wxyzzz"),
+    ("char(3)", "abc", "wxyzzz"),
+    ("bit(3)", "101", "11100"),
+    ("bit varying(3)", "101", "11100"),
+    ("varchar(3)[]", "{abc}", "{wxyzzz}"),
+    ("char(3)[]", "{abc}", "{wxyzzz}"),
+    ("bit(3)[]", "{101}", "{11100}"),
+    ("word", "abc", "wxyzzz"),
+    ("numeric(3,1)", "1.0", "100.0"),
+    ("smallint", "1", "100000"),
+]
+
+
+@pytest.mark.parametrize(("type_", "good", "bad"), TOO_LONG)
+def test_an_update_cuts_no_value(connection: Connection, type_: str, good: str, bad: str) -> None:
+    """With and without a key, it is refused as an INSERT of the value is."""
+    connection.execute("CREATE DOMAIN word AS varchar(3)")
+    columns = [SourceColumn("id", "integer", True, True), SourceColumn("v", "text", False)]
+    names = ("id", "v")
+    old, new = (b"1", good.encode()), (b"1", bad.encode())
+    put = Change((1, 1), INSERT, AT, names, old, (), ())
+    changes = [
+        Change((1, 2), INSERT, AT, names, (b"2", new[1]), (), ()),
+        Change((1, 2), UPDATE, AT, names, new, names, old),
+        Change((1, 2), DELETE, AT, (), (), names, new),
+    ]
+    states = set()
+    for key, count in (("PRIMARY KEY (id)", 2), ("CHECK (true)", 3)):
+        to = target_route(connection, f"id int, v {type_}, {key}", CLONE, "full", columns)
+        writer = (KeyedWriter if to.key else KeylessWriter)(Session(connection), to)
+        writer.apply([put])
+        for change in changes[:count]:
+            with pytest.raises(psycopg.DataError) as caught, connection.transaction():
+                writer.apply([change])
+            states.add(caught.value.sqlstate)
+        assert len(rows(connection, "id, v")) == 1
+    assert states <= {"22001", "22026", "22003"}
+
+
+def test_a_row_is_found_by_its_values_as_they_were_stored(connection: Connection) -> None:
+    kinds = ["numeric(4,1)", "varchar(3)", "char(5)", "time(0)", "interval day to minute", "text[]"]
+    columns = [SourceColumn(f"v{n}", "text", False) for n, _ in enumerate(kinds)]
+    names = tuple(column.name for column in columns)
+    ddl = ", ".join(f"v{n} {kind}" for n, kind in enumerate(kinds))
+    to = target_route(connection, ddl, CLONE, "full", columns)
+    row = (b"1.26", b"abc   ", b"ab", b"10:00:00.7", b"1 day 02:03:04", b'{"a,\\"\\\\b",NULL}')
+    writer = KeylessWriter(Session(connection), to)
+    writer.apply([Change((1, 1), INSERT, AT, names, row, (), ())])
+    other = (b"9.99", *row[1:])
+    writer.apply([Change((1, 2), UPDATE, AT, names, other, names, row)])
+    assert rows(connection, "v0, v1, v2, v3, v4") == [
+        ("10.0", "abc", "ab   ", "10:00:01", "1 day, 2:03:00")
+    ]
+    writer.apply([Change((1, 3), DELETE, AT, (), (), names, other)])
+    assert rows(connection, "v0") == []
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY (id)", "CHECK (true)"])
+def test_set_sees_whole_values(connection: Connection, key: str) -> None:
+    """The source's column may have become longer since the copy."""
+    made = {"upper": "upper(a)", "long": "b || 'x'", "sum": "n * 2"}
+    table = Table("public", "t", "t", set=made, rename={"b": "upper"})
+    types = {"id": "integer", "a": "varchar(3)", "b": "character(2)", "n": "numeric(4,1)"}
+    columns = [SourceColumn(name, type_, name == "id") for name, type_ in types.items()]
+    names = tuple(types)
+    ddl = f"id int, a text, upper text, long text, sum numeric, {key}"
+    to = target_route(connection, ddl, table, "full", columns)
+    writer = (KeyedWriter if to.key else KeylessWriter)(Session(connection), to)
+    first, second = (b"1", b"long a", b"long b", b"1.2345"), (b"1", b"longer", b"bb", b"2.0625")
+    writer.apply([Change((1, 1), INSERT, AT, names, first, (), ())])
+    assert rows(connection, "upper, long, sum") == [("LONG A", "long bx", "2.4690")]
+    writer.apply([Change((1, 2), UPDATE, AT, names, second, names, first)])
+    assert rows(connection, "a, upper, long, sum") == [("longer", "LONGER", "bbx", "4.1250")]
+
+
+# ---------------------------------------------------------------- identity columns
+
+
+ITEMS = (
+    SourceColumn("code", "text", True, True),
+    SourceColumn("seq", "bigint", False, True),
+    SourceColumn("name", "text", False),
+)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "kind"),
+    [
+        ("PRIMARY KEY (code)", "clone"),
+        ("PRIMARY KEY (code), UNIQUE (seq)", "append"),
+        ("CHECK (true)", "clone"),
+    ],
+)
+def test_a_target_may_have_an_identity_column(connection: Connection, ddl: str, kind: Any) -> None:
+    columns = f"code text, seq bigint GENERATED ALWAYS AS IDENTITY, name text, {ddl}"
+    extra = "extra text DEFAULT 'x', size int GENERATED ALWAYS AS (length(name)) STORED"
+    table = Table("public", "t", "t", kind)
+    to = target_route(connection, f"{columns}, {extra}", table, "full", ITEMS)
+    writer = (KeyedWriter if to.key else KeylessWriter)(Session(connection), to)
+    names = tuple(column.name for column in ITEMS)
+
+    def put(*row: Any, old: Row = ()) -> None:
+        op = UPDATE if old else INSERT
+        writer.apply([Change((1, 1), op, AT, names, row, names[: len(old)], old)])
+
+    put(b"a", b"7", b"tea")
+    put(b"b", b"8", b"salt")
+    connection.execute("UPDATE t SET extra = 'kept'")
+    put(b"a", b"7", b"rice", old=(b"a", b"7", b"tea"))
+    put(b"a", b"7", b"rice", old=(b"a", b"7", b"rice"))
+    assert rows(connection, "code, seq, name, extra") == [
+        ("a", "7", "rice", "kept"),
+        ("b", "8", "salt", "kept"),
+    ]
+    put(b"b", b"9", b"salt", old=(b"b", b"8", b"salt"))
+    put(b"a", b"8", UNCHANGED if to.key else b"rice", old=(b"a", b"7", b"rice"))
+    put(b"c", b"10", b"oil", old=(b"b", b"9", b"salt"))
+    assert rows(connection, "code, seq, name, extra, size") == [
+        ("a", "8", "rice", "kept", "4"),
+        ("c", "10", "oil", "kept", "3"),
+    ]
+
+
+def test_an_identity_column_may_be_the_key(connection: Connection) -> None:
+    ddl = "id int GENERATED ALWAYS AS IDENTITY, a text, b numeric(10,2), x text DEFAULT 'd'"
+    to = target_route(connection, f"{ddl}, PRIMARY KEY (id)", CLONE)
+    writer = KeyedWriter(Session(connection), to)
+    writer.apply([insert(b"1", b"large", b"1"), insert(b"2", b"b", b"2")])
+    connection.execute("UPDATE t SET x = 'kept'")
+    writer.apply([update(b"1", UNCHANGED, b"5")])
+    changes = [update(b"3", UNCHANGED, b"6", old=(b"1",)), update(b"4", b"c", b"7", old=(b"2",))]
+    writer.apply(changes)
+    assert rows(connection, "id, a, b, x") == [
+        ("3", "large", "6.00", "kept"),
+        ("4", "c", "7.00", "kept"),
+    ]
+
+
 # ---------------------------------------------------------------- histories
 
 

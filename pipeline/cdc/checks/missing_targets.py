@@ -62,8 +62,9 @@ def computed_type(
         for column in found.kept(table)
     )
     cursor = connection.execute(sql.SQL(f"SELECT ({expression}) FROM (SELECT {row}) AS t LIMIT 0"))
-    assert cursor.description is not None
-    oid = cursor.description[0].type_code
-    named = connection.execute("SELECT format_type(%s::oid, NULL)", [oid]).fetchone()
+    assert cursor.pgresult is not None
+    # With its length, as CREATE TABLE AS takes it: `character` without a length is character(1).
+    type_ = [cursor.pgresult.ftype(0), cursor.pgresult.fmod(0)]
+    named = connection.execute("SELECT format_type(%s::oid, %s::int4)", type_).fetchone()
     assert named is not None
     return str(named[0])

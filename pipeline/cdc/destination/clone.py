@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from millstream.pipeline.cdc.destination.fixed_columns import moving_sql
 from millstream.pipeline.cdc.destination.fold import Effect, Fold, Keys, Rekeyed, Truncated, fold
 from millstream.pipeline.cdc.destination.staging import (
     OP,
@@ -16,6 +17,7 @@ from millstream.pipeline.cdc.destination.staging import (
     Staging,
     Texts,
     insert_staged,
+    same_key,
     set_values,
 )
 from millstream.pipeline.cdc.destination.target import Route
@@ -105,13 +107,6 @@ class KeyedWriter:
 
     # ------------------------------------------------------------ statements
 
-    def _same_key(self, columns: dict[str, str]) -> str:
-        """The condition that a row `t` of the target has the key of a staged row `s`."""
-        conditions = [self._route.of_sid] if self._route.sid else []
-        for name, number in columns.items():
-            conditions.append(f"t.{identifier(self._route.columns[name])} = s.{number}")
-        return " AND ".join(conditions)
-
     @property
     def _key_numbers(self) -> dict[str, str]:
         return {name: self._staging.numbers[name] for name in self._route.key}
@@ -119,7 +114,7 @@ class KeyedWriter:
     def _delete(self) -> None:
         self._session.run(
             f"DELETE FROM {self._target} AS t USING {self._staging.table} AS s"
-            f" WHERE s.{OP} IN ('d', 'r') AND {self._same_key(self._key_numbers)}"
+            f" WHERE s.{OP} IN ('d', 'r') AND {same_key(self._route, self._key_numbers)}"
         )
 
     def _put(self, columns: Sequence[str], condition: str) -> None:
@@ -138,13 +133,22 @@ class KeyedWriter:
             if name in route.columns and name not in key
         }
         made.update(set_values(route, values))
-        if not made:
-            return 0
-        assigned = ", ".join(f"{identifier(name)} = {value}" for name, value in made.items())
         found = self._staging.old if op == REKEYED else {name: numbers[name] for name in route.key}
+        moved = {name: made[name] for name in made if name in route.target.fixed}
+        count = 0
+        if moved:
+            if op == REKEYED:  # the whole key at once: a part of it may be the key of another row
+                moved |= {name: made[name] for name in route.key_columns()}
+            condition = f"s.{OP} = '{op}' AND {same_key(route, found)}"
+            count = self._session.run(moving_sql(route, self._staging.table, moved, condition))
+            found = {name: numbers[name] for name in route.key}
+            made = {name: value for name, value in made.items() if name not in moved}
+        if not made:
+            return count
+        assigned = ", ".join(f"{identifier(name)} = {value}" for name, value in made.items())
         return self._session.run(
             f"UPDATE {self._target} AS t SET {assigned} FROM {self._staging.table} AS s"
-            f" WHERE s.{OP} = '{op}' AND {self._same_key(found)}"
+            f" WHERE s.{OP} = '{op}' AND {same_key(route, found)}"
         )
 
     def _or_unchanged(self, name: str) -> str:
@@ -173,7 +177,7 @@ class KeyedWriter:
         if self._is_append:  # a row that the source deleted may have the new key
             self._session.run(
                 f"DELETE FROM {self._target} AS t USING {self._staging.table} AS s"
-                f" WHERE {self._same_key(self._key_numbers)}"
+                f" WHERE {same_key(self._route, self._key_numbers)}"
             )
         if self._change(columns, REKEYED) < len(run):
             self._put(columns, f"s.{UNCHANGED_COLUMN} IS NULL")

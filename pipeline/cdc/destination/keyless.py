@@ -6,20 +6,21 @@ another way. The source has replica identity full, so each change has the whole 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from millstream.pipeline.cdc.destination.fixed_columns import moving_one_sql
 from millstream.pipeline.cdc.destination.staging import (
     Session,
     Staging,
     copy_into,
     copy_text,
     insert_staged,
+    row_text,
     set_values,
 )
 from millstream.pipeline.cdc.destination.target import Route, TargetError
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
-from millstream.pipeline.cdc.sql import identifier, literal
+from millstream.pipeline.cdc.sql import identifier, literal, without_modifier
 from millstream.pipeline.cdc.streams.changes import (
     DELETE,
     INSERT,
@@ -35,8 +36,6 @@ COMPARABLE = {
     *("timestamp without time zone", "timestamp with time zone", "character varying"),
 }
 
-MODIFIER = re.compile(r"\(.*?\)")
-
 
 class KeylessWriter:
     """Applies changes to one target in the transaction of a session."""
@@ -44,6 +43,7 @@ class KeylessWriter:
     def __init__(self, session: Session, to: Route) -> None:
         self._session = session
         self._route = to
+        self._staging = Staging(session, to)
         self._is_append = to.table.type == "append"
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -84,7 +84,7 @@ class KeylessWriter:
         copy_into(self._session.connection, route.target.sql, names, text)
 
     def _insert_with_set(self, changes: list[Change]) -> None:
-        route, staging = self._route, Staging(self._session, self._route)
+        route, staging = self._route, self._staging
         numbers = {
             name: staging.numbers[name] for name in changes[0].columns if name in staging.numbers
         }
@@ -95,55 +95,80 @@ class KeylessWriter:
     # ------------------------------------------------------------ updates and deletes
 
     def _one(self, change: Change) -> None:
-        conditions, parameters = self._found_by(change)
-        one_row = (
-            f"SELECT t.tableoid, t.ctid FROM {self._route.target.sql} AS t"
-            f" WHERE {' AND '.join(conditions)} LIMIT 1"
-        )
+        one_row, old_row = self._found_by(change)
         target = self._route.target.sql
         if change.op == DELETE:
-            statement = f"DELETE FROM {target} WHERE (tableoid, ctid) = ({one_row})"
-        else:
-            assigned, values = self._assigned(change)
-            statement = (
-                f"UPDATE {target} SET {', '.join(assigned)} WHERE (tableoid, ctid) = ({one_row})"
+            self._on_one(
+                change, f"DELETE FROM {target} WHERE (tableoid, ctid) = ({one_row})", [old_row]
             )
-            parameters = [*values, *parameters]
+            return
+        assigned, values = self._assigned(change)
+        moved = self._moved(change)
+        place = one_row
+        found: list[str | None] = [old_row]
+        if moved:
+            typed = {name: f"%s::{type_}" for name, (type_, _) in moved.items()}
+            statement = moving_one_sql(self._route, one_row, typed)
+            texts = [text for _, text in moved.values()]
+            place, found = "%s::oid, %s::tid", self._on_one(change, statement, [old_row, *texts])
+        if assigned:
+            statement = (
+                f"UPDATE {target} SET {', '.join(assigned)} WHERE (tableoid, ctid) = ({place})"
+            )
+            self._on_one(change, statement, [*values, *found])
+        elif not moved:  # only the row's presence is left to check
+            self._on_one(change, one_row, found)
+
+    def _on_one(
+        self, change: Change, statement: str, parameters: Sequence[str | None]
+    ) -> list[str | None]:
+        """Execute a statement that must find exactly one row; the texts that it returns."""
         with self._session.connection.cursor() as cursor:
             cursor.execute(statement.encode(), parameters)
             if cursor.rowcount != 1:
                 raise TargetError(
-                    f"{target} has no row that equals the old row of the"
+                    f"{self._route.target.sql} has no row that equals the old row of the"
                     f" {change.op.decode()} {change.id[0]}.{change.id[1]}"
                 )
+            return [str(value) for value in cursor.fetchall()[0]] if cursor.description else []
 
-    def _found_by(self, change: Change) -> tuple[list[str], list[str | None]]:
-        """The conditions that a row is the old row of a change, and their parameters."""
+    def _found_by(self, change: Change) -> tuple[str, str]:
+        """The query that finds the old row of a change, and its parameter: the row as a text.
+
+        The text is read as a row of the temporary table, whose values are those that an INSERT
+        would store. A cast to the target's type would cut them.
+        """
         if not change.old_columns:
             raise EntryError(
                 f"the {change.op.decode()} {change.id[0]}.{change.id[1]} has no old row:"
                 f" ALTER TABLE {self._route.table.full_name} REPLICA IDENTITY FULL"
             )
-        conditions = [_doubled(self._route.of_sid)]
-        parameters: list[str | None] = []
+        conditions = [self._route.of_sid]
+        texts: dict[str, str | None] = {}
         for name, value in zip(change.old_columns, change.old, strict=True):
             if name not in self._route.columns:
                 continue
             column = self._route.column(name)
-            quoted = _doubled(f"t.{identifier(column.name)}")
+            quoted = f"t.{identifier(column.name)}"
             if value is None:
                 conditions.append(f"{quoted} IS NULL")
                 continue
-            text = _text(value, change)
-            if MODIFIER.sub("", column.base_type) in COMPARABLE:
-                conditions.append(f"{quoted} = %s::{column.base_type}")
-                parameters.append(text)
-            conditions.append(f"{quoted}::text = %s::{_doubled(column.base_type)}::text")
-            parameters.append(text)
-        return conditions, parameters
+            number = self._staging.numbers[name]
+            texts[number] = _text(value, change)
+            if without_modifier(column.base_type) in COMPARABLE:
+                conditions.append(f"{quoted} = o.{number}")
+            conditions.append(f"{quoted}::text = o.{number}::text")
+        old = f"SELECT (r.row).* FROM (SELECT %s::{self._staging.table} AS row OFFSET 0) AS r"
+        query = _doubled(
+            f"SELECT t.tableoid, t.ctid FROM {self._route.target.sql} AS t, o"
+            f" WHERE {' AND '.join(conditions)} LIMIT 1"
+        )
+        fields = [texts.get(name) for name in self._staging.names]
+        return f"WITH o AS MATERIALIZED ({old}) {query}", row_text(fields)
 
     def _assigned(self, change: Change) -> tuple[list[str], list[str | None]]:
-        """The assignments of an update, and their parameters."""
+        """The assignments of an update, and their parameters. A parameter has the type of its
+        column, and is stored as by an INSERT."""
         assigned: list[str] = []
         parameters: list[str | None] = []
         values: dict[str, str] = {}
@@ -153,9 +178,9 @@ class KeylessWriter:
             text = _text(value, change)
             if name in self._route.columns:
                 column = self._route.column(name)
-                quoted, type_ = _doubled(identifier(column.name)), _doubled(column.base_type)
-                assigned.append(f"{quoted} = %s::{type_}")
-                parameters.append(text)
+                if not column.fixed:
+                    assigned.append(f"{_doubled(identifier(column.name))} = %s")
+                    parameters.append(text)
                 values[name] = _as_literal(text, column.base_type)
             elif name in self._route.source_types:
                 values[name] = _as_literal(text, self._route.source_types[name])
@@ -163,9 +188,23 @@ class KeylessWriter:
             assigned.append(_doubled(f"{identifier(name)} = {made}"))
         return assigned, parameters
 
+    def _moved(self, change: Change) -> dict[str, tuple[str, str | None]]:
+        """The new values of columns that cannot be updated, with their types, if they changed."""
+        old = dict(zip(change.old_columns, change.old, strict=True))
+        found = {}
+        for name, value in zip(change.columns, change.row, strict=True):
+            if value is UNCHANGED or name not in self._route.columns:
+                continue
+            column = self._route.column(name)
+            if column.fixed and (name not in old or old[name] != value):
+                found[column.name] = (column.base_type, _text(value, change))
+        return found
+
 
 def _as_literal(text: str | None, type_: str) -> str:
-    return f"NULL::{type_}" if text is None else f"{literal(text)}::{type_}"
+    """A value in SQL. A cast to a type with a length would cut it."""
+    plain = without_modifier(type_)
+    return f"NULL::{plain}" if text is None else f"{literal(text)}::{plain}"
 
 
 def _doubled(sql: str) -> str:

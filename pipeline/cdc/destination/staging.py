@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from millstream.pipeline.cdc.destination.fixed_columns import moving_sql
 from millstream.pipeline.cdc.destination.target import Route
 from millstream.pipeline.cdc.protocol.session import Connection
-from millstream.pipeline.cdc.sql import identifier, literal
+from millstream.pipeline.cdc.sql import identifier, literal, without_modifier
 
 Texts: TypeAlias = Sequence[bytes | None]
 
@@ -55,6 +56,21 @@ def _escaped(value: bytes | None) -> bytes:
 def escaped_text(value: str) -> bytes:
     """A text as a value of COPY's text format."""
     return _escaped(value.encode())
+
+
+def row_text(values: Sequence[str | None]) -> str:
+    r"""The text of a row of a composite type.
+
+    >>> print(row_text(["a", None, 'b"\\']))
+    ("a",,"b""\\")
+    """
+    return f"({','.join(map(_field, values))})"
+
+
+def _field(value: str | None) -> str:
+    if value is None:
+        return ""
+    return '"' + value.replace("\\", "\\\\").replace('"', '""') + '"'
 
 
 def copy_into(connection: Connection, table: str, columns: Iterable[str], text: bytes) -> None:
@@ -116,6 +132,7 @@ class Staging:
         columns = [(OP, '"char"'), (UNCHANGED_COLUMN, "text[]"), *extra]
         columns += [(self.numbers[name], type_) for name, type_ in types.items()]
         columns += [(self.old[name], types[name]) for name in to.key]
+        self.names = [name for name, _ in columns]
         described = ", ".join(f"{name} {type_}" for name, type_ in columns)
         digest = hashlib.sha256(f"{to.target.oid} {described}".encode()).hexdigest()
         name = f"millstream_{digest[:24]}"
@@ -136,13 +153,13 @@ class Staging:
 
 def missing_types(session: Session, to: Route) -> dict[str, str]:
     """The types of the columns that the target lacks: the source's, or text if there is no such
-    type at the destination."""
+    type at the destination. Their lengths may have changed at the source since the copy."""
     missing = {name: type_ for name, type_ in to.source_types.items() if name not in to.columns}
     types = {}
     for name, type_ in missing.items():
-        plain = literal(type_.split("(")[0])
-        ((is_known,),) = session.rows(f"SELECT to_regtype({plain}) IS NOT NULL")
-        types[name] = type_ if is_known else "text"
+        plain = without_modifier(type_)
+        ((is_known,),) = session.rows(f"SELECT to_regtype({literal(plain)}) IS NOT NULL")
+        types[name] = plain if is_known else "text"
     return types
 
 
@@ -156,11 +173,12 @@ def row_of(to: Route, values: Mapping[str, str]) -> str:
 
 
 def _as_source(to: Route, name: str, value: str) -> str:
-    """The value in the source's type, if the target has another one that can differ in SQL."""
+    """The value in the source's type, if the target has another one that can differ in SQL. A cast
+    to a type with a length would cut the value."""
     wanted = to.source_types.get(name)
     if name not in to.columns or wanted is None or to.column(name).base_type == wanted:
         return value
-    return f"{value}::text::{wanted}"
+    return f"{value}::text::{without_modifier(wanted)}"
 
 
 def set_values(to: Route, values: Mapping[str, str]) -> dict[str, str]:
@@ -169,6 +187,15 @@ def set_values(to: Route, values: Mapping[str, str]) -> dict[str, str]:
         return {}
     row = row_of(to, values)
     return {name: f"(SELECT {made} FROM {row})" for name, made in to.table.set.items()}
+
+
+def same_key(to: Route, numbers: Mapping[str, str]) -> str:
+    """The condition that a row `t` of the target has the key of a staged row `s`, whose columns
+    have these names."""
+    conditions = [to.of_sid] if to.sid else []
+    for name, number in numbers.items():
+        conditions.append(f"t.{identifier(to.columns[name])} = s.{number}")
+    return " AND ".join(conditions)
 
 
 def insert_staged(
@@ -185,9 +212,15 @@ def insert_staged(
     made = {to.columns[name]: sql for name, sql in values.items() if name in to.columns}
     made.update(set_values(to, values))
     key = set(to.key_columns())
+    fixed = {name: sql for name, sql in made.items() if name in to.target.fixed - key}
     updated = ", ".join(
-        f"{identifier(name)} = EXCLUDED.{identifier(name)}" for name in made if name not in key
+        f"{identifier(name)} = EXCLUDED.{identifier(name)}"
+        for name in made
+        if name not in key and name not in fixed
     )
+    if is_upsert and to.key and fixed:
+        found = same_key(to, {name: staging.numbers[name] for name in to.key})
+        session.run(moving_sql(to, staging.table, fixed, f"{condition} AND {found}"))
     conflict = [identifier(name) for name in to.key_columns()]
     if to.sid is not None:
         made[to.sid] = literal(to.sid_value)

@@ -19,6 +19,7 @@ HISTORY_COLUMNS = (START, END, DELETED)
 
 COLUMNS_SQL = """
 SELECT w.schema, w.name, c.oid::int8, a.attname, a.attnotnull, a.attgenerated <> '',
+       a.attidentity = 'a',
        format_type(a.atttypid, a.atttypmod),
        CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod)
             ELSE format_type(a.atttypid, a.atttypmod) END
@@ -46,13 +47,15 @@ class TargetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """A column. `type` is in SQL; `base_type` is the type that a domain is made of."""
+    """A column. `type` is in SQL; `base_type` is the type that a domain is made of. A `fixed`
+    column is GENERATED ALWAYS AS IDENTITY: it can be inserted, but not updated."""
 
     name: str
     type: str
     base_type: str
     not_null: bool
     generated: bool
+    fixed: bool
 
 
 @dataclass
@@ -71,6 +74,11 @@ class Target:
         return identifier(self.schema, self.name)
 
     @property
+    def fixed(self) -> set[str]:
+        """The columns that cannot be updated."""
+        return {name for name, column in self.columns.items() if column.fixed}
+
+    @property
     def shape(self) -> Hashable:
         """Equal as long as the table is not altered."""
         return self.oid, tuple(self.columns.values()), frozenset(self.unique)
@@ -83,10 +91,10 @@ def read_targets(connection: Connection, names: Sequence[TargetName]) -> dict[Ta
     wanted = list(dict.fromkeys(names))
     with connection.cursor() as cursor:
         cursor.execute(COLUMNS_SQL, [[one[0] for one in wanted], [one[1] for one in wanted]])
-        for schema, name, oid, column, not_null, generated, type_, base in cursor:
+        for schema, name, oid, column, not_null, generated, fixed, type_, base in cursor:
             target = found.setdefault((schema, name), Target(schema, name, oid))
             by_oid[oid] = target
-            target.columns[column] = TargetColumn(column, type_, base, not_null, generated)
+            target.columns[column] = TargetColumn(column, type_, base, not_null, generated, fixed)
         cursor.execute(INDEXES_SQL, [list(by_oid)])
         for oid, columns in cursor:
             by_oid[oid].unique.append(frozenset(columns))
