@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,9 @@ from click.testing import CliRunner
 from tests.support.pipelines import Pipeline, url_of
 from tests.support.waiting import wait_until
 
+from millstream.pipeline.cdc.applier.driver import Driver
+from millstream.pipeline.cdc.applier.status import Status
+from millstream.pipeline.cdc.applier.worker import Worker
 from millstream.pipeline.cdc.checks import destination_checks
 from millstream.pipeline.cdc.cli import cdc
 from millstream.pipeline.cdc.commands.dropping import drop
@@ -148,21 +152,37 @@ def test_the_sql_of_setup_gives_the_least_privileges(
     try:
         name = f"postgresql://{role}@127.0.0.1:{source.info.port}/"
         shop.target = name + destination.info.dbname
-        shop.configure({"eu": name + source.info.dbname}, TABLES)
+        shop.configure({"eu": name + source.info.dbname}, TABLES, {"destination": "schema = 'wh'"})
         done = shop.call("check", code=1).stdout
         assert f"{role} does not have the REPLICATION attribute: ALTER ROLE" in done
         assert f"{role} may not read the table: GRANT" in done
-        text = shop.call("setup", "--create-targets", "--print-sql").stdout
-        at_source, at_destination = text.split("-- at the destination\n")
+        assert "error destination: the schema wh does not exist; setup creates it: CREATE" in done
+        # As the owner, on the first day: nothing exists, and the targets come later.
+        _, first = printed(shop, "setup", "--print-sql")
+        assert '-- the target "wh"."orders" does not exist' in first
+        with destination.transaction(force_rollback=True):
+            destination.execute(first.encode())
+        # The schema is another role's.
+        destination.execute("CREATE SCHEMA wh")
+        assert "cannot be used" not in shop.call("check", code=1).stdout
+        at_source, at_destination = printed(shop, "setup", "--create-targets", "--print-sql")
         head, _, statements = at_source.partition("\n")
         assert head == "-- at the source shop:eu"
-        source.execute(statements)
-        destination.execute(at_destination)
-        assert "error" not in shop.call("check").stdout
+        source.execute(statements.encode())
+        destination.execute(at_destination.encode())
+        done = shop.call("check").stdout
+        assert "error" not in done
+        assert "cannot be used" not in done
+        shop.call("setup")
         shop.start().wait_copied("public.orders", "public.items", "public.log")
         source.execute("INSERT INTO orders VALUES (2, 'salt')")
+        source.execute("INSERT INTO items VALUES (1, 1.5, '2026-11-22')")
         shop.wait_changes("public.orders", 1)
+        shop.wait_changes("public.items", 1)
         assert shop.end() == 0
+        assert apply_once(shop) == 0
+        found = "SELECT o.id, i.year FROM wh.orders o LEFT JOIN wh.items i USING (id) ORDER BY 1"
+        assert destination.execute(found).fetchall() == [(1, 2026), (2, None)]
         shop.call("setup")
     finally:
         shop.stop()
@@ -170,6 +190,23 @@ def test_the_sql_of_setup_gives_the_least_privileges(
         source.execute(f"DROP OWNED BY {role}")
         drop_role = f"DROP ROLE {role}"
         wait_until(lambda: _dropped(source, drop_role), what="the end of the role's connections")
+
+
+def printed(shop: Pipeline, *words: str) -> list[str]:
+    """The SQL for the source, and that for the destination."""
+    return shop.call(*words).stdout.split("-- at the destination\n")
+
+
+def apply_once(shop: Pipeline) -> int:
+    """`apply --once` without Spark."""
+    config = load(shop.file)
+    worker = Worker(config)
+    driver = Driver(config, lambda parts: [worker.run(part) for part in parts], Status())
+    try:
+        return driver.apply(threading.Event(), once=True)
+    finally:
+        driver.close()
+        worker.close()
 
 
 def _dropped(connection: Source, statement: str) -> bool:

@@ -52,6 +52,12 @@ def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
             f"{role} may not create temporary tables",
             f"GRANT TEMPORARY ON DATABASE {identifier(database)} TO {identifier(role)}",
         )
+    for one in missing_schemas(connection, config):
+        yield error(
+            DESTINATION,
+            f"the schema {table_name('', one)} does not exist; setup creates it",
+            f"CREATE SCHEMA {identifier(one)}",
+        )
     if not Positions(connection, schema).exists():
         yield warning(
             DESTINATION,
@@ -62,6 +68,14 @@ def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
         yield from _privileges(connection, DESTINATION, schema, NAME)
     version = connection.info.server_version
     yield ok(DESTINATION, f"PostgreSQL {version // 10000}")
+
+
+def missing_schemas(connection: Connection, config: Config) -> list[str]:
+    """The schemas of the table of positions and of the targets that do not exist."""
+    wanted = {config.destination.schema}
+    wanted |= {target_of(table, config)[0] for one in config.sources for table in one.tables}
+    rows = connection.execute("SELECT nspname FROM pg_namespace").fetchall()
+    return sorted(wanted - {name for (name,) in rows})
 
 
 def check_targets(
@@ -75,10 +89,14 @@ def check_targets(
     """Findings about the targets of a source. `with_rows`: also about the rows that they have.
     `is_reading`: a target that only `apply` cannot use yet is a warning."""
     positions = Positions(connection, config.destination.schema)
-    copied = {
-        key: one.copied_lsn
-        for key, one in (positions.read() if with_rows and positions.exists() else {}).items()
-    }
+    known = {}
+    if (
+        with_rows
+        and positions.exists()
+        and not _lacking(connection, config.destination.schema, NAME)
+    ):
+        known = positions.read()
+    copied = {key: one.copied_lsn for key, one in known.items()}
     targets = read_targets(connection, [target_of(table, config) for table in source.tables])
     for table in source.tables:
         found = catalog.get((table.schema, table.name))
@@ -146,20 +164,29 @@ def _computed(
 
 
 def _privileges(connection: Connection, where: str, schema: str, table: str) -> Iterator[Finding]:
-    role, *held = _row(
-        connection,
-        "SELECT current_user, "
-        + ", ".join(f"has_table_privilege(%(name)s, '{one}')" for one in PRIVILEGES)
-        + ", has_schema_privilege(%(schema)s, 'USAGE')",
-        {"name": identifier(schema, table), "schema": schema},
-    )
-    if not all(held):
+    role = _lacking(connection, schema, table)
+    if role:
         yield error(
             where,
             f"{role} may not change {table_name(schema, table)}",
             f"GRANT USAGE ON SCHEMA {identifier(schema)} TO {identifier(role)}; "
             f"GRANT {', '.join(PRIVILEGES)} ON {identifier(schema, table)} TO {identifier(role)}",
         )
+
+
+def _lacking(connection: Connection, schema: str, table: str) -> str | None:
+    """The role if it lacks privileges on a table that exists. Reads the catalog: the name of a
+    table can only be used with a privilege on its schema."""
+    role, *held = _row(
+        connection,
+        "SELECT current_user, "
+        + ", ".join(f"has_table_privilege(c.oid, '{one}')" for one in PRIVILEGES)
+        + ", has_schema_privilege(n.oid, 'USAGE')"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %(schema)s AND c.relname = %(name)s",
+        {"schema": schema, "name": table},
+    )
+    return None if all(held) else str(role)
 
 
 def _may_create(connection: Connection, where: str, target: Target) -> Iterator[Finding]:
@@ -186,6 +213,8 @@ def _route(
 
 def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterator[Finding]:
     """What the first copy would do to the rows that the target has."""
+    if _lacking(connection, to.target.schema, to.target.name):
+        return  # it is reported, and the rows cannot be counted
     if table.type == "history" or (table.type == "append" and to.key):
         return
     (count,) = _row(

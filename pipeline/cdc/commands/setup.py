@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator
 import psycopg
 from psycopg import sql
 
-from millstream.pipeline.cdc.checks.destination_checks import PRIVILEGES, check_targets
+from millstream.pipeline.cdc.checks.destination_checks import (
+    PRIVILEGES,
+    check_targets,
+    missing_schemas,
+)
 from millstream.pipeline.cdc.checks.findings import Finding
 from millstream.pipeline.cdc.checks.millstream_checks import check_millstream
 from millstream.pipeline.cdc.checks.missing_targets import create_target
@@ -85,6 +89,9 @@ def _missing(
 ) -> Iterator[tuple[str, str]]:
     """What is missing at the destination, with the SQL that creates it."""
     schema = config.destination.schema
+    for one in missing_schemas(connection, config):
+        if create_targets or one == schema:
+            yield f"the schema {table_name('', one)}", f"CREATE SCHEMA {identifier(one)}"
     if not Positions(connection, schema).exists():
         yield f"the table {table_name(schema, NAME)}", create_sql(schema).as_string(connection)
     if not create_targets:
@@ -125,6 +132,9 @@ def _source_sql(
     yield f"ALTER ROLE {role} LOGIN REPLICATION;"
     for schema in sorted({schema for schema, _ in catalog}):
         yield f"GRANT USAGE ON SCHEMA {identifier(schema)} TO {role};"
+    for table in source.tables:
+        if (table.schema, table.name) not in catalog:
+            yield f"-- the table {identifier(table.schema, table.name)} does not exist"
     for name in catalog:
         yield f"GRANT SELECT ON {identifier(*name)} TO {role};"
     found = publications.read_publication(connection, source.slot)
@@ -143,10 +153,19 @@ def _destination_sql(
         if statement not in made:  # a shared target is missing for each of its sources
             made.append(statement)
             yield f"{statement};"
+    schema = config.destination.schema
     tables = {
         target_of(table, config): table for source in config.sources for table in source.tables
     }
-    schema = config.destination.schema
+    absent: set[tuple[str, str]] = set()
+    if not create_targets:
+        absent = set(tables) - set(read_targets(connection, list(tables)))
+    for name in sorted(absent):
+        yield (
+            f"-- the target {identifier(*name)} does not exist: create it, or use --create-targets,"
+            " and print this again"
+        )
+    tables = {name: table for name, table in tables.items() if name not in absent}
     for one in sorted({schema, *(name for name, _ in tables)}):
         yield f"GRANT USAGE ON SCHEMA {identifier(one)} TO {role};"
     for name in sorted({(schema, NAME), *tables}):

@@ -71,12 +71,17 @@ class Positions:
 
     def __init__(self, connection: Connection, schema: str) -> None:
         self._connection = connection
+        self._schema = schema
         self._name = Identifier(schema, NAME)
 
     def exists(self) -> bool:
+        """Whether there is the table; needs no privileges."""
+        query = (
+            "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s)"
+        )
         with self._connection.cursor() as cursor:
-            name = self._name.as_string(self._connection)
-            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [name])
+            cursor.execute(query, [self._schema, NAME])
             (found,) = cursor.fetchone() or (False,)
             return bool(found)
 
