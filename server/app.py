@@ -51,7 +51,7 @@ from millstream.server.replication.connecting import connect_link
 from millstream.server.replication.node import LinkProtocol
 from millstream.server.replication.role import Replication
 from millstream.server.settings import Settings
-from millstream.server.shutdown import Shutdown
+from millstream.server.shutdown import Shutdown, attempt
 from millstream.server.starting import Starting
 from millstream.server.supervision import Supervision
 from millstream.server.wiring import commit_tick, connect
@@ -192,18 +192,18 @@ class Server:
         all data is on the disk."""
         RESERVE.give_back_all()
         self.stopping.set()
-        self.supervision.stopping()
+        attempt(self.supervision.stopping)
         if self._timer is not None:
             self._timer.cancel()
-        self.listeners.close()
+        attempt(self.listeners.close)
         if self.metrics is not None:
-            self.metrics.close()
+            attempt(self.metrics.close)
         # No await from here to the end of the loop, so that nothing can run after the last fsync.
-        self.executor.end_tick()
-        self.replication.stop()
+        attempt(self.executor.end_tick)
+        attempt(self.replication.stop)
         saved = self.persistence.close(tries_base=self.shutdown.tries_base)
         for client in list(self.clients.values()):
-            client.close(after_reply=True)
+            attempt(functools.partial(client.close, after_reply=True))
         await self.registry.wait_until_gone()
         defer(False)
         self.has_stopped = True

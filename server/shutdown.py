@@ -7,6 +7,7 @@ the data is saved if there is no other copy, and the server stops.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millstream.commands.admin.saving import SHUTDOWN_FAILED
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from millstream.server.app import Server
 
 _PAUSE = "shutdown"
+
+
+def attempt(step: Callable[[], object]) -> None:
+    """Run a step of a stop. Its failure, for example without memory, must not prevent the steps
+    after it: one of them is the last sync."""
+    try:
+        step()
+    except Exception as error:
+        LOGGER.error("the stop continues, although a step of it has failed", exc_info=error)
 
 
 class Shutdown:

@@ -120,15 +120,18 @@ class LockGuard:
             return
         if owner.boot and owner[2:] == self._own[2:]:
             if _is_alive(owner):
-                raise self._refusal(owner, "")
+                raise self._refusal(owner, "", "stop that one, or use another directory")
         elif abs(age_s) < YOUNG_S or self._is_rewritten(content):
-            raise self._refusal(owner, " of another machine or container, or of an earlier boot")
+            raise self._refusal(
+                owner,
+                " of another machine or container, or of an earlier boot",
+                f"stop that one, or, if it has crashed, start this one {YOUNG_S:.0f} seconds later",
+            )
 
-    def _refusal(self, owner: Owner, more: str) -> DataError:
+    def _refusal(self, owner: Owner, whose: str, advice: str) -> DataError:
         return DataError(
             f"the data directory {self._path.parent} is used by another server (process"
-            f" {owner.process}{more}), whose file system cannot lock; stop that one, or, if it has"
-            f" crashed, start this one after {YOUNG_S:.0f} seconds"
+            f" {owner.process}{whose}); {advice}"
         )
 
     def _is_rewritten(self, content: bytes) -> bool:

@@ -81,6 +81,30 @@ def test_an_exception_of_a_callback_is_in_the_log(new_server: NewServer, tmp_pat
         assert client.call("PING") == Simple("PONG")
 
 
+BROKEN_STOP = """
+from millstream.server import main
+from millstream.server.net.listeners import Listeners
+from millstream.server.replication.role import Replication
+
+def fail(_):
+    raise MemoryError
+
+Listeners.close = Replication.stop = fail
+main.server_main()
+"""
+
+
+def test_a_failed_step_of_a_stop_does_not_prevent_the_last_sync(new_server: NewServer) -> None:
+    server = new_server(
+        directives={"appendfsync": "no"}, program=[sys.executable, "-c", BROKEN_STOP]
+    ).start()
+    with server.client() as client:
+        client.call("SET", "a", "1")
+    assert server.stop() == 0
+    assert server.log.count("a step of it has failed") == 2
+    assert server.log.splitlines()[-1].endswith("stopped")
+
+
 def test_a_log_that_cannot_be_written_is_reported_once(
     new_server: NewServer, tmp_path: Path
 ) -> None:
