@@ -30,6 +30,7 @@ from millstream.pipeline.cdc.streams import pulling
 from millstream.pipeline.cdc.streams.appending import open_server
 from millstream.pipeline.cdc.streams.copies import CopyRows
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
+from millstream.pipeline.cdc.streams.source_state import SourceColumn
 from millstream.pipeline.cdc.streams.translator import time_text
 
 Made = Callable[..., Applier]
@@ -161,7 +162,7 @@ def test_the_outcomes_before_a_lost_connection_are_known(
     run = applier.run
 
     def noted(parts: Sequence[Sequence[Job]]) -> list[Answer]:
-        answers.extend(run(parts))
+        answers.extend(run([[replace(job, is_alone=True) for job in part] for part in parts]))
         return answers[-len(parts) :]
 
     driver = Driver(applier.config, noted, applier.status)
@@ -389,6 +390,121 @@ def test_a_change_of_a_target_without_a_key_that_comes_again_stops_its_table(
     assert applier.apply() == 1
     assert applier.position().error_id == f"{bad}.1"
     assert reason in str(applier.position().error)
+
+
+# ---------------------------------------------------------------- foreign keys
+
+LINKED = (SourceColumn("id", "integer", True, True), SourceColumn("ref", "integer", False))
+TO_P = "ALTER TABLE c ADD FOREIGN KEY (ref) REFERENCES p"
+TO_C = "ALTER TABLE p ADD FOREIGN KEY (ref) REFERENCES c"
+PAIR = (insert(b"1", None, table="p"), insert(b"1", b"1", table="c"))
+UNPAIR = (delete(b"1", table="c"), delete(b"1", table="p"))
+SEEN = """
+CREATE TABLE seen (at xid8, name text);
+CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN INSERT INTO seen VALUES (pg_current_xact_id(), TG_TABLE_NAME); RETURN NULL; END $$;
+CREATE TABLE p (id int PRIMARY KEY, ref int);
+CREATE TABLE c (id int PRIMARY KEY, ref int);
+CREATE TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON p EXECUTE FUNCTION see();
+CREATE TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON c EXECUTE FUNCTION see()
+"""
+
+
+@pytest.mark.parametrize("order", ["pc", "cp"])
+@pytest.mark.parametrize(
+    ("keys", "transactions"),
+    [
+        ([TO_P], [PAIR, UNPAIR]),
+        ([TO_P], [PAIR, (*UNPAIR, *PAIR, insert(b"2", b"1", table="c"))]),
+        ([TO_P], [PAIR, (truncate("c"), truncate("p"), insert(b"7", None, table="p"))]),
+        (
+            [TO_P, TO_C],
+            [
+                (*PAIR, update(b"1", b"1", table="p")),
+                (update(b"1", None, table="p"), *UNPAIR, insert(b"2", None, table="c")),
+            ],
+        ),
+        ([f"{TO_P} DEFERRABLE"], [PAIR[::-1]]),
+        ([f"{TO_P} DEFERRABLE"], [PAIR, UNPAIR[::-1]]),
+    ],
+    ids=["delete", "both", "truncate", "cycle", "insert late", "delete late"],
+)
+def test_foreign_keys_split_no_transaction(
+    new_applier: Made, order: str, keys: list[str], transactions: list[tuple[dict[str, object]]]
+) -> None:
+    applier = new_applier(tables="\n".join(f"{name} = {{}}" for name in order), extra="workers = 4")
+    applier.execute(SEEN)
+    for key in keys:
+        applier.execute(key)
+    feed = applier.feed
+    for name in order:
+        feed.put_state(name, replace(feed.state(name), columns=LINKED))
+        feed.copy([], name)
+    assert applier.apply() == 0
+    expected = dict[str, set[bytes]](p=set(), c=set())
+    for number, changes in enumerate(transactions):
+        feed.transaction(*changes)
+        for change in changes:
+            rows = expected[str(change["table"])]
+            if change["op"] == "truncate":
+                rows.clear()
+            elif change["op"] == "delete":
+                rows.remove(change["old"][0])  # type: ignore[index]
+            else:
+                rows.add(change["new"][0])  # type: ignore[index]
+        if number == 0 and len(transactions) > 1:
+            assert applier.apply() == 0
+        if number == 0:
+            applier.execute("TRUNCATE seen")
+    assert applier.apply() == 0
+    assert [applier.position(name).error for name in "pc"] == [None, None]
+    for name, rows in expected.items():
+        found = applier.rows(f"SELECT id FROM {name} ORDER BY 1")
+        assert found == [(one.decode(),) for one in sorted(rows)]
+    assert applier.rows("SELECT count(DISTINCT at), count(DISTINCT name) FROM seen") == [("1", "2")]
+    assert [len(batch) for batch in applier.batches if len(batch[0]) > 1 or batch[1:]] != [2]
+
+
+def test_a_stopped_table_leaves_the_others_in_one_transaction(new_applier: Made) -> None:
+    applier = new_applier(tables="p = {}\nc = {}\nt = {}", extra="workers = 1")
+    applier.execute(SEEN)
+    applier.execute(TO_P)
+    applier.execute("ALTER TABLE t ADD CHECK (b < 100)")
+    feed = applier.feed
+    for name in "pc":
+        feed.put_state(name, replace(feed.state(name), columns=LINKED))
+        feed.copy([], name)
+    feed.copy([])
+    assert applier.apply() == 0
+    applier.execute("TRUNCATE seen")
+    feed.transaction(*PAIR, insert(b"1", b"a", b"1"))
+    bad = feed.transaction(*UNPAIR, insert(b"2", b"a", b"100"), insert(b"3", b"a", b"1"))
+    feed.transaction(*PAIR, insert(b"4", b"a", b"1"))
+    assert applier.apply() == 1
+    assert applier.position().error_id == f"{bad}.3"
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+    assert applier.rows("SELECT count(DISTINCT at), count(DISTINCT name) FROM seen") == [("1", "2")]
+    assert applier.rows("SELECT p.id, c.ref FROM p JOIN c ON c.ref = p.id") == [("1", "1")]
+    applier.execute("ALTER TABLE t DROP CONSTRAINT t_b_check")
+    feed.call("SET", feed.keys.resume(feed.table("t")), "1")
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t ORDER BY 1") == [("1",), ("2",), ("3",), ("4",)]
+
+
+def test_a_table_that_references_itself_is_applied_in_one_transaction(new_applier: Made) -> None:
+    applier = new_applier(tables="c = {}")
+    applier.execute(SEEN)
+    applier.execute("ALTER TABLE c ADD FOREIGN KEY (ref) REFERENCES c")
+    feed = applier.feed
+    feed.put_state("c", replace(feed.state("c"), columns=LINKED))
+    feed.copy([b"1\t\\N", b"2\t1"], "c")
+    assert applier.apply() == 0
+    applier.execute("TRUNCATE seen")
+    feed.transaction(update(b"2", None, table="c"), delete(b"1", table="c"))
+    feed.transaction(insert(b"3", b"2", table="c"), insert(b"4", b"3", table="c"))
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id, ref FROM c ORDER BY 1") == [("2", None), ("3", "2"), ("4", "3")]
+    assert applier.rows("SELECT count(DISTINCT at) FROM seen") == [("1",)]
 
 
 # ---------------------------------------------------------------- lost streams

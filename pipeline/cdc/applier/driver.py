@@ -39,6 +39,7 @@ from millstream.pipeline.cdc.applier.survey import (
 )
 from millstream.pipeline.cdc.config import Config, TableKey, target_name, target_of
 from millstream.pipeline.cdc.destination.connection import Connections, in_one_line
+from millstream.pipeline.cdc.destination.foreign_keys import connected, read_references
 from millstream.pipeline.cdc.destination.positions import NAME, Position, Positions
 from millstream.pipeline.cdc.destination.target import read_targets
 from millstream.pipeline.cdc.errors import CdcError
@@ -178,13 +179,23 @@ class Driver:
         self._status.saw(positions, stops)
         if plan.jobs:
             started = time.monotonic()
-            answers = self._run(parts(plan.jobs, self._config.apply.workers))
+            answers = self._run(self._parts(plan.jobs))
             self._status.batch(time.monotonic() - started)
             self._take(answers)
         self._status.problem = None
         self._cuts.update(plan.cuts)
         self._status.reached()
         return plan
+
+    def _parts(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """The jobs by worker. Targets that foreign keys connect have the same one."""
+        workers = self._config.apply.workers
+        if workers == 1 or len(jobs) == 1:
+            return parts(jobs, workers)
+        names = {key: target_of(one.table, self._config) for key, one in self._configured.items()}
+        first = connected(read_references(self._connections.destination, names.values()))
+        groups = {key: table_name(*first[name]) for key, name in names.items() if name in first}
+        return parts(jobs, workers, groups)
 
     def _complete(
         self,

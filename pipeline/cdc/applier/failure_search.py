@@ -41,7 +41,7 @@ class FailureSearch:
         unread: Failure | None = None
         chunks = self._transfer.entries()
         for chunk in chunks:
-            changes, unread = self._read(chunk)
+            changes, unread = read_changes(self._transfer, chunk)
             changes = pending + changes
             pending = []
             if is_history:
@@ -54,16 +54,6 @@ class FailureSearch:
                 if failure is not None:
                     return failure
         return self._narrow(_units(pending, is_history))
-
-    def _read(self, chunk: Sequence[Entry]) -> tuple[list[Change], Failure | None]:
-        """The changes up to the first entry that cannot be read."""
-        changes: list[Change] = []
-        for entry in chunk:
-            try:
-                changes += self._transfer.changes([entry])
-            except (EntryError, TargetError) as error:
-                return changes, Failure(entry[0], str(error))
-        return changes, None
 
     def _long_transaction(
         self, begun: list[Change], chunks: Iterator[list[Entry]]
@@ -153,6 +143,17 @@ class FailureSearch:
             is_lost = isinstance(error, CopyLost | CopyVanished)
             return Failure(entry[0], in_one_line(error), is_lost)
         return None
+
+
+def read_changes(transfer: Transfer, chunk: Sequence[Entry]) -> tuple[list[Change], Failure | None]:
+    """The changes up to the first entry that cannot be read."""
+    changes: list[Change] = []
+    for entry in chunk:
+        try:
+            changes += transfer.changes([entry])
+        except (EntryError, TargetError) as error:
+            return changes, Failure(entry[0], str(error))
+    return changes, None
 
 
 def _size(changes: Sequence[Change]) -> int:

@@ -230,9 +230,12 @@ def change_job(
     )
 
 
-def parts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """The jobs by worker: all those of a table have the same one."""
+def parts(
+    jobs: Sequence[Job], workers: int, groups: Mapping[TableKey, str] | None = None
+) -> list[list[Job]]:
+    """The jobs by worker: all those of a table have the same one, and all those of a group."""
     found: Mapping[int, list[Job]] = {number: [] for number in range(workers)}
     for job in jobs:
-        found[crc32(":".join(job.key).encode()) % workers].append(job)
+        name = (groups or {}).get(job.key) or ":".join(job.key)
+        found[crc32(name.encode()) % workers].append(job)
     return [part for part in found.values() if part]

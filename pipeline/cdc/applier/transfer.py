@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from millstream.pipeline.cdc.applier.jobs import Job
+from millstream.pipeline.cdc.config import TableKey
 from millstream.pipeline.cdc.destination.clone import KeyedWriter
 from millstream.pipeline.cdc.destination.history import HistoryWriter
 from millstream.pipeline.cdc.destination.keyless import KeylessWriter
@@ -71,6 +72,14 @@ class Transfer:
     @property
     def is_copy(self) -> bool:
         return self._job.is_copy
+
+    @property
+    def source(self) -> str:
+        return self._job.source
+
+    @property
+    def key(self) -> TableKey:
+        return self._job.key
 
     @property
     def is_history(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,10 +24,12 @@ from millstream.pipeline.cdc.applier.jobs import (
     answer_to_json,
     jobs_from_json,
 )
+from millstream.pipeline.cdc.applier.source_order import SourceOrder
 from millstream.pipeline.cdc.applier.transfer import Transfer, lost
 from millstream.pipeline.cdc.config import Config, Table, TableKey, target_of
 from millstream.pipeline.cdc.config_file import parse
 from millstream.pipeline.cdc.destination.connection import Connections, in_one_line
+from millstream.pipeline.cdc.destination.foreign_keys import parents_first, read_references
 from millstream.pipeline.cdc.destination.positions import Position, Positions
 from millstream.pipeline.cdc.destination.staging import Session
 from millstream.pipeline.cdc.destination.target import (
@@ -80,21 +82,25 @@ class Worker:
     def _apply(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         """The outcome of each job, after its transaction has ended."""
         together = [job for job in jobs if not job.is_alone]
-        outcomes = self._together(together)
+        outcomes = None
+        if len(together) > 1:
+            outcomes = self._together(together, _Part.apply_all)
+            if outcomes is None:
+                outcomes = self._together(together, _Part.apply_in_order)
         if outcomes is None:
             yield from map(self._alone, together)
         else:
             yield from outcomes
         yield from (self._alone(job) for job in jobs if job.is_alone)
 
-    def _together(self, jobs: Sequence[Job]) -> list[Outcome] | None:
+    def _together(
+        self, jobs: Sequence[Job], apply: Callable[[_Part, Sequence[Job]], list[Outcome]]
+    ) -> list[Outcome] | None:
         """Apply the jobs in one transaction; None if one of them cannot be applied."""
-        if not jobs:
-            return []
         try:
             with self.connections.destination.transaction():
                 part = _Part(self, jobs)
-                outcomes = [part.apply(job) for job in jobs]
+                outcomes = apply(part, jobs)
                 part.commit()
             return outcomes
         except (*STOPPING, StreamChanged) as error:
@@ -143,7 +149,32 @@ class _Part:
         found = read_targets(connection, list(names.values()))
         for key, name in names.items():
             self._targets[key] = found.get(name)
+        places = parents_first(list(found), read_references(connection, found))
+        self._places = {key: places.get(name, 0) for key, name in names.items()}
         self._moved: list[Position] = []
+        # As at COMMIT of the source: in between, a transaction may violate what is deferrable.
+        self._session.run("SET CONSTRAINTS ALL DEFERRED")
+
+    def apply_all(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Apply jobs as a whole, one after the other."""
+        return [self.apply(job) for job in sorted(jobs, key=lambda job: self._places[job.key])]
+
+    def apply_in_order(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Apply jobs in the order of the source, each up to just before the first change that
+        cannot be applied."""
+        outcomes: list[Outcome] = []
+        begun: list[tuple[Job, Transfer]] = []
+        for job in jobs:
+            transfer = self._begin(job)
+            if isinstance(transfer, Outcome):
+                outcomes.append(transfer)
+            else:
+                begun.append((job, transfer))
+        transfers = [transfer for _, transfer in begun]
+        order = SourceOrder(self._session, transfers, lambda one: self._places[one.key])
+        for (job, transfer), failure in zip(begun, order.run(), strict=True):
+            outcomes.append(self._end(job, transfer, failure))
+        return outcomes
 
     def apply(self, job: Job) -> Outcome:
         """Apply a job as a whole."""
@@ -158,20 +189,28 @@ class _Part:
 
     def apply_up_to_error(self, job: Job) -> Outcome:
         """Apply a job up to just before the first change that cannot be applied."""
+        transfer = self._begin(job)
+        if isinstance(transfer, Outcome):
+            return transfer
+        return self._end(job, transfer, FailureSearch(self._session, transfer).run())
+
+    def _begin(self, job: Job) -> Transfer | Outcome:
+        """The transfer of a job; its outcome if it cannot begin."""
         position = self._locked.get(job.key)
         if not is_valid(job, position):
             return Outcome(job.key, is_stale=True)
         assert position is not None
-        failure: Failure | None
         try:
-            transfer = self._transfer(job, position)
+            return self._transfer(job, position)
         except STOPPING as error:
             if not stops(error):
                 raise
             stopped = replace(position, state="stopped", error=in_one_line(error), error_id=None)
             self._moved.append(stopped)
             return Outcome(job.key, error=stopped.error)
-        failure = FailureSearch(self._session, transfer).run()
+
+    def _end(self, job: Job, transfer: Transfer, failure: Failure | None) -> Outcome:
+        """The outcome of a transfer that was applied up to a failure."""
         reached = transfer.position
         if failure is not None:
             text = failure.text
