@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from tests.support.certificates import Authority
 from tests.support.resp import Simple
 from tests.support.server import Server, redis_program
+from tests.support.waiting import wait_until
 
 from millstream.server.config.directives import Config
 from millstream.server.net.tls import make_tls
@@ -75,3 +78,25 @@ def test_a_pidfile_that_cannot_be_written_is_only_logged(
     server = new_server("data", {"pidfile": str(path)}).start()
     assert f"cannot write the pidfile {path}: {os.strerror(2)}" in server.log
     assert server.stop() == 0
+
+
+STALLED_STOP = """
+import time
+from millstream.server import main
+from millstream.server.replication.role import Replication
+
+Replication.stop = lambda _: time.sleep(600)
+main.server_main()
+"""
+
+
+def test_no_pidfile_is_left_when_a_second_signal_ends_the_stop(new_server: NewServer) -> None:
+    server = new_server(
+        "data", {"pidfile": "server.pid"}, program=[sys.executable, "-c", STALLED_STOP]
+    ).start()
+    assert int((server.directory / "server.pid").read_text()) == server.pid
+    server.signal(signal.SIGTERM)
+    wait_until(lambda: "stopping" in server.log, what="the stop")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 1
+    assert not (server.directory / "server.pid").exists()
