@@ -266,7 +266,7 @@ class Persistence(Commits):
     def set_appendonly(self, wanted: bool) -> None:
         """CONFIG SET appendonly. On: a journal becomes current when its base is written."""
         if wanted == self.appendonly or self.closing or self.loading:
-            return  # while data is loaded: the server calls this again afterwards
+            return  # while data is loaded: this is called again afterwards
         if not wanted:
             self.flush_tick()  # the journal must have all effects from the time when it was on
         self.appendonly = wanted
@@ -420,6 +420,7 @@ class Persistence(Commits):
         self.data_loading.is_running = False
         self.base_bytes, self.base_seq = loader.base_bytes, loader.base_seq
         self.frame_bytes, self.bytes_before_line = loader.frame_bytes, loader.bytes_before_line
+        self.set_appendonly(self._config.appendonly)  # it may have changed meanwhile
 
     def read_again(self, empty: Callable[[], None]) -> LoadReport:
         """Load the data on the disk into the running keyspace, which `empty()` clears first.

@@ -240,14 +240,16 @@ def test_a_flipped_bit_and_a_lost_frame(replicas: Replicas) -> None:
         gate.close()
 
 
-def test_a_full_disk_during_a_full_sync(replicas: Replicas, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_base", [True, False])
+def test_a_full_disk_during_a_full_sync(replicas: Replicas, tmp_path: Path, has_base: bool) -> None:
     disk = SmallDisk(tmp_path / "disk", 3 * MEGABYTE)
     try:
         primary = replicas.start("a")
         for _ in range(30):
             fill(primary, 2000)
-        primary.bgrewriteaof()
-        wait_until(lambda: facts(primary, "persistence")["aof_rewrites"] == 1)
+        if has_base:
+            primary.bgrewriteaof()
+            wait_until(lambda: facts(primary, "persistence")["aof_rewrites"] == 1)
         given = {"journal-reserve-size": "256kb"}
         server = Server(tmp_path / "disk" / "data", given, wrapper=disk.wrapper)
         (disk.here / "data").mkdir()

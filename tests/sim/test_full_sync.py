@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 from tests.sim.fleet import Least
+from tests.sim.fleet_node import FleetNode
 from tests.sim.test_rewind import OldPrimary, promoted
 
 BASES = ["whole", "old", "none"]  # of the primary: it has all frames, some of them, or is not there
@@ -24,6 +25,20 @@ class Diverged(OldPrimary):
         old, new = (node.persistence for node in self.nodes)
         (*_, (line, _)) = self.nodes[0].keyspace.histories
         self.least[0] = Least((line, old.last_seq), new.frame_bytes)
+
+    def begin(self, steps: int) -> bool:
+        """Server 0 begins to follow server 1. Whether they are equal after these steps."""
+        self._order_roles()
+        for _ in range(steps):
+            for node in self.nodes:
+                if node.has_work():
+                    node.step()
+            for one in self.connections:
+                if one.up.data:
+                    one.up.deliver(len(one.up.data))
+                elif one.down.data and one.down.is_read:
+                    one.down.deliver(min(len(one.down.data), 300))
+        return self._is_equal()
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -47,18 +62,8 @@ def test_a_promotion_at_any_step_of_a_full_sync(base: str) -> None:
     had_old = 0
     for steps in count():
         fleet = Diverged(1, base)
-        fleet._order_roles()
-        for _ in range(steps):
-            for node in fleet.nodes:
-                if node.has_work():
-                    node.step()
-            for one in fleet.connections:
-                if one.up.data:
-                    one.up.deliver(len(one.up.data))
-                elif one.down.data and one.down.is_read:
-                    one.down.deliver(min(len(one.down.data), 300))
+        is_equal = fleet.begin(steps)
         node = fleet.nodes[0]
-        is_equal = fleet._is_equal()
         for one in fleet.connections:
             one.cut()
             one.tell("replica")
@@ -70,6 +75,33 @@ def test_a_promotion_at_any_step_of_a_full_sync(base: str) -> None:
         if is_equal:
             break
     assert had_old > 10
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_switch_of_the_journal_during_a_full_sync(is_on: bool) -> None:
+    """appendonly is `is_on` first, then the opposite, then on."""
+    for steps in count(step=2):
+        fleet = Diverged(1, "none")
+        node, new_bytes = fleet.nodes[0], fleet.least[0].new_bytes
+        switch_journal(node, is_on)
+        fleet.rest(1000)
+        is_equal = fleet.begin(steps)
+        switch_journal(node, not is_on)
+        fleet._settle()
+        fleet.rest(2000)  # a journal that could not be begun is begun again
+        assert node.persistence.attached is not is_on
+        switch_journal(node, True)
+        fleet.rest(2000)
+        assert node.persistence.attached
+        fleet._restart(node, node.disk.after_crash(1))
+        assert fleet.nodes[0].persistence.frame_bytes >= new_bytes
+        if is_equal:
+            break
+
+
+def switch_journal(node: FleetNode, is_on: bool) -> None:
+    node.config.appendonly = is_on
+    node.persistence.set_appendonly(is_on)
 
 
 def test_a_crash_at_any_step_of_a_promotion() -> None:
