@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
 from millstream.client.core import arguments, requests
 from millstream.client.core.arguments import duration_ms
-from millstream.client.core.repeating import Repeater, lost
+from millstream.client.core.group_place import GroupPlace
+from millstream.client.core.repeating import Repeater, lost, repeated
 from millstream.client.core.requests import GroupWords
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Steps, Wait
@@ -28,6 +30,13 @@ from millstream.client.records import Record
 BATCH = 10
 LOOK: Final = "end"
 """About an ask whether the stream has ended."""
+MAKE: Final = "group"
+"""About a read that makes the group again."""
+EXISTING: Final = ">"
+"""For TREAD: from where the group is; an error if there is none."""
+WAIT_SHARE = 4
+"""A request waits for a fraction of the retry time: the time counts from the request on, because
+the client does not see when the server replies."""
 LOOK_S = 0.5
 """How often an idle consumer looks whether its stream has ended."""
 AWAY_MAX_S = 30.0
@@ -42,10 +51,16 @@ def start_word(position: Any) -> str:
         return str(position)
     if isinstance(position, str):
         known = STARTS.get(position.lower())
-        return str(ID.parse(position)) if known is None else known
+        with suppress(InvalidPosition):
+            return str(ID.parse(position)) if known is None else known
     raise InvalidPosition(
         f"{position!r} is not a position of a group: use 'trim_horizon', 'latest' or an ID"
     )
+
+
+def is_gone(error: ResponseError) -> bool:
+    """Whether a command says that the group does not exist."""
+    return str(error).startswith("NOGROUP")
 
 
 class Terms(NamedTuple):
@@ -71,7 +86,7 @@ class Deliveries:
         now: Clock,
     ) -> None:
         """Without `batch` it is 10, and 1 if entries are delivered only once: a batch that is not
-        handed out is lost then."""
+        handed out is lost then. It is 1, too, if entries are due again at once."""
         self._server = ServerState(client)
         self._key = arguments.key("key", key)
         self._group = arguments.key("group", group)
@@ -81,10 +96,17 @@ class Deliveries:
         self._expire_ms = duration_ms("expire", terms.expire_s)
         if batch is None:
             batch = 1 if terms.retry_s is None else BATCH
-        self._batch = arguments.batch(batch)
+        self._batch = 1 if self._retry_ms == 0 else arguments.batch(batch)
         self._now = now
         self._repeater = Repeater(AWAY_MAX_S, now)
         self._buffer: deque[Record[Any]] = deque()
+        self._due_s = float("inf")
+        """When the entries in the buffer may go to another consumer."""
+        self._place = GroupPlace()
+        self._gone = False
+        """Whether the group does not exist any more."""
+        self._again: ID | None = None
+        """After which entry the group begins that the next read makes; None if it exists."""
         self._finished: list[ID] = []
         """Finished by the caller, and not acknowledged yet."""
         self._kept_s = float("-inf")
@@ -95,18 +117,43 @@ class Deliveries:
         self._idle = False
         """Whether the last reply had no entries."""
         self._looked_s = float("-inf")
-        self._counts = dict.fromkeys(("records", "requests", "reconnects", "acknowledged"), 0)
+        self._counts = dict.fromkeys(
+            ("records", "requests", "reconnects", "acknowledged", "overdue"), 0
+        )
 
     def open(self) -> Steps[None]:
         """Create the group, if it does not exist."""
-        yield Call(self._tread(0, None))
+        commands = [self._tread(self._start, 0, None), *self._both_states()]
+        [[_, info, state]] = yield from repeated([Ask(self._server, commands)])
+        self._place.begin(info, state)
         self._kept_s = self._now()
 
+    def _both_states(self) -> list[Any]:
+        return [requests.tinfo(self._key), requests.group_state(self._key, self._group)]
+
     def take(self) -> Record[Any] | None:
+        """The next record in the buffer, without those that may have gone to another consumer."""
+        if self._buffer and self._now() >= self._due_s:
+            self._drop()
+        return self._pop()
+
+    def _pop(self) -> Record[Any] | None:
         if not self._buffer:
             return None
         self._counts["records"] += 1
         return self._buffer.popleft()
+
+    def _drop(self) -> None:
+        """The group delivers these entries again: to this consumer, if it is the next to ask."""
+        self._place.fall_back(record.id for record in self._buffer)
+        self._counts["overdue"] += len(self._buffer)
+        log.warning(
+            "%d entries of the group %r were fetched and not handed out within their retry time, "
+            "and are delivered again: use a smaller batch or a longer retry",
+            len(self._buffer),
+            self._group,
+        )
+        self._buffer.clear()
 
     def read(self, timeout_s: float | None, begun: int | None = None) -> Steps[Record[Any] | None]:
         """The next record; None after the timeout, at the end, or once stopped.
@@ -114,11 +161,14 @@ class Deliveries:
         `begun` is of a follow that reads; without it the read itself can be stopped.
         """
         patience = Patience(timeout_s, self._now)
+        self._again = None
         self.ended = False  # the key may have been deleted and created again
         seen = self.stops.begin() if begun is None else begun
         server = self._server
+        begun_s = self._now()
+        just_fetched = False  # by this call: the first record is handed out however long it took
         while True:
-            record = self.take()
+            record = self._pop() if just_fetched else self.take()
             if record is not None or self.ended:
                 return record
             if self.stops.since(seen):
@@ -134,27 +184,49 @@ class Deliveries:
             pause_s = self._pause_s(now_s, patience_s)
             answers = yield Wait(list(server.in_flight), pause_s)
             self._absorb(answers)
+            just_fetched = any(answer.ask.started_s >= begun_s for answer in answers)
             looked = answers and all(answer.ask.about is LOOK for answer in answers)
-            if patience_s <= 0 and not self._buffer and not looked:
+            if self._gone:
+                yield from self._find_again()
+            elif patience_s <= 0 and not self._buffer and not looked:
                 return None
 
+    def _find_again(self) -> Steps[None]:
+        """The group does not exist any more: find out where it has to begin."""
+        [[info]] = yield from repeated([Ask(self._server, [requests.tinfo(self._key)])])
+        self._again = self._place.again(info)
+        self._gone = False
+        self._due_s = float("inf")  # no entry is delivered again
+        log.warning(
+            "the group %r of %r does not exist any more: it is made again, and begins after %s",
+            self._group,
+            self._key,
+            self._again,
+        )
+
     def _next_ask(self, now_s: float, patience_s: float) -> Ask:
+        if self._again is not None:
+            # It does not wait: if the key were deleted meanwhile, the start would be wrong.
+            tread = self._tread(str(self._again), self._batch, None)
+            return Ask(self._server, [tread, *self._both_states()], MAKE)
         if patience_s > 0 and self._idle and now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
-            state = requests.group_state(self._key, self._group)
-            return Ask(self._server, [requests.tinfo(self._key), state], LOOK)
-        wait_ms = block_ms(patience_s) if patience_s > 0 else None
+            return Ask(self._server, self._both_states(), LOOK)
+        wait_s = patience_s
+        if self._retry_ms:
+            wait_s = min(wait_s, self._retry_ms / 1000 / WAIT_SHARE)
+        wait_ms = block_ms(wait_s) if patience_s > 0 else None
         self._kept_s = now_s
-        return Ask(self._server, [self._tread(self._batch, wait_ms)])
+        return Ask(self._server, [self._tread(EXISTING, self._batch, wait_ms)])
 
     def _send(self, ask: Ask, now_s: float) -> None:
         self._server.asked(ask, now_s)
         self._counts["requests"] += 1
 
-    def _tread(self, count: int, block_ms: int | None) -> Any:
+    def _tread(self, start: str, count: int, block_ms: int | None) -> Any:
         return requests.tread(
             self._key,
-            self._start,
+            start,
             count,
             block_ms,
             GroupWords(self._group, self._ttl_ms, self._retry_ms, self._expire_ms),
@@ -180,6 +252,7 @@ class Deliveries:
                 self._take_replies(answer)
                 continue
             self._server.failed(answer.ask, answer.error, self._now())
+            self._again = None  # found out again: the server may be back without its data
             since_s = self._server.failing_since_s
             assert since_s is not None
             if not lost(answer.error) or self._now() - since_s >= AWAY_MAX_S:
@@ -188,15 +261,32 @@ class Deliveries:
     def _take_replies(self, answer: Answer) -> None:
         for reply in answer.replies:
             if isinstance(reply, ResponseError):
-                raise reply
+                if not is_gone(reply):
+                    raise reply
+                self._gone = True
+                return
         if answer.ask.about is LOOK:
             info, group = answer.replies
             self.ended = self._is_end(info, group)
+            self._place.saw(info, group)
             return
-        [records] = answer.replies
+        records, *states = answer.replies
         self._idle = not records
         self.missed += sum(record is None for record in records)
         self._buffer.extend(record for record in records if record is not None)
+        if states:
+            self._again = None
+            self._place.begin(*states)
+        elif self._buffer:
+            self._place.reach(max(record.id for record in self._buffer))
+        self._set_due(answer.ask)
+
+    def _set_due(self, ask: Ask) -> None:
+        """Until when the entries of an ask are this consumer's. An entry that expires before its
+        retry time is over goes to nobody else."""
+        retry_ms = self._retry_ms
+        is_retried = retry_ms and not 0 < self._expire_ms <= retry_ms
+        self._due_s = ask.started_s + retry_ms / 1000 if retry_ms and is_retried else float("inf")
 
     def _is_end(self, info: dict[str, Any] | None, group: requests.GroupState | None) -> bool:
         """Whether nothing will be delivered any more: neither new entries nor those that are
@@ -254,7 +344,11 @@ class Deliveries:
         now_s = self._now()
         if self._ttl_ms and now_s - self._kept_s >= self._ttl_ms / 3000:
             self._kept_s = now_s
-            yield Call(self._tread(0, None))
+            try:
+                yield Call(self._tread(EXISTING, 0, None))
+            except ResponseError as error:
+                if not is_gone(error):  # the next read makes the group again
+                    raise
 
     def lag(self) -> Steps[int | None]:
         state = yield from self._repeater.call(requests.group_state(self._key, self._group))

@@ -295,10 +295,12 @@ def time() -> Command[float]:
 
 class GroupState(NamedTuple):
     """What XINFO GROUPS knows of a group: entries that it has not delivered yet, None if the
-    number is not known, and entries that are delivered and not acknowledged."""
+    number is not known, entries that are delivered and not acknowledged, and the last entry that
+    it has delivered."""
 
     lag: int | None
     pending: int
+    last_delivered: ID
 
 
 def group_state(key: Key, group: Key) -> Command[GroupState | None]:
@@ -307,7 +309,9 @@ def group_state(key: Key, group: Key) -> Command[GroupState | None]:
     def read(reply: list[Any]) -> GroupState | None:
         for row in map(read_map, reply):
             if text(row["name"]) == wanted:
-                return GroupState(row["lag"], row["pending"])
+                last = read_id(row["last-delivered-id"])
+                return GroupState(row["lag"], row["pending"], last)
         return None
 
-    return command("XINFO", "GROUPS", key, read=read)
+    # redis-py leaves out the code ERR of an error.
+    return replace(command("XINFO", "GROUPS", key, read=read), accepts="no such key")

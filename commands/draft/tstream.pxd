@@ -28,6 +28,7 @@ cdef class GroupRead(BlockedRead):
     cdef int db_index
     cdef EntryId after
     cdef bint from_end
+    cdef bint existing  # with the ID `>`: the group is not created
     cdef uint64_t limit
     cdef uint64_t ttl_ms
     cdef Retry retry
@@ -38,6 +39,7 @@ cdef class GroupRead(BlockedRead):
     cdef Group held
 
     cdef Group ready_group(self, Context ctx, Stream stream)
+    cdef no_group(self)
     cdef serve(self, Context ctx, Stream stream, Group group, bint first)
     cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
                  const ArrayHead* head, uint64_t lead)

@@ -36,7 +36,7 @@ from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command
 from millstream.commands.runtime.replies import NULL_ARRAY, Wait
-from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, wrong_arity
+from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, shown, wrong_arity
 
 
 # ---------------------------------------------------------------- append and evict
@@ -144,6 +144,7 @@ def tread(Context ctx not None, Args args not None):
     cdef Slice* last_id = &args.items[2]
     cdef EntryId after
     cdef bint from_end = last_id.size == 0 or (last_id.size == 1 and last_id.ptr[0] == c'$')
+    cdef bint existing = last_id.size == 1 and last_id.ptr[0] == c'>'
     cdef bint with_info = False
     cdef bint block = False
     cdef int64_t timeout_ms = 0
@@ -155,7 +156,8 @@ def tread(Context ctx not None, Args args not None):
     cdef Stream stream
     cdef GroupRead read
     after.ms = after.seq = 0
-    if not from_end and parse_id(last_id.ptr, last_id.size, True, 0, &after) < 0:
+    if not from_end and not existing and parse_id(
+            last_id.ptr, last_id.size, True, 0, &after) < 0:
         raise CommandError(INVALID_ID)
     args.pos = 3
     limit = take_unsigned(args)
@@ -181,11 +183,14 @@ def tread(Context ctx not None, Args args not None):
         read.group = group
         read.after = after
         read.from_end = from_end
+        read.existing = existing
         read.limit = limit
         read.ttl_ms = ttl_ms
         read.retry = retry
         read.with_info = with_info
         return read_group(ctx, read, block, deadline_ms)
+    if existing:
+        raise CommandError(INVALID_ID)
     stream = ctx.read_stream_at(&args.items[1])
     if from_end and stream is not None:
         after.ms = stream.last_ms
@@ -297,7 +302,9 @@ cdef read_group(Context ctx, GroupRead read, bint block, deadline_ms):
     cdef Stream stream
     if ctx.write_error is not None:
         raise CommandError(ctx.write_error)
-    stream = ctx.open_stream(key)
+    stream = ctx.write_stream(key) if read.existing else ctx.open_stream(key)
+    if stream is None:
+        raise read.no_group()
     read.db_index = ctx.db.index
     read.keys = [(read.db_index, key)]
     group = read.ready_group(ctx, stream)
@@ -328,6 +335,8 @@ cdef class GroupRead(BlockedRead):
         cdef EntryId offset = self.after
         if group is not None:
             return group
+        if self.existing:
+            raise self.no_group()
         if self.waiting and not self.key_was_gone and stream.incarnation == self.incarnation:
             offset.ms = stream.last_ms
             offset.seq = stream.last_seq
@@ -339,6 +348,12 @@ cdef class GroupRead(BlockedRead):
             ctx.remade.add((self.db_index, self.key, self.group))
         return new_group(ctx, self.key, stream, self.group, (offset.ms, offset.seq),
                          0 if offset.ms == 0 and offset.seq == 0 else -1, self.ttl_ms)
+
+    cdef no_group(self):
+        return CommandError(
+            f"NOGROUP No such key '{shown(self.key)}' or consumer group '{shown(self.group)}' in "
+            "TREAD with the ID >"
+        )
 
     cdef serve(self, Context ctx, Stream stream, Group group, bint first):
         """The due redeliveries and new entries; None when there are none."""

@@ -810,6 +810,9 @@ class Model:
                 self.end_wait(waiter, answer)
             return
         group = self.live(waiter.key, waiter.group)
+        if group is None and waiter.request[2] == b">":
+            self.end_wait(waiter, self._not_existing(waiter.key[1], waiter.group))
+            return
         if group is None:
             is_other = waiter.key_was_gone or waiter.incarnation != value.incarnation
             offset = waiter.after if is_other else value.last_id
@@ -1059,7 +1062,7 @@ class Model:
 
     @staticmethod
     def _start(read: Read, stream: Stream | None) -> EntryId:
-        if read.last_id not in (b"", b"$"):
+        if read.last_id not in (b"", b"$", b">"):
             return parse_id(read.last_id)
         return ZERO if stream is None else stream.last_id
 
@@ -1073,8 +1076,13 @@ class Model:
     def _read_group(self, client: ClientModel, words: Request, read: Read, blocks: bool) -> Answer:
         self.check_writable()
         assert read.group is not None
+        key = client.db, read.key
+        if read.last_id == b">" and self.value(key) is None:
+            raise self._not_existing(read.key, read.group)
         stream = self.make(client, read.key)
-        group = self.live((client.db, read.key), read.group)
+        group = self.live(key, read.group)
+        if group is None and read.last_id == b">":
+            raise self._not_existing(read.key, read.group)
         if group is None:
             offset = self._start(read, stream)
             group = stream.make_group(read.group, offset, read.ttl_ms, self.steady_ms)
@@ -1084,11 +1092,18 @@ class Model:
         if reply is not None:
             return reply
         if blocks:
-            after = ZERO if read.last_id in (b"", b"$") else parse_id(read.last_id)
+            after = ZERO if read.last_id in (b"", b"$", b">") else parse_id(read.last_id)
             waiter = self._waiter(client, words, read, after)
             waiter.incarnation = stream.incarnation
             return waiter
         return [self._info(stream)] if read.with_info else []
+
+    @staticmethod
+    def _not_existing(key: bytes, name: bytes) -> Refused:
+        return Refused(
+            f"NOGROUP No such key '{key.decode()}' or consumer group '{name.decode()}' in TREAD "
+            "with the ID >"
+        )
 
     def _do_tack(self, client: ClientModel, words: Request) -> Answer:
         self.check_writable()

@@ -577,7 +577,7 @@ class Player:
 
     def _group_read(self, count: bytes | None = None, block: bool = False) -> Request:
         key = self.key if self.chance.random() < 0.9 else self._any_key()
-        start = self.chance.choice([b"", b"0", self.cursor])
+        start = self.chance.choice([b"", b"0", self.cursor, b">"])
         words = [b"TREAD", key, start, count or self._count()]
         if block or self.chance.random() < 0.6:
             words += [b"BLOCK", self._ms(self.profile.blocks_ms)]
