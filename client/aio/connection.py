@@ -195,9 +195,11 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         raise ShardUnavailable; None waits forever.
 
         A shard that does not exist is created, unless `create` is False or the position is a token.
-        `clock` False never asks for promises by the clock, which bind explicit IDs; a strict stream
-        of several shards needs them, unless entries keep coming to all shards. `resolve` finds the
-        children of a sealed shard that are on another server, by name.
+        `clock` is whether to ask for promises by the clock of each server, which bind explicit IDs.
+        None asks where they are needed: in a strict stream, while it has several shards. False
+        never asks, for IDs that come from elsewhere; then entries have to keep coming to all
+        shards. True always asks. `resolve` finds the children of a sealed shard that are on another
+        server, by name.
 
         Raises InvalidPosition, InvalidStream, and redis-py's errors if a server does not answer.
 

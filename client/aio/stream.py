@@ -186,6 +186,9 @@ class Stream(Generic[T]):
     def metrics(self) -> dict[str, float]:
         """Numbers: records, requests, buffered, reconnects, gaps, late, watermark_age_s.
 
+        `watermark_age_s` is how long ago every record that there was had been returned. It is about
+        0 while the stream is read and idle, and after its end.
+
         >>> ms.stream("quiet").metrics()["records"]
         0
         """

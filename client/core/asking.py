@@ -165,12 +165,12 @@ class Asking:
             zip(keys, places, strict=True),
             self._options.batch,
             None if wait_s is None else block_ms(wait_s),
-            self._needs_clock(),
+            self.needs_clock(),
             read=requests.same,
         )
         return Ask(server, [command], Read(shards, places, wait_s is not None))
 
-    def _needs_clock(self) -> bool:
+    def needs_clock(self) -> bool:
         if self._options.clock is not None:
             return self._options.clock
         return self._options.strict and len(self._lineage.states) > 1

@@ -283,7 +283,7 @@ class Deliveries:
 
     def _set_due(self, ask: Ask) -> None:
         """Until when the entries of an ask are this consumer's. An entry that expires before its
-        retry time is over goes to nobody else."""
+        retry time is over is not delivered again."""
         retry_ms = self._retry_ms
         is_retried = retry_ms and not 0 < self._expire_ms <= retry_ms
         self._due_s = ask.started_s + retry_ms / 1000 if retry_ms and is_retried else float("inf")

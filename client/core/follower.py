@@ -242,6 +242,7 @@ class Follower:
             [rows] = answer.replies
             for shard, place, row in zip(about.shards, about.places, rows, strict=True):
                 self._take_row(shard, place, row)
+                self._note_current(shard, len(row[3]), answer.ask)
         elif isinstance(about, LookUp):
             for name, info in zip(about.names, answer.replies, strict=True):
                 try:
@@ -271,8 +272,9 @@ class Follower:
         shard.missing_since_s = None
         if shard.incarnation != incarnation:
             if shard.incarnation is not None:
+                start = self._lineage.start_after(shard)
                 shard.lose(BEGINNING)
-                shard.fetched = shard.floor = BEGINNING
+                shard.fetched, shard.floor = start, BEGINNING
                 shard.incarnation = incarnation
                 self._asking.held.reset()
                 return  # asked again, from the beginning of the new stream
@@ -291,6 +293,14 @@ class Follower:
             self._asking.looking.reset()
         if not shard.buffer:
             shard.reach()
+
+    def _note_current(self, shard: ShardState, count: int, ask: Ask) -> None:
+        """After a reply with `count` entries: whether the shard had no more of them, and when."""
+        if count >= self.options.batch:
+            shard.current_s = float("-inf")
+            return
+        waited_s = 0.0 if count else ask.wait_s
+        shard.current_s = min(self._now(), ask.started_s + waited_s)
 
     def _buffer(self, shard: ShardState, entries: list[Any], already: bool) -> None:
         name = shard.name
@@ -357,12 +367,20 @@ class Follower:
 
     def metrics(self) -> dict[str, float]:
         buffered = sum(len(state.buffer) for state in self._lineage.states.values())
-        # A stream without a watermark yet is as old as itself.
-        age_s = max(0.0, self._wall() - max(self.watermark.ms / 1000, self._opened_s))
         return {
             "records": self._records,
             "requests": self._asking.requests,
             **self._counts,
             "buffered": buffered,
-            "watermark_age_s": age_s,
+            "watermark_age_s": 0.0 if self.ended else max(0.0, self._age_s()),
         }
+
+    def _age_s(self) -> float:
+        # A stream without a watermark yet is as old as itself.
+        age_s = self._wall() - max(self.watermark.ms / 1000, self._opened_s)
+        if self._asking.needs_clock():
+            return age_s
+        # Without CLOCK, the watermark of an idle shard stays where it is.
+        since = self._lineage.since
+        current_s = min(state.current_since_s(since) for state in self._lineage.states.values())
+        return min(age_s, self._now() - current_s)

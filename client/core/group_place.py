@@ -2,7 +2,7 @@
 
 A group vanishes with its key, by XGROUP DESTROY, at the end of its time to live, or with a server
 that restarts without its data. "From now on" would then be a later moment than the one that the
-consumer began at, and the entries in between would go to nobody.
+consumer began at, and the entries in between would not be delivered.
 """
 
 from __future__ import annotations

@@ -106,6 +106,9 @@ class Lineage:
     """The places of deleted shards, until the gaps there are reported."""
     orphans: list[Gap] = field(default_factory=list)
     """Gaps at the end of shards without children."""
+    since: ID = BEGINNING
+    """The place of the time that the stream began at. It may be in the future: a shard that has not
+    passed it is not read below it, and neither is a shard after it."""
     end: ID = BEGINNING
     """The greatest final ID of a shard that was read to its end."""
     _done_for_token: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] | None = None
@@ -239,7 +242,8 @@ class Lineage:
         )
         self.end = max(self.end, state.fetched)
         floor = state.settled_up_to
-        opened = [self.open(child, state.gaps) for child in children]
+        start = self.start_after(state)
+        opened = [self.open(child, start, state.gaps) for child in children]
         for child in opened:
             if child is not None:
                 child.floor = floor
@@ -258,14 +262,23 @@ class Lineage:
         self.states[state.name] = state
         self.names[state.server, text(state.key)] = state.name
 
-    def open(self, child: Shard, gaps: Iterable[Gap] = ()) -> ShardState | None:
-        """Add a child at its beginning. None if it was opened before: a child is opened once."""
+    def start_after(self, state: ShardState) -> ID:
+        """Where a child of a shard begins, or a new stream with the shard's key."""
+        return self.since if state.fetched <= self.since else BEGINNING
+
+    def start_of(self, state: ShardState) -> ID:
+        """Where a shard is read that was restored from a token."""
+        return max(state.fetched, self.start_after(state))
+
+    def open(self, child: Shard, start: ID, gaps: Iterable[Gap] = ()) -> ShardState | None:
+        """Add a child at its beginning, or at `start`. None if it was opened before: a child is
+        opened once."""
         name = shard_name(child)
         if name in self.states or name in self.done:
             return None
         info = self.infos.pop(name)
         server = self.servers.of(child)
-        place = Place(BEGINNING, info.get("incarnation"))
+        place = Place(start, info.get("incarnation"))
         state = ShardState.at(child, server, place)
         state.parents = self.parents_of(info, server)
         state.named_parents = tuple(map(text, info.get("parents", ())))
@@ -309,7 +322,8 @@ class Lineage:
         shown = {*done, *places, *carried}
         shown.update(child for name in places for child in places[name].children)
         keys = {name: self.keys[name] for name in sorted(shown) if name in self.keys}
-        return Token({**places, **carried}, done, early, keys)
+        passed = all(place.at > self.since for place in places.values())
+        return Token({**places, **carried}, done, early, keys, BEGINNING if passed else self.since)
 
     def _find_done_for_token(self) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
         """The finished shards in a token: where each continues now, and which were finished

@@ -88,19 +88,16 @@ class Opening:
     def find_places(self, start: Newest | Moment) -> Steps[None]:
         """One TMREAD for all shards of a server."""
         by_server = self.by_server(shard for shard, _ in self.found.values())
-        words = dict.fromkeys(by_server, NOW)
+        word = NOW
         if isinstance(start, Moment):
-            asks = [Ask(server, [requests.time()]) for server in by_server]
-            clocks = yield from repeated(asks)
-            for server, [now_s] in zip(by_server, clocks, strict=True):
-                if start.ms <= now_s * 1000:
-                    words[server] = str(start.place)
+            self.lineage.since = start.place
+            word = str(start.place)
         asks = []
         states = []
         for server, shards in by_server.items():
             known = [s for shard in shards if (s := self.lineage.states.get(shard_name(shard)))]
             if known:
-                streams = [(state.key, words[server]) for state in known]
+                streams = [(state.key, word) for state in known]
                 asks.append(Ask(server, [requests.tmread(streams, 0, None, False)]))
                 states.append(known)
         for [rows], known in zip((yield from repeated(asks)), states, strict=True):
@@ -123,6 +120,7 @@ class Opening:
         if not names & token.names():
             shown = ", ".join(repr(name) for name in self.listed)
             raise InvalidStream(f"the token is for other shards; it has no position for {shown}")
+        self.lineage.since = token.since
         self.lineage.done |= token.done
         self.lineage.before |= token.early
         for name in sorted(names - self.lineage.done.keys()):
@@ -197,6 +195,7 @@ class Opening:
             self.add(shard, info, Place(BEGINNING, fresh=fresh))
             return
         state = self.add(shard, info, place)
+        state.fetched = self.lineage.start_of(state)
         replaced = info is None or (place.incarnation or 0) != info["incarnation"]
         if place.end is not None and replaced and place.incarnation is not None:
             self.end_without_key(state, place)

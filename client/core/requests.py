@@ -288,11 +288,6 @@ def tpolicy(
     return command("TPOLICY", key, *words, read=read, repeatable=not words)
 
 
-def time() -> Command[float]:
-    """The server's clock, in seconds since 1970."""
-    return command("TIME", read=lambda reply: int(reply[0]) + int(reply[1]) / 1_000_000)
-
-
 class GroupState(NamedTuple):
     """What XINFO GROUPS knows of a group: entries that it has not delivered yet, None if the
     number is not known, entries that are delivered and not acknowledged, and the last entry that

@@ -12,7 +12,7 @@ from millstream.client.core.token import Place
 from millstream.client.core.words import text
 from millstream.client.errors import InvalidStream
 from millstream.client.events import Gap
-from millstream.client.ids import BEGINNING, ID, just_below
+from millstream.client.ids import BEGINNING, ID, PART_MAX, just_below
 from millstream.client.records import Record
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class ShardState:
     floor: ID = BEGINNING
     """Up to this ID the shards before this one were read: nothing comes here up to it."""
     missing_since_s: float | None = None
+    current_s: float = float("-inf")
+    """The last time at which everything that the shard had was fetched, as far as is known."""
 
     buffer: deque[Record[Any]] = field(default_factory=deque)
     gaps: list[Gap] = field(default_factory=list)
@@ -122,6 +124,15 @@ class ShardState:
             return Place(self.place, self.place_incarnation, self.fresh)
         names = tuple(map(shard_name, self.children))
         return Place(self.place, self.place_incarnation, self.fresh, end, names)
+
+    def current_since_s(self, since: ID) -> float:
+        """Since when entries of this shard may be there that were not handed out. `since` is the
+        place of the time that the stream began at."""
+        if self.buffer or self.gaps or self.ended:
+            return float("-inf")
+        # Just below an ID that is the first of its millisecond: a reservation holds entries back.
+        held = self.fetched.seq == PART_MAX and self.fetched != since
+        return float("-inf") if held else self.current_s
 
     @property
     def settled_up_to(self) -> ID:

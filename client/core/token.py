@@ -12,6 +12,8 @@
 | `parents` | with `done`, if the shard was read before shards that it continues: those shards |
 
 `keys`, next to `shards`, has what their parents call those children that have a name of their own.
+`since` is the place of a time that the stream began at, until every shard has passed it: nothing
+below it is read.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.client.errors import InvalidPosition
-from millstream.client.ids import ID
+from millstream.client.ids import BEGINNING, ID
 
 VERSION = 1
 
@@ -73,6 +75,7 @@ class Token:
     """For shards that are done although a shard before them is not: those before."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """For shards with a name of their own: what their parents call them."""
+    since: ID = BEGINNING
 
     def names(self) -> set[str]:
         return {*self.places, *self.done}
@@ -90,7 +93,8 @@ class Token:
             if name in self.early:
                 shards[name]["parents"] = list(self.early[name])
         keys = {"keys": dict(self.keys)} if self.keys else {}
-        return {"v": VERSION, "shards": shards, **keys}
+        since = {"since": str(self.since)} if self.since > BEGINNING else {}
+        return {"v": VERSION, "shards": shards, **keys, **since}
 
     @classmethod
     def load(cls, token: Mapping[Any, Any]) -> Token:
@@ -105,7 +109,7 @@ class Token:
         shards = token.get("shards")
         if not isinstance(shards, Mapping) or not shards:
             raise InvalidPosition("the token is malformed: it has no map of 'shards'")
-        if not set(token) <= {"v", "shards", "keys"}:
+        if not set(token) <= {"v", "shards", "keys", "since"}:
             raise InvalidPosition("the token is malformed: it has unknown members")
         places: dict[str, Place] = {}
         done: dict[str, tuple[str, ...]] = {}
@@ -120,7 +124,8 @@ class Token:
             done[name] = read_names(name, entry["done"])
             if "parents" in entry:
                 early[name] = read_names(name, entry["parents"])
-        return cls(places, done, early, read_keys(token.get("keys", {})))
+        since = read_place("since", token["since"]) if "since" in token else BEGINNING
+        return cls(places, done, early, read_keys(token.get("keys", {})), since)
 
 
 def check(holds: bool, name: object, fault: str) -> None:

@@ -130,9 +130,6 @@ class SimServer:
         name = str(words[0])
         return getattr(self, "do_" + name.lower())(*map(_text, words[1:]))
 
-    def do_time(self) -> list[str]:
-        return [str(self.now_ms() // 1000), str(self.now_ms() % 1000 * 1000)]
-
     def do_tinfo(self, key: str) -> dict[str, Any] | None:
         stream = self.streams.get(key)
         if stream is None:

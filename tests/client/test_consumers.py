@@ -71,7 +71,7 @@ def overdue(consumer: Any) -> bool:
     [
         (Terms(0, 5, 0), False),
         (Terms(0, 5, 6), False),
-        (Terms(0, 5, 5), True),  # expired: nobody else gets them
+        (Terms(0, 5, 5), True),  # expired: no other consumer gets them
         (Terms(0, 5, 1), True),
         (Terms(0, None, 0), True),
     ],

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +61,6 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 # ---------------------------------------------------------------- positions
-
-
-def test_a_time_in_the_future_means_latest(ms: Any) -> None:
-    ms.tappend("s", {"n": "old"})
-    later = datetime.now(UTC) + timedelta(days=1)
-    with ms.stream(["s", "t"], later) as stream:
-        ms.tappend("s", {"n": "new"})
-        assert take(stream, 1)[0]["n"] == "new"
 
 
 def test_latest_delivers_what_is_completed_later(ms: Any) -> None:
