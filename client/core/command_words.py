@@ -53,15 +53,30 @@ READS: Final = frozenset(
 """Commands that change nothing. Repeating one after a broken connection is safe."""
 
 
+def sent_words(words: Sequence[Any]) -> Sequence[Any]:
+    """The words as redis-py sends them: it divides the first one at blanks, so that a command may
+    be one text."""
+    first = words[0]
+    if isinstance(first, str):
+        divided: Sequence[Any] = first.encode("utf-8", "surrogateescape").split()
+        divided = [word.decode("utf-8", "surrogateescape") for word in divided]
+    elif isinstance(first, bytes):
+        divided = first.split()
+    else:
+        return words
+    return words if len(divided) < 2 else (*divided, *words[1:])
+
+
 def command_name(words: Sequence[Any]) -> str:
-    """The command in upper case. redis-py has some commands as one word with a space."""
+    """The command in upper case, of words as they are sent."""
     name = words[0]
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
-    return str(name).upper().split(" ")[0]
+    return str(name).upper()
 
 
 def is_read(words: Sequence[Any]) -> bool:
+    words = sent_words(words)
     name = command_name(words)
     if name == "TREAD":
         return not any(upper(word) == b"GROUP" for word in words)
@@ -77,7 +92,10 @@ def upper(word: Any) -> bytes | None:
 
 def block_s(words: Sequence[Any]) -> float:
     """For how long a server may wait before it replies, as the words of the command say."""
+    words = sent_words(words)
     name = command_name(words)
+    if name == "TPOSITION":
+        return position_wait_s(words)
     if name in WAITS_AT:
         at = WAITS_AT[name]
         return milliseconds_s(words[at]) if len(words) > at else 0.0
@@ -89,6 +107,14 @@ def block_s(words: Sequence[Any]) -> float:
             return milliseconds_s(value)
         if upper(word) == b"STREAMS":
             break
+    return 0.0
+
+
+def position_wait_s(words: Sequence[Any]) -> float:
+    """For TPOSITION key [WRITER name] [WAIT id ms]."""
+    at = 4 if len(words) > 2 and upper(words[2]) == b"WRITER" else 2
+    if len(words) > at + 2 and upper(words[at]) == b"WAIT":
+        return milliseconds_s(words[at + 2])
     return 0.0
 
 

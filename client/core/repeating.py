@@ -72,16 +72,31 @@ class Repeater:
 
         return self.until_answered(attempt)
 
-    def until_answered(self, attempt: Callable[[], Steps[R]]) -> Steps[R]:
-        """The attempt, until it does not end with a lost reply; the last error is raised."""
-        until_s = self._now() + self._for_s
+    def until_answered(
+        self,
+        attempt: Callable[[], Steps[R]],
+        may_repeat: Callable[[float], Steps[bool]] | None = None,
+    ) -> Steps[R]:
+        """The attempt, until it does not end with a lost reply; the last error is raised. No
+        attempt begins after the time for repeats, or if `may_repeat` is false, which is given the
+        seconds since the first attempt."""
+        begun_s = self._now()
+        until_s = begun_s + self._for_s
         pause_s = FIRST_S
+        failed: Exception | None = None
         while True:
             try:
-                return (yield from attempt())
+                if failed is None or may_repeat is None:
+                    return (yield from attempt())
+                allowed = yield from may_repeat(self._now() - begun_s)
+                if allowed:
+                    return (yield from attempt())
             except Exception as error:
                 if not lost(error) or self._now() >= until_s:
                     raise
+                failed = error
+            else:
+                raise failed
             self.repeats += 1
-            yield Sleep(pause_s)
+            yield Sleep(min(pause_s, max(0.0, until_s - self._now())))
             pause_s = min(pause_s * 2, MOST_S)

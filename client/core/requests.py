@@ -288,6 +288,16 @@ def tpolicy(
     return command("TPOLICY", key, *words, read=read, repeatable=not words)
 
 
+def idmp_duration(key: Key) -> Command[int | None]:
+    """For how many seconds a stream recognizes a repeated append; None if it does not exist."""
+    made = command("XINFO", "STREAM", key, read=lambda reply: read_map(reply)["idmp-duration"])
+    return replace(made, accepts=NO_KEY)
+
+
+NO_KEY = "no such key"
+"""redis-py leaves out the code ERR of an error."""
+
+
 class GroupState(NamedTuple):
     """What XINFO GROUPS knows of a group: entries that it has not delivered yet, None if the
     number is not known, entries that are delivered and not acknowledged, and the last entry that
@@ -308,5 +318,4 @@ def group_state(key: Key, group: Key) -> Command[GroupState | None]:
                 return GroupState(row["lag"], row["pending"], last)
         return None
 
-    # redis-py leaves out the code ERR of an error.
-    return replace(command("XINFO", "GROUPS", key, read=read), accepts="no such key")
+    return replace(command("XINFO", "GROUPS", key, read=read), accepts=NO_KEY)

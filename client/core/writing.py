@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from millstream.client.core import arguments, requests
 from millstream.client.core.arguments import number, whole
-from millstream.client.core.repeating import Repeater
+from millstream.client.core.repeating import Repeater, lost
 from millstream.client.core.steps import Call, Clock, Steps
 from millstream.client.core.words import Fields, Key, field_words, text
 from millstream.client.errors import FactAlreadyDone, MillstreamError, NotReserved, ReservationLost
@@ -23,6 +23,8 @@ from millstream.client.log import log
 from millstream.client.records import T
 
 LEASE_MAX_S = 600.0
+DURATION_S = 100
+"""For how long a stream recognizes a repeated append, unless that was configured."""
 FACTS_MAX = 10_000
 """At once: the limit of TRESERVE."""
 
@@ -94,6 +96,9 @@ class WriterState:
         self._producer = f"{text(self._name)[:64]}:{unique}"
         self._number = 0
         self._repeater = Repeater(retry_for_s, now)
+        self._retry_for_s = retry_for_s
+        self._duration_s: int | None = None
+        """For how long the stream recognizes a repeated append; None if that is not known."""
         self._now = now
         self._open: dict[ID, FactFields[Any]] = {}
         self._orphans = False
@@ -119,11 +124,56 @@ class WriterState:
 
     def append(self, fields: Fields) -> Steps[ID]:
         words = field_words(fields)
+        yield from self._check_duration()
         self._number += 1
         command = requests.append_once(self._key, self._producer, self._number, words)
-        entry_id = yield from self._repeater.call(command)
+
+        def attempt() -> Steps[ID]:
+            entry_id: ID = yield Call(command)
+            return entry_id
+
+        entry_id = yield from self._repeater.until_answered(attempt, self._recognizes)
         self._counts["appended"] += 1
         return entry_id
+
+    def _check_duration(self) -> Steps[None]:
+        """Check `retry_for` against the stream, once it exists."""
+        if self._duration_s is not None:
+            return
+        duration_s = yield from self._ask_duration_s()
+        if duration_s is not None and self._retry_for_s >= duration_s:
+            raise ValueError(
+                f"retry_for must be below {duration_s} seconds for {self._key!r}, not "
+                f"{self._retry_for_s!r}: the stream recognizes a repeated append for "
+                f"{duration_s} seconds, which is its idmp-duration; XCFGSET changes it"
+            )
+        self._duration_s = duration_s
+
+    def _ask_duration_s(self) -> Steps[int | None]:
+        """None for a stream that does not exist. A lost reply leaves open what was known: what
+        follows on this connection will be lost, too, or is as good as before."""
+        try:
+            duration_s: int | None = yield Call(requests.idmp_duration(self._key))
+        except ResponseError:  # a user without the right to XINFO, or a key of another type
+            return DURATION_S
+        except Exception as error:
+            if not lost(error):
+                raise
+            return self._duration_s
+        return duration_s
+
+    def _recognizes(self, after_s: float) -> Steps[bool]:
+        """Whether the stream recognizes an append that was sent so long ago. One that does not
+        exist has no entry that could be doubled."""
+        duration_s = yield from self._ask_duration_s()
+        if duration_s is None or after_s < duration_s - min(1.0, duration_s / 2):
+            return True
+        log.warning(
+            "an append to %r is not repeated: the stream recognizes repeats for %d seconds",
+            self._key,
+            duration_s,
+        )
+        return False
 
     def reserve(self, facts: Sequence[FactFields[Any]], count: int | None) -> Steps[None]:
         """Reserve an ID for each fact. After a lost reply, unknown reservations are given up before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from millstream.client import (
     MillstreamError,
     ReservationLost,
 )
+from millstream.client.core.repeating import Repeater
+from millstream.client.core.steps import Sleep, Steps
 
 
 @pytest.fixture
@@ -73,6 +76,63 @@ def test_an_append_that_is_never_answered_raises_after_retry_for(
         proxy.swallowing = []
         writer.append({"n": 2})
     assert [record["n"] for record in ms.trange("s")] == ["1", "2"]
+
+
+def test_a_stream_that_forgets_before_retry_for_is_refused(ms: Any) -> None:
+    ms.tappend("s", {"n": 0})
+    ms.execute_command("XCFGSET", "s", "IDMP-DURATION", 20)
+    for retry_for in (20, 30):
+        with (
+            ms.writer("s", "w", retry_for=retry_for) as writer,
+            pytest.raises(ValueError, match=r"retry_for must be below 20 seconds for 's', not"),
+        ):
+            writer.append({"n": 1})
+    with ms.writer("s", "w", retry_for=19.5) as writer:
+        writer.append({"n": 1})
+    assert ms.xlen("s") == 2
+
+
+def test_a_stream_that_an_append_creates_is_checked_at_the_next_one(ms: Any) -> None:
+    ms.config_set("stream-idmp-duration", 20)
+    try:
+        with ms.writer("s", "w") as writer:
+            writer.append({"n": 1})
+            with pytest.raises(ValueError, match="retry_for must be below 20"):
+                writer.append({"n": 2})
+    finally:
+        ms.config_set("stream-idmp-duration", 100)
+
+
+def test_no_append_is_repeated_when_the_stream_has_forgotten_it(
+    ms: Any, through: Any, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    with through.writer("s", "w", retry_for=30) as writer:
+        writer.append({"n": 1})
+        writer.append({"n": 2})
+        ms.execute_command("XCFGSET", "s", "IDMP-DURATION", 2)
+        proxy.swallowing = [b"XADD"] * 1000
+        with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+            writer.append({"n": 3})
+    assert [record["n"] for record in ms.trange("s")] == ["1", "2", "3"]
+    assert "an append to 's' is not repeated" in caplog.text
+
+
+def test_no_attempt_begins_after_the_time_for_repeats() -> None:
+    now_s = 0.0
+    begun: list[float] = []
+
+    def attempt() -> Steps[None]:
+        begun.append(now_s)
+        raise redis.ConnectionError("lost")
+        yield
+
+    steps = Repeater(10.0, lambda: now_s).until_answered(attempt)
+    with suppress(redis.ConnectionError):
+        while True:
+            step = next(steps)
+            assert isinstance(step, Sleep)
+            now_s += step.seconds
+    assert begun[-1] == max(begun) == 10.0
 
 
 def test_two_writers_of_one_name_do_not_take_each_others_appends_for_repeats(ms: Any) -> None:

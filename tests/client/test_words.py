@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 from tests.client.apis import Api
 from tests.client.conftest import url_of
 from tests.support.server import Server
@@ -27,6 +28,14 @@ from millstream.client.core.command_words import block_s, is_read
         (("WAIT", 1, 0), math.inf),
         (("WAIT", 1), 0.0),
         (("XREAD", "BLOCK", "soon", "STREAMS", "s", "$"), 0.0),
+        (("XREAD BLOCK 1500 STREAMS s $",), 1.5),
+        ((b"xread  block\t1500 streams s $",), 1.5),
+        (("XREAD BLOCK", 1500, "STREAMS", "s", "$"), 1.5),
+        (("WAIT 1 700",), 0.7),
+        (("",), 0.0),
+        (("TPOSITION", "k", "WAIT", "5.0", 700), 0.7),
+        (("tposition k writer wait wait 5.0 700",), 0.7),
+        (("TPOSITION", "k", "WRITER", "WAIT"), 0.0),
     ],
 )
 def test_the_time_that_a_command_waits(words: tuple[Any, ...], seconds: float) -> None:
@@ -41,6 +50,9 @@ def test_the_time_that_a_command_waits(words: tuple[Any, ...], seconds: float) -
         (("XINFO STREAM", "s"), True),
         (("tread", "s", 0, 1), True),
         (("tread", "s", 0, 1, "group", "g", 0), False),
+        (("tread s 0 1 group g 0",), False),
+        ((b"TREAD s 0 1",), True),
+        (("xadd s * n 1",), False),
         (("xadd", "s", "*", "n", 1), False),
     ],
 )
@@ -55,6 +67,25 @@ def test_a_command_in_any_spelling_may_wait_longer_than_the_timeout(
     ms = api.connect(url_of(server), timeout=0.2)
     words = ["s", "$", 1, "block", 400] if name == "tread" else ["block", 400, "streams", "s", "$"]
     assert not ms.execute_command(name, *words)
+
+
+@pytest.mark.parametrize("text", ["XREAD BLOCK 400 STREAMS s $", b"tread s $ 1 block 400"])
+def test_a_command_as_one_text_may_wait_longer_than_the_timeout(
+    api: Api, server: Server, text: Any
+) -> None:
+    ms = api.connect(url_of(server), timeout=0.2)
+    assert not ms.execute_command(text)
+    with ms.pipeline(transaction=False) as pipe:
+        pipe.execute_command(text)
+        assert not pipe.execute()[0]
+
+
+def test_an_error_of_a_pipeline_names_the_key_of_one_text(ms: Any) -> None:
+    ms.set("k", "v")
+    with ms.pipeline(transaction=False) as pipe:
+        pipe.execute_command("TINFO k")
+        with pytest.raises(ResponseError, match="'k' is not a stream"):
+            pipe.execute()
 
 
 @pytest.mark.parametrize("transaction", [False, True])
