@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from millstream.client.core.command_words import sent_words
-
 if TYPE_CHECKING:
     from millstream.client.ids import ID
 
@@ -125,7 +123,6 @@ def refusal(error: ResponseError, words: Sequence[Any], server: str) -> Response
     """The same error as one of this module's classes, where there is one for it. `words` are those
     of the command."""
     text = str(error)
-    words = sent_words(words)
     kind = _BY_CODE.get(text.partition(" ")[0])
     if kind is not None:
         return kind(text)

@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
 from millstream.client.commands import StreamCommands
-from millstream.client.core.command_words import block_s
+from millstream.client.core.command_words import block_s, sent_words
 from millstream.client.errors import refusal
 
 if TYPE_CHECKING:
@@ -52,14 +52,15 @@ class QueuedCommands:
 
     def _replies(self, queued: list[Any], replies: list[Any]) -> list[Any]:
         return [
-            refusal(reply, words, redis_py.address(self))
-            if isinstance(reply, ResponseError)
-            else reply
+            self._named(reply, words) if isinstance(reply, ResponseError) else reply
             for words, reply in zip(queued, replies, strict=True)
         ]
 
     def _refusal(self, error: ResponseError) -> ResponseError:
-        return refusal(error, self._refused, redis_py.address(self)) if self._refused else error
+        return self._named(error, self._refused) if self._refused else error
+
+    def _named(self, error: ResponseError, words: Sequence[Any]) -> ResponseError:
+        return refusal(error, sent_words(words), redis_py.address(self))
 
     def annotate_exception(self, exception: Any, number: int, command: Any) -> None:
         # redis-py raises the error of the first command that a transaction refuses.
@@ -69,7 +70,7 @@ class QueuedCommands:
     def raise_first_error(self, commands: Any, response: Any) -> None:
         for number, (command, reply) in enumerate(zip(commands, response, strict=True), 1):
             if isinstance(reply, ResponseError):
-                error = refusal(reply, command[0], redis_py.address(self))
+                error = self._named(reply, command[0])
                 self.annotate_exception(error, number, command[0])
                 raise error
 
