@@ -54,6 +54,10 @@ class Call:
         )
 
 
+def _say(text: str) -> None:
+    click.echo(needed("millstream.pipeline.cdc.sql").one_line(text))
+
+
 def fail(problem: object, code: int = 1) -> NoReturn:
     click.echo(f"millstream: {problem}", err=True)
     sys.exit(code)
@@ -176,9 +180,9 @@ def resync(call: Call, source: str, table: str | None, everything: bool, take_ov
         requests = needed("millstream.pipeline.cdc.commands.requests")
         record = call.record(config, chosen)
         if everything:
-            click.echo(requests.resync_all(record, take_over))
+            _say(requests.resync_all(record, take_over))
         else:
-            click.echo(requests.resync_table(record, requests.find_table(record, table)))
+            _say(requests.resync_table(record, requests.find_table(record, table)))
         return 0
 
     guarded(config, work)
@@ -217,7 +221,7 @@ def resume(call: Call, source: str, table: str) -> None:
     def work() -> int:
         requests = needed("millstream.pipeline.cdc.commands.requests")
         record = call.record(config, chosen)
-        click.echo(requests.resume(record, requests.find_table(record, table)))
+        _say(requests.resume(record, requests.find_table(record, table)))
         return 0
 
     guarded(config, work)
@@ -233,11 +237,12 @@ def setup(call: Call, create_targets: bool, print_sql: bool) -> None:
 
     def work() -> int:
         module = needed("millstream.pipeline.cdc.commands.setup")
+        sql = needed("millstream.pipeline.cdc.sql")
         if print_sql:
             for line in module.print_sql(config, create_targets):
-                click.echo(line)
+                click.echo(sql.one_line(line) if line.startswith("--") else sql.visible(line))
             return 0
-        errors = module.setup(config, create_targets, click.echo)
+        errors = module.setup(config, create_targets, _say)
         hide = needed("millstream.pipeline.cdc.logs").Secrets(config).hide
         for finding in errors:
             click.echo(hide(f"error {finding.text}"), err=True)
@@ -285,9 +290,7 @@ def drop(call: Call, source: str) -> None:
     [chosen] = call.sources(config, (source,))
 
     def work() -> int:
-        needed("millstream.pipeline.cdc.commands.dropping").drop(
-            call.record(config, chosen), click.echo
-        )
+        needed("millstream.pipeline.cdc.commands.dropping").drop(call.record(config, chosen), _say)
         return 0
 
     guarded(config, work)

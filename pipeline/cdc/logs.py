@@ -10,6 +10,7 @@ from functools import cached_property
 from urllib.parse import quote, unquote, urlsplit
 
 from millstream.pipeline.cdc.config import Config
+from millstream.pipeline.cdc.sql import one_line
 
 HIDDEN = "***"
 PASSWORD = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", re.IGNORECASE)
@@ -51,7 +52,7 @@ class Secrets:
 
         A password may also be an ordinary word, such as the name of a role in SQL, which stays.
         """
-        line = " ".join(str(text).split())
+        line = one_line(str(text))
         line = IN_URL.sub(rf"\1{HIDDEN}\2", PASSWORD.sub(rf"\1{HIDDEN}", line))
         for word in self._words if UNREADABLE.search(line) else []:
             line = line.replace(word, HIDDEN)
@@ -65,7 +66,7 @@ def _of_conninfo(url: str) -> Iterator[str]:
     try:
         password = conninfo_to_dict(url).get("password")
     except psycopg.Error:  # libpq shows a part of what it cannot read
-        yield from (" ".join(found[1].split()) for found in re.finditer(r"://[^/@:]*:(.+)@", url))
+        yield from (one_line(found[1]) for found in re.finditer(r"://[^/@:]*:(.+)@", url))
         yield from (found[2].strip("'") for found in PASSWORD.finditer(url))
         for found in UNQUOTED.finditer(url):
             yield from found[1].split()

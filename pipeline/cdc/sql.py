@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 _MODIFIER = re.compile(r"\(.*?\)")
+_QUOTED = re.compile(r'(?<![&\w])"(?:[^"]|"")+"')
+_BREAK = re.compile(r"\s*[\x00-\x1f\x7f\x85\u2028\u2029]\s*")
+_ESCAPED = re.compile(r"[\\\x01-\x1f\x7f]")
 _INTERVAL = re.compile(r"^interval [a-z ]+")
 # Without a length, these names mean another type: character(1), bit(1).
 _LENGTHLESS = {"character": "bpchar", "bit": '"bit"'}
@@ -22,14 +25,60 @@ def identifier(*names: str) -> str:
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
+def shown(name: str) -> str:
+    r"""A name in a message; quoted as in SQL if it could be misread.
+
+    >>> shown("order id"), shown("a\tb")
+    ('order id', '"a\tb"')
+    """
+    return name if name.isprintable() and '"' not in name else identifier(name)
+
+
+def visible(text: str) -> str:
+    r"""A text in which characters that cannot be seen are escaped as in SQL, within quoted names.
+
+    >>> print(visible('ALTER TABLE "a\tb"'))
+    ALTER TABLE U&"a\0009b"
+    """
+    return _QUOTED.sub(_visible_name, text)
+
+
+def one_line(text: str) -> str:
+    r"""A message in one line, with names that can be told apart. Blanks take the place of line
+    breaks and tabs outside of names.
+
+    >>> print(one_line('no "a\nb"\n\tin the table'))
+    no U&"a\000Ab" in the table
+    """
+    return _BREAK.sub(" ", visible(text)).strip()
+
+
+def _visible_name(found: re.Match[str]) -> str:
+    if found[0].isprintable():
+        return found[0]
+    return "U&" + "".join(map(_visible_character, found[0]))
+
+
+def _visible_character(one: str) -> str:
+    if one == "\\":
+        return "\\\\"
+    if one.isprintable():
+        return one
+    return f"\\{ord(one):04X}" if ord(one) < 0x10000 else f"\\+{ord(one):06X}"
+
+
 def literal(text: str) -> str:
-    r"""A text in SQL, whatever `standard_conforming_strings` is.
+    r"""A text in SQL, in one line, whatever `standard_conforming_strings` is.
 
     >>> literal("it's"), literal("a\\b")
     ("'it''s'", " E'a\\\\b'")
     """
     plain = "'" + text.replace("'", "''") + "'"
-    return " E" + plain.replace("\\", "\\\\") if "\\" in text else plain
+    return " E" + _ESCAPED.sub(_escape, plain) if _ESCAPED.search(text) else plain
+
+
+def _escape(found: re.Match[str]) -> str:
+    return "\\\\" if found[0] == "\\" else f"\\x{ord(found[0]):02x}"
 
 
 def without_modifier(type_: str) -> str:
@@ -48,15 +97,16 @@ def without_modifier(type_: str) -> str:
 
 
 def table_name(schema: str, name: str) -> str:
-    """A table as `schema.table`, or as `table` without a schema. A part with a dot is quoted as in
-    SQL, so that no two tables have the same name.
+    """A table as `schema.table`, or as `table` without a schema. A part with a dot, or with a
+    character that cannot be seen, is quoted as in SQL, so that no two tables have the same name.
 
     >>> table_name("public", "orders"), table_name("my.schema", "orders")
     ('public.orders', '"my.schema".orders')
     """
     parts = [part for part in (schema, name) if part]
     return ".".join(
-        identifier(part) if "." in part or part.startswith('"') else part for part in parts
+        identifier(part) if "." in part or part.startswith('"') or not part.isprintable() else part
+        for part in parts
     )
 
 

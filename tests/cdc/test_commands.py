@@ -378,6 +378,33 @@ def test_status_says_what_the_reader_would_refuse(shop: Pipeline, source: Source
     assert "resync shop:eu --all" in found["sources"][0]["problem"]
 
 
+def test_names_with_invisible_characters_can_be_told_apart(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    source.execute('CREATE TABLE "a\tb" ("k\nk" int PRIMARY KEY, "v\x1b" int, "v " int, "v\t" int)')
+    source.execute('CREATE TABLE "a b" (id int PRIMARY KEY)')
+    destination.execute('CREATE TABLE "a\tb" ("k\nk" int PRIMARY KEY, "v " int)')
+    tables = '"a\\tb" = { set = { "x\\ty" = "1" } }\n"a b" = {}'
+    shop.configure({"eu": url_of(source)}, tables)
+    done = shop.call("check", code=1).stdout
+    assert done.isascii()
+    assert "\t" not in done
+    assert "\x1b" not in done
+    assert 'error shop:eu public.U&"a\\0009b": "public".U&"a\\0009b" lacks the columns' in done
+    assert 'U&"v\\001B"' in done
+    assert 'ALTER TABLE "public".U&"a\\0009b" ADD COLUMN U&"v\\0009" integer' in done
+    assert 'set names U&"x\\0009y", which' in done
+    assert "error shop:eu public.a b: the target public.a b does not exist" in done
+    # What is printed can be executed, and tables are named as they are printed.
+    text = shop.call("setup", "--create-targets", "--print-sql").stdout
+    assert "\t" not in text
+    destination.execute(text.partition("-- at the destination")[2].encode())
+    rows = [line for line in shop.call("status", code=1).stdout.splitlines() if "clone" in line]
+    assert ["0009b" in row for row in rows] == [True, False]
+    done = shop.call("resync", "shop:eu", 'public.U&"a\\0009b"')
+    assert done.stdout.startswith('public.U&"a\\0009b" has not been copied yet')
+
+
 def test_a_source_is_dropped_when_it_is_not_read(
     shop: Pipeline, source: Source, destination: Source
 ) -> None:

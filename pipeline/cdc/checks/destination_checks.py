@@ -27,7 +27,7 @@ from millstream.pipeline.cdc.destination.target import (
 from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source.catalog import CatalogTable
-from millstream.pipeline.cdc.sql import identifier, table_name
+from millstream.pipeline.cdc.sql import identifier, shown, table_name
 from millstream.pipeline.cdc.streams.column_record import ColumnRecord
 
 DESTINATION = "destination"
@@ -49,7 +49,7 @@ def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
     if not may_make_temporary:
         yield error(
             DESTINATION,
-            f"{role} may not create temporary tables",
+            f"{shown(role)} may not create temporary tables",
             f"GRANT TEMPORARY ON DATABASE {identifier(database)} TO {identifier(role)}",
         )
     for one in missing_schemas(connection, config):
@@ -133,7 +133,9 @@ def _check_target(
     columns = [column.name for column in found.source_columns(table)]
     missing = missing_columns(Session(connection), to, columns)
     if missing and table.missing_columns == "ignore":
-        yield warning(where, f"{target.sql} lacks {', '.join(missing)}, which is ignored")
+        yield warning(
+            where, f"{target.sql} lacks {', '.join(map(shown, missing))}, which is ignored"
+        )
     elif missing:
         text = missing_text(to, missing, ColumnRecord(found.recorded_columns(table)))
         # Reading goes on without these columns; only `apply` stops the table.
@@ -151,7 +153,7 @@ def _computed(
     """Whether the expressions of `set` can be computed."""
     for name, expression in table.set.items():
         if name not in to.target.columns:
-            yield error(where, f"set names {name}, which {to.target.sql} does not have")
+            yield error(where, f"set names {shown(name)}, which {to.target.sql} does not have")
             continue
         types = {one: to.column(one).type for one in to.columns}
         try:
@@ -160,7 +162,7 @@ def _computed(
             continue  # a type of the source that the destination does not have
         except psycopg.Error as problem:
             text = problem.diag.message_primary or str(problem)
-            yield error(where, f"set of {name} cannot be computed: {text}")
+            yield error(where, f"set of {shown(name)} cannot be computed: {text}")
 
 
 def _privileges(connection: Connection, where: str, schema: str, table: str) -> Iterator[Finding]:
@@ -168,7 +170,7 @@ def _privileges(connection: Connection, where: str, schema: str, table: str) -> 
     if role:
         yield error(
             where,
-            f"{role} may not change {table_name(schema, table)}",
+            f"{shown(role)} may not change {table_name(schema, table)}",
             f"GRANT USAGE ON SCHEMA {identifier(schema)} TO {identifier(role)}; "
             f"GRANT {', '.join(PRIVILEGES)} ON {identifier(schema, table)} TO {identifier(role)}",
         )
@@ -198,7 +200,7 @@ def _may_create(connection: Connection, where: str, target: Target) -> Iterator[
     if not may_create:
         yield error(
             where,
-            f"{role} may not create the table with which the copy of a history is compared",
+            f"{shown(role)} may not create the table with which the copy of a history is compared",
             f"GRANT CREATE ON SCHEMA {identifier(target.schema)} TO {identifier(role)}",
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from millstream.pipeline.cdc.sql import one_line
+
 Level: TypeAlias = Literal["ok", "warning", "error"]
 
 
@@ -20,8 +22,7 @@ class Finding:
     @property
     def text(self) -> str:
         """In one line, without the level."""
-        line = f"{self.where}: {self.what}" + (f": {self.sql}" if self.sql else "")
-        return " ".join(line.split())
+        return one_line(f"{self.where}: {self.what}" + (f": {self.sql}" if self.sql else ""))
 
 
 def without_source(text: str, source: str) -> str:

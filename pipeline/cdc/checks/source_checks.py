@@ -22,7 +22,7 @@ from millstream.pipeline.cdc.source.catalog import (
 )
 from millstream.pipeline.cdc.source.changed_tables import read_changed_tables
 from millstream.pipeline.cdc.source.preparing import Preparation, Refusal
-from millstream.pipeline.cdc.sql import identifier
+from millstream.pipeline.cdc.sql import identifier, shown
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.source_state import StateError, has_slot
 from millstream.pipeline.server import ServerError
@@ -101,7 +101,7 @@ def _check(
     if not may_replicate:
         yield error(
             source.name,
-            f"{role} does not have the REPLICATION attribute",
+            f"{shown(role)} does not have the REPLICATION attribute",
             f"ALTER ROLE {identifier(role)} REPLICATION",
         )
     yield from _settings(source, connection)
@@ -196,11 +196,13 @@ def _columns(
     """Whether the columns exist, and may be read and filtered."""
     missing = [column for column in table.columns if column not in _names(found)]
     if missing:
-        yield error(where, f"columns names {', '.join(missing)}, which the table does not have")
+        yield error(
+            where, f"columns names {', '.join(map(shown, missing))}, which the table does not have"
+        )
     if not found.is_readable or not all(column.is_readable for column in found.kept(table)):
         yield error(
             where,
-            f"{role} may not read the table",
+            f"{shown(role)} may not read the table",
             f"GRANT USAGE ON SCHEMA {identifier(table.schema)} TO {identifier(role)}; "
             f"GRANT SELECT ON {identifier(table.schema, table.name)} TO {identifier(role)}",
         )
@@ -249,18 +251,26 @@ def _key(where: str, table: Table, found: CatalogTable) -> Iterator[Finding]:
     left_out = [] if found.identity == "full" else [key for key in found.key if key not in kept]
     if left_out:
         yield error(
-            where, f"columns must include the replica identity: {', '.join(left_out)} is missing"
+            where,
+            "columns must include the replica identity: "
+            f"{', '.join(map(shown, left_out))} is missing",
         )
     targets = {table.rename.get(key, key) for key in found.key}
     computed = sorted(targets & set(table.set))
     if computed:
-        yield error(where, f"set must not compute columns of the key: {', '.join(computed)}")
+        yield error(
+            where, f"set must not compute columns of the key: {', '.join(map(shown, computed))}"
+        )
     unknown = sorted(set(table.rename) - kept)
     if unknown:
-        yield error(where, f"rename names {', '.join(unknown)}, which is not replicated")
+        yield error(
+            where, f"rename names {', '.join(map(shown, unknown))}, which is not replicated"
+        )
     taken = sorted((kept - set(table.rename)) & set(table.rename.values()))
     if taken:
-        yield error(where, f"rename gives a column the name of another one: {', '.join(taken)}")
+        yield error(
+            where, f"rename gives a column the name of another one: {', '.join(map(shown, taken))}"
+        )
 
 
 def _filter(
@@ -282,7 +292,8 @@ def _filter(
     except psycopg.errors.UndefinedColumn as problem:
         yield error(
             where,
-            f"where may only use columns of the replica identity ({', '.join(sorted(columns))}), "
+            "where may only use columns of the replica identity "
+            f"({', '.join(map(shown, sorted(columns)))}), "
             f"or updates of the table would fail: {problem.diag.message_primary}",
             f"ALTER TABLE {identifier(table.schema, table.name)} REPLICA IDENTITY FULL",
         )

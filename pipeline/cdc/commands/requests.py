@@ -9,6 +9,7 @@ from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.source import ownership, slots
 from millstream.pipeline.cdc.source.catalog import connect
 from millstream.pipeline.cdc.source.slots import Slot
+from millstream.pipeline.cdc.sql import table_name, visible
 from millstream.pipeline.cdc.streams.appending import ReplacedError, States
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
 from millstream.pipeline.cdc.streams.source_state import SourceState, TableState
@@ -27,9 +28,16 @@ def find_table(record: SourceRecord, name: str) -> Table:
         table
         for table in source.tables
         # A shell removes the quotes of "my.table".
-        if name in (table.full_name, table.name, f"{table.schema}.{table.name}")
+        if name
+        in (
+            table.full_name,
+            visible(table.full_name),
+            table.name,
+            visible(table_name("", table.name)),
+            f"{table.schema}.{table.name}",
+        )
     ]
-    exact = [table for table in found if table.full_name == name]
+    exact = [table for table in found if name in (table.full_name, visible(table.full_name))]
     if len(exact or found) != 1:
         known = ", ".join(table.full_name for table in source.tables)
         what = "several tables" if found else "no table"

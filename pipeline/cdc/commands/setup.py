@@ -25,7 +25,7 @@ from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications
 from millstream.pipeline.cdc.source.catalog import Catalog, CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.source.preparing import Preparation
-from millstream.pipeline.cdc.sql import identifier, table_name
+from millstream.pipeline.cdc.sql import identifier, shown, table_name
 from millstream.pipeline.cdc.streams.appending import open_server
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
 
@@ -139,7 +139,7 @@ def _source_sql(
         yield f"GRANT SELECT ON {identifier(*name)} TO {role};"
     found = publications.read_publication(connection, source.slot)
     version = connection.info.server_version
-    owners = ", ".join(sorted({table.owner for table in catalog.values()}))
+    owners = ", ".join(sorted({shown(table.owner) for table in catalog.values()}))
     for statement in publications.statements(source, found, catalog, version):
         yield f"{statement}; -- as the tables' owner, {owners}"
 

@@ -25,6 +25,7 @@ from millstream.pipeline.cdc.source import ownership, slots
 from millstream.pipeline.cdc.source.catalog import connect
 from millstream.pipeline.cdc.source.changed_tables import read_changed_tables
 from millstream.pipeline.cdc.source.slots import Slot
+from millstream.pipeline.cdc.sql import one_line
 from millstream.pipeline.cdc.streams.appending import States, open_server
 from millstream.pipeline.cdc.streams.names import apply_alive
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
@@ -107,7 +108,7 @@ def read_positions(config: Config) -> tuple[Mapping[TableKey, Position] | None, 
             positions = Positions(connection, config.destination.schema)
             return (positions.read() if positions.exists() else {}), None
     except psycopg.Error as error:
-        return None, f"the destination cannot be reached: {' '.join(str(error).split())}"
+        return None, f"the destination cannot be reached: {one_line(str(error))}"
 
 
 def together(verdicts: Iterable[bool | None]) -> bool | None:
@@ -194,7 +195,7 @@ def look_at_source(source: Source) -> SourceSeen:
             comment = ownership.read_comment(connection, source)
             return SourceSeen(slot, current_lsn(connection), comment)
     except psycopg.Error as error:
-        return SourceSeen(problem=f"the source cannot be reached: {' '.join(str(error).split())}")
+        return SourceSeen(problem=f"the source cannot be reached: {one_line(str(error))}")
 
 
 def _collect(record: SourceRecord) -> Collected:
@@ -222,7 +223,7 @@ def _refusal(record: SourceRecord, known: Collected, seen: SourceSeen) -> str | 
         with connect(source.url, APPLICATION) as connection:
             return "; ".join(read_changed_tables(connection, record, known.tables)) or None
     except psycopg.Error as error:
-        seen.problem = f"the source cannot be asked: {' '.join(str(error).split())}"
+        seen.problem = f"the source cannot be asked: {one_line(str(error))}"
         return None
 
 
@@ -392,7 +393,7 @@ def print_status(found: Json) -> None:
             names = ("table", "target", "type", "state", "pending", "rows")
             problem = "; ".join(filter(None, [row["problem"], *row["warnings"]]))
             table.add_row(
-                _cell(one["source"]), *(_cell(row[name]) for name in names), escape(problem)
+                *(_cell(one["source"]), *(_cell(row[name]) for name in names), _cell(problem))
             )
     console.print(table)
     apply = found["apply"]
@@ -403,4 +404,4 @@ def print_status(found: Json) -> None:
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else escape(str(value))
+    return "" if value is None else escape(one_line(str(value)))

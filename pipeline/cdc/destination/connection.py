@@ -8,6 +8,7 @@ import psycopg
 
 from millstream.pipeline.cdc.config import Config
 from millstream.pipeline.cdc.protocol.session import Connection, session
+from millstream.pipeline.cdc.sql import one_line
 from millstream.pipeline.cdc.streams.appending import address_of
 from millstream.pipeline.server import Server
 
@@ -84,5 +85,5 @@ def in_one_line(error: BaseException) -> str:
         text = ": ".join(part for part in parts if part)
     else:
         text = str(error) or type(error).__name__
-    line = " ".join(text.split())
+    line = one_line(text)
     return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} .."

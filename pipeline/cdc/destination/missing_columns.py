@@ -9,7 +9,7 @@ import psycopg
 
 from millstream.pipeline.cdc.destination.staging import Session, missing_types
 from millstream.pipeline.cdc.destination.target import Route
-from millstream.pipeline.cdc.sql import identifier, literal
+from millstream.pipeline.cdc.sql import identifier, literal, shown
 from millstream.pipeline.cdc.streams.column_record import ColumnRecord
 
 
@@ -67,12 +67,13 @@ def missing_text(to: Route, names: Sequence[str], record: ColumnRecord) -> str:
     column = _target_name(to, name)
     if to.target.columns[column].generated:
         return (
-            f"the column {column} of {target} is generated, so the source's values cannot be"
+            f"the column {shown(column)} of {target} is generated, so the source's values cannot be"
             f" written: ALTER TABLE {target} ALTER COLUMN {identifier(column)} DROP EXPRESSION"
         )
     return (
-        f"the column {column} of {target} is one that millstream fills, so the source's values"
-        f" cannot be written: give the source's column {name} another name with `rename`"
+        f"the column {shown(column)} of {target} is one that millstream fills, so the source's"
+        f" values cannot be written: give the source's column {shown(name)} another name with"
+        " `rename`"
     )
 
 
@@ -82,7 +83,7 @@ def _target_name(to: Route, name: str) -> str:
 
 def _described(to: Route, name: str) -> str:
     column = _target_name(to, name)
-    return column if column == name else f"{column} ({name} at the source)"
+    return shown(column) if column == name else f"{shown(column)} ({shown(name)} at the source)"
 
 
 def _alter(to: Route, name: str, record: ColumnRecord) -> str:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.protocol.session import Connection
-from millstream.pipeline.cdc.sql import identifier, literal
+from millstream.pipeline.cdc.sql import identifier, literal, shown
 from millstream.pipeline.cdc.streams.source_state import Identity, SourceColumn
 
 TargetName: TypeAlias = tuple[str, str]
@@ -154,7 +154,9 @@ def route(
         )
     missing = [name for name in HISTORY_COLUMNS if name not in target.columns]
     if table.type == "history" and missing:
-        raise TargetError(f"{target.sql} is a history without the column {', '.join(missing)}")
+        raise TargetError(
+            f"{target.sql} is a history without the column {', '.join(map(shown, missing))}"
+        )
     mapped = {
         name: table.rename.get(name, name)
         for name in (column.name for column in columns)
@@ -206,7 +208,7 @@ def _key(
     if not key:
         raise TargetError(f"{table.full_name} has no key: a history needs one")
     names = ", ".join(identifier(name) for name in sorted(wanted))
-    absent = ", ".join(sorted(name for name in wanted if name not in target.columns))
+    absent = ", ".join(shown(name) for name in sorted(wanted) if name not in target.columns)
     if absent:
         raise TargetError(f"{target.sql} lacks {absent} of the key ({names}): ALTER TABLE")
     raise TargetError(

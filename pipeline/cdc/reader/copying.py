@@ -29,6 +29,7 @@ from millstream.pipeline.cdc.source import publications
 from millstream.pipeline.cdc.source.catalog import connect, read_table, read_tables, selection
 from millstream.pipeline.cdc.source.preparing import start_words
 from millstream.pipeline.cdc.source.slots import blockers_reported
+from millstream.pipeline.cdc.sql import one_line
 from millstream.pipeline.cdc.streams.appending import (
     RefusedError,
     ReplacedError,
@@ -141,7 +142,7 @@ class Copier:
             self._log(f"{name}: the copy begins again: {error}")
             self._retry_at[name] = time.monotonic() + REPEAT_S
         except (psycopg.Error, CdcError, CopyError, ServerError, RefusedError) as error:
-            problem = " ".join(str(error).split())
+            problem = one_line(str(error))
             if report.problem != problem:
                 self._log(f"{name}: the copy failed: {problem}")
             report.problem = problem

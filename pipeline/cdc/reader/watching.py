@@ -23,6 +23,7 @@ from millstream.pipeline.cdc.reader.report import Report
 from millstream.pipeline.cdc.source import publications, slots
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.source.changed_tables import published_otherwise
+from millstream.pipeline.cdc.sql import shown
 from millstream.pipeline.cdc.streams.appending import RefusedError, ReplacedError, States
 from millstream.pipeline.cdc.streams.column_record import ColumnRecord
 from millstream.pipeline.cdc.streams.names import ALIVE_S
@@ -216,11 +217,11 @@ def table_warnings(
         ]
     before = {column.name: column.type for column in state.columns}
     now = {column.name: column.type for column in found.kept(table)}
-    lines = [f"the column {name} is new" for name in now if name not in before]
-    lines += [f"the column {name} was dropped" for name in before if name not in now]
+    lines = [f"the column {shown(name)} is new" for name in now if name not in before]
+    lines += [f"the column {shown(name)} was dropped" for name in before if name not in now]
     lines += [
-        f"the type of the column {name} was changed from {before[name]} to {kind}: rows that ALTER "
-        "TABLE rewrote are not in the stream"
+        f"the type of the column {shown(name)} was changed from {before[name]} to {kind}: rows "
+        "that ALTER TABLE rewrote are not in the stream"
         for name, kind in now.items()
         if before.get(name, kind) != kind
     ]
