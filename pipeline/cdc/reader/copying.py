@@ -25,7 +25,7 @@ from millstream.pipeline.cdc.pauses import Backoff
 from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.reader.report import Report, TableReport
-from millstream.pipeline.cdc.source import publications
+from millstream.pipeline.cdc.source import ownership, publications
 from millstream.pipeline.cdc.source.catalog import connect, read_table, read_tables, selection
 from millstream.pipeline.cdc.source.preparing import start_words
 from millstream.pipeline.cdc.source.slots import blockers_reported
@@ -42,7 +42,12 @@ from millstream.pipeline.cdc.streams.appending import (
 )
 from millstream.pipeline.cdc.streams.copies import BLOCK_BYTES_MAX, CopyBegin, CopyEnd, CopyRows
 from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.source_state import TableConfig, TableState, has_slot
+from millstream.pipeline.cdc.streams.source_state import (
+    SourceState,
+    TableConfig,
+    TableState,
+    has_slot,
+)
 from millstream.pipeline.cdc.streams.translator import time_text
 from millstream.pipeline.server import Server, ServerError
 from millstream.pipeline.stream_counters import info_of
@@ -171,7 +176,7 @@ class Copier:
 
         application = f"millstream cdc: {self._source.name}: copy"
         with connect(self._source.url, application) as connection:
-            self._publish(connection, table, state)
+            self._publish(connection, table, state, source)
             with Replication(self._source.url, application) as replication:
                 with blockers_reported(self._source.url, replication.pid, waiting):
                     lsn, snapshot = replication.export_snapshot(self._slot)
@@ -192,11 +197,21 @@ class Copier:
         report.phase = "copied"
         self._log(f"{name}: copied {counted(rows, 'row')}")
 
-    def _publish(self, connection: Connection, table: Table, state: TableState) -> None:
+    def _publish(
+        self,
+        connection: Connection,
+        table: Table,
+        state: TableState,
+        source: SourceState | None,
+    ) -> None:
         """Have the publication send all changes of the table, before its copy. Preparation did
         that before the first copy; the publication may have been altered since."""
         catalog = read_tables(connection, self._source.tables)
         publication = publications.read_publication(connection, self._source.slot)
+        if publication is not None:
+            problem = ownership.foreign(self._source, source, None, publication.comment)
+            if problem is not None:
+                raise CopyError(problem)
         stamp = None if publication is None else publication.stamp(state.oid)
         is_altered = publication is not None and publication.is_owned and stamp != state.published
         commands = publications.statements(
