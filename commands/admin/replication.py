@@ -39,7 +39,7 @@ ON_REPLICA = (
 
 
 @command(
-    "REPLICAOF <args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE>>>",
+    "REPLICAOF <args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE> [INDEPENDENT]>>",
     "admin noscript stale no_async_loading dataless",
     since="5.0.0",
 )
@@ -47,15 +47,22 @@ def replicaof(ctx: Context, args: Args) -> object:
     """Configures a server as replica of another, or promotes it to a master.
 
     OK. The server becomes a replica of the primary at this host and port: its data becomes that of
-    the primary, and writes are refused. NO ONE makes it a primary again, with the data that it has;
-    while the link to the primary is up, it first gets the last frames of the primary, and the reply
-    is sent after that. Repeating the current address lets a full sync replace more data with less.
+    the primary, and writes are refused. Repeating the current address lets a full sync replace more
+    data with less.
+
+    NO ONE makes a replica the primary. While the link to its primary is up, that refuses writes,
+    sends its last frames and becomes a replica of this server; the reply is sent when this server
+    has the frames. With INDEPENDENT, this server becomes a second primary at once, with the data
+    that it has, and the other one is not changed.
     """
     host, port = args.take(), args.take()
     role = ctx.server.replication
     if host.upper() == b"NO" and port.upper() == b"ONE":
-        role.no_primary()
+        is_independent = args.option(b"INDEPENDENT")
+        args.finish()
+        role.no_primary(is_independent)
         return _begin(ctx, PromotionWait(ctx), 0) if ctx.may_block and role.is_promoting else OK
+    args.finish()
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise CommandError(INVALID_PORT)
     name = host.decode("utf-8", "replace")
@@ -67,7 +74,7 @@ def replicaof(ctx: Context, args: Args) -> object:
 
 
 @command(
-    "SLAVEOF <args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE>>>",
+    "SLAVEOF <args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE> [INDEPENDENT]>>",
     "admin noscript stale no_async_loading dataless",
 )
 def slaveof(ctx: Context, args: Args) -> object:
@@ -152,7 +159,8 @@ def replconf(ctx: Context, args: Args) -> object:
     Sent by replicas: their address and capabilities (listening-port, ip-address, capa, version,
     databases, histories), and later the last frame applied (ACK), the last frame on disk (FACK),
     and the size of all frames applied (OFFSET). A replica also tells its primary that it is being
-    promoted (promoting 1, or 0 when it remains a replica), and that it was (promoted 1).
+    promoted (promoting 1, or 0 when it remains a replica), and that it was (promoted 1; once more
+    on a new connection, with the last frame on its disk).
     """
     words = args.rest()
     if len(words) % 2:
@@ -176,7 +184,7 @@ def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:
 
 @command(
     "PSYNC replicationid offset",
-    "admin noscript no_async_loading no_multi dataless",
+    "admin noscript stale no_async_loading no_multi dataless",
     since="2.8.0",
     arity=-3,
 )

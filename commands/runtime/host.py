@@ -193,8 +193,9 @@ class Role(Protocol):
     def follow(self, host: str, port: int) -> str:
         """Becomes a replica of the server at this address; Redis' reply."""
 
-    def no_primary(self) -> None:
-        """Becomes a primary, at once or when the last frames of its primary have arrived."""
+    def no_primary(self, is_independent: bool) -> None:
+        """Becomes a primary, at once or when the last frames of its primary have arrived;
+        `is_independent`: at once, and the primary remains one."""
 
     @property
     def is_promoting(self) -> bool:

@@ -1,4 +1,10 @@
-"""The record in the data directory of the primary that has accepted this server."""
+"""The record in the data directory of the primary that has accepted this server: its address and
+the newest line of history here.
+
+A mark follows if this server was that one's primary before: it has handed over to it (FOLLOWED), or
+refuses writes because that one lacks frames (SUPERSEDED). A restart must not make it a second
+primary, also if its configuration does not name the new one.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millstream.server.replication.node import Node
+
+
+FOLLOWED, SUPERSEDED = "promoted", "superseded"
 
 
 class Acceptance:
@@ -27,17 +36,30 @@ class Acceptance:
 
     @property
     def primary(self) -> str:
-        """The address of the primary and its line of history; "" for none."""
+        """The address of the primary and the line of history, without a mark; "" for none."""
+        return self._record.removesuffix(f" {FOLLOWED}")
+
+    @property
+    def _record(self) -> str:
         return self._node.persistence.files.primary
+
+    def marked(self, mark: str) -> tuple[str, int] | None:
+        """The address of the server in a record with this mark."""
+        match self._record.split():
+            case [host, port, _, found] if found == mark and port.isdigit():
+                return host, int(port)
+        return None
 
     @property
     def is_stored(self) -> bool:
         files = self._node.persistence.files
         return files.manifest.primary == files.primary
 
-    def note(self, primary: str) -> None:
+    def note(self, primary: str, mark: str = "") -> None:
         """Remember this primary, also after a restart."""
-        if self.primary != primary:
+        if mark:
+            primary = f"{primary} {mark}"
+        if self._record != primary:
             self._node.persistence.files.primary = primary
             self._store()
 

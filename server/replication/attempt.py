@@ -6,15 +6,42 @@ The link on it speaks the protocol without I/O; this passes bytes between it and
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from millstream import __version__
 from millstream.server.durability.data_files import in_words
-from millstream.server.replication.link import Link
+from millstream.server.replication.link import Link, Opening
 
 if TYPE_CHECKING:
-    from millstream.server.replication.following import Following
-    from millstream.server.replication.node import Transport
+    from millstream.server.replication.node import Node, Transport
     from millstream.server.replication.primary_client import PrimaryClient
+
+
+class Owner(Protocol):
+    """Who connects: a `Following` or an `Announcement`."""
+
+    @property
+    def uses_tls(self) -> bool: ...
+    def receive(self, attempt: Attempt, data: bytes) -> None: ...
+    def connection_lost(self, attempt: Attempt, reason: str) -> None: ...
+    def lost(self, attempt: Attempt, reason: str) -> None: ...
+
+
+def opening_of(node: Node, knows: bool = True) -> Opening:
+    """What this server says about itself; with `knows`, which frames it has."""
+    config = node.config
+    return Opening(
+        user=config.masteruser,
+        password=config.masterauth,
+        port=config.replica_announce_port
+        or (config.tls_replication and config.tls_port)
+        or node.port,
+        announced_ip=config.replica_announce_ip,
+        version=__version__,
+        databases=len(node.keyspace.databases),
+        histories=node.keyspace.histories if knows else (),
+        next_seq=node.persistence.last_seq + 1 if knows else 1,
+    )
 
 
 def why_lost(error: Exception | None, uses_tls: bool, unanswered: bool) -> str:
@@ -43,10 +70,10 @@ def why_lost(error: Exception | None, uses_tls: bool, unanswered: bool) -> str:
 class Attempt:
     """An asyncio protocol. `is_over`: what still arrives is ignored."""
 
-    def __init__(self, following: Following, link: Link) -> None:
+    def __init__(self, owner: Owner, link: Link) -> None:
         self.link = link
         self.transport: Transport | None = None
-        self._following = following
+        self._owner = owner
         self._is_paused = False
         self.is_over = False
         self.received_bytes = self.sent_bytes = 0
@@ -62,15 +89,15 @@ class Attempt:
     def data_received(self, data: bytes) -> None:
         if not self.is_over:
             self.received_bytes += len(data)
-            self._following.receive(self, data)
+            self._owner.receive(self, data)
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_over:
-            uses_tls, unanswered = self._following.uses_tls, self.link.is_unanswered
-            self._following.connection_lost(self, why_lost(error, uses_tls, unanswered))
+            uses_tls, unanswered = self._owner.uses_tls, self.link.is_unanswered
+            self._owner.connection_lost(self, why_lost(error, uses_tls, unanswered))
 
     def flush(self) -> None:
         if self.transport is not None and self.link.output and not self.is_over:
@@ -87,7 +114,7 @@ class Attempt:
     def drop(self, reason: str) -> None:
         """End the connection and connect again."""
         if not self.is_over:
-            self._following.lost(self, reason)
+            self._owner.lost(self, reason)
             self.end()
 
     def read_more(self, wanted: bool) -> None:

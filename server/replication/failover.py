@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
 from millstream.server.replication.link import RETRY
-from millstream.server.replication.promotion import PROMOTED_MS
 
 if TYPE_CHECKING:
     from millstream.server.replication.feed import Feed
@@ -52,10 +51,9 @@ class Failover:
             raise CommandError("ERR FAILOVER already in progress.")
         if self._role.is_replica:
             raise CommandError("ERR FAILOVER is not valid when server is a replica.")
-        if self._role.restrictions.is_promoted_elsewhere:
+        if self._role.handover.is_under_way:
             raise CommandError(
-                "ERR FAILOVER is not possible: a replica of this server is being promoted, or was"
-                f" in the last {PROMOTED_MS // 1000} seconds."
+                "ERR FAILOVER is not possible: a replica of this server is being promoted, or was."
             )
         if not len(self._role.feeds):
             raise CommandError("ERR FAILOVER requires connected replicas.")
@@ -149,9 +147,9 @@ class Failover:
             self._end()
 
     def refused(self, text: str) -> bool:
-        """The replica has refused; whether that ends a failover. It does not if the replica is the
-        primary already: there would be two."""
-        if self.state != IN_PROGRESS or text.startswith(RETRY):
+        """The replica has refused; whether that ends a failover. It does not if the replica is or
+        may be the primary already: there would be two."""
+        if self.state != IN_PROGRESS or text.startswith((RETRY, "LOADING", "BUSY")):
             return False
         self.give_up(f"the replica refuses: {text}")
         return True
@@ -161,6 +159,7 @@ class Failover:
         log.warning("the failover is abandoned: %s", reason)
         was_replica = self.state == IN_PROGRESS
         self._end()
+        self._role.node.config.replicaof = ""  # REPLICAOF in a transaction may have set it
         if was_replica:
             self._role.follow_no_primary()
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millstream import __version__
 from millstream.server.durability.data_files import in_words
+from millstream.server.replication.acceptance import FOLLOWED
 from millstream.server.replication.applying import FrameApplier
-from millstream.server.replication.attempt import Attempt
+from millstream.server.replication.attempt import Attempt, opening_of
 from millstream.server.replication.link import (
     Continued,
     Event,
     FullSync,
     Link,
-    Opening,
     Refused,
     Rewind,
     Told,
@@ -53,13 +52,18 @@ class Following:
     """`state` is what ROLE shows: connect, connecting, sync or connected. `accepted`: this primary
     has accepted this server once, with CONTINUE or a complete base."""
 
-    def __init__(self, role: Replication, host: str, port: int) -> None:
+    def __init__(
+        self, role: Replication, host: str, port: int, is_of_handover: bool = False
+    ) -> None:
         self.host = host
         self.port = port
         self.state = "connect"
         self._line = ""  # the newest line of history in the stored acceptance
         self.may_replace_more = False  # a full sync may replace the data here with less data
         self.is_distrusted = False
+        self.is_of_handover = is_of_handover  # this server was that one's primary
+        self.may_resume = is_of_handover  # no order says that it has to follow that one
+        self.line_before = role.newest_line if is_of_handover else ""  # when that one took over
         self.down_since_ms = role.node.steady_ms()
         self.heard_ms = 0
         self.last_beat_seq = 0
@@ -71,7 +75,8 @@ class Following:
         self.takeover: tuple[bytes, ...] = ()  # options of the next PSYNC (link.TAKEOVER)
         self._role = role
         self._node: Node = role.node
-        self.accepted = role.acceptance.primary == self._acceptance()
+        # The data of a server that has handed over is the beginning of that of the promoted one.
+        self.accepted = is_of_handover or role.acceptance.primary == self._acceptance()
         self._synced_seq = 0  # the last frame on the disk when the acceptance was stored
         self._attempt: Attempt | None = None
         self._logged_reason = ""  # the reason in the last log message
@@ -88,6 +93,10 @@ class Following:
         lines = self._node.keyspace.histories
         self._line = lines[-1][0] if lines else ""
         return f"{self.host} {self.port} {self._line}".rstrip()
+
+    def note_accepted(self) -> None:
+        """Store the acceptance."""
+        self._role.acceptance.note(self._acceptance(), FOLLOWED if self.is_of_handover else "")
 
     @property
     def is_connected(self) -> bool:
@@ -124,22 +133,9 @@ class Following:
     def connect(self) -> None:
         if self._role.change is not None:  # the data here is being replaced or cut back
             return
-        node, config = self._node, self._node.config
-        keyspace, frames = node.keyspace, node.persistence
-        knows = not self.wants_all and keyspace.histories
-        opening = Opening(
-            user=config.masteruser,
-            password=config.masterauth,
-            port=config.replica_announce_port
-            or (config.tls_replication and config.tls_port)
-            or node.port,
-            announced_ip=config.replica_announce_ip,
-            version=__version__,
-            databases=len(keyspace.databases),
-            histories=keyspace.histories if knows else (),
-            next_seq=frames.last_seq + 1 if knows else 1,
-            takeover=self.takeover,
-        )
+        node = self._node
+        knows = not self.wants_all and bool(node.keyspace.histories)
+        opening = opening_of(node, knows)._replace(takeover=self.takeover)
         self.state = "connecting"
         self.heard_ms = node.steady_ms()
         self._attempt = attempt = Attempt(self, Link(opening, PAYLOAD_MAX))
@@ -182,6 +178,7 @@ class Following:
         if self.replacement is not None:
             self.replacement.link_lost()
         self._role.promotion.link_lost()
+        self._role.handover.relay.link_lost()
         self._role.restrictions.update()
 
     def _drop(self, reason: str) -> None:
@@ -197,9 +194,17 @@ class Following:
     def say_promoted(self) -> None:
         """Tell the primary that this server is one now."""
         if self._attempt is not None and self.is_connected:
+            self.acknowledge()  # the primary follows this server if that has all frames
             self._attempt.link.say("promoted")
             self._attempt.finish()
             self._attempt = None
+
+    def say_successor(self, host: str, port: int) -> None:
+        """Tell the primary that a replica of this server is the primary now."""
+        if self._attempt is not None and self.is_connected:
+            self.acknowledge()
+            self._attempt.link.say("promoted", f"{host} {port}".encode())
+            self._attempt.flush()
 
     def stop(self) -> None:
         """This server follows that primary no longer."""
@@ -245,6 +250,8 @@ class Following:
             return
         if self.takeover and not isinstance(event, Record | Refused):
             self.takeover = ()
+            self.is_of_handover = self.may_resume = True
+            self.line_before = self._role.newest_line
             self._role.failover.accepted()
         if isinstance(event, Record):
             self._take_record(event)
@@ -254,7 +261,7 @@ class Following:
             self._begin_full_sync(event)
         elif isinstance(event, Rewind):
             self._rewind(event)
-        else:
+        elif isinstance(event, Refused):
             self._refused(event)
 
     def _receiving(self) -> Replacement | None:
@@ -273,7 +280,9 @@ class Following:
         elif record.kind == Kind.MESSAGE:
             self._role.received_message(*parse_message(record.payload))
         elif record.kind == Kind.LAST:
-            self._role.promotion.last_arrived(is_of_primary=parse_last(record.payload))
+            is_of_primary = parse_last(record.payload)
+            self._role.promotion.last_arrived(is_of_primary)
+            self._role.handover.relay.last_arrived(is_of_primary)
         elif record.kind == Kind.UPSTREAM:
             self._learn_upstream(parse_upstream(record.payload))
         else:
@@ -335,7 +344,7 @@ class Following:
         self.state = "connected"
         self.accepted = True
         self.may_replace_more = False
-        self._role.acceptance.note(self._acceptance())
+        self.note_accepted()
         self.is_distrusted = self.wants_all = False
         self._retry_s = 0
         self.applier.expect_next()
@@ -455,7 +464,7 @@ class Following:
         """Frames were applied: a line of history may have begun, which the primary has to learn."""
         keyspace = self._node.keyspace
         if keyspace.histories and keyspace.histories[-1][0] != self._line:
-            self._role.acceptance.note(self._acceptance())
+            self.note_accepted()
         self._node.executor.applied()
         self._ack_soon()
 

@@ -28,7 +28,8 @@ _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
 
 
 class Opening(NamedTuple):
-    """What a replica tells its primary. `announced_ip` "": the address that the primary sees."""
+    """What a replica tells its primary. `announced_ip` "": the address that the primary sees.
+    `is_promoted`: it does not ask for frames, but says that it is a primary now."""
 
     user: str
     password: str
@@ -39,6 +40,7 @@ class Opening(NamedTuple):
     histories: tuple[Line, ...]
     next_seq: int
     takeover: tuple[bytes, ...] = ()  # TAKEOVER or TAKEOVER_FORCED: the other server takes over
+    is_promoted: bool = False
 
 
 class Continued(NamedTuple):
@@ -79,7 +81,11 @@ class Told(NamedTuple):
     ids: tuple[str, ...]
 
 
-Event = Continued | FullSync | Rewind | Refused | Told | Record
+class Noted(NamedTuple):
+    """The old primary knows that this server was promoted."""
+
+
+Event = Continued | FullSync | Rewind | Refused | Told | Noted | Record
 
 
 def encode_request(words: Sequence[bytes]) -> bytes:
@@ -151,13 +157,20 @@ class Link:
             b"databases", b"%d" % opening.databases,
             b"histories", history.encode(opening.histories),
         ]  # fmt: skip
+        if opening.is_promoted:
+            yield [b"REPLCONF", b"promoted", b"%d" % (opening.next_seq - 1)]
+            return
         newest = opening.histories[-1][0].encode() if opening.histories else b"?"
         yield [b"PSYNC", newest, b"%d" % opening.next_seq, *opening.takeover]
 
-    def _ask_next(self) -> None:
-        words = next(self._requests)
+    def _ask_next(self) -> Event | None:
+        words = next(self._requests, None)
+        if words is None:
+            self._ended = True
+            return Noted()
         self._asked = words[0].decode()
         self.output += encode_request(words)
+        return None
 
     def _answered(self, line: bytes) -> Event | None:
         text = line.decode("utf-8", "replace")
@@ -165,16 +178,16 @@ class Link:
             return self._position(text)
         if self._asked == "PING" and text.startswith("-NOAUTH") and not self._opening.password:
             return self._refused("-NOAUTH the primary needs a password: set masterauth")
-        # Without a password or a right PING is refused, but the address is right.
-        is_before_auth = self._asked == "PING" and text.startswith(("-NOAUTH", "-NOPERM"))
-        if text.startswith("-") and not is_before_auth:
+        # Without a password, a right or a link PING is refused, but the address is right.
+        is_known = self._asked == "PING" and text.startswith(("-NOAUTH", "-NOPERM", "-MASTERDOWN"))
+        if text.startswith("-") and not is_known:
             return self._refused(text)
         if not text.startswith(("+", "-")):
             raise LinkError(f"{text[:80]!r} as the answer to {self._asked}")
         told = text.removeprefix("+OK ") if self._asked == "REPLCONF" else text
-        self._ask_next()
-        if told == text:
-            return None
+        noted = self._ask_next()
+        if noted is not None or told == text:
+            return noted
         try:
             return Told(parse_ids(told))
         except ValueError as error:

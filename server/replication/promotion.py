@@ -1,10 +1,10 @@
 """REPLICAOF NO ONE while the link to the primary is up: first the primary's last frames arrive.
 
-1. The replica tells its primary that it is being promoted (`REPLCONF promoting 1`). With
-   `replicas-durable`, the primary refuses writes from then on, and sends no reply that waits for
-   replicas (`Restrictions`).
-2. The primary sends the frames that are durable there, and then the record LAST.
-3. The replica applies them, with `replicas-durable` stores them, too, and becomes the primary.
+1. The replica tells its primary that it is being promoted (`REPLCONF promoting 1`). The primary
+   refuses writes from then on (`Handover`).
+2. The primary sends its last frames, and then the record LAST.
+3. The replica applies and stores them, becomes the primary, and tells the old one (`REPLCONF
+   promoted`, repeated by an `Announcement`), which follows it.
 
 So this server has every frame that the primary has confirmed, and the primary confirms nothing that
 this server lacks. A primary that is silent is not waited for.
@@ -27,10 +27,8 @@ log = logging.getLogger("millstream.replication")
 SILENCE_MS = 3000
 # From the request to the promotion, at most.
 WAIT_MAX_MS = 10_000
-# For so long the primary confirms nothing after the request, and after the promotion. Sentinel
-# makes the old primary a replica at some time after the promotion: 11 seconds were measured.
+# For so long the primary confirms nothing after the request, if it hears nothing more.
 PROMOTING_MS = 15_000
-PROMOTED_MS = 30_000
 _CHECK_MS = 500
 _LATE_MS = 1000  # a check that is later: this server was suspended
 
@@ -116,8 +114,8 @@ class Promotion:
         following.applier.apply_all()
         if self._following is not following:
             return
-        config, stored_seq = self._node.config, frames.on_disk_seq  # -1: the journal has failed
-        if not (config.replicas_durable and config.appendonly) or stored_seq >= frames.last_seq:
+        stored_seq = frames.on_disk_seq  # -1: the journal has failed
+        if not self._node.config.appendonly or stored_seq >= frames.last_seq:
             self._finish(following, "")
         elif stored_seq >= 0:
             frames.sync_soon()
@@ -168,6 +166,7 @@ class Promotion:
             )  # fmt: skip
         try:
             self._role.follow_no_primary()
+            self._role.announce(following)
         except CommandError as error:
             self._role.remain_replica(self._replicaof, error)
         finally:

@@ -22,6 +22,10 @@ class Introduction:
         self.databases = 0
         self.histories: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def newest_line(self) -> str:
+        return self.histories[-1][0] if self.histories else ""
+
     def take(self, name: str, value: bytes) -> None:
         """One pair of words of REPLCONF; CommandError for an invalid value."""
         text = value.decode("utf-8", "replace")

@@ -56,6 +56,7 @@ _FRAMES = lines(
     "hold_bytes",
     "hold_age_ms",
     "promotion_in_progress",
+    "superseded_by",
 )
 _ERRORS = lines(
     "repl_connection_errors",
@@ -95,7 +96,8 @@ def replication_parts(role: Replication) -> list[Part]:
 
 def _frame_facts(role: Replication) -> tuple[object, ...]:
     """The line of history, the backlog, the frames so far, the replies that wait for the disk here,
-    or for replicas, and whether this server or one of its replicas is being promoted."""
+    or for replicas, whether this server or one of its replicas is being promoted, and the promoted
+    server that lacks frames of this one."""
     node, ring = role.node, role.feeds.ring
     frames, outbox = node.persistence, node.executor.outbox
     newest, before = _last_histories(role)
@@ -115,7 +117,8 @@ def _frame_facts(role: Replication) -> tuple[object, ...]:
         role.restrictions.safe_seq,
         outbox.held_bytes,
         outbox.hold_age_ms(node.steady_ms()),
-        int(role.promotion.is_under_way or role.restrictions.is_promoted_elsewhere),
+        int(role.promotion.is_under_way or role.handover.is_waiting),
+        role.handover.superseded_by,
     )
 
 

@@ -11,7 +11,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.server.execution.hold_point import HoldPoint
-from millstream.server.replication.promotion import PROMOTED_MS, PROMOTING_MS
 
 if TYPE_CHECKING:
     from millstream.server.replication.role import Replication
@@ -21,10 +20,6 @@ log = logging.getLogger("millstream.replication")
 READONLY = "READONLY You can't write against a read only replica."
 MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
 NOREPLICAS = "NOREPLICAS Not enough good replicas to write."
-PROMOTED_ELSEWHERE = (
-    "READONLY You can't write against this primary now: a replica of it is being promoted, or was "
-    "a short time ago."
-)
 
 
 class Restrictions:
@@ -35,9 +30,6 @@ class Restrictions:
         self._role = role
         self._node = role.node
         self._held_for = 0  # the number of replicas for which replies wait
-        # By address: the replicas that are being promoted, or were a short time ago, and until when
-        # they count.
-        self._promoted_until_ms: dict[str, int] = {}
 
     def update(self) -> None:
         """Refuse what has to be refused at present."""
@@ -52,33 +44,10 @@ class Restrictions:
 
     def _refusal(self) -> str | None:
         """Why writes are refused: by a replica, a server that was promoted while its data is being
-        replaced, and, with replicas-durable, a primary that knows of another one."""
+        replaced, and a primary that knows of another one."""
         if self._role.following is not None or self._role.promotes_when_loaded:
             return READONLY
-        is_held = self._node.config.replicas_durable > 0 and self.is_promoted_elsewhere
-        return PROMOTED_ELSEWHERE if is_held else None
-
-    @property
-    def is_promoted_elsewhere(self) -> bool:
-        """Whether a replica of this server is being promoted, or was a short time ago. It may lack
-        what is confirmed meanwhile."""
-        if not self._promoted_until_ms:  # nearly always; asked for each acknowledgement
-            return False
-        now_ms = self._node.steady_ms()
-        return any(until_ms > now_ms for until_ms in self._promoted_until_ms.values())
-
-    def note_promotion(self, address: str, is_over: bool) -> None:
-        """The replica with this address is being promoted; `is_over`: it is a primary now."""
-        now_ms = self._node.steady_ms()
-        until_ms = {one: ms for one, ms in self._promoted_until_ms.items() if ms > now_ms}
-        until_ms[address] = now_ms + (PROMOTED_MS if is_over else PROMOTING_MS)
-        self._promoted_until_ms = until_ms
-        self.update()
-
-    def forget_promotion(self, address: str) -> None:
-        """The replica with this address remains a replica, or is one again."""
-        if self._promoted_until_ms.pop(address, None) is not None:
-            self.update()
+        return self._role.handover.refusal()
 
     def begin_primary(self) -> None:
         """This server becomes a primary: no replica has confirmed any of its frames. Replies that
@@ -88,7 +57,6 @@ class Restrictions:
         if outbox.hold_point is None:
             outbox.durable(self._node.persistence.on_disk_seq)
         self.hold_point.seq = 0
-        self._promoted_until_ms.clear()
 
     def count_good_replicas(self) -> None:
         """Refuse writes while there are too few, and hold replies for as many as are wanted."""
@@ -97,7 +65,7 @@ class Restrictions:
         durable = 0 if is_replica else config.replicas_durable
         if durable != self._held_for:
             self._held_for = durable
-            if not self.is_promoted_elsewhere:
+            if not self._role.handover.is_under_way:
                 self.hold_point.seq = 0
             outbox.hold_point = self.hold_point if durable else None
         if not is_replica:
@@ -128,7 +96,7 @@ class Restrictions:
     def release_replies(self) -> None:
         """Release the replies that waited for replicas' disks, as far as these are now."""
         wanted = self._node.config.replicas_durable
-        if wanted and self.is_promoted_elsewhere:
+        if wanted and self._role.handover.is_under_way:
             return
         if (wanted and self.hold_point.reach(self._role.feeds.nth_synced(wanted))) or not wanted:
             self.on_durable(self._node.persistence.durable_seq)

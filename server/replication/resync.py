@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from millstream.errors import CommandError, DataError
+from millstream.errors import NOT_INTEGER, CommandError, DataError
 from millstream.server.durability.data_files import in_words
 from millstream.server.replication import history
 from millstream.server.replication.link import RETRY
@@ -49,6 +49,23 @@ class Resync:
         said.upstream = self._role.told_upstream()
         return b"OK " + said.upstream
 
+    def announced(self, client: Any, value: bytes) -> None:
+        """A server that was a replica of this one has been promoted; `value` is the last frame on
+        its disk. CommandError if it was no replica of this server."""
+        said = self._introductions.get(client.id)
+        if said is None or not said.is_known:
+            raise CommandError(why_unsuitable(said))
+        try:
+            their_last = int(value)
+        except ValueError:
+            raise CommandError(NOT_INTEGER) from None
+        ours, our_last = self._node.keyspace.histories, self._node.persistence.last_seq
+        common = history.last_common(ours, our_last, said.histories, their_last)
+        if common is None:
+            raise CommandError("ERR the promoted server has no line of history of this server")
+        host = said.address or _host_of(client.address)
+        self._role.handover.end(host, said.port, has_all=common >= our_last)
+
     def forget(self, client: Any) -> None:
         """A client has disconnected. Clients other than replicas have no record."""
         self._introductions.pop(client.id, None)
@@ -68,20 +85,40 @@ class Resync:
             raise CommandError(why_unsuitable(said))
         if takeover is not None:
             self._take_over(said, takeover, next_seq)
+        self._resume_before(client, said)
         self._check_can_feed(said)
         node = self._node
-        self._begin_line()
+        self.begin_line()
         ours, our_last = node.keyspace.histories, node.persistence.last_seq
         their_last = next_seq - 1
         common = history.last_common(ours, our_last, said.histories, their_last)
         if common is not None and their_last > common and self._only_lags(said):
             raise CommandError("NOMASTERLINK this server has not received your last frames yet")
-        feed = self._role.feeds.add(client, said.address or _host_of(client.address), said.port)
+        address = said.address or _host_of(client.address)
+        if self._role.handover.is_old(f"{address}:{said.port}", said.newest_line):
+            raise CommandError(
+                "NOMASTERLINK this request is older than the promotion of its server"
+            )
+        feed = self._role.feeds.add(client, address, said.port)
         feed.upstream = said.upstream
-        self._role.restrictions.forget_promotion(feed.address)
+        self._role.handover.abandon(feed.address)
         node.loop.call_soon(self._answer, feed, common, their_last)
 
-    def _begin_line(self) -> None:
+    def _resume_before(self, client: Any, said: Introduction) -> None:
+        """This server has handed over to a promoted server. If that one was ordered to follow
+        this one, there is no other primary."""
+        following = self._role.following
+        if following is None or not following.may_resume:
+            return
+        if said.newest_line == following.line_before != "":
+            return  # it was sent before that server was promoted
+        if (said.address or _host_of(client.address), said.port) == (
+            following.host,
+            following.port,
+        ):
+            self._role.resume()
+
+    def begin_line(self) -> None:
         """A position has to be in a line of history, also before the first change."""
         frames = self._node.persistence
         if self._role.following is None and frames.first_effect is not None:
@@ -97,7 +134,7 @@ class Resync:
         If the answer was lost, the server asks again. By then this server is a primary, or follows
         a later one; a refusal that ended the failover would leave two primaries.
         """
-        self._begin_line()
+        self.begin_line()
         if self._is_ahead_of(said, takeover.history, next_seq):
             try:
                 self._check_can_feed(said)

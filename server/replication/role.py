@@ -16,20 +16,21 @@ from millstream.commands.runtime.host import Takeover
 from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
 from millstream.server.monitor.info_lines import Part
-from millstream.server.replication.acceptance import Acceptance
+from millstream.server.replication.acceptance import FOLLOWED, Acceptance
+from millstream.server.replication.announcement import Announcement
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
+from millstream.server.replication.handover import Handover
 from millstream.server.replication.link import TAKEOVER, TAKEOVER_FORCED, encode_request
-from millstream.server.replication.promotion import Promotion
-from millstream.server.replication.records import encode_last, encode_message
+from millstream.server.replication.promotion import WAIT_MAX_MS, Promotion
+from millstream.server.replication.records import encode_message
 from millstream.server.replication.replication_info import NO_HISTORY, replication_parts, role_reply
 from millstream.server.replication.restrictions import Restrictions
 from millstream.server.replication.resync import Resync
 from millstream.server.replication.upstream import Upstream
 
 if TYPE_CHECKING:
-    from millstream.server.replication.feed import Feed
     from millstream.server.replication.node import Node
     from millstream.server.replication.receiving import Replacement
     from millstream.server.replication.rewinding import Rewinding
@@ -70,9 +71,11 @@ class Replication:
         self.last_error = ""
         self.warned_of_clock = False
         self.upstream = Upstream(node.new_history())
+        self.handover = Handover(self)
         self.restrictions = Restrictions(self)
         self.failover = Failover(self)
         self.promotion = Promotion(self)
+        self.announcement: Announcement | None = None  # of a promotion, to the old primary
         self.promotes_when_loaded = False  # after the running full sync or rewind
         self._orders = 0  # to change the role; one that is put off does nothing after another
 
@@ -81,14 +84,26 @@ class Replication:
     def start(self) -> None:
         """The data is loaded."""
         primary = parse_address(self.node.config.replicaof)
-        if primary is None:
-            self._begin_history()
-        else:
+        promoted = self.acceptance.marked(FOLLOWED)
+        if primary is not None:
             self._follow(*primary)
+        elif promoted is not None:
+            log.warning(
+                "this server had handed over to %s:%d and follows it. REPLICAOF NO ONE makes it a "
+                "primary, CONFIG REWRITE adds replicaof to the configuration file",
+                *promoted,
+            )
+            self.follow_promoted(*promoted)
+            assert self.following is not None
+            self.following.line_before = ""
+        else:
+            self._begin_history()
+            self.handover.restore()
         self.restrictions.update()
 
     def stop(self) -> None:
         self.promotion.end()
+        self._end_announcement()
         if self.following is not None:
             self.following.stop()
         self.worker.stop()
@@ -98,6 +113,9 @@ class Replication:
         if self.following is not None:
             self.following.tick_second()
             self.node.keyspace.deferred.clear()  # a promotion notes all moments again
+        if self.announcement is not None:
+            self.announcement.tick_second()
+        self.handover.tick_second()
         self.resync.tick_second()
         self.feeds.tick_second(self.node.now_ms(), self.is_replica, self.told_upstream())
         self.failover.check_candidates()
@@ -148,6 +166,12 @@ class Replication:
     def _first_effect(self, seq: int) -> bytes:
         self.node.keyspace.begin_history(self.history, seq)
         return encode_request([b"HISTORY", self.history.encode(), b"%d" % seq])
+
+    @property
+    def newest_line(self) -> str:
+        """The ID of the newest line of history in the data; "" if there is none."""
+        lines = self.node.keyspace.histories
+        return lines[-1][0] if lines else ""
 
     def forget_histories(self) -> None:
         """The data has changed without a frame: no number identifies it any more."""
@@ -225,8 +249,8 @@ class Replication:
         directive at once, so that CONFIG REWRITE writes it."""
         self._refuse_during_failover()
         self._orders += 1
-        self.node.config.replicaof = f"{host} {port}"
         if not self.node.executor.context.may_block:
+            self.node.config.replicaof = f"{host} {port}"
             self.node.loop.call_soon(self._follow_later, self._orders, host, port)
             return "OK"
         return self._follow_unless_current(host, port)
@@ -240,10 +264,21 @@ class Replication:
         if now is not None and (now.host, now.port) == (host, port):
             self.promotion.end()
             now.may_replace_more = True
+            now.may_resume = False
             now.retry_soon()
             return "OK Already connected to specified master"
-        self._follow(host, port)
+        if now is None and self._is_online_replica(host, port):
+            self.handover.clear()  # this order is newer
+            self.failover.begin((host, port), forced=False, timeout_ms=WAIT_MAX_MS)
+        else:
+            self._follow(host, port)
         return "OK"
+
+    def _is_online_replica(self, host: str, port: int) -> bool:
+        """Whether the server to follow is a replica of this primary. It has no data of its own:
+        the two change their roles."""
+        feed = self.feeds.at(host, port)
+        return feed is not None and feed.is_online
 
     def _refuse_during_failover(self) -> None:
         if self.failover.is_under_way:
@@ -256,21 +291,25 @@ class Replication:
         assert self.following is not None
         self.following.takeover = TAKEOVER_FORCED if forced else TAKEOVER
 
-    def _follow(self, host: str, port: int) -> None:
+    def _follow(self, host: str, port: int, is_of_handover: bool = False) -> None:
         node = self.node
         node.persistence.flush_tick()
         was_primary = self.following is None
         self.promotion.end()
+        self._end_announcement()
         if self.following is not None:
             self.following.stop()
         node.persistence.first_effect = None
         self.promotes_when_loaded = False
         was_distrusted = self.following is not None and self.following.is_distrusted
         self.upstream.forget()
-        self.following = Following(self, host, port)
+        self.following = Following(self, host, port, is_of_handover)
         if was_distrusted:
             self.following.distrust_all()
-        if not self.following.accepted:
+        self.handover.clear()
+        if is_of_handover:
+            self.following.note_accepted()
+        elif not self.following.accepted:
             self.acceptance.note("")
         self.restrictions.update()
         if was_primary:
@@ -281,6 +320,32 @@ class Replication:
         node.config.replicaof = f"{host} {port}"
         log.warning("this server follows %s:%d", host, port)
         node.loop.call_soon(self.connect, self.following)
+
+    def follow_promoted(self, host: str, port: int) -> None:
+        """A replica with all frames from here was promoted: follow it."""
+        self._follow(host, port, is_of_handover=True)
+
+    def resume(self) -> None:
+        """The server that this one follows after its promotion is a replica of this one again."""
+        following = self.following
+        assert following is not None
+        log.warning(
+            "the promoted server %s:%d follows this server again", following.host, following.port
+        )
+        self.follow_no_primary(is_independent=True)
+
+    def announce(self, following: Following) -> None:
+        """This server was promoted: its old primary has to know."""
+        if self.following is None:
+            self.resync.begin_line()  # it tells what this server sends later from what is old
+            self.announcement = Announcement(self, following.host, following.port)
+
+    def announced(self) -> None:
+        self.announcement = None
+
+    def _end_announcement(self) -> None:
+        if self.announcement is not None:
+            self.announcement.stop()
 
     def connect(self, following: Following) -> None:
         """Connect to the primary now, if it is still this one and there is no connection."""
@@ -294,25 +359,28 @@ class Replication:
         for client in list(self.node.clients.values()):
             executor.end_wait(client, FORCE_UNBLOCKED, close=True)
 
-    def no_primary(self) -> None:
+    def no_primary(self, is_independent: bool) -> None:
         """REPLICAOF NO ONE. If the link to the primary is up, the role changes when the primary's
-        last frames are here (`promotion`); in a transaction, after it. CommandError during a
-        failover, or if the data here may be wrong."""
+        last frames are here (`promotion`); in a transaction, after it. With INDEPENDENT it changes
+        at once, and the primary is not told. CommandError during a failover, or if the data here
+        may be wrong."""
         self._refuse_during_failover()
         self._orders += 1
         replicaof = self.node.config.replicaof
         if self.node.executor.context.may_block:
-            self._begin_promotion(replicaof)
+            self._begin_promotion(replicaof, is_independent)
             return
         self._refuse_wrong_data()
         self.node.config.replicaof = ""  # at once, so that CONFIG REWRITE writes it
-        self.node.loop.call_soon(self._begin_promotion_later, self._orders, replicaof)
+        self.node.loop.call_soon(
+            self._begin_promotion_later, self._orders, replicaof, is_independent
+        )
 
-    def _begin_promotion_later(self, order: int, replicaof: str) -> None:
+    def _begin_promotion_later(self, order: int, replicaof: str, is_independent: bool) -> None:
         if order != self._orders:
             return
         try:
-            self._begin_promotion(replicaof)
+            self._begin_promotion(replicaof, is_independent)
         except CommandError as error:
             self.remain_replica(replicaof, error)
 
@@ -321,13 +389,15 @@ class Replication:
         self.node.config.replicaof = replicaof
         log.error("this server remains a replica: %s", error.message)
 
-    def _begin_promotion(self, replicaof: str) -> None:
+    def _begin_promotion(self, replicaof: str, is_independent: bool) -> None:
         self._apply_arrived()
         following = self.following
-        if following is not None and following.is_connected:
+        if following is not None and following.is_connected and not is_independent:
             self.promotion.begin(following, replicaof)
-        else:
-            self.follow_no_primary()
+            return
+        if following is not None and self.promotion.is_under_way:
+            following.say_promoting(is_over=True)
+        self.follow_no_primary(is_independent)
 
     def _apply_arrived(self) -> None:
         """Apply what has arrived. CommandError if the data here may be wrong."""
@@ -339,17 +409,20 @@ class Replication:
         if self.following is not None and self.following.is_distrusted:
             raise CommandError(WRONG_DATA)
 
-    def follow_no_primary(self) -> None:
-        """Become a primary, with everything that has arrived. CommandError if the data in memory is
-        not that on the disk: a frame could not be applied, or a full sync has failed at its end."""
+    def follow_no_primary(self, is_independent: bool = False) -> None:
+        """Become a primary, with everything that has arrived; `is_independent`: without a word to
+        the old primary. CommandError if the data in memory is not that on the disk: a frame could
+        not be applied, or a full sync has failed at its end."""
         self._apply_arrived()
         self.node.config.replicaof = ""
         following = self.following
         if following is None:
+            self.handover.clear()
             return
         self.following = None
         self.upstream.forget()
-        following.say_promoted()
+        if not is_independent:
+            following.say_promoted()
         following.stop()
         self._report_promotion(following)
         if self._is_changing:
@@ -415,25 +488,17 @@ class Replication:
         invalid value."""
         for name, value in pairs:
             word = name.decode("ascii", "replace").lower()
-            if client.feed is None or word not in ("promoting", "promoted"):
+            if client.feed is None and word == "promoted":
+                self.resync.announced(client, value)
+            elif client.feed is None or word not in ("promoting", "promoted"):
                 self.resync.introduce(client, word, value)
+            elif word == "promoted":
+                self.handover.promoted(client.feed, b"" if value == b"1" else value)
             elif value == b"0":
-                log.warning("the replica %s remains a replica", client.feed.address)
-                self.restrictions.forget_promotion(client.feed.address)
+                self.handover.abandon(client.feed.address)
             else:
-                self._promotion_elsewhere(client.feed, is_over=word == "promoted")
+                self.handover.begin(client.feed)
         return self.resync.answer_to(client)
-
-    def _promotion_elsewhere(self, feed: Feed, is_over: bool) -> None:
-        """A replica of this server becomes a primary. This one is about to become a replica, if
-        that is a failover."""
-        state = "was promoted" if is_over else "is being promoted"
-        log.warning("the replica %s %s", feed.address, state)
-        self.restrictions.note_promotion(feed.address, is_over)
-        self.failover.replica_promoted()
-        self.node.executor.recheck_limits()
-        if not is_over:
-            feed.send_last(encode_last(self.following is None), self.node.persistence.durable_seq)
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         feed = client.feed

@@ -43,6 +43,7 @@ OURS = {
     "acl_access_denied_key", "acl_access_denied_channel",
     "repl_frame", "repl_durable_frame", "repl_safe_frame", "hold_bytes", "hold_age_ms",
     "promotion_in_progress",
+    "superseded_by",
     "repl_link_errors", "sync_rewinds", "repl_refusals", "repl_failed_syncs", "repl_kept_data",
     "repl_last_error", "repl_connection_errors",
 }  # fmt: skip
@@ -228,6 +229,7 @@ CHANGED_SINCE = {
     ("config|rewrite", "tips"), ("latency|reset", "tips"), ("msetnx", "tips"),
     ("randomkey", "tips"), ("acl|deluser", "tips"), ("acl|save", "tips"),
     ("acl|setuser", "tips"),  # as in 8.6
+    ("replicaof", "arity"), ("slaveof", "arity"), ("psync", "flags"),  # here alone
 }  # fmt: skip
 
 

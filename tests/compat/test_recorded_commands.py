@@ -54,10 +54,21 @@ LATER_ROWS: dict[tuple[str, str], object] = {
     ("wait", "flags"): ["blocking"],
     ("wait", "categories"): ["@blocking", "@connection", "@slow"],
 }
+# The promotion to a second primary, and a FAILOVER to a replica that serves no old data.
+LATER_ROWS |= {("replicaof", "arity"): -3, ("slaveof", "arity"): -3}
+LATER_ROWS["psync", "flags"] = [
+    "admin", "no_async_loading", "no_multi", "noscript", "stale",
+]  # fmt: skip
 # Arguments since 7.2: those that differ from the recorded ones, and of later commands.
 LATER_ARGUMENTS = {
     "command|getkeys": "command arg?*",
     "command|getkeysandflags": "command arg?*",
+    **dict.fromkeys(
+        ("replicaof", "slaveof"),
+        "args:oneof(host-port:block(host port:integer) "
+        "no-one:block(no:pure-token@NO one:pure-token@ONE "
+        "independent:pure-token@INDEPENDENT?))",
+    ),
     "xidmprecord": "key:key#0 pid iid stream-id",
     "xtrim": (
         "key:key#0 trim:block(strategy:oneof(maxlen:pure-token@MAXLEN "

@@ -9,6 +9,9 @@ and the old primary must be back without a full sync.
 
 In the mode wait, replies do not wait for the replica. Clients append, send WAIT 1, and take a reply
 as an answer only if WAIT has confirmed it.
+
+In the mode planned, no server is killed: real Sentinel promotes a replica of a primary that works
+(`planned_rounds`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.crash.planned_rounds import PlannedRounds
 from tests.crash.rounds import DIRECTIVES, Client, Producer, Request, Rounds, Sender
 from tests.crash.writer_rounds import KEEPING, WriterRounds
 from tests.support.client import ConnectionClosed, RawClient, as_bytes, as_list
@@ -180,13 +184,26 @@ def failover_rounds(folder: Path, mode: str, seed: int) -> FailoverRounds:
     return FailoverRounds(pair, load(pair, seed))
 
 
+def play_planned(folder: Path, count: int) -> None:
+    rounds = PlannedRounds(folder, answers=2000)
+    try:
+        for number in range(1, count + 1):
+            print(f"round {number}: {rounds.play()}", flush=True)
+        print(rounds.finish())
+    finally:
+        rounds.stop()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.failover_rounds")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mode", default="durable", choices=list(MODES))
+    parser.add_argument("--mode", default="durable", choices=[*MODES, "planned"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if options.mode == "planned":
+            play_planned(Path(folder), options.rounds)
+            return 0
         rounds = failover_rounds(Path(folder), options.mode, options.seed)
         try:
             for count in range(1, options.rounds + 1):

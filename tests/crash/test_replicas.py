@@ -203,13 +203,14 @@ def test_the_old_primary_follows_the_new_one(replicas: Replicas) -> None:
 
 
 def split(replicas: Replicas, lost: int) -> None:
-    """Server b is promoted; server a had frames of its own by then, with `lost` entries."""
+    """Server b is made a second primary; server a then gets frames of its own, with `lost`
+    entries."""
     primary = replicas.start("a")
     replica = replicas.start("b", replicaof=replicas.address("a"))
     fill(primary, 10)
     wait_until(lambda: is_up(replica))
     assert primary.wait(1, 10_000) == 1
-    replica.execute_command("REPLICAOF", "NO", "ONE")
+    replica.execute_command("REPLICAOF", "NO", "ONE", "INDEPENDENT")
     fill(primary, lost)
     fill(replica, 3)
 
@@ -232,8 +233,7 @@ def test_frames_of_a_dead_line_of_history_are_cut_off_and_kept(replicas: Replica
     split(replicas, 5)
     primary, replica = replicas.client("a"), replicas.client("b")
     replicas.follow("a", "b")
-    wait_until(lambda: is_up(primary))
-    assert primary.xlen("s") == 13
+    wait_until(lambda: is_up(primary) and primary.xlen("s") == 13)
     assert has_same(replica, primary, "s")()
     assert facts(primary, "stats")["sync_rewinds"] == 1
     assert facts(replica, "stats")["sync_full"] == 0

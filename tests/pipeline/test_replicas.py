@@ -154,7 +154,7 @@ def test_a_task_reports_a_server_that_does_not_have_the_end_of_its_range(
     wanted = r"not received all entries that were read of 's:a' within"
     with pytest.raises(ReplicaLagError, match=wanted):
         rows_in(reader, partitions)
-    pair.replica.execute_command("REPLICAOF", "NO", "ONE")
+    pair.replica.execute_command("REPLICAOF", "NO", "ONE", "INDEPENDENT")
     with pytest.raises(DataLossError, match=r"'s:a' ends at 5-0 .* needs its entries up to 8-0"):
         rows_in(reader, partitions)
 
@@ -204,7 +204,7 @@ def test_a_stream_that_is_missing_is_a_loss(pair: LaggingPair, query: DirectQuer
 def test_what_a_promoted_replica_does_not_have_is_a_loss_at_once(
     pair: LaggingPair, query: DirectQuery
 ) -> None:
-    pair.replica.execute_command("REPLICAOF", "NO", "ONE")
+    pair.replica.execute_command("REPLICAOF", "NO", "ONE", "INDEPENDENT")
     query.options |= pair.address | {"subscribePattern": "s:a"}
     wanted = "8 entries had been added to it up to 8-0, and now it has had 5 in all"
     with pytest.raises(DataLossError, match=wanted):

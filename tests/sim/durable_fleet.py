@@ -27,6 +27,7 @@ APPENDS = (b"TAPPEND", b"XADD")
 
 class DurableFleet(Fleet):
     module = "tests.sim.durable_fleet"
+    replicas_durable = 1
 
     def __init__(self, seed: int, steps: int = STEPS) -> None:
         super().__init__(seed, steps)
@@ -46,7 +47,7 @@ class DurableFleet(Fleet):
                 appendfsync="always",
                 replicaof="" if index == 0 else "fleet 7000",
                 repl_backlog_size=self.ring_bytes,
-                replicas_durable=1,
+                replicas_durable=self.replicas_durable,
             )
             self.nodes[index] = FleetNode(self, index, node.disk, node.config, self._own())
 

@@ -100,3 +100,40 @@ def test_a_replica_that_took_over_and_follows_a_later_primary_does_not_end_the_f
 @pytest.mark.parametrize("seed", [50012, 70562, 71730])
 def test_a_failover_whose_primary_is_lost_leaves_what_was_confirmed_to_the_next(seed: int) -> None:
     play_durable(seed)
+
+
+def test_a_replica_without_a_link_that_serves_no_old_data_takes_over() -> None:
+    """It loses its link at the moment when its primary follows it."""
+    fleet = Pair(1)
+    old, new = fleet.nodes
+    new.config.replica_serve_stale_data = False
+    old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"1")
+    fleet.rest()
+    old.ask(old.accept(), b"FAILOVER")
+    for _ in range(3):
+        fleet.second()
+    assert new.replication.following is None
+    assert old.replication.following is not None
+    assert old.replication.following.is_connected
+
+
+def test_a_server_that_loads_data_does_not_end_a_failover() -> None:
+    """It may have taken over before: it is asked again."""
+    fleet = Pair(1)
+    old, new = fleet.nodes
+    old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"1")
+    fleet.rest()
+    old.ask(old.accept(), b"FAILOVER")
+    while new.replication.following is not None:
+        fleet.turn()
+    for link in fleet.connections:
+        link.cut()  # the answer is lost
+    new.executor.loading = True
+    for _ in range(3):
+        fleet.second()
+    assert old.replication.failover.is_under_way
+    new.executor.loading = False
+    for _ in range(3):
+        fleet.second()
+    assert not old.replication.failover.is_under_way
+    assert old.replication.following is not None

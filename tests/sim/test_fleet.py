@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.sim.durable_fleet import play as play_durable
 from tests.sim.fleet import play
+from tests.sim.planned_fleet import play as play_planned
 
 BATCHES = 10
 BATCH_SEEDS = 6
@@ -24,3 +25,9 @@ def test_a_seed_of_a_fleet_always_plays_the_same() -> None:
 def test_what_waited_for_a_replica_survives_the_loss_of_the_primary(batch: int) -> None:
     for seed in range(batch * BATCH_SEEDS, (batch + 1) * BATCH_SEEDS):
         play_durable(seed)
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_a_planned_move_of_the_primary_loses_nothing(batch: int) -> None:
+    for seed in range(50 + batch * BATCH_SEEDS, 50 + (batch + 1) * BATCH_SEEDS):
+        play_planned(seed)

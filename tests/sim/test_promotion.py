@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.sim.data import seen_in
 from tests.sim.fleet import Fleet
 from tests.sim.fleet_node import FleetClient, FleetNode
 from tests.sim.net import Connection
@@ -13,10 +14,14 @@ from millstream.commands.admin.replication import NOT_PROMOTED, PROMOTING
 from millstream.commands.runtime.effects import EffectError
 from millstream.server.monitor.info_lines import fields_of
 from millstream.server.replication import applying
-from millstream.server.replication.restrictions import PROMOTED_ELSEWHERE
+from millstream.server.replication.handover import HANDING_OVER
+from millstream.server.replication.handover import REFUSED as IS_SUPERSEDED
+from millstream.server.replication.restrictions import READONLY
 
 NO_ONE = (b"REPLICAOF", b"NO", b"ONE")
 OK = Simple("OK")
+REFUSED = Error(HANDING_OVER.format("10.0.0.201:7001"))
+LACKS = Error(IS_SUPERSEDED.format("10.0.0.201:7001"))
 
 
 class Three(Fleet):
@@ -25,6 +30,7 @@ class Three(Fleet):
 
     def __init__(self, replicas_durable: int = 1) -> None:
         super().__init__(5, 0)
+        self.is_durable = replicas_durable > 0
         config = type(self.nodes[0].config)
         self.nodes.clear()
         for index in range(3):
@@ -73,15 +79,19 @@ class Three(Fleet):
         return self.nodes[1].persistence.last_seq >= self.nodes[0].persistence.last_seq
 
 
-@pytest.fixture
-def fleet() -> Three:
-    return Three()
+@pytest.fixture(params=[1, 0], ids=["durable", "default"])
+def fleet(request: pytest.FixtureRequest) -> Three:
+    return Three(request.param)
+
+
+def shown(fleet: Three, index: int, field: str) -> object:
+    """A field of INFO of a server."""
+    return fields_of(fleet.nodes[index].replication.info())[field]
 
 
 def shows_promotion(fleet: Three, index: int) -> bool:
     """INFO of the server says that it, or a replica of it, is being promoted."""
-    parts = fleet.nodes[index].replication.info()
-    return fields_of(parts)["promotion_in_progress"] == 1
+    return shown(fleet, index, "promotion_in_progress") == 1
 
 
 def lines_in(fleet: Three, index: int) -> tuple[object, ...]:
@@ -104,8 +114,8 @@ def test_info_shows_where_the_newest_line_of_history_begins() -> None:
     assert before == ["0" * 40, -1]
     ends: list[int] = []
     for promoted in (1, 2):
-        fleet.ask(promoted, *NO_ONE)
         end = fleet.nodes[promoted].persistence.frame_bytes + 1
+        fleet.ask(promoted, *NO_ONE)
         new_line, *before = lines_in(fleet, promoted)
         assert before == [first_line, end]  # before the first write
         for node in fleet.nodes:
@@ -183,30 +193,222 @@ def test_the_primary_confirms_nothing_during_a_promotion(fleet: Three) -> None:
     fleet.rest()
     assert shows_promotion(fleet, 0)
     assert fleet.nodes[0].replication.synced_on(seq)
-    assert not replies
-    assert fleet.append() == [Error(PROMOTED_ELSEWHERE)]
+    assert bool(replies) is not fleet.is_durable
+    assert fleet.append() == [REFUSED]
 
 
-def test_the_primary_continues_when_no_server_directs_it_to_another(fleet: Three) -> None:
+def test_the_primary_follows_the_promoted_server(fleet: Three) -> None:
     begin_without_the_last_entry(fleet)
+    assert fleet.append() == [REFUSED]
     fleet.stopped = set()
-    fleet.rest()
-    for _ in range(2):
-        assert fleet.append() == [Error(PROMOTED_ELSEWHERE)]
-        fleet.pass_seconds(16)
+    fleet.pass_seconds(3)
+    assert fleet.is_promoted()
+    assert fleet.append() == [Error(READONLY)]
+    old = fleet.nodes[0]
+    assert old.config.replicaof == "10.0.0.201 7001"
+    (reply,) = fleet.ask(1, b"XADD", b"a", b"*", b"n", b"2")
+    fleet.rest(1000)
+    assert not isinstance(reply, Error)
+    for node in fleet.nodes:  # the other replica has stayed with the old primary
+        assert seen_in(node.keyspace) == seen_in(fleet.nodes[1].keyspace)
+        assert node.replication.rewinds == 0
+    assert sum(node.replication.resync.full_syncs for node in fleet.nodes) == 2  # at the start
+
+
+def test_the_primary_makes_no_frames_during_a_promotion(fleet: Three) -> None:
+    assert isinstance(fleet.append()[0], bytes)
+    assert fleet.ask(0, b"TPOLICY", b"a", b"MAXAGE", b"2000", b"EXACT") == [OK]
+    begin_without_the_last_entry(fleet)
+    fleet.nodes[1].is_frozen = True
+    seq = fleet.nodes[0].persistence.last_seq
+    fleet.pass_seconds(14)
+    assert fleet.nodes[0].persistence.last_seq == seq
+    fleet.pass_seconds(4)
+    assert fleet.nodes[0].persistence.last_seq > seq  # the replica is lost, the policy trims
+
+
+def test_the_primary_continues_when_the_replica_is_lost(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    fleet.nodes[1].is_frozen = True
+    fleet.pass_seconds(14)
+    assert fleet.append() == [REFUSED]
+    fleet.pass_seconds(2)
     (reply,) = fleet.append()
     assert not isinstance(reply, Error)
 
 
-def test_without_replicas_durable_the_primary_continues_at_once() -> None:
-    fleet = Three(replicas_durable=0)
+def lose_the_last_word(fleet: Three) -> None:
+    """Server 1 is promoted, and the network fails before server 0 learns it."""
     begin_without_the_last_entry(fleet)
-    fleet.stopped = set()
+    node = fleet.nodes[1]
+    fleet.stopped = {(1, "up")}
     fleet.rest()
     assert fleet.is_promoted()
-    assert fleet.has_all()
-    (reply,) = fleet.append()
-    assert not isinstance(reply, Error)
+    fleet.partitions = {frozenset((0, 1))}
+    for one in fleet.connections:
+        if one.replica is node:
+            one.cut()
+    fleet.rest()
+
+
+def test_the_promoted_server_repeats_what_was_lost(fleet: Three) -> None:
+    lose_the_last_word(fleet)
+    fleet.pass_seconds(5)
+    assert fleet.append() == [REFUSED]
+    fleet.partitions.clear()
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    assert fleet.append() == [Error(READONLY)]
+    following = fleet.nodes[0].replication.following
+    assert following is not None
+    assert following.is_connected
+    assert fleet.nodes[1].replication.announcement is None
+
+
+def test_an_old_primary_that_has_more_refuses_writes(fleet: Three) -> None:
+    """It has waited in vain and has confirmed again: nothing of that is discarded unasked."""
+    lose_the_last_word(fleet)
+    fleet.pass_seconds(16)
+    assert isinstance(fleet.append()[0], bytes)
+    fleet.partitions.clear()
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    assert fleet.append() == [LACKS]
+    assert shown(fleet, 0, "superseded_by") == "10.0.0.201:7001"
+    assert shown(fleet, 0, "role") == "master"
+    fleet.pass_seconds(60)
+    assert fleet.append() == [LACKS]
+    assert fleet.ask(0, *NO_ONE) == [OK]
+    assert isinstance(fleet.append()[0], bytes)
+    assert shown(fleet, 0, "superseded_by") == ""
+
+
+def restart(fleet: Three, index: int, *, rewritten: bool) -> None:
+    """Start a server again, with its first configuration unless CONFIG REWRITE has saved it."""
+    node = fleet.nodes[index]
+    if not rewritten:
+        node.config.replicaof = "fleet 7000" if index else ""
+    fleet._restart(node, node.disk.copy())
+    fleet.rest()
+
+
+def test_an_old_primary_that_has_more_refuses_after_a_restart(fleet: Three) -> None:
+    lose_the_last_word(fleet)
+    fleet.pass_seconds(16)
+    assert isinstance(fleet.append()[0], bytes)
+    fleet.partitions.clear()
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    restart(fleet, 0, rewritten=False)
+    fleet.pass_seconds(30)
+    assert fleet.append() == [LACKS]
+    assert fleet.ask(0, *NO_ONE) == [OK]
+    fleet.rest()
+    restart(fleet, 0, rewritten=False)
+    fleet.pass_seconds(3)
+    assert isinstance(fleet.append()[0], bytes)
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_an_old_primary_remains_a_replica_after_a_restart(fleet: Three, rewritten: bool) -> None:
+    """As in an upgrade, one server after the other."""
+    begin_without_the_last_entry(fleet)
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    restart(fleet, 0, rewritten=rewritten)
+    assert fleet.append() == [Error(READONLY)]
+    assert fleet.nodes[0].replication.shown_priority() > 0
+    fleet.pass_seconds(2)
+    assert shown(fleet, 0, "master_link_status") == "up"
+    assert fleet.ask(0, *NO_ONE) == [OK]
+    fleet.pass_seconds(2)
+    assert fleet.nodes[0].replication.following is None
+    restart(fleet, 0, rewritten=False)
+    assert fleet.nodes[0].replication.following is None
+
+
+def test_a_promoted_server_that_comes_back_as_a_replica_is_served(fleet: Three) -> None:
+    """Its configuration was not rewritten, and the old primary has handed over."""
+    begin_without_the_last_entry(fleet)
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    assert fleet.is_promoted()
+    restart(fleet, 1, rewritten=False)
+    fleet.pass_seconds(3)
+    assert isinstance(fleet.append()[0], bytes)
+    assert [node.replication.following is None for node in fleet.nodes] == [True, False, False]
+
+
+def test_an_old_primary_remains_a_replica_after_a_failover(fleet: Three) -> None:
+    fleet.append()
+    fleet.ask(0, b"FAILOVER", b"TO", b"10.0.0.201", b"7001")
+    fleet.pass_seconds(3)
+    assert fleet.is_promoted()
+    restart(fleet, 0, rewritten=False)
+    assert fleet.append() == [Error(READONLY)]
+
+
+def test_an_old_primary_that_has_more_follows_by_order(fleet: Three) -> None:
+    lose_the_last_word(fleet)
+    fleet.pass_seconds(16)
+    assert isinstance(fleet.append()[0], bytes)
+    fleet.partitions.clear()
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    for index in (0, 2):
+        fleet.ask(index, b"REPLICAOF", b"fleet", b"7001")
+    fleet.pass_seconds(3)
+    assert fleet.ask(0, b"XLEN", b"a") == fleet.ask(1, b"XLEN", b"a") == [1]
+
+
+def test_an_old_primary_that_cannot_be_told_is_reported(
+    fleet: Three, caplog: pytest.LogCaptureFixture
+) -> None:
+    lose_the_last_word(fleet)
+    fleet.pass_seconds(32)
+    assert fleet.nodes[1].replication.announcement is None
+    assert "the old primary fleet:7000 does not know that this server was promoted" in caplog.text
+
+
+def test_an_independent_server_leaves_the_primary_alone(fleet: Three) -> None:
+    fleet.stopped = {(1, "down")}
+    assert isinstance(fleet.append()[0], bytes)
+    assert fleet.ask(1, *NO_ONE, b"INDEPENDENT") == [OK]
+    assert fleet.is_promoted()
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    for index in (0,) if fleet.is_durable else (0, 1):  # server 1 has no replica
+        assert isinstance(fleet.ask(index, b"XADD", b"a", b"*", b"n", b"2")[0], bytes)
+    assert fleet.ask(1, *NO_ONE, b"ALONE") == [Error("ERR syntax error")]
+
+
+def test_independence_ends_a_promotion(fleet: Three) -> None:
+    replies = begin_without_the_last_entry(fleet)
+    assert fleet.ask(1, *NO_ONE, b"INDEPENDENT") == [OK]
+    assert replies == [OK]
+    assert isinstance(fleet.append()[0], bytes)
+
+
+def test_a_primary_takes_writes_again_by_order(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    assert fleet.append() == [REFUSED]
+    assert fleet.ask(0, *NO_ONE) == [OK]
+    assert isinstance(fleet.append()[0], bytes)
+
+
+def test_a_transaction_that_writes_fails_during_a_promotion(fleet: Three) -> None:
+    node = fleet.nodes[0]
+    client = node.accept()
+    replies = fleet.replies[0, client.id] = []
+    node.ask(client, b"MULTI")
+    node.ask(client, b"XADD", b"a", b"*", b"n", b"1")
+    fleet.rest()
+    begin_without_the_last_entry(fleet)
+    seq = node.persistence.last_seq
+    node.ask(client, b"EXEC")
+    fleet.rest()
+    assert isinstance(replies[-1], Error)
+    assert node.persistence.last_seq == seq
 
 
 def test_a_silent_primary_is_not_waited_for(fleet: Three) -> None:
@@ -349,13 +551,58 @@ def test_a_late_timer_is_not_the_silence_of_the_primary(fleet: Three) -> None:
     assert fleet.has_all()
 
 
-def test_a_replica_of_a_replica_is_not_told_that_it_has_all(fleet: Three) -> None:
+def test_a_replica_of_a_replica_gets_what_the_primary_has_confirmed(fleet: Three) -> None:
+    fleet.nodes[0].config.replicas_durable = 0  # server 1 is its only replica
+    fleet.ask(1, b"REPLICAOF", b"fleet", b"7000")
     fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
     fleet.pass_seconds(3)
-    fleet.ask(2, *NO_ONE)
+    fleet.stopped = {(1, "down")}
+    assert isinstance(fleet.append()[0], bytes)
+    replies = fleet.ask(2, *NO_ONE)
+    assert not replies
+    assert isinstance(fleet.append()[0], Error)
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    assert replies == [OK]
+    assert fleet.nodes[2].replication.promotion.was_complete
+    assert fleet.ask(2, b"XLEN", b"a") == [1]
+    assert fleet.nodes[0].config.replicaof == "10.0.0.202 7002"
+    assert fleet.append() == [Error(READONLY)]
+    assert fleet.nodes[1].config.replicaof == "fleet 7000"
+    assert shown(fleet, 1, "master_link_status") == "up"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_replica_of_a_replica_without_a_link_is_not_told_that_it_has_all(
+    fleet: Three, is_late: bool
+) -> None:
+    """The link between the others is lost, before or after the request."""
+    fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
+    fleet.pass_seconds(3)
+    fleet.stopped = {(1, "down")}
+    if is_late:
+        fleet.ask(2, *NO_ONE)
+    fleet.partitions = {frozenset((0, 1))}
+    for one in fleet.connections:
+        if one.replica is fleet.nodes[1]:
+            one.cut()
+            one.tell("replica")
+    if not is_late:
+        fleet.ask(2, *NO_ONE)
     fleet.rest()
     assert fleet.nodes[2].replication.following is None
     assert not fleet.nodes[2].replication.promotion.was_complete
+
+
+def test_a_replica_of_a_replica_that_remains_one_frees_the_primary(fleet: Three) -> None:
+    fleet.nodes[0].config.replicas_durable = 0
+    fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
+    fleet.pass_seconds(3)
+    fleet.stopped = {(1, "down")}
+    fleet.ask(2, *NO_ONE)
+    assert isinstance(fleet.append()[0], Error)
+    fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
+    assert isinstance(fleet.append()[0], bytes)
 
 
 def test_another_primary_ends_a_promotion(fleet: Three) -> None:
@@ -382,15 +629,78 @@ def test_the_same_primary_ends_a_promotion(fleet: Three) -> None:
     assert fleet.has_all()
 
 
-def test_a_promoted_server_that_is_a_replica_again_holds_nothing_back(fleet: Three) -> None:
+@pytest.mark.parametrize("host", [b"fleet", b"10.0.0.200"], ids=["other name", "known"])
+def test_a_promoted_server_may_give_the_role_back(fleet: Three, host: bytes) -> None:
+    """Sentinel does this after a REPLICAOF NO ONE that was sent by hand."""
     begin_without_the_last_entry(fleet)
     fleet.stopped = set()
-    fleet.rest()
-    assert fleet.is_promoted()
+    fleet.pass_seconds(3)
+    (reply,) = fleet.ask(1, b"XADD", b"a", b"*", b"n", b"2")
+    assert isinstance(reply, bytes)
+    fleet.stopped = {(0, "down")} if host != b"fleet" else set()
+    fleet.ask(1, b"XADD", b"a", b"*", b"n", b"3")
+    assert fleet.ask(1, b"REPLICAOF", host, b"7000") == [OK]
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    assert isinstance(fleet.append()[0], bytes)
+    fleet.pass_seconds(2)
+    for index, node in enumerate(fleet.nodes):
+        assert fleet.ask(index, b"XLEN", b"a") == [4]
+        assert (node.replication.following is None) is (index == 0)
+
+
+def test_an_old_primary_that_was_told_to_follow_does_not_take_the_role_back(fleet: Three) -> None:
+    begin_without_the_last_entry(fleet)
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    fleet.ask(0, b"REPLICAOF", b"10.0.0.201", b"7001")
     fleet.ask(1, b"REPLICAOF", b"fleet", b"7000")
     fleet.pass_seconds(3)
-    (reply,) = fleet.append()
-    assert not isinstance(reply, Error)
+    assert fleet.append() == [Error(READONLY)]
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_primary_with_the_order_to_follow_its_replica_hands_over(
+    fleet: Three, in_transaction: bool
+) -> None:
+    """Some exchange two servers in this order. The replica has not got the last frame yet."""
+    fleet.stopped = {(1, "down")}
+    fleet.append()
+    order = (b"REPLICAOF", b"10.0.0.201", b"7001")
+    client = fleet.nodes[0].accept()
+    for words in ((b"MULTI",), order, (b"EXEC",)) if in_transaction else (order,):
+        fleet.nodes[0].ask(client, *words)
+    fleet.rest()
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    assert fleet.ask(1, *NO_ONE) == [OK]
+    assert fleet.is_promoted()
+    assert fleet.has_all()
+    assert fleet.nodes[0].config.replicaof == "10.0.0.201 7001"
+    assert fleet.ask(1, b"XLEN", b"a") == [1]
+
+
+@pytest.mark.parametrize("target", [1, 2])
+def test_an_order_to_follow_a_replica_replaces_a_promotion(fleet: Three, target: int) -> None:
+    begin_without_the_last_entry(fleet)
+    host, port = b"10.0.0.%d" % (200 + target), b"%d" % (7000 + target)
+    fleet.ask(0, b"REPLICAOF", host, port)
+    fleet.stopped = set()
+    fleet.pass_seconds(5)
+    (primary,) = [node for node in fleet.nodes if node.replication.following is None]
+    assert primary.index != 0
+    assert fleet.ask(primary.index, b"XLEN", b"a") == [1]
+
+
+def test_a_primary_whose_replica_does_not_take_over_remains_one(fleet: Three) -> None:
+    fleet.stopped = {(1, "down"), (1, "up")}
+    fleet.append()
+    client = fleet.nodes[0].accept()
+    for words in ((b"MULTI",), (b"REPLICAOF", b"10.0.0.201", b"7001"), (b"EXEC",)):
+        fleet.nodes[0].ask(client, *words)
+    fleet.pass_seconds(12)
+    assert fleet.nodes[0].config.replicaof == ""
+    assert isinstance(fleet.append()[0], bytes)
 
 
 @pytest.mark.parametrize("target", [True, False])
@@ -416,7 +726,8 @@ def test_a_failover_and_a_promotion_leave_one_primary(
     assert [node.replication.following is None for node in fleet.nodes] == [False, True, False]
 
 
-def test_replicas_durable_may_change_during_a_promotion(fleet: Three) -> None:
+def test_replicas_durable_may_change_during_a_promotion() -> None:
+    fleet = Three()
     begin_without_the_last_entry(fleet)
     primary = fleet.nodes[0]
     for count in (2, 1):

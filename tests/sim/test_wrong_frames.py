@@ -65,7 +65,7 @@ def test_a_server_whose_data_may_be_wrong_is_not_promoted(fleet: Pair) -> None:
     break_replica(fleet)
     for _ in range(2):
         with pytest.raises(CommandError, match="Restart this server"):
-            replica.replication.no_primary()
+            replica.replication.no_primary(is_independent=False)
     assert replica.replication.following is not None
     assert replica.config.replicaof
 
