@@ -24,6 +24,7 @@ from millstream.client.core.shards import Shard
 from millstream.client.errors import refusal
 from millstream.client.events import Event
 from millstream.client.ids import ID
+from millstream.client.interruptible import close_if_interrupted, make_interruptible
 from millstream.client.queued import QueuedCommands
 from millstream.client.records import T
 from millstream.client.stream import Stream
@@ -75,18 +76,16 @@ def connect(
 class _Client:
     """The common base class of connections and pipelines."""
 
+    def _send_command_parse_response(self, conn: Any, *args: Any, **options: Any) -> Any:
+        redis_py.check_watch(self, conn)
+        close_if_interrupted(conn)  # one that is not from the pool
+        return super()._send_command_parse_response(conn, *args, **options)  # type: ignore[misc]
+
     def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
         wait_s = options.pop("wait_s", 0.0)
         if wait_s and connection.socket_timeout is not None:
             limit_s = None if math.isinf(wait_s) else wait_s + connection.socket_timeout
-            try:
-                arrived = connection.can_read(timeout=limit_s)
-            except BaseException:
-                # A signal handler has raised. The reply is still to come, and the next command of
-                # this connection would take it for its own.
-                connection.disconnect()
-                raise
-            if not arrived:
+            if not connection.can_read(timeout=limit_s):
                 connection.disconnect()
                 raise redis_py.timed_out(self)
         return super().parse_response(connection, command_name, **options)  # type: ignore[misc]
@@ -107,13 +106,21 @@ class Pipeline(_Client, QueuedCommands, redis.client.Pipeline, Generic[T]):
         super().__enter__()
         return self
 
+    def reset(self) -> None:  # type: ignore[override]  # so is redis-py's own
+        """Forget the queued commands, and give the connection back."""
+        close_if_interrupted(self.connection)
+        super().reset()
+
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the queued commands, and return their replies."""
         queued = self._begin()
         try:
+            redis_py.check_watch(self, self.connection)
             replies: list[Any] = super().execute(raise_on_error)
         except ResponseError as error:
             raise self._refusal(error) from None
+        finally:
+            self.reset()
         return self._replies(queued, replies)
 
 
@@ -128,7 +135,10 @@ class Millstream(_Client, StreamCommands[T], redis.Redis, Generic[T]):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("connection_pool") is not None:
+            make_interruptible(kwargs["connection_pool"])  # may be used at once
         super().__init__(*args, **kwargs)
+        make_interruptible(self.connection_pool)
         for name in NAMES:
             self.set_response_callback(name, read_reply)
 

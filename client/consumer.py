@@ -96,16 +96,23 @@ class Consumer(Generic[T]):
         """
         deliveries = self._deliveries
         check_block(block)
-        with deliveries.stops.following() as begun:
-            while not deliveries.stops.since(begun):
-                record = self._run(deliveries.read(block, begun))
-                if record is None:
-                    if deliveries.ended:
-                        break
-                    continue
-                yield record
-                if ack:
-                    self._run(deliveries.finish(record))
+        ticket = object()
+        try:
+            try:
+                begun = deliveries.stops.begin_follow(ticket)
+                while not deliveries.stops.since(begun):
+                    record = self._run(deliveries.read(block, begun))
+                    if record is None:
+                        if deliveries.ended:
+                            break
+                        continue
+                    yield record
+                    if ack:
+                        self._run(deliveries.finish(record))
+            finally:
+                deliveries.stops.end_follow(ticket)
+        finally:
+            deliveries.stops.end_follow(ticket)  # again: a signal handler may have raised there
 
     def ack(self, *records: Record[T] | IdWord) -> int:
         """Acknowledge records; returns how many of them were pending.
@@ -152,6 +159,7 @@ class Consumer(Generic[T]):
         >>> ms.consumer("mails", "readers").metrics()["records"]
         0
         """
+        self._runner.process.check()
         return self._deliveries.metrics()
 
     def close(self) -> None:
@@ -161,13 +169,14 @@ class Consumer(Generic[T]):
         >>> consumer = ms.consumer("mails", "readers")
         >>> consumer.close()
         """
+        self._runner.process.check()
         if self._closed:
             return
         try:
             self._run(self._deliveries.close())
         finally:
-            self._closed = True
             self._runner.lanes.close()
+            self._closed = True
 
     @property
     def missed(self) -> int:
@@ -177,6 +186,7 @@ class Consumer(Generic[T]):
         >>> ms.consumer("mails", "readers").missed
         0
         """
+        self._runner.process.check()
         return self._deliveries.missed
 
     def _run(self, steps: Steps[R]) -> R:

@@ -9,16 +9,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from millstream.client import redis_py
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
+from millstream.client.interruptible import make_interruptible
 from millstream.client.probing import Probe
 
 WAIT_MAX_S = 3600.0
 """The core waits again. The system cannot wait for any length of time."""
 CLOSED = "the object was closed while a call waited for the server"
+ANSWERS = (RedisError, UnicodeError)
+"""The errors that become the answer to an ask. Any other one is of a signal handler, and is
+raised."""
+
+
+class Loan:
+    """A connection in use for an ask. It is made before the connection is taken and is known until
+    the connection is given back, so an interruption loses no connection."""
+
+    __slots__ = ("client", "complete", "connection", "deadline_s", "waits")
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.connection: Any = None
+        self.deadline_s = 0.0
+        self.waits = False
+        """Whether the commands were sent, and no reply was read yet."""
+        self.complete = False
+        """Whether all replies were read: only then is the connection used again."""
 
 
 class Connections:
@@ -30,26 +50,34 @@ class Connections:
     def __contains__(self, client: Any) -> bool:
         return client in self._idle
 
-    def borrow(self, client: Any) -> Any:
-        connection = self._idle.pop(client, None)
-        if connection is not None and readable(connection):
+    def borrow(self, loan: Loan) -> Any:
+        """A connection for a loan."""
+        loan.connection = self._idle.pop(loan.client, None)
+        if loan.connection is not None and readable(loan.connection):
             # Nothing was asked, so the server has closed it.
-            connection.disconnect()
-            client.connection_pool.release(connection)
-            connection = None
-        return redis_py.borrow(client) if connection is None else connection
+            self.give_back(loan)
+        if loan.connection is None:
+            make_interruptible(loan.client.connection_pool)
+            loan.connection = redis_py.borrow(loan.client)
+        return loan.connection
 
-    def give_back(self, client: Any, connection: Any, broken: bool) -> None:
-        if broken:
-            connection.disconnect()
-        elif self._idle.setdefault(client, connection) is connection:
+    def give_back(self, loan: Loan) -> None:
+        """End a loan; nothing happens if it has ended."""
+        connection = loan.connection
+        if connection is None:
             return
-        client.connection_pool.release(connection)
+        if not loan.complete:
+            if self._idle.get(loan.client) is not connection:  # not kept before an interruption
+                connection.disconnect()
+                loan.client.connection_pool.release(connection)
+        elif self._idle.setdefault(loan.client, connection) is not connection:
+            loan.client.connection_pool.release(connection)
+        loan.connection = None
 
     def close(self) -> None:
-        while self._idle:
-            client, connection = self._idle.popitem()
+        for client, connection in list(self._idle.items()):
             client.connection_pool.release(connection)
+            self._idle.pop(client, None)
 
     def __del__(self) -> None:
         # A pool counts the connections that it lent, so a forgotten stream must not keep any.
@@ -61,29 +89,28 @@ class Lanes:
     """The asks in flight. Without threads: replies are read when a call waits for them.
 
     `wait` is for one thread at a time. Any thread may call `together` and `close`.
+
+    A signal handler may raise anywhere. Then an ask that was being sent, or whose replies were
+    being read, is in no list; the next `wait` closes its connection and starts it again.
     """
 
     def __init__(self, connections: Connections | None = None) -> None:
         self._connections = Connections() if connections is None else connections
-        self._in_flight: dict[Ask, tuple[Any, float]] = {}
+        self._in_flight: dict[Ask, Loan] = {}
         self._probes: dict[Ask, Probe] = {}
         """Asks for servers that did not answer: they are sent when the server answers again."""
-        self._starting: list[Ask] = []
         self._finished: list[Answer] = []
+        """Answers that the core may not have taken in yet."""
         self._closed = False
 
     def start(self, ask: Ask) -> None:
         """Send the commands. An error becomes the answer."""
-        try:
-            if self._may_hang(ask.server):
-                probe = Probe.of(ask.server.client)
-                if probe is not None:
-                    self._probes[ask] = probe
-                    return
-            self._start(ask)
-        except BaseException as error:
-            self._interrupt(ask, error)
-            raise
+        if self._may_hang(ask.server):
+            probe = Probe.of(ask.server.client)
+            if probe is not None:
+                self._probes[ask] = probe
+                return
+        self._start(ask)
 
     def _may_hang(self, server: Any) -> bool:
         """Whether connecting might take long: a new connection is needed, and the server fails or
@@ -96,34 +123,50 @@ class Lanes:
         return asked and not redis_py.has_spare(server.client)
 
     def _start(self, ask: Ask) -> None:
+        self._in_flight[ask] = loan = Loan(ask.server.client)
         try:
-            connection = self._send(ask)
-        except Exception as error:
-            self._finished.append(Answer(ask, error=error))
-            return
-        deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(ask.server.client)
-        self._in_flight[ask] = connection, deadline_s
+            self._send(ask, loan)
+        except ANSWERS as error:
+            self._finish(ask, Answer(ask, error=error))
+
+    def _finish(self, ask: Ask, answer: Answer) -> None:
+        self._finished.append(answer)
+        self._give_up(ask)
+
+    def _give_up(self, ask: Ask) -> None:
+        loan = self._in_flight.get(ask)
+        if loan is not None:  # not if another thread closes the object
+            self._connections.give_back(loan)
+            self._in_flight.pop(ask, None)
 
     def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
         """Start those asks that are not in flight, and wait until there is an answer to any ask.
 
+        `asks` has every ask whose answer the core has not taken in: such an answer is returned
+        again, because a signal handler may have raised before the core had it.
+
         Raises MillstreamError if the object is closed, or another thread closes it meanwhile."""
         self._check_open()  # a handler of events may have closed it
-        # A signal handler may raise anywhere. An ask that is in none of the lists is started again.
-        known = {*self._in_flight, *self._probes, *self._starting}
-        known.update(answer.ask for answer in self._finished)
-        self._starting += [ask for ask in asks if ask not in known]
-        while self._starting:
-            self.start(self._starting.pop(0))
+        for ask in [ask for ask, loan in self._in_flight.items() if not loan.waits]:
+            self._give_up(ask)
+        self._finished = [answer for answer in self._finished if answer.ask in asks]
+        known = {*self._in_flight, *self._probes, *(answer.ask for answer in self._finished)}
+        for ask in asks:
+            if ask not in known:
+                self.start(ask)
         until_s = None if seconds is None else time.monotonic() + seconds
         while True:
             now_s = time.monotonic()
-            limits = [deadline_s for _, deadline_s in self._in_flight.values()]
+            limits = [loan.deadline_s for loan in self._in_flight.values()]
             limits += [probe.deadline_s for probe in self._probes.values()]
             if until_s is not None:
                 limits.append(until_s)
             pause_s = 0.0 if self._finished else max(0.0, min(limits, default=now_s) - now_s)
-            self._receive(pause_s)
+            try:
+                self._receive(pause_s)
+            except Exception:
+                self._check_open()  # another thread may have closed the connections
+                raise
             self._check_open()
             self._end_late_ones()
             idle = not self._in_flight and not self._probes
@@ -134,8 +177,7 @@ class Lanes:
             if idle and until_s is not None:
                 time.sleep(min(max(0.0, until_s - time.monotonic()), WAIT_MAX_S))
                 break
-        finished, self._finished = self._finished, []
-        return finished
+        return list(self._finished)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -148,20 +190,22 @@ class Lanes:
         lanes = Lanes(self._connections)
         answers: dict[Ask, Answer] = {}
         try:
-            while left := [ask for ask in asks if ask not in answers]:
-                answers |= {answer.ask: answer for answer in lanes.wait(left, None)}
+            try:
+                while left := [ask for ask in asks if ask not in answers]:
+                    answers |= {answer.ask: answer for answer in lanes.wait(left, None)}
+            finally:
+                lanes.give_up()
         finally:
-            lanes.give_up()
+            lanes.give_up()  # again: a signal handler may have raised in the line before
         return [replies_of(answers[ask]) for ask in asks]
 
     def give_up(self) -> None:
         """Close the connections of the asks in flight."""
-        while self._in_flight:
-            ask, (connection, _) = self._in_flight.popitem()
-            self._connections.give_back(ask.server.client, connection, broken=True)
-        while self._probes:
-            self._probes.popitem()[1].close()
-        self._starting.clear()
+        for ask in list(self._in_flight):
+            self._give_up(ask)
+        for ask, probe in list(self._probes.items()):
+            probe.close()
+            self._probes.pop(ask, None)
         self._finished.clear()
 
     def close(self) -> None:
@@ -178,69 +222,73 @@ class Lanes:
 
     def _perform(self, ask: Ask) -> Answer:
         """Send one ask and receive its replies, without looking at those in flight."""
+        loan = Loan(ask.server.client)
         try:
-            connection = self._send(ask)
-        except Exception as error:
-            return Answer(ask, error=error)
-        return self._read(ask, connection)
+            try:
+                self._send(ask, loan)
+                self._await_reply(ask, loan)
+                return self._read(ask, loan)
+            except ANSWERS as error:
+                return Answer(ask, error=error)
+            finally:
+                self._connections.give_back(loan)
+        finally:
+            self._connections.give_back(loan)  # again: see `together`
 
-    def _send(self, ask: Ask) -> Any:
-        """Send the commands; the connection that they were sent on."""
-        connection = self._connections.borrow(ask.server.client)
-        try:
-            words = [command.words for command in ask.commands]
-            connection.send_packed_command(connection.pack_commands(words))
-        except BaseException:
-            self._connections.give_back(ask.server.client, connection, broken=True)
-            raise
-        return connection
+    def _send(self, ask: Ask, loan: Loan) -> None:
+        """Send the commands on a connection of their own."""
+        connection = self._connections.borrow(loan)
+        words = [command.words for command in ask.commands]
+        connection.send_packed_command(connection.pack_commands(words))
+        loan.deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(loan.client)
+        loan.waits = True
+
+    def _await_reply(self, ask: Ask, loan: Loan) -> None:
+        """redis-py would take a TimeoutError of a signal handler for that of its socket."""
+        number = redis_py.socket_number(loan.connection)
+        if not ready({ask: (number, select.POLLIN)}, redis_py.timeout_s(loan.client)):
+            raise redis_py.timed_out(loan.client)
 
     def _receive(self, seconds: float) -> None:
         sockets: dict[Ask, tuple[int | None, int]] = {
-            ask: (redis_py.socket_number(connection), select.POLLIN)
-            for ask, (connection, _) in self._in_flight.items()
+            ask: (redis_py.socket_number(loan.connection), select.POLLIN)
+            for ask, loan in self._in_flight.items()
         }
         sockets |= {ask: (probe.number, probe.events) for ask, probe in self._probes.items()}
         for ask in ready(sockets, seconds):
-            try:
-                if ask in self._probes:
-                    self._go_on_with(ask)
-                elif ask in self._in_flight:  # not if another thread closes the object
-                    connection, _ = self._in_flight.pop(ask)
-                    self._finished.append(self._read(ask, connection))
-            except BaseException as error:
-                self._interrupt(ask, error)
-                raise
+            if ask in self._probes:
+                self._go_on_with(ask)
+            elif ask in self._in_flight:  # not if another thread closes the object
+                self._take_replies(ask, self._in_flight[ask])
+
+    def _take_replies(self, ask: Ask, loan: Loan) -> None:
+        loan.waits = False
+        try:
+            answer = self._read(ask, loan)
+        except ANSWERS as error:
+            answer = Answer(ask, error=error)
+        self._finish(ask, answer)
 
     def _go_on_with(self, ask: Ask) -> None:
         """The server of a probe did something."""
+        probe = self._probes.pop(ask)
         try:
-            answers = self._probes[ask].proceed()
+            answers = probe.proceed()
         except OSError as error:
-            self._probes.pop(ask).close()
-            self._finished.append(Answer(ask, error=error))
+            probe.close()
+            cause = RedisConnectionError(f"{redis_py.address(ask.server.client)}: {error}")
+            self._finished.append(Answer(ask, error=cause))
             return
         if answers:
-            self._probes.pop(ask).close()
-            self._start(ask)
-
-    def _interrupt(self, ask: Ask, error: BaseException) -> None:
-        probe = self._probes.pop(ask, None)
-        if probe is not None:
             probe.close()
-        cause = RedisConnectionError(f"the request was interrupted by {type(error).__name__}")
-        self._finished.append(Answer(ask, error=cause))
+            self._start(ask)
+        else:
+            self._probes[ask] = probe
 
-    def _read(self, ask: Ask, connection: Any) -> Answer:
-        broken = True
-        try:
-            answer = Answer(ask, [self._reply(ask, connection, c) for c in ask.commands])
-            broken = False
-        except Exception as error:
-            answer = Answer(ask, error=error)
-        finally:
-            self._connections.give_back(ask.server.client, connection, broken)
-        return answer
+    def _read(self, ask: Ask, loan: Loan) -> Answer:
+        replies = [self._reply(ask, loan.connection, command) for command in ask.commands]
+        loan.complete = True
+        return Answer(ask, replies)
 
     def _reply(self, ask: Ask, connection: Any, command: Any) -> Any:
         try:
@@ -251,12 +299,9 @@ class Lanes:
 
     def _end_late_ones(self) -> None:
         now_s = time.monotonic()
-        for ask, (connection, deadline_s) in list(self._in_flight.items()):
-            if now_s >= deadline_s:
-                del self._in_flight[ask]
-                self._connections.give_back(ask.server.client, connection, broken=True)
-                error = redis_py.timed_out(ask.server.client)
-                self._finished.append(Answer(ask, error=error))
+        for ask, loan in list(self._in_flight.items()):
+            if now_s >= loan.deadline_s:
+                self._finish(ask, Answer(ask, error=redis_py.timed_out(loan.client)))
         for ask, probe in list(self._probes.items()):
             if now_s >= probe.deadline_s and not probe.try_next():
                 self._probes.pop(ask).close()

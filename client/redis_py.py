@@ -13,7 +13,7 @@ from typing import Any
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core.steps import Command
@@ -109,6 +109,21 @@ def waits_for_exec(pipeline: Any) -> bool:
     asyncio_flag = getattr(pipeline, "is_transaction", None)
     transaction = pipeline.transaction if asyncio_flag is None else asyncio_flag
     return bool(transaction) and not pipeline.watching
+
+
+def check_watch(pipeline: Any, connection: Any) -> None:
+    """Raises WatchError if a pipeline has lost the connection on which it watches keys."""
+    if not getattr(pipeline, "watching", False):
+        return
+    connected = connection is not None and is_connected(connection)
+    if not connected or getattr(connection, "unanswered", False):
+        raise WatchError("the connection that watched the keys was lost: begin again with WATCH")
+
+
+def is_connected(connection: Any) -> bool:
+    if hasattr(connection, "is_connected"):
+        return bool(connection.is_connected)
+    return connection._sock is not None  # redis-py 5 without asyncio
 
 
 def timed_out(client: Any) -> RedisTimeoutError:

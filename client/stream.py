@@ -61,6 +61,7 @@ class Stream(Generic[T]):
         for shard in self._shards:
             servers.of(shard)
         self._follower = Follower(servers, options, time.monotonic, time.time)
+        self._runner.process.in_child(self._follower.close)
         self.move_to(position)
 
     def __enter__(self) -> Self:
@@ -108,15 +109,22 @@ class Stream(Generic[T]):
         """
         follower = self._follower
         check_block(block)
-        with follower.stops.following() as begun:
-            while not follower.stops.since(begun):
-                record = follower.take()
-                if record is None:
-                    record = self._run(follower.read(block, begun))
-                if record is not None:
-                    yield record
-                elif follower.ended:
-                    break
+        ticket = object()
+        try:
+            try:
+                begun = follower.stops.begin_follow(ticket)
+                while not follower.stops.since(begun):
+                    record = follower.take()
+                    if record is None:
+                        record = self._run(follower.read(block, begun))
+                    if record is not None:
+                        yield record
+                    elif follower.ended:
+                        break
+            finally:
+                follower.stops.end_follow(ticket)
+        finally:
+            follower.stops.end_follow(ticket)  # again: a signal handler may have raised there
 
     def stop(self) -> None:
         """End every `follow` that runs, or the `read` that waits. If none does, the next one ends
@@ -171,6 +179,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").metrics()["records"]
         0
         """
+        self._runner.process.check()
         return self._follower.metrics()
 
     def close(self) -> None:
@@ -179,6 +188,7 @@ class Stream(Generic[T]):
         >>> stream = ms.stream("quiet")
         >>> stream.close()
         """
+        self._runner.process.check()
         self._closed = True
         self._follower.close()
         self._runner.lanes.close()
@@ -192,6 +202,7 @@ class Stream(Generic[T]):
         >>> stream.token["v"]
         1
         """
+        self._runner.process.check()
         return self._follower.token
 
     @property
@@ -201,6 +212,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").watermark
         ID(ms=0, seq=0)
         """
+        self._runner.process.check()
         return self._follower.watermark
 
     @property
@@ -210,6 +222,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").gaps
         []
         """
+        self._runner.process.check()
         return list(self._follower.gaps)
 
     @property
@@ -219,6 +232,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").shards
         ['quiet']
         """
+        self._runner.process.check()
         return self._follower.shards
 
     @property
@@ -228,6 +242,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").ended
         False
         """
+        self._runner.process.check()
         return self._follower.ended
 
     def _run(self, steps: Steps[R]) -> R:

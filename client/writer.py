@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -13,7 +14,7 @@ from millstream.client.core.writing import FactFields, WriterState, fact_count, 
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import T
-from millstream.client.running import Runner
+from millstream.client.running import Runner, is_owned, let_go
 
 if TYPE_CHECKING:
     from typing import Self
@@ -182,6 +183,7 @@ class Writer(Generic[T]):
         ...     writer.metrics()["pending"]
         0
         """
+        self._runner.process.check()
         return self._state.metrics()
 
     def close(self) -> None:
@@ -190,15 +192,14 @@ class Writer(Generic[T]):
         >>> writer = ms.writer("orders", "api-8")
         >>> writer.close()
         """
-        self._runner.process.check()
-        with self._turn:
-            if self._closed:
-                return
-            try:
-                self._runner.run(self._state.close())
-            finally:
-                self._closed = True
-                self._runner.lanes.close()
+        self._in_turn(self._close)
+
+    def _close(self) -> None:
+        """If this is interrupted, the writer is not closed, and may be closed again."""
+        if not self._closed:
+            self._runner.run(self._state.close())
+            self._runner.lanes.close()
+            self._closed = True
 
     @property
     def pending(self) -> int:
@@ -208,6 +209,7 @@ class Writer(Generic[T]):
         ...     writer.pending
         1
         """
+        self._runner.process.check()
         return self._state.pending
 
     def _reserve(self, facts: list[Fact[T]], count: int | None) -> list[Fact[T]]:
@@ -215,8 +217,19 @@ class Writer(Generic[T]):
         return facts
 
     def _run(self, steps: Steps[R]) -> R:
+        return self._in_turn(lambda: self._runner.run(self._check_open(steps)))
+
+    def _check_open(self, steps: Steps[R]) -> Steps[R]:
+        if self._closed:
+            raise MillstreamError("the writer is closed")
+        return steps
+
+    def _in_turn(self, work: Callable[[], R]) -> R:
         self._runner.process.check()  # first: a thread of the parent may have held the lock
-        with self._turn:
-            if self._closed:
-                raise MillstreamError("the writer is closed")
-            return self._runner.run(steps)
+        nested = is_owned(self._turn)  # by a call that was interrupted by a signal handler
+        try:
+            with self._turn:
+                return work()
+        finally:
+            if not nested:
+                let_go(self._turn)  # again: a signal handler may have raised in the line before

@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 from millstream.client import redis_py
 from millstream.client.aio.commands import StreamCommands
 from millstream.client.aio.consumer import Consumer
+from millstream.client.aio.interruptible import close_if_interrupted, make_interruptible
 from millstream.client.aio.lanes import more_time
 from millstream.client.aio.stream import Stream
 from millstream.client.aio.writer import Writer
@@ -76,6 +77,13 @@ def connect(
 class _Client:
     """The common base class of connections and pipelines."""
 
+    async def _send_command_parse_response(self, conn: Any, *args: Any, **options: Any) -> Any:
+        redis_py.check_watch(self, conn)
+        await close_if_interrupted(conn)  # one that is not from the pool
+        return await super()._send_command_parse_response(  # type: ignore[misc]
+            conn, *args, **options
+        )
+
     async def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
         with more_time(connection, options.pop("wait_s", 0.0)):
             return await super().parse_response(  # type: ignore[misc]
@@ -98,13 +106,21 @@ class Pipeline(  # type: ignore[misc]  # so is redis-py's own
         await super().__aenter__()
         return self
 
+    async def reset(self) -> None:  # type: ignore[override]  # so is redis-py's own
+        """Forget the queued commands, and give the connection back."""
+        await close_if_interrupted(self.connection)
+        await super().reset()  # type: ignore[no-untyped-call]
+
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the queued commands, and return their replies."""
         queued = self._begin()
         try:
+            redis_py.check_watch(self, self.connection)
             replies: list[Any] = await super().execute(raise_on_error)
         except ResponseError as error:
             raise self._refusal(error) from None
+        finally:
+            await self.reset()
         return self._replies(queued, replies)
 
 
@@ -125,6 +141,7 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        make_interruptible(self.connection_pool)
         callback: Any = read_reply
         for name in NAMES:
             self.set_response_callback(name, callback)

@@ -163,6 +163,7 @@ class Consumer(Generic[T]):
         >>> ms.consumer("mails", "readers").metrics()["records"]
         0
         """
+        self._runner.process.check()
         return self._deliveries.metrics()
 
     async def close(self) -> None:
@@ -172,13 +173,14 @@ class Consumer(Generic[T]):
         >>> consumer = ms.consumer("mails", "readers")
         >>> consumer.close()
         """
+        self._runner.process.check()
         if self._closed:
             return
         try:
             await self._run(self._deliveries.close())
         finally:
-            self._closed = True
             await self._runner.lanes.close()
+            self._closed = True
 
     @property
     def missed(self) -> int:
@@ -188,6 +190,7 @@ class Consumer(Generic[T]):
         >>> ms.consumer("mails", "readers").missed
         0
         """
+        self._runner.process.check()
         return self._deliveries.missed
 
     async def _run(self, steps: Steps[R]) -> R:

@@ -23,16 +23,15 @@ class Follow(Generic[T]):
         self._stops = stops
         self._make = records
         self._records: Records[T] | None = None
-        self._begun: int | None = None  # None: it does not run
+        self._ticket = object()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Record[T]:
-        if self._records is None:
-            self._begun = self._stops.begin_follow()
-            self._records = self._make(self._begun)
         try:
+            if self._records is None:
+                self._records = self._make(self._stops.begin_follow(self._ticket))
             return await anext(self._records)
         except BaseException:  # the end, an error or a cancellation
             self._end()
@@ -45,9 +44,7 @@ class Follow(Generic[T]):
             await self._records.aclose()
 
     def _end(self) -> None:
-        if self._begun is not None:
-            self._stops.end_follow(self._begun)
-            self._begun = None
+        self._stops.end_follow(self._ticket)
 
     def __del__(self) -> None:
         self._end()

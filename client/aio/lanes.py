@@ -7,9 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
+from millstream.client.aio.interruptible import make_interruptible
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
 from millstream.client.lanes import CLOSED, WAIT_MAX_S, replies_of
@@ -23,16 +25,22 @@ class Lanes:
     def __init__(self) -> None:
         self._in_flight: dict[asyncio.Task[Answer], Ask] = {}
         self._finished: list[Answer] = []
+        """Answers that the core may not have taken in yet."""
         self._closed = False
 
     async def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
         """Start those asks that are not in flight, and wait until there is an answer to any ask.
 
+        `asks` has every ask whose answer the core has not taken in: such an answer is returned
+        again, because the task may have been interrupted before the core had it.
+
         Raises MillstreamError if the object is closed, or another task closes it meanwhile."""
         self._check_open()  # a handler of events may have closed it
+        self._finished = [answer for answer in self._finished if answer.ask in asks]
         known = {*self._in_flight.values(), *(answer.ask for answer in self._finished)}
-        for ask in [ask for ask in asks if ask not in known]:
-            self._in_flight[asyncio.create_task(perform(ask))] = ask
+        for ask in asks:
+            if ask not in known:
+                self._in_flight[asyncio.create_task(perform(ask))] = ask
         if self._finished:
             seconds = 0.0
         if seconds is not None:
@@ -46,10 +54,9 @@ class Lanes:
             await asyncio.sleep(seconds or 0.0)
         self._check_open()
         for task in done:
-            del self._in_flight[task]
             self._finished.append(task.result())
-        finished, self._finished = self._finished, []
-        return finished
+            self._in_flight.pop(task, None)
+        return list(self._finished)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -80,6 +87,7 @@ async def perform(ask: Ask) -> Answer:
     connection = None
     broken = True
     try:
+        make_interruptible(client.connection_pool)
         connection = await redis_py.borrow(client)
         words = [command.words for command in ask.commands]
         await connection.send_packed_command(connection.pack_commands(words))
@@ -87,6 +95,8 @@ async def perform(ask: Ask) -> Answer:
             replies = [await receive(ask, connection, command) for command in ask.commands]
         broken = False
         return Answer(ask, replies)
+    except OSError as error:
+        return Answer(ask, error=RedisConnectionError(f"{redis_py.address(client)}: {error}"))
     except Exception as error:
         return Answer(ask, error=error)
     finally:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from millstream.client.aio.lanes import Lanes
 from millstream.client.core.servers import ServerState
-from millstream.client.core.steps import Ask, Call, Notify, Sleep, Step, Steps, Together, Wait
+from millstream.client.core.steps import (
+    Answer,
+    Ask,
+    Call,
+    Notify,
+    Sleep,
+    Step,
+    Steps,
+    Together,
+    Wait,
+)
 from millstream.client.events import Event
 from millstream.client.log import log_event, log_failed_handler
 from millstream.client.running import OneAtATime, OwnProcess
@@ -42,12 +52,13 @@ class Runner:
         except StopIteration as end:
             value: R = end.value
             return value
+        finally:
+            steps.close()
 
     async def _do(self, step: Step) -> Any:
         match step:
             case Wait(asks, seconds):
-                with self._use:
-                    return await self.lanes.wait(asks, seconds)
+                return await self._wait(asks, seconds)
             case Together(asks):
                 return await self.lanes.together(asks)
             case Call(command):
@@ -65,3 +76,14 @@ class Runner:
                     except Exception:
                         log_failed_handler(event)
         return None
+
+    async def _wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
+        ticket = object()
+        try:
+            try:
+                self._use.begin(ticket)
+                return await self.lanes.wait(asks, seconds)
+            finally:
+                self._use.end(ticket)
+        finally:
+            self._use.end(ticket)  # again: a signal handler may have raised in the line before

@@ -69,6 +69,7 @@ class Stream(Generic[T]):
         for shard in self._shards:
             servers.of(shard)
         self._follower = Follower(servers, options, time.monotonic, time.time)
+        self._runner.process.in_child(self._follower.close)
         self._start = positions.parse(position)
         self._opened = False
 
@@ -192,6 +193,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").metrics()["records"]
         0
         """
+        self._runner.process.check()
         return self._follower.metrics()
 
     async def close(self) -> None:
@@ -200,6 +202,7 @@ class Stream(Generic[T]):
         >>> stream = ms.stream("quiet")
         >>> stream.close()
         """
+        self._runner.process.check()
         self._closed = True
         self._follower.close()
         await self._runner.lanes.close()
@@ -213,6 +216,7 @@ class Stream(Generic[T]):
         >>> stream.token["v"]
         1
         """
+        self._runner.process.check()
         if self._opened:
             return self._follower.token
         if isinstance(self._start, Token):
@@ -226,6 +230,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").watermark
         ID(ms=0, seq=0)
         """
+        self._runner.process.check()
         if not self._opened:
             raise MillstreamError(UNOPENED)
         return self._follower.watermark
@@ -237,6 +242,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").gaps
         []
         """
+        self._runner.process.check()
         return list(self._follower.gaps)
 
     @property
@@ -246,6 +252,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").shards
         ['quiet']
         """
+        self._runner.process.check()
         if not self._opened:
             raise MillstreamError(UNOPENED)
         return self._follower.shards
@@ -257,6 +264,7 @@ class Stream(Generic[T]):
         >>> ms.stream("quiet").ended
         False
         """
+        self._runner.process.check()
         return self._opened and self._follower.ended
 
     async def _run(self, steps: Steps[R]) -> R:

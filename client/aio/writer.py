@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -199,6 +199,7 @@ class Writer(Generic[T]):
         ...     writer.metrics()["pending"]
         0
         """
+        self._runner.process.check()
         return self._state.metrics()
 
     async def close(self) -> None:
@@ -207,14 +208,14 @@ class Writer(Generic[T]):
         >>> writer = ms.writer("orders", "api-8")
         >>> writer.close()
         """
-        async with self._turn:
-            if self._closed:
-                return
-            try:
-                await self._runner.run(self._state.close())
-            finally:
-                self._closed = True
-                await self._runner.lanes.close()
+        await self._in_turn(self._close)
+
+    async def _close(self) -> None:
+        """If this is interrupted, the writer is not closed, and may be closed again."""
+        if not self._closed:
+            await self._runner.run(self._state.close())
+            await self._runner.lanes.close()
+            self._closed = True
 
     @property
     def pending(self) -> int:
@@ -224,6 +225,7 @@ class Writer(Generic[T]):
         ...     writer.pending
         1
         """
+        self._runner.process.check()
         return self._state.pending
 
     async def _reserve(self, facts: list[Fact[T]], count: int | None) -> list[Fact[T]]:
@@ -232,7 +234,14 @@ class Writer(Generic[T]):
         return facts
 
     async def _run(self, steps: Steps[R]) -> R:
+        return await self._in_turn(lambda: self._runner.run(self._check_open(steps)))
+
+    def _check_open(self, steps: Steps[R]) -> Steps[R]:
+        if self._closed:
+            raise MillstreamError("the writer is closed")
+        return steps
+
+    async def _in_turn(self, work: Callable[[], Awaitable[R]]) -> R:
+        self._runner.process.check()  # first: a task of the parent may have held the lock
         async with self._turn:
-            if self._closed:
-                raise MillstreamError("the writer is closed")
-            return await self._runner.run(steps)
+            return await work()

@@ -85,11 +85,12 @@ class Asking:
         self._servers = servers
         self._options = options
         self._now = now
-        self.begin(Lineage((), servers), creates=False)
+        self.lineage = Lineage((), servers)
+        """The shards of the stream, as the follower has them."""
+        self.begin(creates=False)
 
-    def begin(self, lineage: Lineage, creates: bool) -> None:
-        """The stream has these shards from now on. `creates`: whether missing ones are created."""
-        self._lineage = lineage
+    def begin(self, creates: bool) -> None:
+        """The stream has other shards from now on. `creates`: whether missing ones are created."""
         self._creates = creates
         self.absent = Absent(self._options.max_wait_s)
         self.held.reset()
@@ -102,7 +103,7 @@ class Asking:
 
     def wants(self, now_s: float, patience_s: float, asked: set[ShardState]) -> list[Ask]:
         """The asks to send now. `asked` are the shards that this call has asked already."""
-        live = self._lineage.live()
+        live = self.lineage.live()
         buffered = any(state.buffer for state in live)
         again = self.held.due(now_s)
         asks: list[Ask] = []
@@ -139,7 +140,7 @@ class Asking:
             for server in self._servers
             if now_s - server.last_ask_s >= HEARTBEAT_S and server.may_ask(now_s)
         }
-        to_fetch = [s for s in self._lineage.live() if not s.buffer and not s.ended]
+        to_fetch = [s for s in self.lineage.live() if not s.buffer and not s.ended]
         looking = [ask for ask in self._look_ups(now_s) if ask.server in idle]
         busy = [ask.server for ask in looking]
         reads = [
@@ -173,13 +174,13 @@ class Asking:
     def needs_clock(self) -> bool:
         if self._options.clock is not None:
             return self._options.clock
-        return self._options.strict and len(self._lineage.states) > 1
+        return self._options.strict and len(self.lineage.states) > 1
 
     def _look_ups(self, now_s: float) -> list[Ask]:
         if not self.looking.due(now_s):
             return []
         unknown: dict[ServerState, list[Shard]] = {}
-        for shard, server in self._lineage.unknown():
+        for shard, server in self.lineage.unknown():
             looked_up = any(isinstance(ask.about, LookUp) for ask in server.in_flight)
             if server.may_ask(now_s) and not looked_up:
                 unknown.setdefault(server, []).append(shard)
@@ -210,7 +211,7 @@ class Asking:
         """Whether the children of a shard that was fetched to its end will soon be known."""
         return any(
             state.ended and state.children is None and self._looks_up(state.server, now_s)
-            for state in self._lineage.states.values()
+            for state in self.lineage.states.values()
         )
 
     def _looks_up(self, server: ServerState, now_s: float) -> bool:
@@ -253,10 +254,10 @@ class Asking:
             for server in self._servers
             if server.failing and not server.in_flight and server.retry_at_s > now_s
         ]
-        idle = any(not state.buffer and not state.ended for state in self._lineage.live())
+        idle = any(not state.buffer and not state.ended for state in self.lineage.live())
         if idle and not self.held.due(now_s):
             moments.append(self.held.at_s)
-        if not self.looking.due(now_s) and self._lineage.unknown():
+        if not self.looking.due(now_s) and self.lineage.unknown():
             moments.append(self.looking.at_s)
         return moments
 
@@ -277,7 +278,7 @@ class Asking:
         if limit_s is None:
             return
         now_s = self._now()
-        live = self._lineage.live()
+        live = self.lineage.live()
         held_back = self._options.strict and any(state.buffer for state in live)
         for state in live:
             if state.buffer:
@@ -292,19 +293,19 @@ class Asking:
                     "it; create it with TCREATE, or make the stream without this shard"
                 )
                 raise ShardUnavailable(state.name, cause)
-            parents = self._lineage.continued_by(state.name)
+            parents = self.lineage.continued_by(state.name)
             if parents and self.absent.too_long(state.name, begun_s):
                 raise ShardUnavailable(state.name, missing_child(state.key, parents))
         self._check_children(limit_s, now_s, begun_s)
 
     def _check_children(self, limit_s: float, now_s: float, begun_s: float) -> None:
-        for child, server in self._lineage.unknown_children():
+        for child, server in self.lineage.unknown_children():
             name = shard_name(child)
             since_s = server.silent_since_s(now_s)
             if since_s is not None and now_s - since_s >= limit_s:
                 raise ShardUnavailable(name, server.cause)
             if self.absent.too_long(name, begun_s):
-                parents = self._lineage.continued_by(name)
+                parents = self.lineage.continued_by(name)
                 raise ShardUnavailable(name, missing_child(child.key, parents))
 
 

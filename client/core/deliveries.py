@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from millstream.client.core import arguments, requests
 from millstream.client.core.arguments import duration_ms
@@ -247,8 +247,6 @@ class Deliveries:
             if answer.ask not in self._server.in_flight:
                 continue
             if answer.error is None:
-                if self._server.answered(answer.ask):
-                    self._counts["reconnects"] += 1
                 self._take_replies(answer)
                 continue
             self._server.failed(answer.ask, answer.error, self._now())
@@ -259,34 +257,43 @@ class Deliveries:
                 raise answer.error
 
     def _take_replies(self, answer: Answer) -> None:
-        for reply in answer.replies:
-            if isinstance(reply, ResponseError):
-                if not is_gone(reply):
-                    raise reply
-                self._gone = True
-                return
-        if answer.ask.about is LOOK:
+        refusal = next((r for r in answer.replies if isinstance(r, ResponseError)), None)
+        if refusal is not None:
+            self._gone = self._gone or is_gone(refusal)
+        elif answer.ask.about is LOOK:
             info, group = answer.replies
             self.ended = self._is_end(info, group)
             self._place.saw(info, group)
-            return
-        records, *states = answer.replies
-        self._idle = not records
-        self.missed += sum(record is None for record in records)
-        self._buffer.extend(record for record in records if record is not None)
-        if states:
-            self._again = None
-            self._place.begin(*states)
-        elif self._buffer:
-            self._place.reach(max(record.id for record in self._buffer))
-        self._set_due(answer.ask)
+        else:
+            self._take_records(answer)
+        if self._server.answered(answer.ask):
+            self._counts["reconnects"] += 1
+        if refusal is not None and not is_gone(refusal):
+            raise refusal
 
-    def _set_due(self, ask: Ask) -> None:
+    def _take_records(self, answer: Answer) -> None:
+        records, *states = answer.replies
+        kept = [record for record in records if record is not None]
+        found = deque([*self._buffer, *kept])
+        if states:
+            self._place.begin(*states)
+            self._again = None
+        elif found:
+            self._place.reach(max(record.id for record in found))
+        due_s = self._due_of(answer.ask)
+        missed = self.missed + len(records) - len(kept)
+        left = [ask for ask in self._server.in_flight if ask is not answer.ask]
+        # In one line without a call, where no signal handler can raise: records that are in the
+        # buffer, and whose ask is in flight still, would be taken twice.
+        self._buffer, self.missed, self._due_s, self._server.in_flight = found, missed, due_s, left
+        self._idle = not records
+
+    def _due_of(self, ask: Ask) -> float:
         """Until when the entries of an ask are this consumer's. An entry that expires before its
         retry time is over is not delivered again."""
         retry_ms = self._retry_ms
         is_retried = retry_ms and not 0 < self._expire_ms <= retry_ms
-        self._due_s = ask.started_s + retry_ms / 1000 if retry_ms and is_retried else float("inf")
+        return ask.started_s + retry_ms / 1000 if retry_ms and is_retried else float("inf")
 
     def _is_end(self, info: dict[str, Any] | None, group: requests.GroupState | None) -> bool:
         """Whether nothing will be delivered any more: neither new entries nor those that are
@@ -321,7 +328,7 @@ class Deliveries:
         if self._finished:
             try:
                 yield Call(requests.tack(self._key, self._group, self._finished))
-            except Exception as error:
+            except RedisError as error:
                 log.warning(
                     "%d finished entries of the group %r could not be acknowledged: %s",
                     len(self._finished),

@@ -64,6 +64,8 @@ class Follower:
         self._records = 0
         self._late_logged_s = float("-inf")
         self._refusal: Exception | None = None
+        self._reported: Gap | None = None
+        """A gap while it is reported."""
         self._counts = dict.fromkeys(("reconnects", "gaps", "late"), 0)
 
     # ------------------------------------------------------------ starting
@@ -75,10 +77,17 @@ class Follower:
         yield from self.flush()
         for state in lineage.live():  # before the change, because it may fail or be cancelled
             yield Notify(ShardOpened(state.name))
-        self._lineage = lineage
-        self._asking.begin(lineage, create)
+        self._change(lineage, self.events)
+        self._asking.begin(create)
         self._greatest = BEGINNING
+        self._reported = None
         self._arrange()
+
+    def _change(self, lineage: Lineage, events: deque[Event]) -> None:
+        """Read other shards from now on. `read` puts them in order before the next record, even if
+        a signal handler raises here."""
+        asking, merge = self._asking, self._merge
+        self._lineage, asking.lineage, self.events, merge.heap = lineage, lineage, events, []
 
     # ------------------------------------------------------------ handing out
 
@@ -100,6 +109,9 @@ class Follower:
         seen = self.stops.begin() if begun is None else begun
         asked: set[ShardState] = set()
         begun_s = self._now()
+        if not self._merge.heap:  # also if a signal handler has raised while it changed
+            self._arrange()
+            self._settle()
         while True:
             record = yield from self._next()
             if record is not None or self.ended:
@@ -139,6 +151,7 @@ class Follower:
         """
         while True:
             yield from self.flush()
+            self._finish_report()
             shard = self._merge.first()
             gaps = self._lineage.orphans if shard is not None or self.ended else []
             if shard is not None and not gaps:
@@ -150,13 +163,34 @@ class Follower:
             self._report(gap)
 
     def _report(self, gap: Gap) -> None:
+        self._reported = gap
+        self._finish_report()
+
+    def _finish_report(self) -> None:
+        """Also called by the next read, if a signal handler has raised here."""
+        gap = self._reported
+        if gap is None:
+            return
+        if not self.gaps or self.gaps[-1] != gap:
+            self.gaps.append(gap)
+            self._counts["gaps"] += 1
+        self._merge.heap = []
         self._lineage.report(gap)
-        self.gaps.append(gap)
-        self._counts["gaps"] += 1
-        if self.options.on_gap == "raise":
-            raise RecordsExpired(gap.shard, gap.after, gap.resumed)
+        self._arrange()
+        try:
+            if self.options.on_gap == "raise":
+                raise RecordsExpired(gap.shard, gap.after, gap.resumed)
+        finally:
+            self._reported = None
 
     def _hand_out(self, shard: ShardState) -> Record[Any]:
+        try:
+            return self._pop(shard)
+        except BaseException:  # of a signal handler: the order may be wrong until the next `read`
+            self._merge.heap = []
+            raise
+
+    def _pop(self, shard: ShardState) -> Record[Any]:
         record = self._merge.pop(shard)
         if len(self._lineage.states) > 1:
             if record.id < self._greatest:
@@ -187,11 +221,13 @@ class Follower:
             )
 
     def _settle(self) -> None:
-        events = self._lineage.settle()
-        if events:
-            self.events.extend(events)
-            self._asking.looking.reset()
-            self._arrange()
+        if self._lineage.is_settled:
+            return
+        lineage = self._lineage.copy()
+        events = lineage.settle()
+        self._change(lineage, deque([*self.events, *events]))
+        self._asking.looking.reset()
+        self._arrange()
 
     def _arrange(self) -> None:
         """Put the shards in order, after some were replaced or replies arrived.
@@ -212,13 +248,13 @@ class Follower:
             if answer.ask not in server.in_flight:
                 continue
             if answer.error is None:
+                self._take_replies(answer)
                 if server.answered(answer.ask):
                     self._counts["reconnects"] += 1
                     self.events.append(Reconnected(self._names_on(server)))
-                self._take_replies(answer)
             elif not lost(answer.error):
-                server.answered(answer.ask)
                 self._refusal = answer.error
+                server.answered(answer.ask)
             elif server.failed(answer.ask, answer.error, self._now()):
                 self.events.append(Disconnected(self._names_on(server), answer.error))
         for name in self._asking.absent.news():
@@ -286,9 +322,11 @@ class Follower:
             else:
                 shard.lose(prev)
         shard.fresh = False
-        self._buffer(shard, entries, already=place < shard.fetched)
-        shard.fetched = max(shard.fetched, read_id(next_text))
-        shard.ended = bool(ended)
+        buffer = self._records_of(shard, entries, already=place < shard.fetched)
+        fetched, end = max(shard.fetched, read_id(next_text)), bool(ended)
+        # In one line without a call, where no signal handler can raise: records that are in the
+        # buffer, and are not counted as fetched, would be taken twice.
+        shard.buffer, shard.fetched, shard.ended = buffer, fetched, end
         if shard.ended and shard.children is None:
             self._asking.looking.reset()
         if not shard.buffer:
@@ -302,12 +340,14 @@ class Follower:
         waited_s = 0.0 if count else ask.wait_s
         shard.current_s = min(self._now(), ask.started_s + waited_s)
 
-    def _buffer(self, shard: ShardState, entries: list[Any], already: bool) -> None:
+    def _records_of(
+        self, shard: ShardState, entries: list[Any], already: bool
+    ) -> deque[Record[Any]]:
         name = shard.name
         found = [Record(None, name, entry) for entry in entries]
         if already:  # another answer was faster: some of these may be known
             found = [record for record in found if record.id > shard.fetched]
-        shard.buffer.extend(found)
+        return deque(found)
 
     def _raise_refusal(self) -> None:
         if self._refusal is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from millstream.client.core.arguments import function
@@ -181,9 +181,10 @@ class Lineage:
 
     def set_children(self, state: ShardState, info: Info) -> None:
         names = [text(child) for child in info.get("children", ())]
-        state.children = tuple(self.child(name, state.shard()) for name in names)
+        children = tuple(self.child(name, state.shard()) for name in names)
         state.final = info.get("handed-out-id")
         state.named_parents = tuple(map(text, info.get("parents", state.named_parents)))
+        state.children = children  # last: with them, the shard is replaced
 
     def continued_by(self, name: str) -> tuple[str, ...]:
         """The ended shards of this stream of which this one is a child."""
@@ -217,6 +218,26 @@ class Lineage:
 
     # ------------------------------------------------------------ replacing
 
+    def copy(self) -> Lineage:
+        """A lineage to change and to use instead. A signal handler may raise anywhere, and a half
+        of a change would lose shards."""
+        return replace(
+            self,
+            states=dict(self.states),
+            done=dict(self.done),
+            infos=dict(self.infos),
+            before=dict(self.before),
+            names=dict(self.names),
+            keys=dict(self.keys),
+            carried=dict(self.carried),
+            orphans=list(self.orphans),
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether `settle` would change nothing."""
+        return not any(map(self._is_over, self.live()))
+
     def settle(self) -> list[Event]:
         """Replace every shard that was handed out to its end and whose children exist."""
         events: list[Event] = []
@@ -249,9 +270,12 @@ class Lineage:
                 child.floor = floor
         if not any(opened):
             self.orphans += state.gaps
-        freed = [other for other in self.states.values() if state.name in other.parents]
-        for other in freed:
-            other.parents.discard(state.name)
+        freed = [
+            replace(other, parents=other.parents - {state.name})
+            for other in self.states.values()
+            if state.name in other.parents
+        ]
+        self.states |= {other.name: other for other in freed}
         fresh = [child for child in opened if child is not None]
         return [
             ShardEnded(state.name, names),

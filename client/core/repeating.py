@@ -20,10 +20,13 @@ READ_FIRST_S = 0.02
 
 
 def lost(error: BaseException) -> bool:
-    """Whether an error leaves open if the server acted, and another try may be answered."""
+    """Whether an error leaves open if the server acted, and another try may be answered.
+
+    Errors of sockets arrive as those of redis-py. A TimeoutError of Python is the time limit of a
+    signal handler, and ends the call."""
     if isinstance(error, AuthenticationError):
         return False
-    return isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError))
+    return isinstance(error, (RedisConnectionError, RedisTimeoutError))
 
 
 class ReadRepeats:

@@ -38,7 +38,7 @@ class ServerState:
 
     def answered(self, ask: Ask) -> bool:
         """Note an answer. True if the server was failing."""
-        self.in_flight.remove(ask)
+        self._end(ask)
         was_failing = self.failing
         self.failing_since_s = self.cause = None
         self.failures = 0
@@ -46,7 +46,7 @@ class ServerState:
 
     def failed(self, ask: Ask, cause: Exception, now_s: float) -> bool:
         """Note a failure. True if it is the first one."""
-        self.in_flight.remove(ask)
+        self._end(ask)
         first = not self.failing
         if first:
             self.failing_since_s = min(now_s, ask.started_s + ask.wait_s)
@@ -54,6 +54,10 @@ class ServerState:
         self.retry_at_s = now_s + min(RETRY_FIRST_S * 2**self.failures, RETRY_MAX_S)
         self.failures = min(self.failures + 1, 16)
         return first
+
+    def _end(self, ask: Ask) -> None:
+        if ask in self.in_flight:
+            self.in_flight.remove(ask)
 
     def due_since_s(self) -> list[float]:
         """Since when answers are due, or will be due."""

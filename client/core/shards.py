@@ -110,11 +110,9 @@ class ShardState:
     def lose(self, resumed: ID) -> None:
         """Entries were removed before they were fetched; reading continues at `resumed`."""
         own = next((gap for gap in self.gaps if gap.shard == self.name), None)
-        if own is not None:
-            self.gaps.remove(own)
         after = self.fetched if own is None else own.after
-        self.gaps.append(Gap(self.name, after, resumed))
-        self.fetched = resumed
+        gaps = [*(gap for gap in self.gaps if gap is not own), Gap(self.name, after, resumed)]
+        self.gaps, self.fetched = gaps, resumed  # in one line: a signal handler may raise
 
     def found(self) -> Place:
         """The shard's place for a token."""

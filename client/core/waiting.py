@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from millstream.client.core.arguments import number
 from millstream.client.core.steps import Clock
 
@@ -52,7 +49,8 @@ class Stops:
     def __init__(self) -> None:
         self._count = 0
         self._handled = 0
-        self._following = 0
+        self._following: dict[object, int] = {}
+        """For the ticket of each follow that runs: what it compares with."""
 
     def stop(self) -> None:
         self._count += 1
@@ -70,21 +68,14 @@ class Stops:
         """A call has ended because of a stop."""
         self._handled = self._count
 
-    def begin_follow(self) -> int:
-        """A follow begins; returns what it compares with."""
-        self._following += 1
-        return self.begin()
+    def begin_follow(self, ticket: object) -> int:
+        """A follow begins; returns what it compares with. The ticket belongs to it alone, so that
+        it can end even if a signal handler has raised here."""
+        begun = self._following[ticket] = self.begin()
+        return begun
 
-    def end_follow(self, begun: int) -> None:
-        self._following -= 1
-        if self.since(begun):
+    def end_follow(self, ticket: object) -> None:
+        """Nothing happens if the follow does not run."""
+        begun = self._following.pop(ticket, None)
+        if begun is not None and self.since(begun):
             self.handle()
-
-    @contextmanager
-    def following(self) -> Iterator[int]:
-        """While a follow runs; gives what it compares with."""
-        begun = self.begin_follow()
-        try:
-            yield begun
-        finally:
-            self.end_follow(begun)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from millstream.client.core import arguments, requests
 from millstream.client.core.arguments import number, whole
@@ -196,14 +196,13 @@ class WriterState:
                 # The server may have run the earlier request only now: it was on its way still.
                 new = reply if isinstance(reply, list) else [reply]
                 yield Call(requests.tabort(self._key, self._name, (), [*self._open, *new]))
-            self._orphans = False
             return reply
 
         reply = yield from self._repeater.until_answered(attempt)
         ids = reply if isinstance(reply, list) else [reply]
         for fact, entry_id in zip(facts, ids, strict=True):
-            fact._reserved = entry_id
-            self._open[entry_id] = fact
+            fact._reserved, self._open[entry_id] = entry_id, fact
+        self._orphans = False  # now that all are known, because a signal handler may raise anywhere
 
     def complete(self, fact: FactFields[Any]) -> Steps[None]:
         """Complete a fact, once. Raises ReservationLost or NotReserved if that is too late."""
@@ -243,12 +242,12 @@ class WriterState:
                 yield from self.abort(fact)
             else:
                 yield from self._complete_or_abort(fact)
-        except Exception as error:
+        except RedisError as error:
             if not failed:
                 raise
             log_open_fact(fact, error)
         finally:
-            # Also if the task is cancelled: a heartbeat must not renew what no code holds.
+            # Also if the call is interrupted: a heartbeat must not renew what no code holds.
             if fact._settled is None:
                 self._orphans = True  # given up before the next reservation, or by `close`
                 self._settle(fact, False, "aborted")
@@ -262,7 +261,7 @@ class WriterState:
             if fact._settled is None:
                 try:
                     yield from self._abort_once(fact)
-                except Exception as error:
+                except RedisError as error:
                     log_open_fact(fact, error)
             raise
 
@@ -308,14 +307,14 @@ class WriterState:
         try:
             ids = [] if self._orphans else [fact._id for fact in facts]
             yield Call(requests.tabort(self._key, self._name, ids, ()))
-        except Exception as error:
+        except RedisError as error:
             log.warning("%d facts of %r could not be given up: %s", len(facts), self._name, error)
         for fact in facts:
             self._settle(fact, False, "aborted")
 
     def _settle(self, fact: FactFields[Any], completed: bool, count: str) -> None:
-        fact._settled = completed
         self._open.pop(fact._id, None)
+        fact._settled = completed
         if not (fact._lost and count != "completed"):
             self._counts[count] += 1
 

@@ -141,10 +141,12 @@ def test_a_stream_that_a_handler_closes_sends_no_more_requests(
 
 def test_a_stop_is_counted_once_for_each_follow() -> None:
     stops = Stops()
-    with stops.following() as outer:
-        with stops.following() as inner:
-            assert not stops.since(inner)
-            stops.stop()
-            assert stops.since(inner)
-        assert stops.since(outer)
+    outer, inner = stops.begin_follow("outer"), stops.begin_follow("inner")
+    assert not stops.since(inner)
+    stops.stop()
+    assert stops.since(inner)
+    stops.end_follow("inner")
+    assert stops.since(outer)
+    stops.end_follow("outer")
+    stops.end_follow("outer")
     assert not stops.since(stops.begin())

@@ -170,7 +170,7 @@ def test_an_ask_that_an_interruption_took_is_started_again(server: Server) -> No
     assert first.replies == second.replies == ["hello"]
 
 
-def test_an_interrupted_probe_is_a_failed_try(
+def test_an_interrupted_probe_is_begun_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(probe: Probe) -> bool:
@@ -183,7 +183,8 @@ def test_an_interrupted_probe_is_a_failed_try(
             patch.setattr(Probe, "proceed", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 answers_of(lanes, ask)
-        [answer] = lanes.wait([ask], 5.0)
+        while not (answers := lanes.wait([ask], 5.0)):
+            pass
         assert lanes.wait([], 0.5) == []  # an ask has one answer
         lanes.close()
-    assert "interrupted by KeyboardInterrupt" in str(answer.error)
+    assert [answer.replies for answer in answers] == [["hello"]]
