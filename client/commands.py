@@ -18,9 +18,10 @@ class StreamCommands(Generic[T]):
     """One method for each command.
 
     A method has the command's name in lower case, and its arguments in the command's order. Options
-    are keywords. Units are those of the command: milliseconds. Where a reply has an ID, the method
-    returns an ID. Fields are a mapping, or pairs where a field is repeated. Every method raises
-    redis-py's errors, or those of `millstream.client.errors`.
+    are keywords; EXCEPT is `except_`, because of Python's word. Units are those of the command:
+    milliseconds. Where a reply has an ID, the method returns an ID. Fields are a mapping, or pairs
+    where a field is repeated. Every method raises redis-py's errors, or those of
+    `millstream.client.errors`.
     """
 
     def _ask(self, command: Command[R]) -> R:
@@ -82,6 +83,26 @@ class StreamCommands(Generic[T]):
         True
         """
         return self._ask(requests.tappendonce(key, fields, id, producer, seq))
+
+    def tappendmany(
+        self,
+        streams: Mapping[Any, Sequence[tuple[IdWord, Fields]]],
+        *,
+        producer: Key | None = None,
+    ) -> int:
+        """Append entries to one or more streams, except those appended before; returns their
+        number.
+
+        `streams` has the entries of each key: pairs of a seq and fields, if there is a `producer`,
+        and else pairs of an ID and fields.
+
+        >>> entries = [(1, {"text": "hot"}), (2, {"text": "cold"})]
+        >>> ms.tappendmany({"alarms": entries}, producer="job")
+        2
+        >>> ms.tappendmany({"alarms": entries}, producer="job")
+        0
+        """
+        return self._ask(requests.tappendmany(streams, producer))
 
     # ------------------------------------------------------------ reading
 
@@ -153,6 +174,25 @@ class StreamCommands(Generic[T]):
         """
         return self._ask(requests.trange(key, start, end, count))
 
+    def tblocks(
+        self,
+        key: Key,
+        start: IdWord = "-",
+        end: IdWord = "+",
+        *,
+        count: int | None = None,
+        bytes: int | None = None,
+    ) -> dict[str, Any] | None:
+        """A page of the blocks that hold the entries from one ID to another, by the names of the
+        reply; None if there is no such key. The blocks are bytes.
+
+        >>> _ = ms.tappend("mass", {"n": 1})
+        >>> page = ms.tblocks("mass", count=1)
+        >>> page["length"], len(page["blocks"]), page["next-id"]
+        (1, 1, None)
+        """
+        return self._ask(requests.tblocks(key, start, end, count, bytes))
+
     def tack(self, key: Key, group: Key, *ids: IdWord) -> int:
         """Acknowledge entries of a group; returns how many of them were pending.
 
@@ -188,8 +228,8 @@ class StreamCommands(Generic[T]):
 
     def tmread(
         self,
-        streams: Mapping[Any, IdWord],
         count: int,
+        streams: Mapping[Any, IdWord],
         *,
         block: int | None = None,
         clock: bool = False,
@@ -197,7 +237,7 @@ class StreamCommands(Generic[T]):
         """Read entries after an ID from each stream, and how far each stream is settled.
 
         >>> new = ms.tappend("rows", {"n": 1})
-        >>> [row] = ms.tmread({"rows": 0}, 10)
+        >>> [row] = ms.tmread(10, {"rows": 0})
         >>> row.next == new, row.ended, [dict(record) for record in row.entries]
         (True, False, [{'n': '1'}])
         """
@@ -233,16 +273,16 @@ class StreamCommands(Generic[T]):
         """
         return self._ask(requests.tcomplete(key, writer, id, fields))
 
-    def tabort(self, key: Key, writer: Key, *ids: IdWord, keep: Sequence[IdWord] = ()) -> int:
+    def tabort(self, key: Key, writer: Key, *ids: IdWord, except_: Sequence[IdWord] = ()) -> int:
         """Give up reservations of a writer; returns their number.
 
-        Without IDs all of the writer's are given up, or with `keep` all but those.
+        Without IDs all of the writer's are given up, or with `except_` all but those.
 
         >>> _ = ms.treserve("tickets", "api-1", 3)
         >>> ms.tabort("tickets", "api-1")
         3
         """
-        return self._ask(requests.tabort(key, writer, ids, keep))
+        return self._ask(requests.tabort(key, writer, ids, except_))
 
     def trenew(self, key: Key, writer: Key, ms: int, *ids: IdWord) -> int:
         """Restart leases with this length; returns their number. Without IDs all of the writer's.
@@ -348,8 +388,10 @@ NAMES = [
     "TABORT",
     "TACK",
     "TAPPEND",
+    "TAPPENDMANY",
     "TAPPENDONCE",
     "TAPPEV",
+    "TBLOCKS",
     "TCOMPLETE",
     "TCREATE",
     "TINFO",

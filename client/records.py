@@ -114,7 +114,7 @@ class Row(NamedTuple, Generic[T]):
     No entry that is not in `entries` has, or will get, an ID above `prev` and up to `next`.
 
     >>> new = ms.tappend("rows2", {"n": 1})
-    >>> [row] = ms.tmread({"rows2": 0}, 10)
+    >>> [row] = ms.tmread(10, {"rows2": 0})
     >>> row.key, row.prev, row.next == new, row.ended
     ('rows2', ID(ms=0, seq=0), True, False)
     """

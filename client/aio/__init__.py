@@ -18,5 +18,64 @@ from millstream.client.aio.connection import Millstream, Pipeline, connect
 from millstream.client.aio.consumer import Consumer
 from millstream.client.aio.stream import Stream
 from millstream.client.aio.writer import Fact, Writer
+from millstream.client.core.shards import Shard
+from millstream.client.errors import (
+    FactAlreadyDone,
+    InvalidPosition,
+    InvalidStream,
+    MillstreamError,
+    NotReserved,
+    RecordsExpired,
+    Refused,
+    ReservationLost,
+    Sealed,
+    ShardUnavailable,
+    Stalled,
+    WrongServer,
+)
+from millstream.client.events import (
+    Disconnected,
+    Event,
+    Gap,
+    Reconnected,
+    ShardEnded,
+    ShardMissing,
+    ShardOpened,
+)
+from millstream.client.ids import ID
+from millstream.client.records import Record, Row, Seek, WriterPosition
 
-__all__ = ["Consumer", "Fact", "Millstream", "Pipeline", "Stream", "Writer", "connect"]
+__all__ = [
+    "ID",
+    "Consumer",
+    "Disconnected",
+    "Event",
+    "Fact",
+    "FactAlreadyDone",
+    "Gap",
+    "InvalidPosition",
+    "InvalidStream",
+    "Millstream",
+    "MillstreamError",
+    "NotReserved",
+    "Pipeline",
+    "Reconnected",
+    "Record",
+    "RecordsExpired",
+    "Refused",
+    "ReservationLost",
+    "Row",
+    "Sealed",
+    "Seek",
+    "Shard",
+    "ShardEnded",
+    "ShardMissing",
+    "ShardOpened",
+    "ShardUnavailable",
+    "Stalled",
+    "Stream",
+    "Writer",
+    "WriterPosition",
+    "WrongServer",
+    "connect",
+]

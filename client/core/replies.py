@@ -63,6 +63,20 @@ def read_info(reply: Any) -> dict[str, Any] | None:
     return found
 
 
+def read_blocks(reply: Any) -> dict[str, Any] | None:
+    """A page of TBLOCKS. Blocks are bytes, even on a connection that decodes replies."""
+    if reply is None:
+        return None
+    found = read_map(reply)
+    for name in ("first-id", "last-id", "next-id", "max-evicted-id"):
+        found[name] = read_id_or_none(found[name])
+    found["blocks"] = [
+        block if isinstance(block, bytes) else block.encode("utf-8", "surrogateescape")
+        for block in found["blocks"]
+    ]
+    return found
+
+
 def read_policy(reply: Any) -> dict[str, Any] | None:
     if reply is None:
         return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from millstream.client.core.command_words import READS
 from millstream.client.core.replies import (
+    read_blocks,
     read_id_or_none,
     read_info,
     read_map,
@@ -75,6 +76,19 @@ def tappendonce(
     )
 
 
+def tappendmany(
+    streams: Mapping[Any, Sequence[tuple[IdWord, Fields]]], producer: Key | None
+) -> Command[int]:
+    by: list[Word] = ["ID"] if producer is None else ["PRODUCER", producer]
+    words: list[Word] = []
+    for entries in streams.values():
+        words.append(len(entries))
+        for number, fields in entries:
+            added = field_words(fields)
+            words += [id_word(number), len(added) // 2, *added]
+    return command("TAPPENDMANY", len(streams), *streams, *by, *words, repeatable=False)
+
+
 def append_once(key: Key, producer: str, number: int, words: Sequence[Word]) -> Command[ID]:
     """XADD with IDMP: sent again, it gives the ID of the entry that it appended before."""
     return command(
@@ -132,6 +146,15 @@ def tread(
 def trange(key: Key, start: IdWord, end: IdWord, count: int | None) -> Command[list[Record[Any]]]:
     limit: list[Word] = [] if count is None else ["COUNT", count]
     return command("TRANGE", key, id_word(start), id_word(end), *limit, read=record_reader(key))
+
+
+def tblocks(
+    key: Key, start: IdWord, end: IdWord, count: int | None, size_bytes: int | None
+) -> Command[dict[str, Any] | None]:
+    words: list[Word] = [] if count is None else ["COUNT", count]
+    if size_bytes is not None:
+        words += ["BYTES", size_bytes]
+    return command("TBLOCKS", key, id_word(start), id_word(end), *words, read=read_blocks)
 
 
 def tack(key: Key, group: Key, ids: Iterable[IdWord]) -> Command[int]:

@@ -60,10 +60,26 @@ def test_classes_have_the_same_members(name: str) -> None:
 
 
 def test_modules_have_the_same_names() -> None:
-    assert set(aio.__all__) == {"connect", *CLASSES}
-    assert set(aio.__all__) <= set(sync.__all__)
+    assert aio.__all__ == sync.__all__
+    own_names = {"connect", *CLASSES}
+    for name in aio.__all__:
+        assert (getattr(aio, name) is getattr(sync, name)) == (name not in own_names), name
     assert signature(sync.connect) == signature(aio.connect)
     assert inspect.getdoc(sync.connect) == inspect.getdoc(aio.connect)
+
+
+def test_there_is_a_method_for_each_command(server: Server) -> None:
+    with sync.connect(url_of(server)) as ms:
+        names = {name.lower() for name in ms.execute_command("COMMAND LIST")}
+    of_redis = {"time", "touch", "ttl", "type"}
+    missing = [
+        name
+        for name in {name for name in names if name.startswith("t")} - of_redis
+        for kind in (sync.Millstream, sync.Pipeline, aio.Millstream, aio.Pipeline)
+        if not hasattr(kind, name)
+    ]
+    assert "tblocks" in names
+    assert missing == []
 
 
 def test_millstream_connect_is_the_same_function() -> None:

@@ -275,7 +275,7 @@ def test_a_record_is_a_mapping(ms: Any) -> None:
 def test_bytes_come_as_bytes(api: Api, server: Server) -> None:
     ms = api.connect(url_of(server), decode_responses=False)
     ms.tappend(b"s\xff", {b"n\xff": b"1\xfe"})
-    [row] = ms.tmread({b"s\xff": 0}, 10)
+    [row] = ms.tmread(10, {b"s\xff": 0})
     assert (row.key, dict(row.entries[0])) == (b"s\xff", {b"n\xff": b"1\xfe"})
     ms.tseal(b"s\xff", b"child\xff")
     ms.tappend(b"child\xff", {b"n": b"2"})
@@ -668,7 +668,7 @@ def test_a_pipeline_returns_what_the_methods_return(ms: Any) -> None:
             pipe.tappend("s", {"n": 1})
             pipe.tread("s", 0, 10)
             pipe.treserve("s", "w", 2)
-            pipe.tmread({"s": 0}, 10)
+            pipe.tmread(10, {"s": 0})
             pipe.tinfo("s")
             pipe.tpositions("s")
             pipe.tseek("s", 0, 1)
@@ -810,7 +810,7 @@ def test_a_server_that_is_stopped_for_a_while_answers_late(
 def test_a_read_waits_longer_than_the_timeout_if_the_server_waits(api: Api, server: Server) -> None:
     ms = api.connect(url_of(server), timeout=0.3)
     assert ms.tread("s", "$", 10, block=700) == []
-    assert ms.tmread({"s": "$"}, 10, block=700)[0].entries == []
+    assert ms.tmread(10, {"s": "$"}, block=700)[0].entries == []
     assert ms.tpeek("s", "$", 10, block=700)[1] == []
     assert ms.tposition("s", wait=ID(5), ms=700) is None
     assert not ms.xread({"s": "$"}, block=700)
@@ -853,7 +853,7 @@ def test_a_read_is_sent_again_after_a_broken_connection(api: Api, proxy: Proxy, 
         (b"TREAD", lambda: through.tread("s", 0, 1)[0]["n"]),
         (b"TINFO", lambda: through.tinfo("s") and "1"),
         (b"XLEN", lambda: str(through.xlen("s"))),
-        (b"TMREAD", lambda: through.tmread({"s": 0}, 1)[0].entries[0]["n"]),
+        (b"TMREAD", lambda: through.tmread(1, {"s": 0})[0].entries[0]["n"]),
     ):
         proxy.swallowing = [word]
         assert read() == "1"

@@ -35,7 +35,7 @@ assert_type(
 )
 assert_type(text.tappev("s", count=1), int)
 assert_type(text.tappev("s", {"n": 1}, count=1), ID)
-assert_type(text.tmread({"s": "0"}, 10), list[Row[str]])
+assert_type(text.tmread(10, {"s": "0"}), list[Row[str]])
 assert_type(text.tseek("s", "0", 1), Seek)
 assert_type(text.tposition("s"), ID | None)
 
