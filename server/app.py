@@ -202,6 +202,7 @@ class Server:
         attempt(self.executor.end_tick)
         attempt(self.replication.stop)
         saved = self.persistence.close(tries_base=self.shutdown.tries_base)
+        self.executor.outbox.flush()
         for client in list(self.clients.values()):
             attempt(functools.partial(client.close, after_reply=True))
         await self.registry.wait_until_gone()
@@ -412,8 +413,11 @@ class Server:
         make_context = functools.partial(make_link_context, self.config)
         connect_link(self.loop, host, port, protocol, make_context)
 
-    def deliver(self, channel: bytes, message: bytes) -> None:
-        self.pubsub.publish(channel, message)
+    def deliver(self, channel: bytes, message: bytes, *, is_shard: bool) -> None:
+        if is_shard:
+            self.pubsub.publish_shard(channel, message)
+        else:
+            self.pubsub.publish(channel, message)
 
     def save(self) -> None:
         self.persistence.snapshots.save()

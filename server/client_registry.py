@@ -87,7 +87,7 @@ class ClientRegistry:
         self.clients.pop(client.id, None)
         server = self._server
         server.access.forget(client)
-        if client.channels or client.patterns:
+        if client.subscribed:
             server.pubsub.forget(client)
         if client.monitoring:
             server.remove_monitor(client)
@@ -153,7 +153,7 @@ class ClientRegistry:
 def _listens(client: Client) -> bool:
     """Whether a client is silent because it waits for a reply or messages, so it is not idle."""
     waits = client.blocked or client.held_bytes > 0 or client.feed is not None
-    return waits or client.monitoring or bool(client.channels or client.patterns)
+    return waits or client.monitoring or client.subscribed
 
 
 def is_loopback(address: str) -> bool:

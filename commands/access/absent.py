@@ -16,8 +16,8 @@ _COMMAND_NAMES = """
     hset hsetex hsetnx hstrlen httl hvals lcs lindex linsert llen lmove lmpop lpop lpos lpush
     lpushx lrange lrem lset ltrim migrate pfadd pfcount pfdebug pfmerge pfselftest
     restore-asking rpop rpoplpush rpush rpushx sadd scard sdiff sdiffstore setbit sinter
-    sintercard sinterstore sismember smembers smismember smove sort sort_ro spop spublish
-    srandmember srem sscan ssubscribe sunion sunionstore sunsubscribe trimslots vadd vcard vdim
+    sintercard sinterstore sismember smembers smismember smove sort sort_ro spop
+    srandmember srem sscan sunion sunionstore trimslots vadd vcard vdim
     vemb vgetattr vinfo vismember vlinks vrandmember vrange vrem vsetattr vsim zadd zcard zcount
     zdiff zdiffstore zincrby zinter zintercard zinterstore zlexcount zmpop zmscore zpopmax
     zpopmin zrandmember zrange zrangebylex zrangebyscore zrangestore zrank zrem zremrangebylex

@@ -50,7 +50,7 @@ cdef class Demand:
             self.with_option = Demand(command, command.writes_with)
 
     def find_places(self, command, option):
-        specs = command.key_specs
+        specs = [spec for spec in command.key_specs if spec.is_key]
         self.use = 0
         for spec in specs:
             flags = spec.flags.split()

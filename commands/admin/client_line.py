@@ -36,7 +36,7 @@ def _flags(client: Client) -> str:
 
 
 def is_subscribed(client: Client) -> bool:
-    return bool(client.channels or client.patterns)
+    return client.subscribed
 
 
 def _request_bytes(words: list[bytes]) -> int:
@@ -76,7 +76,7 @@ def client_line(client: Client, now_ms: int, running: list[bytes] | None = None)
         ("db", client.db_index),
         ("sub", len(client.channels)),
         ("psub", len(client.patterns)),
-        ("ssub", 0),
+        ("ssub", len(client.shard_channels)),
         ("multi", -1 if client.queue is None else len(client.queue)),
         ("watch", len(client.watches)),
         ("qbuf", query),

@@ -60,7 +60,7 @@ def ping(ctx: Context, args: Args) -> object:
     if words > 2:
         raise wrong_arity("ping")
     session = ctx.session
-    if session.resp == 2 and (session.channels or session.patterns):
+    if session.resp == 2 and session.subscribed:
         return [b"pong", args.take() if words > 1 else b""]
     return args.take() if words > 1 else PONG
 

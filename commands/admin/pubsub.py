@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.replies import NO_REPLY, Push, Several
 from millstream.commands.table.containers import Container, wrong_subcommand
+from millstream.commands.table.keyspecs import NOT_KEY
 from millstream.commands.table.registry import CommandGroup
+from millstream.errors import CommandError
 from millstream.glob import matcher
 
 if TYPE_CHECKING:
@@ -21,13 +23,22 @@ if TYPE_CHECKING:
 
 command = CommandGroup("pubsub", since="2.0.0")
 
-
-def subscription_count(session: Session) -> int:
-    """The number of channels and patterns, which ends every reply of these commands."""
-    return len(session.channels) + len(session.patterns)
+# In Redis, a client of a transaction may subscribe to channels, but not to shard channels.
+_DENIED_IN_MULTI = "ERR {} isn't allowed for a DENY BLOCKING client"
 
 
 One = Callable[["Session", bytes], None]
+Count = Callable[["Session"], int]
+
+
+def subscription_count(session: Session) -> int:
+    """The number of channels and patterns, which ends every reply about them."""
+    return len(session.channels) + len(session.patterns)
+
+
+def shard_subscription_count(session: Session) -> int:
+    """The number of shard channels, which ends every reply about them."""
+    return len(session.shard_channels)
 
 
 def _answer(ctx: Context, answers: list[Push]) -> object:
@@ -39,20 +50,27 @@ def _answer(ctx: Context, answers: list[Push]) -> object:
     return NO_REPLY
 
 
-def _each(ctx: Context, word: bytes, names: list[bytes], one: One) -> list[Push]:
+def _each(
+    ctx: Context, word: bytes, names: list[bytes], one: One, count: Count = subscription_count
+) -> list[Push]:
     answers = []
     for name in names:
         one(ctx.session, name)
-        answers.append(Push([word, name, subscription_count(ctx.session)]))
+        answers.append(Push([word, name, count(ctx.session)]))
     return answers
 
 
 def _unsubscribe(
-    ctx: Context, word: bytes, names: list[bytes], held: Collection[bytes], one: One
+    ctx: Context,
+    word: bytes,
+    names: list[bytes],
+    held: Collection[bytes],
+    one: One,
+    count: Count = subscription_count,
 ) -> object:
     """Without names: end all subscriptions; a client without any gets a null."""
-    answers = _each(ctx, word, names or list(held), one)
-    return _answer(ctx, answers or [Push([word, None, subscription_count(ctx.session)])])
+    answers = _each(ctx, word, names or list(held), one, count)
+    return _answer(ctx, answers or [Push([word, None, count(ctx.session)])])
 
 
 @command(
@@ -135,6 +153,66 @@ def publish(ctx: Context, args: Args) -> object:
     return ctx.server.pubsub.publish(channel, message)
 
 
+# Shard channels
+
+
+@command(
+    "SSUBSCRIBE shardchannel [shardchannel ...]",
+    "pubsub noscript loading stale denyoom subscribed dataless channels",
+    keys=NOT_KEY,
+    since="7.0.0",
+    complexity="O(N), N the number of shard channels",
+)
+def ssubscribe(ctx: Context, args: Args) -> object:
+    """Listens for messages published to shard channels.
+
+    For each shard channel, a push of `ssubscribe`, its name and the client's number of shard
+    channels. Each message then arrives as a push of `smessage`, the shard channel and the message.
+    Shard channels are separate from the channels of SUBSCRIBE, and patterns do not match them.
+    There is no cluster here, so a client may subscribe to any shard channels together.
+    """
+    if not ctx.may_block:
+        raise CommandError(_DENIED_IN_MULTI.format("SSUBSCRIBE"))
+    one = ctx.server.pubsub.subscribe_shard
+    return _answer(ctx, _each(ctx, b"ssubscribe", args.rest(), one, shard_subscription_count))
+
+
+@command(
+    "SUNSUBSCRIBE [shardchannel [shardchannel ...]]",
+    "pubsub noscript loading stale subscribed dataless",
+    keys=NOT_KEY,
+    since="7.0.0",
+    complexity="O(N), N the number of shard channels",
+)
+def sunsubscribe(ctx: Context, args: Args) -> object:
+    """Stops listening to messages posted to shard channels.
+
+    Without shard channels, it ends all subscriptions to them; those to channels and patterns stay.
+    There is always a reply, even for a shard channel that was not subscribed.
+    """
+    names, held = args.rest(), ctx.session.shard_channels
+    one = ctx.server.pubsub.unsubscribe_shard
+    return _unsubscribe(ctx, b"sunsubscribe", names, held, one, shard_subscription_count)
+
+
+@command(
+    "SPUBLISH shardchannel message",
+    "pubsub loading stale fast dataless tells channel",
+    keys=NOT_KEY,
+    since="7.0.0",
+    complexity="O(N), N the listeners of the shard channel",
+)
+def spublish(ctx: Context, args: Args) -> object:
+    """Posts a message to a shard channel.
+
+    The number of clients that received the message, not counting those of replicas. Subscribers on
+    replicas get messages of up to 256 KB, unless the replica is slow.
+    """
+    channel, message = args.take(), args.take()
+    ctx.server.replication.publish(channel, message, is_shard=True)
+    return ctx.server.pubsub.publish_shard(channel, message)
+
+
 # PUBSUB
 
 pubsub_command = Container(
@@ -146,18 +224,22 @@ pubsub_command = Container(
 )
 
 
+def _matching(args: Args, channels: list[bytes]) -> list[bytes]:
+    """The channels that match the pattern of the request, if it has one."""
+    if args.remaining > 1:
+        raise wrong_subcommand("PUBSUB", args[1])
+    if args.remaining:
+        matches = matcher(args.take())
+        return [channel for channel in channels if matches(channel)]
+    return channels
+
+
 @pubsub_command("CHANNELS [pattern]", complexity="O(N), N the number of active channels")
 def pubsub_channels(ctx: Context, args: Args) -> object:
     """Returns the active channels.
 
     The channels that match the pattern and have at least one subscriber by name."""
-    if args.remaining > 1:
-        raise wrong_subcommand("PUBSUB", args[1])
-    channels = ctx.server.pubsub.channels()
-    if args.remaining:
-        matches = matcher(args.take())
-        channels = [channel for channel in channels if matches(channel)]
-    return channels
+    return _matching(args, ctx.server.pubsub.channels())
 
 
 @pubsub_command("NUMSUB [channel [channel ...]]", complexity="O(N), N the number of channels")
@@ -179,15 +261,14 @@ def pubsub_numpat(ctx: Context, args: Args) -> object:
 def pubsub_shardchannels(ctx: Context, args: Args) -> object:
     """Returns the active shard channels.
 
-    Always empty: only a cluster has shard channels."""
-    if args.remaining > 1:
-        raise wrong_subcommand("PUBSUB", args[1])
-    return []
+    The shard channels that match the pattern and have at least one subscriber."""
+    return _matching(args, ctx.server.pubsub.shard_channels())
 
 
 @pubsub_command("SHARDNUMSUB [shardchannel [shardchannel ...]]", since="7.0.0")
 def pubsub_shardnumsub(ctx: Context, args: Args) -> object:
     """Returns the count of subscribers of shard channels.
 
-    Each channel followed by 0: only a cluster has shard channels."""
-    return [item for channel in args.rest() for item in (channel, 0)]
+    Each shard channel followed by the number of its subscribers."""
+    count = ctx.server.pubsub.shard_listeners_of
+    return [item for channel in args.rest() for item in (channel, count(channel))]

@@ -29,6 +29,7 @@ cdef class Session:
     cdef public dict watches
     cdef public dict channels
     cdef public dict patterns
+    cdef public dict shard_channels
     cdef public str reply_mode
     cdef public bint monitoring
     cdef public uint64_t wrote_seq
@@ -38,6 +39,7 @@ cdef class Session:
     cdef bint special
 
     cdef bint is_special(self) noexcept
+    cdef bint is_subscribed(self) noexcept
 
 
 cdef class Context:

@@ -32,6 +32,9 @@ class Session:
     watches: dict[tuple[int, bytes], tuple[Database, tuple[Any, ...]]]
     channels: dict[bytes, None]
     patterns: dict[bytes, None]
+    shard_channels: dict[bytes, None]
+    @property
+    def subscribed(self) -> bool: ...
     reply_mode: str
     monitoring: bool
     wrote_seq: int

@@ -55,7 +55,7 @@ cdef class Session:
 
     `queue` holds the requests since MULTI (None outside a transaction), `queue_failed` says that
     one of them was refused; `watches` has (Database, state) for every watched (database number,
-    key). `channels` and `patterns` are the subscriptions, in order. `user` is the logged-in user;
+    key). `channels`, `patterns` and `shard_channels` are the subscriptions, in order. `user` is the logged-in user;
     `permission` is None if the user is not restricted. `reply_mode` is "on", "off", "skip" (CLIENT
     REPLY SKIP itself) or "skip-next". `wrote_seq` is the journal frame of its last change, for
     WAIT. `feed` is the stream of frames to it if it is a replica.
@@ -75,12 +75,21 @@ cdef class Session:
         self.watches = {}
         self.channels = {}
         self.patterns = {}
+        self.shard_channels = {}
         self.reply_mode = "on"
 
     cdef bint is_special(self) noexcept:
         """Whether this client's requests or replies need special handling."""
-        return (self.queue is not None or self.reply_mode != "on"
-                or len(self.channels) > 0 or len(self.patterns) > 0)
+        return self.queue is not None or self.reply_mode != "on" or self.is_subscribed()
+
+    cdef bint is_subscribed(self) noexcept:
+        return (len(self.channels) > 0 or len(self.patterns) > 0
+                or len(self.shard_channels) > 0)
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether the client has subscriptions of any kind."""
+        return self.is_subscribed()
 
     def leave_transaction(self) -> None:
         """Forget queued requests and watched keys."""

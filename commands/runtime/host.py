@@ -36,7 +36,12 @@ class Client(Protocol):
     queue: list[Any] | None
     watches: dict[tuple[int, bytes], Any]
     channels: dict[bytes, None]
+    shard_channels: dict[bytes, None]
     patterns: dict[bytes, None]
+
+    @property
+    def subscribed(self) -> bool: ...
+
     monitoring: bool
     user: User | None
     closed: bool
@@ -72,6 +77,8 @@ class Exchange(Protocol):
     def unsubscribe(self, client: Any, channel: bytes) -> None: ...
     def subscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
     def unsubscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
+    def subscribe_shard(self, client: Any, channel: bytes) -> None: ...
+    def unsubscribe_shard(self, client: Any, channel: bytes) -> None: ...
 
     def forget(self, client: Any) -> None:
         """Ends all of a client's subscriptions without a message."""
@@ -79,8 +86,13 @@ class Exchange(Protocol):
     def publish(self, channel: bytes, message: bytes) -> int:
         """Sends a message; returns how often it was sent."""
 
+    def publish_shard(self, channel: bytes, message: bytes) -> int:
+        """Sends a message to the subscribers of a shard channel; returns their number."""
+
     def channels(self) -> list[bytes]: ...
     def listeners_of(self, channel: bytes) -> int: ...
+    def shard_channels(self) -> list[bytes]: ...
+    def shard_listeners_of(self, channel: bytes) -> int: ...
 
 
 class SlowlogEntries(Protocol):
@@ -222,7 +234,7 @@ class Role(Protocol):
         """Begins to send frames to a replica, from this number on; with `takeover`, it asks this
         server to become the primary."""
 
-    def publish(self, channel: bytes, message: bytes) -> None:
+    def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
         """Passes a message to the subscribers at replicas."""
 
     def applied_on(self, seq: int) -> int:

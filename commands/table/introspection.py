@@ -205,7 +205,7 @@ def _keys_of(words: list[bytes]) -> list[tuple[bytes, list[str]]]:
         row = row.subcommands.get(words[1].lower())
     if row is None:
         raise CommandError("ERR Invalid command specified")
-    if not row.key_specs:
+    if not any(spec.is_key for spec in row.key_specs):
         raise CommandError("ERR The command has no key arguments")
     if len(words) != row.arity if row.arity > 0 else len(words) < -row.arity:
         raise CommandError("ERR Invalid number of arguments specified for command")

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from millstream.commands.table.syntax import Argument, SyntaxLineError, least_words
 
 WRITES, READS, BOTH = "RW update", "RO access", "RW access update"
+# A name that is not a key, but belongs to a slot like one: a shard channel.
+NOT_KEY = "not_key"
 OPTIONS_START = 4  # an option that writes comes after the words that every request has
 Words = Sequence[bytes]
 
@@ -56,6 +58,10 @@ class KeySpec(NamedTuple):
     def is_movable(self) -> bool:
         return bool(self.keyword) or self.counted
 
+    @property
+    def is_key(self) -> bool:
+        return self.flags != NOT_KEY
+
 
 def find_key_specs(
     arguments: Sequence[Argument], at: int, use: str | KeyUse, *, writes: bool
@@ -71,6 +77,8 @@ def find_key_specs(
             counted = arguments[index + 1]
             spec = KeySpec(use or BOTH, at, 0, len(counted.parts) or 1)
             return (spec._replace(counted=True, optional=counted.optional),)
+        if use == NOT_KEY:
+            return (KeySpec(NOT_KEY, at, -1 if argument.multiple else 0, 1),)
         if index == 0 and "key" in (argument.kind, *(part.kind for part in argument.parts[:1])):
             use = use or (WRITES if writes else READS)
             if argument.multiple:
@@ -145,6 +153,8 @@ def keys_with_flags(
 ) -> Iterator[tuple[bytes, list[str]]]:
     """Each key of a request and the flags of its use."""
     for spec in specs:
+        if not spec.is_key:
+            continue
         flags = (spec.of(words) if spec.of else spec.flags).split()
         for position in _positions(spec, words):
             yield words[position], flags

@@ -171,7 +171,7 @@ class Access:
     def _enforce(self, client: Any) -> None:
         """End the blocked read or the subscriptions of a client if its user is no longer allowed to
         have them."""
-        if not may_hear(client.user, client.channels, client.patterns):
+        if not may_hear(client.user, [*client.channels, *client.shard_channels], client.patterns):
             self._disconnect([client])
             return
         waiting = self._executor.waiting_read(client)

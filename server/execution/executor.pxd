@@ -41,6 +41,7 @@ cdef class Executor:
     cdef object resumable
     cdef uint64_t begun_before
     cdef int batch_left
+    cdef uint64_t noted_before  # the output of this tick before the batch
     cdef uint64_t batch_end_ns
     cdef bint tick_scheduled
     cdef public object after_tick  # called after the replies of each tick, unless it is None

@@ -244,6 +244,7 @@ cdef class Executor:
         runner.begin_batch(client)
         client.unfinished = False
         self.begun_before = self.effects.begun
+        self.noted_before = self.outbox.noted_bytes
         self.batch_left = BATCH_CHECK
         self.batch_end_ns = self.statistics.read()
         if self.tick_begun_ns == 0:
@@ -300,8 +301,13 @@ cdef class Executor:
                 client.full = True
             if client.stopped():
                 return 0
+            if self.outbox.noted_bytes != self.noted_before and self.outbox.is_crowded():
+                # Its requests have caused much output for other clients.
+                client.unfinished = True
+                self.outbox.crowding.append(client)
+                return 0
             self.batch_left -= 1
-            if self.batch_left == 0:
+            if self.batch_left <= 0:
                 self.batch_left = BATCH_CHECK
                 if self.statistics.read() > self.batch_end_ns:
                     client.unfinished = True
@@ -351,6 +357,7 @@ cdef class Executor:
     cdef int push_to(self, Client client, bytes data, bint shows_data) except -1:
         if client.closed:
             return 0
+        self.batch_left -= 1  # a message takes about as long as a request
         if client is self.runner.current:
             self.runner.pushes.append(data)
             self.runner.pushes_show_data = self.runner.pushes_show_data or shows_data

@@ -4,6 +4,9 @@ Every message is encoded once per protocol, and the same bytes go to all subscri
 through the outbox like replies: a message is sent only when everything executed before it is
 durable, and unsent messages count against client-output-buffer-limit. Messages are not stored: a
 client that is not subscribed at that moment misses the message.
+
+A shard channel is separate from a channel of the same name. In a cluster of Redis its messages stay
+in one shard; here they differ only in their commands.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from millstream.server.protocol.resp import encode_reply
 
 
 class Listener(Protocol):
-    """The attributes of a client that are used here; `channels` and `patterns` are in the order of
-    subscription."""
+    """The attributes of a client that are used here; `channels`, `patterns` and `shard_channels`
+    are in the order of subscription."""
 
     resp: int
     closed: bool
     channels: dict[bytes, None]
     patterns: dict[bytes, None]
+    shard_channels: dict[bytes, None]
 
 
 # Sentinels find each other with the messages of this channel, which must not wait for the journal.
@@ -33,14 +37,38 @@ Send = Callable[[Any, bytes], object]
 Listeners = dict[Listener, None]
 
 
-class PatternListeners:
-    """The subscribers of one pattern."""
+class Subscribers:
+    """The subscribers of each name: of channels, of patterns, or of shard channels."""
 
-    __slots__ = ("listeners", "matches")
+    def __init__(self) -> None:
+        self._by_name: dict[bytes, Listeners] = {}
 
-    def __init__(self, pattern: bytes) -> None:
-        self.matches = matcher(pattern)
-        self.listeners: Listeners = {}
+    def add(self, client: Listener, names: dict[bytes, None], name: bytes) -> None:
+        """Subscribe a client; `names` are its subscriptions of this kind."""
+        self._by_name.setdefault(name, {})[client] = None
+        names[name] = None
+
+    def remove(self, client: Listener, names: dict[bytes, None], name: bytes) -> None:
+        """End a subscription. No effect if the client does not have it."""
+        if name in names:
+            del names[name]
+            listeners = self._by_name[name]
+            del listeners[client]
+            if not listeners:
+                del self._by_name[name]
+
+    def of(self, name: bytes) -> Listeners:
+        return self._by_name.get(name, {})
+
+    def names(self) -> list[bytes]:
+        """The names that have subscribers."""
+        return list(self._by_name)
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._by_name
+
+    def __len__(self) -> int:
+        return len(self._by_name)
 
 
 class Encoded:
@@ -65,9 +93,10 @@ class PubSub:
     def __init__(self, send: Send, send_at_once: Send | None = None) -> None:
         self._send = send
         self._send_at_once = send_at_once or send
-        self._channels: dict[bytes, Listeners] = {}
-        self._patterns: dict[bytes, PatternListeners] = {}
-        self._clients: dict[Listener, None] = {}
+        self._channels = Subscribers()
+        self._patterns = Subscribers()
+        self._shard_channels = Subscribers()
+        self._matchers: dict[bytes, Callable[[bytes], object]] = {}  # of each pattern
         # Which of the two channels of a keyspace event are published: notify-keyspace-events K and
         # E.
         self.tells_keyspace = False
@@ -76,39 +105,27 @@ class PubSub:
     # Subscribing
 
     def subscribe(self, client: Listener, channel: bytes) -> None:
-        self._channels.setdefault(channel, {})[client] = None
-        client.channels[channel] = None
-        self._clients[client] = None
+        self._channels.add(client, client.channels, channel)
 
     def unsubscribe(self, client: Listener, channel: bytes) -> None:
-        if channel in client.channels:
-            del client.channels[channel]
-            listeners = self._channels[channel]
-            del listeners[client]
-            if not listeners:
-                del self._channels[channel]
-            self._forget_idle(client)
+        self._channels.remove(client, client.channels, channel)
 
     def subscribe_pattern(self, client: Listener, pattern: bytes) -> None:
         """CommandError when the pattern is too long to be one."""
-        if pattern not in self._patterns:
-            self._patterns[pattern] = PatternListeners(pattern)
-        self._patterns[pattern].listeners[client] = None
-        client.patterns[pattern] = None
-        self._clients[client] = None
+        if pattern not in self._matchers:
+            self._matchers[pattern] = matcher(pattern)
+        self._patterns.add(client, client.patterns, pattern)
 
     def unsubscribe_pattern(self, client: Listener, pattern: bytes) -> None:
-        if pattern in client.patterns:
-            del client.patterns[pattern]
-            listeners = self._patterns[pattern].listeners
-            del listeners[client]
-            if not listeners:
-                del self._patterns[pattern]
-            self._forget_idle(client)
+        self._patterns.remove(client, client.patterns, pattern)
+        if pattern not in self._patterns:
+            self._matchers.pop(pattern, None)
 
-    def _forget_idle(self, client: Listener) -> None:
-        if not client.channels and not client.patterns:
-            del self._clients[client]
+    def subscribe_shard(self, client: Listener, channel: bytes) -> None:
+        self._shard_channels.add(client, client.shard_channels, channel)
+
+    def unsubscribe_shard(self, client: Listener, channel: bytes) -> None:
+        self._shard_channels.remove(client, client.shard_channels, channel)
 
     def forget(self, client: Listener) -> None:
         """End the subscriptions of a client that disconnected or was reset, without a message."""
@@ -116,6 +133,8 @@ class PubSub:
             self.unsubscribe(client, channel)
         for pattern in list(client.patterns):
             self.unsubscribe_pattern(client, pattern)
+        for channel in list(client.shard_channels):
+            self.unsubscribe_shard(client, channel)
 
     # Publishing
 
@@ -126,12 +145,18 @@ class PubSub:
         if channel in self._channels:
             encoded = Encoded(b"message", channel, message)
             send = self._send_at_once if channel == SENTINEL_CHANNEL else self._send
-            sent += self._send_all(self._channels[channel], encoded, send)
-        for pattern, found in list(self._patterns.items()):
-            if found.matches(channel):
+            sent += self._send_all(self._channels.of(channel), encoded, send)
+        for pattern, matches in list(self._matchers.items()):
+            if matches(channel):
                 encoded = Encoded(b"pmessage", pattern, channel, message)
-                sent += self._send_all(found.listeners, encoded, self._send)
+                sent += self._send_all(self._patterns.of(pattern), encoded, self._send)
         return sent
+
+    def publish_shard(self, channel: bytes, message: bytes) -> int:
+        """Send a message to the subscribers of a shard channel; return their number. Patterns do
+        not match shard channels."""
+        encoded = Encoded(b"smessage", channel, message)
+        return self._send_all(self._shard_channels.of(channel), encoded, self._send)
 
     @staticmethod
     def _send_all(listeners: Iterable[Listener], encoded: Encoded, send: Send) -> int:
@@ -145,7 +170,7 @@ class PubSub:
     def keyspace_event(self, kind: bytes, event: bytes, key: bytes, db_index: int) -> None:
         """Publish an event at a key. The caller has checked that events of its kind are
         published."""
-        if not self._clients:
+        if not self._channels and not self._patterns:
             return
         if self.tells_keyspace:
             self.publish(b"__keyspace@%d__:%b" % (db_index, key), event)
@@ -156,11 +181,19 @@ class PubSub:
 
     def channels(self) -> list[bytes]:
         """The channels that have subscribers by name."""
-        return list(self._channels)
+        return self._channels.names()
 
     def listeners_of(self, channel: bytes) -> int:
         """The number of clients that are subscribed to this channel by name."""
-        return len(self._channels.get(channel, ()))
+        return len(self._channels.of(channel))
+
+    def shard_channels(self) -> list[bytes]:
+        """The shard channels that have subscribers."""
+        return self._shard_channels.names()
+
+    def shard_listeners_of(self, channel: bytes) -> int:
+        """The number of clients that are subscribed to this shard channel."""
+        return len(self._shard_channels.of(channel))
 
     @property
     def channel_count(self) -> int:
@@ -170,3 +203,7 @@ class PubSub:
     def pattern_count(self) -> int:
         """The number of different patterns."""
         return len(self._patterns)
+
+    @property
+    def shard_channel_count(self) -> int:
+        return len(self._shard_channels)

@@ -195,7 +195,7 @@ cdef class RequestRunner:
     cdef bint queue_for_exec(self, Client client, Row row, Args args) except -1:
         """Queue the request if the client is inside MULTI; return whether it was queued. Most
         commands are refused for a RESP2 client with subscriptions."""
-        if client.resp == 2 and not row.when_subscribed and (client.channels or client.patterns):
+        if client.resp == 2 and not row.when_subscribed and client.is_subscribed():
             row.rejected += 1
             raise CommandError(
                 f"ERR Can't execute '{row.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / "

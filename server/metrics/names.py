@@ -99,6 +99,7 @@ INFO_ROWS = (
     InfoRow("stats", "keyspace_misses", "redis_keyspace_misses_total", COUNTER),
     InfoRow("stats", "pubsub_channels", "redis_pubsub_channels"),
     InfoRow("stats", "pubsub_patterns", "redis_pubsub_patterns"),
+    InfoRow("stats", "pubsubshard_channels", "redis_pubsubshard_channels"),
     InfoRow("stats", "latest_fork_usec", "redis_latest_fork_seconds", GAUGE, 1_000_000),
     InfoRow("stats", "migrate_cached_sockets", "redis_migrate_cached_sockets_total"),
     InfoRow("stats", "slave_expires_tracked_keys", "redis_slave_expires_tracked_keys"),

@@ -251,7 +251,7 @@ _DATA_STATS = lines(
     "keyspace_misses",
     "pubsub_channels",
     "pubsub_patterns",
-    "pubsubshard_channels:0",
+    "pubsubshard_channels",
     "latest_fork_usec:0",
     "total_forks:0",
     "migrate_cached_sockets:0",
@@ -278,6 +278,7 @@ def _data_stats(server: Server) -> Part:
         keyspace.misses,
         server.pubsub.channel_count,
         server.pubsub.pattern_count,
+        server.pubsub.shard_channel_count,
     )
 
 

@@ -417,7 +417,7 @@ def sums_of(list clients not None, uint64_t client_bytes) -> tuple:
             of_others += memory_bytes
         else:
             of_replicas += memory_bytes
-        if client.channels or client.patterns:
+        if client.is_subscribed():
             subscribed += 1
         if client.watches:
             watching.append(client)

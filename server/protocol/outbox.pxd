@@ -9,6 +9,9 @@ cdef enum:
     UNREAD_MAX = 262144
     # A transport may buffer this much before it reports that the client does not read.
     UNNOTICED_MAX = 65536
+    # Limits of the output that is sent in one turn of the event loop.
+    TURN_CLIENTS = 500
+    TURN_BYTES = 4194304
 
 
 cdef class Client(Session):
@@ -44,7 +47,12 @@ cdef class Outbox:
     cdef object loop
     cdef object resume
     cdef list dirty_clients
+    cdef object late  # dirty clients whose output is sent in a later turn
+    cdef uint64_t late_bytes  # noted for late clients, at most
+    cdef list crowding  # clients that wait until the output that they caused is sent
     cdef object held
+    cdef object durable_seq  # held output up to this frame may be sent
+    cdef bint releasing  # the rest of it is sent in a later turn
     cdef public uint64_t bytes_out
     cdef public uint64_t writes
     cdef public object check_output
@@ -62,6 +70,9 @@ cdef class Outbox:
     cdef int transmit(self, Client client, data) except -1
     cdef int check_held(self, Client client) except -1
     cdef int send(self) except -1
+    cdef int send_to(self, Client client, bint hold, last) except -1
+    cdef int end_turn(self, int held, last) except -1
+    cdef bint is_crowded(self) noexcept
     cdef take_chunks(self, Client client)
     cdef int release(self, Client client, data) except -1
     cdef int journal_failed(self, bint tick_failed) except -1

@@ -9,6 +9,10 @@ A message for many clients is one bytes object in many lists. The pieces of a ti
 transport as a list, and only the transport joins them when it sends. A message to a client that
 does not read therefore costs one reference, however much already waits for that client.
 
+One turn of the event loop sends to a limited number of clients, and a limited number of bytes. The
+rest is sent in the next turns, between which other clients are served. A client whose requests
+cause more output for others waits until that output is sent, so the rest cannot grow without limit.
+
 A client's requests run unless it is in one of these states; each state has one end:
 
 | state | since | until |
@@ -105,9 +109,9 @@ cdef class Outbox:
     the output grows: for held output from `least_limit_bytes` on. `lagging` are the clients with
     that much output, or that do not read; the code that checks them removes them. `noted_bytes` is
     the size of this tick's replies so far, `held_bytes` the size of all output that waits for the
-    journal. `hold_point` has the last frame that the replicas made safe as `seq`, if replies wait
-    for them too. `hold_times.add(ns)`, unless it is None, is called once for each tick whose replies
-    were held.
+    journal. `late` are clients whose output is sent in a later turn. `hold_point` has the last frame
+    that the replicas made safe as `seq`, if replies wait for them too. `hold_times.add(ns)`, unless
+    it is None, is called once for each tick whose replies were held.
     """
 
     def __init__(self, persistence, loop, resume):
@@ -115,7 +119,10 @@ cdef class Outbox:
         self.loop = loop
         self.resume = resume
         self.dirty_clients = []
+        self.late = deque()
+        self.crowding = []
         self.held = deque()
+        self.durable_seq = 0
         self.hold_starts = deque()  # (frame, nanoseconds) of each tick with held replies
         self.check_output = None
         self.least_limit_bytes = UINT64_MAX
@@ -174,41 +181,95 @@ cdef class Outbox:
         that show no data need not wait for the journal, only for earlier output to the same
         client."""
         cdef Client client
-        cdef object data
         cdef list clients = self.dirty_clients
         cdef object last = self.persistence.last_seq
         cdef bint hold = self.persistence.durable_seq < last or (
             self.hold_point is not None and self.hold_point.seq < last)
-        cdef bint shown_data
-        cdef bint held = False
-        cdef uint64_t size
+        cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
+        cdef Py_ssize_t at = 0
+        cdef int held = 0
         if self.held and not hold:
             # The journal's mode has changed, and this tick wrote directly what earlier replies wait
             # for.
             self.durable(last)
         self.dirty_clients = []
-        self.noted_bytes = 0
         for client in clients:
-            client.dirty = False
-            if client.closed:
-                continue
-            data = self.take_chunks(client)
-            shown_data = client.shown_data
-            client.shown_data = False
-            if hold and (shown_data or client.held_pieces):
-                client.held_pieces += 1
-                size = size_of(data)
-                client.held_bytes += size
-                self.held_bytes += size
-                client.full = client.full or client.held_bytes > OUTPUT_MAX
-                self.held.append((last, client, data, self.now_ms))
-                held = True
-                self.check_held(client)
-            else:
-                self.release(client, data)
+            if at == TURN_CLIENTS or self.bytes_out > end_bytes:
+                if not self.late:
+                    self.loop.call_soon(self.send_late)
+                self.late.extend(clients[at:])
+                self.late_bytes += self.noted_bytes
+                break
+            at += 1
+            held += self.send_to(client, hold, last)
+        self.noted_bytes = 0
+        return self.end_turn(held, last)
+
+    def send_late(self) -> None:
+        """Send the collected bytes of clients for which there was no time in an earlier turn."""
+        cdef object last = self.persistence.last_seq
+        cdef bint hold = self.persistence.durable_seq < last or (
+            self.hold_point is not None and self.hold_point.seq < last)
+        cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
+        cdef Py_ssize_t sent = 0
+        cdef int held = 0
+        if self.held and not hold:
+            self.durable(last)
+        while self.late and sent < TURN_CLIENTS and self.bytes_out <= end_bytes:
+            sent += 1
+            held += self.send_to(self.late.popleft(), hold, last)
+        if self.late:
+            self.loop.call_soon(self.send_late)
+        self.end_turn(held, last)
+
+    def flush(self) -> None:
+        """Send all output that may be sent now, however much it is."""
+        while self.late:
+            self.send_late()
+        while self.releasing:
+            self.release_held()
+
+    cdef int end_turn(self, int held, last) except -1:
+        """Note since when `held` clients wait for frame `last`. Continue with the clients that caused
+        much output, when all of it has been sent."""
+        cdef Client client
         if held and self.hold_times is not None:
             self.hold_starts.append((last, monotonic_ns()))
+        if self.late:
+            return 0
+        self.late_bytes = 0
+        if self.crowding:
+            clients, self.crowding = self.crowding, []
+            for client in clients:
+                self.resume(client)
         return 0
+
+    cdef bint is_crowded(self) noexcept:
+        """Whether the output that is collected is more than one turn sends."""
+        return self.noted_bytes + self.late_bytes > TURN_BYTES
+
+    cdef int send_to(self, Client client, bint hold, last) except -1:
+        """Send a client's collected bytes; 1 if they are held until frame `last` is durable."""
+        cdef object data
+        cdef bint shown_data
+        cdef uint64_t size
+        client.dirty = False
+        if client.closed:
+            return 0
+        data = self.take_chunks(client)
+        shown_data = client.shown_data
+        client.shown_data = False
+        if not client.held_pieces and not (hold and shown_data):
+            self.release(client, data)
+            return 0
+        client.held_pieces += 1
+        size = size_of(data)
+        client.held_bytes += size
+        self.held_bytes += size
+        client.full = client.full or client.held_bytes > OUTPUT_MAX
+        self.held.append((last, client, data, self.now_ms))
+        self.check_held(client)
+        return 1
 
     cdef take_chunks(self, Client client):
         """The collected output of a client: bytes, or a list of several bytes objects."""
@@ -240,13 +301,30 @@ cdef class Outbox:
 
     def durable(self, sequence) -> None:
         """Release replies: the journal is durable up to this sequence number."""
-        cdef Client client
-        cdef uint64_t size, now_ns
+        cdef uint64_t now_ns
         if self.hold_starts:
             now_ns = monotonic_ns()
             while self.hold_starts and self.hold_starts[0][0] <= sequence:
                 self.hold_times.add(now_ns - <uint64_t>self.hold_starts.popleft()[1])
-        while self.held and self.held[0][0] <= sequence:
+        if self.releasing:
+            self.durable_seq = max(self.durable_seq, sequence)
+        else:
+            self.durable_seq = sequence
+            self.release_held()
+
+    def release_held(self) -> None:
+        """Send held output that is durable, within the limits of one turn."""
+        cdef Client client
+        cdef uint64_t size
+        cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
+        cdef Py_ssize_t sent = 0
+        self.releasing = False
+        while self.held and self.held[0][0] <= self.durable_seq:
+            if sent == TURN_CLIENTS or self.bytes_out > end_bytes:
+                self.releasing = True
+                self.loop.call_soon(self.release_held)
+                return
+            sent += 1
             _, client, data, _ = self.held.popleft()
             client.held_pieces -= 1
             size = size_of(data)
@@ -262,7 +340,7 @@ cdef class Outbox:
         cdef uint64_t size
         self.hold_starts.clear()
         if tick_failed:
-            for client in list(self.dirty_clients):
+            for client in [*self.dirty_clients, *self.late]:
                 if client.shown_data and not client.closed:
                     client.end(False)
         while self.held:

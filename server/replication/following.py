@@ -277,8 +277,9 @@ class Following:
             (self._receiving() or self.applier).frame(record)
         elif record.kind == Kind.BEAT:
             self._take_beat(record.payload)
-        elif record.kind == Kind.MESSAGE:
-            self._role.received_message(*parse_message(record.payload))
+        elif record.kind in (Kind.MESSAGE, Kind.SHARD_MESSAGE):
+            is_shard = record.kind == Kind.SHARD_MESSAGE
+            self._role.received_message(*parse_message(record.payload), is_shard=is_shard)
         elif record.kind == Kind.LAST:
             is_of_primary = parse_last(record.payload)
             self._role.promotion.last_arrived(is_of_primary)

@@ -82,7 +82,7 @@ class Node(Protocol):
         """Continue the steady clock after the latest time in the data, and restart the times to
         live of groups and the leases."""
 
-    def deliver(self, channel: bytes, message: bytes) -> None:
+    def deliver(self, channel: bytes, message: bytes, *, is_shard: bool) -> None:
         """Pass a message of the primary's channels to the subscribers here."""
 
     def check_waits(self) -> None:

@@ -41,6 +41,7 @@ class Kind(IntEnum):
     MESSAGE = 4
     LAST = 5
     UPSTREAM = 6
+    SHARD_MESSAGE = 7  # like MESSAGE, of a shard channel
 
 
 _KINDS = tuple(Kind)  # in the order of their numbers, without a gap
@@ -98,11 +99,12 @@ def parse_piece(payload: bytes) -> tuple[int, bytes]:
     return _OFFSET.unpack_from(payload)[0], payload[_OFFSET.size :]
 
 
-def encode_message(channel: bytes, message: bytes) -> bytes:
-    """A message of a channel; b"" if it is too long for a record."""
+def encode_message(channel: bytes, message: bytes, *, is_shard: bool = False) -> bytes:
+    """A message of a channel or shard channel; b"" if it is too long for a record."""
     if len(channel) + len(message) > PIECE_BYTES:
         return b""
-    return encode(0, Kind.MESSAGE, _CHANNEL.pack(len(channel)) + channel + message)
+    kind = Kind.SHARD_MESSAGE if is_shard else Kind.MESSAGE
+    return encode(0, kind, _CHANNEL.pack(len(channel)) + channel + message)
 
 
 def parse_message(payload: bytes) -> tuple[bytes, bytes]:

@@ -469,19 +469,20 @@ class Replication:
 
     # The side of a primary
 
-    def publish(self, channel: bytes, message: bytes) -> None:
+    def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
         """Pass a message to the replicas, after the data that the publisher may have seen."""
         if self.feeds.by_client and self.following is None:
             frames = self.node.persistence
             shown_seq = frames.last_seq + bool(len(self.node.executor.effects))
-            self.feeds.publish(encode_message(channel, message), shown_seq)
+            self.feeds.publish(encode_message(channel, message, is_shard=is_shard), shown_seq)
 
-    def received_message(self, channel: bytes, message: bytes) -> None:
+    def received_message(self, channel: bytes, message: bytes, *, is_shard: bool) -> None:
         """The primary has sent a message: it goes to the subscribers here, and to the replicas of
         this server."""
-        self.node.deliver(channel, message)
+        self.node.deliver(channel, message, is_shard=is_shard)
         if self.feeds.by_client:
-            self.feeds.publish(encode_message(channel, message), self.node.persistence.last_seq)
+            record = encode_message(channel, message, is_shard=is_shard)
+            self.feeds.publish(record, self.node.persistence.last_seq)
 
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
         """REPLCONF: what a replica says about itself. Returns the answer. CommandError for an

@@ -51,6 +51,7 @@ LATER_ROWS: dict[tuple[str, str], object] = {
     ],
     ("subscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
     ("psubscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
+    ("ssubscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
     ("wait", "flags"): ["blocking"],
     ("wait", "categories"): ["@blocking", "@connection", "@slow"],
 }

@@ -270,7 +270,7 @@ class FleetNode:
             self.steady_start_ms = newest_ms - self.loop.time_ms
         continue_times(self.keyspace, self.steady_ms())
 
-    def deliver(self, channel: bytes, message: bytes) -> None:
+    def deliver(self, channel: bytes, message: bytes, *, is_shard: bool) -> None:
         pass
 
     def check_waits(self) -> None:

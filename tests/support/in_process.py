@@ -128,7 +128,7 @@ class NoReplicas:
 
     is_replica = False
 
-    def publish(self, channel: bytes, message: bytes) -> None:
+    def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
         pass
 
     def applied_on(self, seq: int) -> int:

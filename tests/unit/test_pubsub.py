@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.in_process import InProcessClient, InProcessServer, Journal
-from tests.support.resp import Push
+from tests.support.resp import Push, Simple, encode_command
 
 from millstream.errors import CommandError
 from millstream.server.execution.pubsub import PubSub
@@ -24,6 +26,7 @@ class Listener:
     closed: bool = False
     channels: dict[bytes, None] = field(default_factory=dict)
     patterns: dict[bytes, None] = field(default_factory=dict)
+    shard_channels: dict[bytes, None] = field(default_factory=dict)
     got: list[bytes] = field(default_factory=list)
 
 
@@ -36,8 +39,12 @@ def matches(pattern: bytes, channel: bytes) -> bool:
 
 
 ACTIONS = st.tuples(
-    st.sampled_from(["subscribe", "unsubscribe", "subscribe_pattern", "unsubscribe_pattern"])
-    | st.just("forget"),
+    st.sampled_from(
+        [
+            *("subscribe", "unsubscribe", "subscribe_pattern", "unsubscribe_pattern"),
+            *("subscribe_shard", "unsubscribe_shard", "forget"),
+        ]
+    ),
     st.integers(0, 2),
     st.sampled_from(NAMES),
 )
@@ -48,20 +55,24 @@ def test_subscriptions_are_those_of_a_naive_model(actions: list[tuple[str, int, 
     pubsub, listeners = made(), [Listener() for _ in range(3)]
     channels: list[list[bytes]] = [[], [], []]
     patterns: list[list[bytes]] = [[], [], []]
+    shards: list[list[bytes]] = [[], [], []]
     for action, number, name in actions:
         if action == "forget":
             pubsub.forget(listeners[number])
-            channels[number], patterns[number] = [], []
+            channels[number], patterns[number], shards[number] = [], [], []
             continue
         getattr(pubsub, action)(listeners[number], name)
-        held = (patterns if action.endswith("pattern") else channels)[number]
+        by_kind = {"pattern": patterns, "shard": shards}
+        held = by_kind.get(action.partition("_")[2], channels)[number]
         if action.startswith("subscribe"):
             held += [name] if name not in held else []
         elif name in held:
             held.remove(name)
-    for listener, names, globs in zip(listeners, channels, patterns, strict=True):
+    for listener, names, globs, shard in zip(listeners, channels, patterns, shards, strict=True):
         assert list(listener.channels) == names
         assert list(listener.patterns) == globs
+        assert list(listener.shard_channels) == shard
+    assert set(pubsub.shard_channels()) == {name for names in shards for name in names}
     assert set(pubsub.channels()) == {name for names in channels for name in names}
     assert pubsub.pattern_count == len({glob for globs in patterns for glob in globs})
     for channel in NAMES:
@@ -74,6 +85,8 @@ def test_subscriptions_are_those_of_a_naive_model(actions: list[tuple[str, int, 
             listener.got.clear()
         assert pubsub.publish(channel, b"hello") == sum(times)
         assert [len(listener.got) for listener in listeners] == times
+        assert pubsub.publish_shard(channel, b"hello") == sum(channel in names for names in shards)
+        assert pubsub.shard_listeners_of(channel) == sum(channel in names for names in shards)
 
 
 def test_each_client_gets_its_own_protocols_form() -> None:
@@ -187,6 +200,117 @@ def test_a_detached_listener_gets_nothing_more() -> None:
 
 
 # Work for many listeners
+
+
+class Closable(InProcessClient):
+    def end(self, after_reply: bool) -> int:
+        self.closed = True
+        return 0
+
+
+def subscribed(in_process: Exchange, count: int) -> list[InProcessClient]:
+    listeners: list[InProcessClient] = [Closable(in_process, 2) for _ in range(count)]
+    for listener in listeners:
+        in_process.executor.attach(listener)
+        listener.call("SUBSCRIBE news")
+    return listeners
+
+
+def message_count(listener: InProcessClient) -> int:
+    return listener.unread.count(b"$7\r\nmessage")
+
+
+def one_turn(in_process: Exchange) -> None:
+    """Run the callbacks that are ready now, but not those that they add."""
+    ready, in_process.loop.ready = in_process.loop.ready, deque()
+    while ready:
+        ready.popleft()()
+
+
+def lack(listeners: list[InProcessClient]) -> int:
+    return sum(not listener.unread for listener in listeners)
+
+
+def test_one_turn_sends_to_a_limited_number_of_clients() -> None:
+    in_process = Exchange()
+    listeners, other = subscribed(in_process, 1200), in_process.player()
+    publisher = in_process.player()
+    in_process.executor.feed(publisher, encode_command(["PUBLISH", "news", "x"]))
+    left = [1200, lack(listeners)]
+    while in_process.loop.ready:
+        one_turn(in_process)
+        left.append(lack(listeners))
+        in_process.executor.feed(other, encode_command(["PING"]))
+        in_process.executor.end_tick()
+        assert other.read() == Simple("PONG")  # not after all listeners
+    assert left[-1] == 0
+    assert max(before - after for before, after in pairwise(left)) <= 500
+    assert publisher.read() == 1200
+    assert {tuple(listener.read()) for listener in listeners} == {(b"message", b"news", b"x")}
+
+
+def test_large_messages_are_sent_in_several_turns() -> None:
+    in_process = Exchange()
+    listeners, publisher = subscribed(in_process, 20), in_process.player()
+    in_process.executor.feed(publisher, encode_command(["PUBLISH", "news", "x" * 1_000_000]))
+    left = [20, lack(listeners)]
+    while in_process.loop.ready:
+        one_turn(in_process)
+        left.append(lack(listeners))
+    assert max(before - after for before, after in pairwise(left)) <= 5
+    assert left[-1] == 0
+
+
+def test_a_publisher_waits_for_the_output_that_it_caused() -> None:
+    in_process = Exchange()
+    listeners, publisher = subscribed(in_process, 20), in_process.player()
+    request = encode_command(["PUBLISH", "news", "x" * 100_000])
+    in_process.executor.feed(publisher, request * 30)
+    while in_process.loop.ready:
+        one_turn(in_process)
+        # 4 MB, and the message that exceeds it, in each of two turns.
+        published = publisher.unread.count(b":20")
+        unsent = (published * 20 - sum(map(message_count, listeners))) * 100_000
+        assert unsent <= 12_000_000
+    assert [message_count(listener) for listener in listeners] == [30] * 20
+    assert publisher.unread == b":20\r\n" * 30
+
+
+def test_late_output_of_a_failed_journal_is_not_sent() -> None:
+    journal = SlowJournal()
+    in_process = Exchange(journal)
+    listeners, writer = subscribed(in_process, 600), in_process.player()
+    in_process.executor.feed(writer, encode_command(["SET", "k", "v"]))
+    in_process.executor.feed(writer, encode_command(["PUBLISH", "news", "x"]))
+    in_process.executor.end_tick()
+    in_process.executor.journal_failed()
+    in_process.settle()
+    assert all(listener.closed and not listener.unread for listener in listeners)
+
+
+def test_held_output_is_released_in_several_turns_and_in_order() -> None:
+    journal = SlowJournal()
+    in_process = Exchange(journal)
+    listeners, writer = subscribed(in_process, 1200), in_process.player()
+    for number in range(2):
+        writer.send(f"SET k {number}")
+        writer.send(f"PUBLISH news {number}")
+    journal.durable_seq = journal.last_seq
+    in_process.executor.outbox.durable(journal.last_seq)
+    assert 0 < lack(listeners) < 1200
+    in_process.executor.feed(writer, encode_command(["PUBLISH", "news", "2"]))
+    in_process.settle()
+    for listener in listeners:
+        assert [listener.read()[2] for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_a_stop_sends_everything_that_is_late() -> None:
+    in_process = Exchange()
+    listeners, publisher = subscribed(in_process, 1200), in_process.player()
+    in_process.executor.feed(publisher, encode_command(["PUBLISH", "news", "x"]))
+    in_process.executor.end_tick()
+    in_process.executor.outbox.flush()
+    assert lack(listeners) == 0
 
 
 def test_a_message_is_encoded_once_for_each_protocol() -> None:
