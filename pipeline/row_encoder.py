@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from millstream.errors import readable
 from millstream.ids import parse
 from millstream.pipeline.casting import is_common_time, time_texts
 from millstream.pipeline.encoder import Column, Kind, RowEncoder
@@ -152,7 +153,7 @@ class Layout:
         try:
             return parse(text)
         except ValueError as error:
-            shown = text.decode("utf-8", "backslashreplace")
+            shown = readable(text)
             raise RowError(
                 f"row {row}: {shown!r} is not an entry ID such as 1700000000000-0"
             ) from error

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from millstream.errors import readable
 from millstream.glob import matcher
 from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import (
@@ -149,7 +150,7 @@ def _info(server: Server, key: bytes, reply: Any) -> Info | None:
             f"the server at {server.address} is not a millstream server: it replied {reply}"
         )
     if isinstance(reply, Exception):
-        shown = key.decode("utf-8", "backslashreplace")
+        shown = readable(key)
         raise ServerError(f"{shown!r} at {server.address}: {reply}") from reply
     return info_of(reply)
 

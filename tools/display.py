@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from millstream.errors import readable
+
 
 def text(word: object) -> str:
-    """Bytes of the server as a text; bytes that are not UTF-8 are escaped."""
+    """Bytes of the server as a text; different bytes are different texts."""
     assert isinstance(word, bytes)
-    return word.decode("utf-8", "backslashreplace")
+    return readable(word)
 
 
 def quoted(word: bytes) -> str:

@@ -6,6 +6,7 @@ replies do not pass through its commands, because these differ between its versi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,9 @@ from millstream.remote import add_password, connect_reason_of, reason_of, url_re
 
 SCHEMES = ("redis", "rediss", "unix")
 Word = bytes | str | int
+# Between two attempts to connect again.
+FIRST_PAUSE_S = 0.1
+LAST_PAUSE_S = 2.0
 
 
 class ToolError(click.ClickException):
@@ -29,10 +33,14 @@ class ToolError(click.ClickException):
         click.echo(f"millstream: {self.message}", err=True)
 
 
+class Unreachable(ToolError):
+    """The server cannot be reached, the connection broke, or the server still loads its data."""
+
+
 class Server:
     """An open connection. Replies are bytes, int, None, lists of these, or a ResponseError.
 
-    ToolError when the server cannot be reached or the connection breaks.
+    Unreachable when the server cannot be reached or the connection breaks.
     """
 
     def __init__(self, url: str, timeout_s: float = 10) -> None:
@@ -53,11 +61,29 @@ class Server:
         except (ValueError, TypeError) as problem:
             reason = url_reason_of(problem)
             raise ToolError(f"the URL {self.name} is invalid: {reason}") from None
+        self._uses_tls = url.startswith("rediss:")
+        self._connect()
+
+    def _connect(self) -> None:
         try:
             self._connection.connect()
         except (redis.RedisError, OSError) as problem:
-            reason = connect_reason_of(problem, uses_tls=url.startswith("rediss:"))
-            raise ToolError(f"{self.name}: {reason}") from problem
+            reason = connect_reason_of(problem, uses_tls=self._uses_tls)
+            raise Unreachable(f"{self.name}: {reason}") from problem
+
+    def reconnect(self) -> None:
+        """Connect until the server answers, with pauses that grow to two seconds."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            threading.Event().wait(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+            try:
+                self._connection.disconnect()
+                self._connect()
+                self.call("PING")
+            except Unreachable:
+                continue
+            return
 
     def close(self) -> None:
         self._connection.disconnect()
@@ -70,7 +96,7 @@ class Server:
             self._connection.send_packed_command(self._connection.pack_commands(requests))
             return [self._reply() for _ in requests]
         except (redis.ConnectionError, redis.TimeoutError, OSError) as problem:
-            raise ToolError(f"{self.name}: {reason_of(problem)}") from problem
+            raise Unreachable(f"{self.name}: {reason_of(problem)}") from problem
 
     def _reply(self) -> Any:
         try:
@@ -83,6 +109,8 @@ class Server:
     def call(self, *words: Word) -> Any:
         """The reply to one request; ToolError when the server refuses it."""
         (reply,) = self.pipeline([words])
+        if is_loading(reply):
+            raise Unreachable(f"{self.name}: {reply}")
         if isinstance(reply, redis.RedisError):
             raise ToolError(f"{self.name}: {reply}")
         return reply
@@ -91,6 +119,11 @@ class Server:
 def wants_password(answer: object) -> bool:
     """Whether an error says that the server serves only clients that log in."""
     return isinstance(answer, redis.AuthenticationError) and "required" in str(answer)
+
+
+def is_loading(reply: object) -> bool:
+    """Whether the server still loads its data."""
+    return isinstance(reply, redis.exceptions.BusyLoadingError)
 
 
 def is_error(reply: object) -> bool:

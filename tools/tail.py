@@ -11,10 +11,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import click
+from redis.exceptions import NoPermissionError
 
 from millstream.tools.display import quoted, text
 from millstream.tools.options import url_option
-from millstream.tools.server import Server, ToolError, is_error
+from millstream.tools.server import Server, ToolError, Unreachable, is_error, is_loading
 
 BATCH_ENTRIES = 100
 BLOCK_MS = 1000  # between two checks for Ctrl-C
@@ -33,9 +34,8 @@ class Entry(NamedTuple):
 
     def line(self) -> str:
         """Time, ID, and each field with its value. Words that need it are in quotes."""
-        moment = datetime.fromtimestamp(int(self.id.partition("-")[0]) / 1000)
         pairs = (f"{_word(name)}={_word(value)}" for name, value in self.fields)
-        return f"{moment.isoformat(' ', 'milliseconds')}  {self.id}  {' '.join(pairs)}"
+        return f"{_time(int(self.id.partition('-')[0]))}  {self.id}  {' '.join(pairs)}"
 
     def as_json(self) -> str:
         """``{"id": .., "fields": {..}}``; a field that is repeated has a list."""
@@ -49,6 +49,14 @@ class Entry(NamedTuple):
             else:
                 fields[key] = [fields[key], shown]
         return json.dumps({"id": self.id, "fields": fields}, ensure_ascii=False)
+
+
+def _time(ms: int) -> str:
+    """The local time; a dash for one that is not in the calendar."""
+    try:
+        return datetime.fromtimestamp(ms / 1000).isoformat(" ", "milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return "-"
 
 
 def _word(word: bytes) -> str:
@@ -74,7 +82,10 @@ def first_id(
         raise click.BadParameter(
             f"{value!r} is neither an ID nor a time such as 2026-01-31T09:30"
         ) from None
-    return max(0, int(moment.timestamp() * 1000)), 0
+    try:
+        return max(0, int(moment.timestamp() * 1000)), 0
+    except (OverflowError, ValueError, OSError):
+        raise click.BadParameter(f"{value!r} is not a time that this system knows") from None
 
 
 def before(entry_id: EntryId) -> EntryId:
@@ -101,7 +112,8 @@ def before(entry_id: EntryId) -> EntryId:
 def tail(key: str, url: str, start: EntryId | None, count: int | None, as_json: bool) -> None:
     """Follow a stream: print its entries as they arrive.
 
-    It ends after N entries, or with Ctrl-C.
+    It ends after N entries, or with Ctrl-C. If the connection breaks, it connects again and
+    continues.
     """
     try:
         with closing(Server(url)) as server:
@@ -112,31 +124,86 @@ def tail(key: str, url: str, start: EntryId | None, count: int | None, as_json: 
 
 
 def entries_from(server: Server, key: str, start: EntryId | None) -> Iterator[Entry]:
-    """The entries of a stream without end. Entries that were evicted before they could be read are
-    reported on standard error, if the server can tell (TREAD)."""
-    place = before(start) if start is not None else _last_id(server, key)
-    tells_gaps = _has_tread(server)
+    """The entries of a stream without end. Standard error says when entries were evicted before
+    they could be read, if the server can tell (TREAD), when a new stream has replaced the stream,
+    and when the connection breaks and comes back."""
+    follower = Follower(server, key, start)
     while True:
-        read = _read_with_gaps if tells_gaps else _read
-        for entry in read(server, key, "{}-{}".format(*place)):
+        try:
+            yield from follower.entries()
+        except Unreachable as problem:
+            _report(f"{problem.message}; connecting again")
+            server.reconnect()
+            _report("connected again")
+
+
+class Counters(NamedTuple):
+    """The last ID of a stream, and how many entries were ever added, 0 if the server cannot
+    tell."""
+
+    last_id: EntryId
+    entries_added: int
+
+
+class Follower:
+    """The place of a tail in its stream. A new stream under the same key is shown from its first
+    entry: its counters are smaller than those of the earlier stream."""
+
+    def __init__(self, server: Server, key: str, start: EntryId | None) -> None:
+        """Begin at an ID; None is the next entry."""
+        self._server = server
+        self._key = key
+        self._read = _read_with_gaps if _has_tread(server) else _read
+        self._needs_counters = start is None
+        self._counters = self._read_counters()
+        if start is not None:
+            self._place = before(start)
+        else:
+            self._place = (0, 0) if self._counters is None else self._counters.last_id
+        self._needs_counters = False
+
+    def entries(self) -> Iterator[Entry]:
+        """The next entries; none after some time without news."""
+        for entry in self._read(self._server, self._key, "{}-{}".format(*self._place)):
             if entry is None:
-                click.echo("millstream: entries after {}-{} were evicted".format(*place), err=True)
+                _report("entries after {}-{} were evicted".format(*self._place))
                 continue
             ms, _, seq = entry.id.partition("-")
-            place = int(ms), int(seq)
+            self._place = int(ms), int(seq)
             yield entry
+        self._notice_new_stream()
+
+    def _notice_new_stream(self) -> None:
+        earlier, self._counters = self._counters, self._read_counters()
+        if earlier is None:
+            return
+        if self._counters is None:
+            _report("the stream was deleted; waiting for a new one")
+            self._place = 0, 0
+        elif (
+            self._counters.last_id < earlier.last_id
+            or self._counters.entries_added < earlier.entries_added
+        ):
+            _report("a new stream has replaced the stream; this is its first entry")
+            self._place = 0, 0
+
+    def _read_counters(self) -> Counters | None:
+        """None if the stream does not exist, or the user may not ask."""
+        (reply,) = self._server.pipeline([["XINFO", "STREAM", self._key]])
+        if is_error(reply):
+            may_not = isinstance(reply, NoPermissionError) and not self._needs_counters
+            if "no such key" in str(reply) or may_not:
+                return None
+            if is_loading(reply):
+                raise Unreachable(f"{self._server.name}: {reply}")
+            raise ToolError(f"{self._server.name}: {reply}")
+        facts = dict(zip(reply[::2], reply[1::2], strict=True))
+        ms, _, seq = text(facts[b"last-generated-id"]).partition("-")
+        return Counters((int(ms), int(seq)), facts.get(b"entries-added", 0))
 
 
-def _last_id(server: Server, key: str) -> EntryId:
-    """The last ID of a stream; 0-0 if it does not exist yet."""
-    (reply,) = server.pipeline([["XINFO", "STREAM", key]])
-    if is_error(reply):
-        if "no such key" in str(reply):
-            return 0, 0
-        raise ToolError(f"{server.name}: {reply}")
-    facts = dict(zip(reply[::2], reply[1::2], strict=True))
-    ms, _, seq = text(facts[b"last-generated-id"]).partition("-")
-    return int(ms), int(seq)
+def _report(news: str) -> None:
+    click.echo(f"millstream: {news}", err=True)
 
 
 def _has_tread(server: Server) -> bool:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from millstream.errors import printable
 from millstream.tools.options import Seconds, url_option
-from millstream.tools.server import Server
+from millstream.tools.server import Server, Unreachable
 from millstream.tools.survey import Group, Stream, Survey, take_survey
 
 Row = tuple[Stream, Group | None]
@@ -77,8 +77,8 @@ def top(
 ) -> None:
     """Show streams and groups by lag, age or rate.
 
-    On a terminal, the table is refreshed until Ctrl-C. The streams of all databases are shown,
-    unless the URL names one.
+    On a terminal, the table is refreshed until Ctrl-C, also after a restart of the server. The
+    streams of all databases are shown, unless the URL names one.
     """
 
     def survey() -> Survey:
@@ -93,7 +93,7 @@ def top(
                 second.set_rates(first)
                 _print(second, sort, as_json)
             else:
-                _refresh(first, survey, sort, interval_s)
+                _refresh(server, first, survey, sort, interval_s)
     except KeyboardInterrupt:
         return
 
@@ -110,7 +110,9 @@ def _print(survey: Survey, sort: str, as_json: bool) -> None:
     console.print(table_of(survey, sort))
 
 
-def _refresh(first: Survey, survey: Callable[[], Survey], sort: str, interval_s: float) -> None:
+def _refresh(
+    server: Server, first: Survey, survey: Callable[[], Survey], sort: str, interval_s: float
+) -> None:
     """Show one survey after another in the same place."""
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
@@ -119,8 +121,14 @@ def _refresh(first: Survey, survey: Callable[[], Survey], sort: str, interval_s:
             lines = max(1, console.height - _LINES_AROUND)
             live.update(table_of(latest, sort, lines), refresh=True)
             _pause(interval_s)
-            earlier, latest = latest, survey()
-            latest.set_rates(earlier)
+            try:
+                earlier, latest = latest, survey()
+            except Unreachable as problem:
+                live.update(Text(f"{problem.message}; connecting again"), refresh=True)
+                server.reconnect()
+                latest = survey()
+            else:
+                latest.set_rates(earlier)
 
 
 def sorted_rows(survey: Survey, sort: str) -> list[Row]:

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from millstream.errors import readable
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABEL_MAX = 200  # bytes of UTF-8
 DIGEST_BYTES = 8
 CACHED_MAX = 20_000  # values
-# A backslash that would look like one of our escapes, and characters that parsers may refuse.
-AMBIGUOUS = re.compile(r"\\(?=x[0-9a-f]{2})|[\x00-\x09\x0b-\x1f\x7f]")
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")  # characters that parsers may refuse
 SPECIAL = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -56,9 +57,7 @@ def _cut(raw: bytes) -> bytes:
 
 def _readable(raw: bytes) -> str:
     """Text in which ``\\xHH`` always stands for one byte or control character of the value."""
-    parts = raw.decode("utf-8", "surrogateescape")
-    text = AMBIGUOUS.sub(lambda found: f"\\x{ord(found[0]):02x}", parts)
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", readable(raw))
 
 
 def labels(**values: bytes | str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from millstream.commands.runtime.effects import EffectError, split_effects
-from millstream.errors import DamageError, ForeignError, printable
+from millstream.errors import DamageError, ForeignError, printable, readable
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.journal_reader import Gap
 from millstream.storage.files.manifest import Manifest
@@ -81,14 +81,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun[:-1]}ies" if noun.endswith("y") and noun != "key" else f"{count} {noun}s"
 
 
-def readable(key: bytes) -> str:
-    """A key as a terminal can show it on one line."""
-    return printable(key.decode("utf-8", "backslashreplace"))
-
-
 def named(db: int, key: bytes) -> str:
     """A key in readable form."""
-    return f"'{readable(key)}'" + (f" of database {db}" if db else "")
+    return f"'{printable(readable(key))}'" + (f" of database {db}" if db else "")
 
 
 def words_for_gap(gap: Gap) -> str:

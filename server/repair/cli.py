@@ -22,8 +22,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from millstream.errors import DataError
-from millstream.server.repair.check_report import FileReport, Report, Verdict, counted, readable
+from millstream.errors import DataError, printable, readable
+from millstream.server.repair.check_report import FileReport, Report, Verdict, counted
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.cli_hint import advised
 from millstream.server.repair.inspecting import Contents, Ordering, Row, inspect_directory
@@ -77,9 +77,9 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _as_json(value: object) -> str:
-    """JSON of a value. Keys may have any bytes, so bytes that are not UTF-8 are escaped."""
+    """JSON of a value: a key, which may have any bytes."""
     assert isinstance(value, bytes)
-    return value.decode("utf-8", "backslashreplace")
+    return readable(value)
 
 
 # ---------------------------------------------------------------------------------------- check
@@ -261,7 +261,7 @@ def _table(rows: list[Row]) -> Table:
         is_text = name in ("KEY", "TYPE", "POLICY", "ORDERING")
         table.add_column(name, justify="left" if is_text else "right")
     for row in rows:
-        key = Text(readable(row.key), overflow="fold")
+        key = Text(printable(readable(row.key)), overflow="fold")
         table.add_row(str(row.database), key, row.kind, *_numbers(row))
     return table
 

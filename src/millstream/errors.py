@@ -4,6 +4,8 @@ A handler refuses a command by raising CommandError; the executor turns it into 
 Texts follow Redis 8.6 where Redis has a text for the case.
 """
 
+import re
+
 
 class CommandError(Exception):
     """A refused command; the message begins with Redis' error code (``ERR``, ``WRONGTYPE`` ...)."""
@@ -84,6 +86,17 @@ def shown(word: bytes) -> str:
 def wrong_arity(name: str) -> CommandError:
     """Redis' error for a wrong number of arguments; a subcommand is named ``container|sub``."""
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
+
+
+# A backslash that would look like the beginning of one of our escapes.
+_AMBIGUOUS = re.compile(r"\\(?=x[0-9a-f]{2})")
+
+
+def readable(raw: bytes) -> str:
+    """Bytes as a text in which ``\\xHH`` always stands for one byte: one that is not UTF-8, or a
+    backslash that would look like an escape. So different bytes are different texts."""
+    text = _AMBIGUOUS.sub(r"\\x5c", raw.decode("utf-8", "surrogateescape"))
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def printable(text: str) -> str:

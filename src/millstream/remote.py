@@ -9,6 +9,7 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse
 
+LARGEST_ID = b"18446744073709551615-18446744073709551615"
 Request = tuple[bytes | str | int, ...]
 DEFAULT_URL = "redis://127.0.0.1:6455"
 
@@ -62,10 +63,11 @@ def connect_reason_of(problem: BaseException, *, uses_tls: bool) -> str:
 def oldest_requests(key: bytes, group: bytes, last_delivered_id: bytes) -> list[Request]:
     """Two requests that find the oldest entry that a group has not acknowledged: the first pending
     one, and the first one after the last that was delivered."""
-    return [
-        ("XPENDING", key, group),
-        ("XRANGE", key, b"(" + last_delivered_id, "+", "COUNT", 1),
-    ]
+    # No entry follows the largest ID, and an interval that begins after it is an error.
+    start, end = (
+        (b"+", b"-") if last_delivered_id == LARGEST_ID else (b"(" + last_delivered_id, b"+")
+    )
+    return [("XPENDING", key, group), ("XRANGE", key, start, end, "COUNT", 1)]
 
 
 def oldest_ms(pending: list[Any], waiting: list[Any]) -> int | None:

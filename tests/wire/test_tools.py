@@ -381,18 +381,84 @@ def test_tail_of_another_type_is_refused(server: Server) -> None:
     assert "WRONGTYPE" in refused(run("tail", "text", url=url_of(server)))
 
 
-def test_a_tool_ends_when_its_server_does(new_server: NewServer) -> None:
-    server = new_server().start()
+def test_tail_continues_after_a_restart_of_the_server(new_server: NewServer) -> None:
+    server = new_server("data", {"appendonly": "yes"}).start()
+    with server.client() as client:
+        client.call("XADD", "s", "1-1", "n", "a")
     with subprocess.Popen(
-        [PROGRAM, "tail", "s", "--url", url_of(server)], stderr=subprocess.PIPE, text=True
-    ) as process:
-        with server.client() as client:
-            client.wait_blocked(1)
+        [PROGRAM, "tail", "s", "--from", "0", "--url", url_of(server), "--count", "2"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().endswith("1-1  n=a\n")
         server.kill()
-        _, error = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert error.startswith(f"millstream: {url_of(server)}: ")
-    assert len(error.splitlines()) == 1
+        assert process.stderr.readline().startswith(f"millstream: {url_of(server)}: ")
+        server.start()
+        assert process.stderr.readline() == "millstream: connected again\n"
+        with server.client() as client:
+            client.call("XADD", "s", "1-2", "n", "b")
+        assert process.stdout.readline().endswith("1-2  n=b\n")
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("order", ["deleted first", "at once"])
+def test_tail_shows_a_new_stream_with_smaller_ids(order: str, server: Server) -> None:
+    with server.client() as client:
+        client.call("XADD", "s", "5000-0", "n", "old")
+        with subprocess.Popen(
+            [PROGRAM, "tail", "s", "--from", "0", "--url", url_of(server), "--count", "3"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline().endswith("5000-0  n=old\n")
+            client.wait_blocked(1)
+            client.call("DEL", "s")
+            if order == "deleted first":
+                assert "deleted" in process.stderr.readline()
+            client.call("XADD", "s", "1-0", "n", "a")
+            client.call("XADD", "s", "2-0", "n", "b")
+            if order == "at once":
+                assert "a new stream" in process.stderr.readline()
+            assert process.stdout.readline().endswith("1-0  n=a\n")
+            assert process.stdout.readline().endswith("2-0  n=b\n")
+            assert process.wait(30) == 0
+
+
+def test_tail_shows_ids_outside_the_calendar(server: Server) -> None:
+    with server.client() as client:
+        for ms in (1, 253402300800000, 2**64 - 1):
+            client.call("XADD", "s", f"{ms}-0", "k", "v")
+    done = run("tail", "s", "--from", "0", "--count", "3", url=url_of(server))
+    assert [line.split("  ")[1] for line in done.stdout.splitlines()] == [
+        "1-0", "253402300800000-0", f"{2**64 - 1}-0",
+    ]  # fmt: skip
+    assert done.stdout.splitlines()[-1].startswith("-  ")
+
+
+def test_no_two_names_look_alike_in_json(server: Server) -> None:
+    names = [b"\xff", rb"\xff", rb"\x5cxff", b"\\\xff", "\u00ff".encode(), b"\x5c"]
+    with server.client() as client:
+        for name in names:
+            client.call("XADD", name, "1-1", "f", "v")
+        client.call("XADD", "p", "1-1", *(word for name in names for word in (name, name)))
+    shown = json.loads(run("top", "--json", "--interval", "0.1", url=url_of(server)).stdout)
+    keys = {stream["key"] for stream in shown["streams"]}
+    assert len(keys) == len(names) + 1
+    tailed = run("tail", "p", "--from", "0", "--count", "1", "--json", url=url_of(server)).stdout
+    fields = json.loads(tailed)["fields"]
+    assert fields.keys() | {"p"} == keys
+    assert all(isinstance(value, str) for value in fields.values())
+
+
+def test_top_shows_an_age_after_the_largest_id(server: Server) -> None:
+    largest = f"{2**64 - 1}-{2**64 - 1}"
+    with server.client() as client:
+        client.call("XADD", "s", largest, "f", "v")
+        client.call("XGROUP", "CREATE", "s", "g", "$")
+    shown = json.loads(run("top", "--json", "--interval", "0.1", url=url_of(server)).stdout)
+    assert shown["streams"][0]["groups"][0]["oldest_age_ms"] == 0
 
 
 # serve --check
