@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
 import re
 import select
 import shutil
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.support.server import Server
+from tests.support.terminal import open_terminal
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60
@@ -85,7 +85,7 @@ def test_cli_speaks_the_drafts_commands(server: Server) -> None:
 
 def test_cli_speaks_to_a_person(server: Server) -> None:
     """On a terminal redis-cli asks for COMMAND DOCS and HELLO first, and helps while one types."""
-    master, slave = pty.openpty()
+    master, slave = open_terminal()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen(
         [tool("redis-cli"), "-p", str(server.port)],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import select
 import signal
 import socket
@@ -19,6 +18,7 @@ from redis.exceptions import InvalidResponse
 from tests.support.certificates import Authority
 from tests.support.resp import Simple
 from tests.support.server import PROGRAM, Server, free_port
+from tests.support.terminal import open_terminal
 from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
@@ -270,7 +270,7 @@ def test_top_shows_what_the_user_may_read(server: Server) -> None:
 
 def test_top_on_a_terminal_is_refreshed_until_it_is_interrupted(server: Server) -> None:
     fill(server)
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "30"}
     with subprocess.Popen(
         [PROGRAM, "top", "--url", url_of(server), "--interval", "0.1"],
