@@ -83,15 +83,16 @@ class Stalled(Refused):
 
 
 class ReservationLost(Refused):
-    """The reservation was given up, or its lease has expired, or its entry was removed."""
+    """The reservation was given up, or its lease has expired, or its entry was removed: there is no
+    entry with this ID, and there will be none."""
 
 
 class FactAlreadyDone(Refused):
-    """An entry with this ID exists already."""
+    """The entry exists already, with this ID and these fields."""
 
 
 class NotReserved(Refused):
-    """The ID is not reserved by this writer."""
+    """This writer has not reserved the ID, or the ID belongs to an entry with other fields."""
 
 
 class WrongServer(Refused):

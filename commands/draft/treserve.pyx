@@ -18,16 +18,17 @@ from millstream.commands.runtime.replies cimport Encodable
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
-from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.open_block cimport payload_of
 from millstream.storage.streams.held cimport Held, handed_out
-from millstream.storage.streams.held_segments cimport Slot, Writer, pack_list, words_of
+from millstream.storage.streams.held_segments cimport (
+    Run, Slot, Writer, list_of_words, pack_list, words_of,
+)
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport SEALED, Stream
 
 from millstream.commands.engine.restrictions import (
     BAD_COUNT, BAD_LEASE, BAD_WRITER, COUNT_MAX, LEASE_DEFAULT_MS, LEASE_MAX_MS, WRITER_BYTES_MAX,
-    fact_done, fact_lost, held_error, no_reservation, reservations_error, sealed_error,
+    fact_done, fact_lost, held_error, no_reservation, other_entry, reservations_error, sealed_error,
 )
 from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
@@ -214,7 +215,7 @@ def tcomplete(Context ctx not None, Args args not None):
     """Completes a reserved entry; returns the stream's position.
 
     The position after the completion: entries up to it are visible. If the reply is lost, send the
-    request again: FACTDONE means that the entry exists.
+    same request again: FACTDONE means that the entry exists, with these fields.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])
     cdef EntryId entry_id
@@ -237,7 +238,7 @@ def tcomplete(Context ctx not None, Args args not None):
     if held is not None:
         reservation = held.find_open(&entry_id, &index)
     if reservation is None or not is_named(reservation.writer, &args.items[2]):
-        raise refused(stream, held, reservation, entry_id)
+        raise refused(stream, held, reservation, entry_id, args)
     first = held.first
     if index != first and ctx.keyspace.held_max_bytes and (
             held.size_bytes > ctx.keyspace.held_max_bytes):
@@ -251,19 +252,52 @@ def tcomplete(Context ctx not None, Args args not None):
     return make_id(stream.last_ms, stream.last_seq, True)
 
 
-cdef object refused(Stream stream, Held held, Slot reservation, EntryId entry_id):
-    """The reason why a writer cannot complete an ID."""
+cdef object refused(Stream stream, Held held, Slot reservation, EntryId entry_id, Args args):
+    """The reason why a writer cannot complete an ID. FACTDONE only if the entry is the one that the
+    request describes: a program that has mixed up its IDs must not take another entry for its own.
+    """
+    cdef bytes name = args[2]
     cdef EntryId last = handed_out(stream)
-    cdef View view
-    cdef Entry entry
+    cdef Slot segment
+    cdef Writer owner
     if reservation is not None:
         return no_reservation(entry_id.ms, entry_id.seq, reservation.writer.name)
-    if id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
+    if held is None or id_less(last.ms, last.seq, entry_id.ms, entry_id.seq) or (
+            not held.may_have_reserved(name, &entry_id)):
         return no_reservation(entry_id.ms, entry_id.seq, None)
-    if held is not None and held.has_entry(&entry_id) or (
-            stream.find(entry_id, &view, &entry) and not entry.deleted):
+    segment = held.find_entry(&entry_id)
+    if segment is None:
+        if not stream.has_entry(entry_id.ms, entry_id.seq):
+            return fact_lost(entry_id.ms, entry_id.seq)
+        same = stream.encoded_entry(entry_id.ms, entry_id.seq) == described(entry_id, args)
+    else:
+        owner = (<Run>segment).writer_of(entry_id) if type(segment) is Run else segment.writer
+        same = is_same(segment, entry_id, args) and (
+            held.has_forgotten if owner is None else owner.name == name)
+    if same:
         return fact_done(entry_id.ms, entry_id.seq)
-    return fact_lost(entry_id.ms, entry_id.seq)
+    return other_entry(entry_id.ms, entry_id.seq)
+
+
+cdef bint is_same(Slot segment, EntryId entry_id, Args args) except -1:
+    """Whether a held entry has the fields of a request."""
+    cdef Py_ssize_t i
+    if type(segment) is Run:
+        return (<Run>segment).entries.encoded_entry(entry_id.ms, entry_id.seq) == described(
+            entry_id, args)
+    return list_of_words(segment.words) == [args[i] for i in range(4, args.count)]
+
+
+cdef bytes described(EntryId entry_id, Args args):
+    """The entry that a TCOMPLETE describes, encoded as EntryLog.encoded_entry does."""
+    cdef Output out = Output()
+    cdef Py_ssize_t i
+    out.put_head(c'*', 2)
+    out.put_id(entry_id.ms, entry_id.seq, False)
+    out.put_head(c'*', args.count - 4)
+    for i in range(4, args.count):
+        out.put_bulk(args.items[i].ptr, args.items[i].size)
+    return out.take()
 
 
 cdef int complete(Context ctx, bytes key, Stream stream, Held held, Slot reservation,

@@ -83,16 +83,25 @@ def take_writer(args: Args) -> bytes:
 
 
 def no_reservation(ms: int, seq: int, owner: bytes | None) -> CommandError:
-    """The error for an ID that was never reserved, or belongs to another writer."""
+    """The error for an ID that the writer has never reserved, or that belongs to another one."""
     if owner is None:
-        return CommandError(f"NORESERVATION {Id(ms, seq, True)} is not reserved")
+        return CommandError(f"NORESERVATION {Id(ms, seq, True)} is not reserved by this writer")
     return CommandError(
         f"NORESERVATION {Id(ms, seq, True)} is reserved by another writer, '{shown(owner)}'"
     )
 
 
+def other_entry(ms: int, seq: int) -> CommandError:
+    return CommandError(
+        f"NORESERVATION {Id(ms, seq, True)} is the ID of another entry: its fields differ from "
+        "those of this request, or another program has appended it"
+    )
+
+
 def fact_done(ms: int, seq: int) -> CommandError:
-    return CommandError(f"FACTDONE an entry with the ID {Id(ms, seq, True)} exists already")
+    return CommandError(
+        f"FACTDONE the entry with the ID {Id(ms, seq, True)} and these fields exists already"
+    )
 
 
 def fact_lost(ms: int, seq: int) -> CommandError:

@@ -39,7 +39,7 @@ def report(database: sqlite3.Connection, server: redis.Redis) -> None:
             server.execute_command("TCOMPLETE", STREAM, WRITER, entry_id, *fields)
         except redis.ResponseError as error:
             if str(error).startswith(("FACTLOST", "NORESERVATION")):
-                # The lease is over: the order gets another ID, and is reported the next time.
+                # The lease is over, or the ID is not this order's: the order gets another one.
                 entry_id = server.execute_command("TRESERVE", STREAM, WRITER)
                 with database:
                     database.execute(

@@ -13,6 +13,8 @@ cdef class Held(SegmentList):
     cdef readonly uint64_t size_bytes
     cdef readonly uint64_t next_deadline_ms  # a lower bound of the ends of all leases
     cdef readonly uint64_t scheduled_ms  # the next timer of the stream; the largest number: none
+    cdef EntryId first_reserved  # no ID below it was ever reserved; 0-0: none at all
+    cdef bint has_forgotten  # writers, so that one that is not known may have reserved IDs
     cdef list moments_ms  # all timers of the stream, the latest first
     cdef Writer recent  # the writer used last; None: unknown
     # By name, least recently used first: an OrderedDict, which finds the first item at once.
@@ -23,6 +25,7 @@ cdef class Held(SegmentList):
                      uint32_t lease_ms, uint64_t deadline_ms) except -1
     cdef inline int hand_out(self, Slot made, EntryId entry_id, Writer writer,
                              uint32_t lease_ms, uint64_t deadline_ms) noexcept
+    cdef bint may_have_reserved(self, bytes name, const EntryId* at) except -1
     cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1
     cdef int complete(self, Stream stream, Slot reservation, Py_ssize_t index, Slice* items,
                       Py_ssize_t count) except -1

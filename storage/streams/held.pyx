@@ -83,6 +83,7 @@ cdef class Held(SegmentList):
                 self.writers.move_to_end(name)
                 continue
             del self.writers[name]
+            self.has_forgotten = True
             if writer is self.recent:
                 self.recent = None
 
@@ -94,6 +95,7 @@ cdef class Held(SegmentList):
         that enough IDs exist."""
         cdef Slot made
         cdef list more
+        cdef EntryId lowest = first
         cdef uint64_t _
         if not stream.restrictions & RESERVING:
             self.last.ms = stream.last_ms
@@ -110,6 +112,8 @@ cdef class Held(SegmentList):
             for made in more:
                 self.hand_out(made, first, writer, lease_ms, deadline_ms)
                 step_up(&first)
+        if self.first_reserved.ms == 0 and self.first_reserved.seq == 0:
+            self.first_reserved = lowest
         self.reservations += count
         self.next_deadline_ms = min(self.next_deadline_ms, deadline_ms)
         stream.restrictions |= RESERVING
@@ -125,6 +129,19 @@ cdef class Held(SegmentList):
         writer.add(made)
         self.last = entry_id
         return 0
+
+    cdef bint may_have_reserved(self, bytes name, const EntryId* at) except -1:
+        """Whether a writer can have reserved an ID at some time: False if it certainly has not.
+        The IDs of settled reservations are not remembered, only the bounds of each writer's."""
+        cdef Writer writer
+        cdef EntryId greatest
+        if id_less(at.ms, at.seq, self.first_reserved.ms, self.first_reserved.seq):
+            return False
+        writer = self.writers.get(name)
+        if writer is None:
+            return self.has_forgotten
+        greatest = writer.greatest()
+        return not id_less(greatest.ms, greatest.seq, at.ms, at.seq)
 
     cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1:
         """Hold an entry that is appended while IDs are reserved; its ID is above the last one."""

@@ -20,7 +20,7 @@ cdef class SegmentList:
     cdef Py_ssize_t index_of(self, const EntryId* at) noexcept
     cdef Slot find_open(self, const EntryId* at, Py_ssize_t* index)
     cdef Py_ssize_t probable_index(self, const EntryId* at) noexcept
-    cdef bint has_entry(self, const EntryId* at) except -1
+    cdef Slot find_entry(self, const EntryId* at)
     cdef int compact(self) except -1
     cdef bint is_worth_a_run(self, Py_ssize_t at) except -1
     cdef Run run_of(self, Slot slot)

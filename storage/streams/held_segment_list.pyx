@@ -95,18 +95,21 @@ cdef class SegmentList:
             index -= 1
         return index if self.first <= index < count else self.first
 
-    cdef bint has_entry(self, const EntryId* at) except -1:
-        """Whether a held entry has this ID."""
+    cdef Slot find_entry(self, const EntryId* at):
+        """The segment with a held entry of this ID: a Slot, or a Run with more entries; None when
+        there is none."""
         cdef Py_ssize_t index = self.index_of(at)
         cdef Slot slot
         cdef View view
         cdef Entry entry
         if index < self.first:
-            return False
+            return None
         slot = <Slot>self.segments[index]
         if type(slot) is Run:
-            return (<Run>slot).entries.find(at[0], &view, &entry)
-        return slot.words is not None and slot.id.ms == at.ms and slot.id.seq == at.seq
+            return slot if (<Run>slot).entries.find(at[0], &view, &entry) else None
+        if slot.words is None or slot.id.ms != at.ms or slot.id.seq != at.seq:
+            return None
+        return slot
 
     # ------------------------------------------------------------ keeping it short
 

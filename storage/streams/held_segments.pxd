@@ -30,6 +30,7 @@ cdef class Run(Slot):
     cdef list writers  # of each entry; None if all are appends without a reservation
     cdef uint64_t size_bytes
 
+    cdef Writer writer_of(self, EntryId at)
     cdef int append(self, EntryId at, bytes words, Writer writer, uint32_t node_entries,
                     uint32_t node_bytes) except -1
     cdef int absorb(self, Run other, uint32_t node_entries, uint32_t node_bytes) except -1
@@ -46,6 +47,7 @@ cdef class Writer:
     cdef void* newest
     cdef EntryId settled  # the greatest settled ID after `newest`
 
+    cdef EntryId greatest(self) noexcept
     cdef bint is_open_below(self, const EntryId* at) noexcept
     cdef int add(self, Slot reservation) noexcept
     cdef int settle(self, Slot reservation) noexcept

@@ -118,6 +118,10 @@ cdef class Slot:
 cdef class Run(Slot):
     """Consecutive complete entries, as the blocks of a log of their own."""
 
+    cdef Writer writer_of(self, EntryId at):
+        """The writer of an entry, which exists; None for an append without a reservation."""
+        return None if self.writers is None else self.writers[self.entries.rank_of(at)]
+
     cdef int append(self, EntryId at, bytes words, Writer writer, uint32_t node_entries,
                     uint32_t node_bytes) except -1:
         """Append an entry. MemoryError changes nothing."""
@@ -247,6 +251,16 @@ cdef class Writer:
     """A writer that reserves IDs: its open reservations in the order of IDs, and the IDs that it
     has settled.
     """
+
+    cdef EntryId greatest(self) noexcept:
+        """The greatest ID that the writer has reserved, as far as the server remembers."""
+        cdef EntryId found = self.last
+        if id_less(found.ms, found.seq, self.settled.ms, self.settled.seq):
+            found = self.settled
+        if self.newest != NULL and id_less(
+                found.ms, found.seq, (<Slot>self.newest).id.ms, (<Slot>self.newest).id.seq):
+            found = (<Slot>self.newest).id
+        return found
 
     cdef bint is_open_below(self, const EntryId* at) noexcept:
         """Whether the writer has an open reservation below an ID."""

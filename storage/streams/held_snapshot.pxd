@@ -4,6 +4,8 @@ from millstream.storage.streams.held_segments cimport Slot, Writer
 
 cdef class SharedHeld:
     cdef EntryId last
+    cdef EntryId first_reserved
+    cdef bint has_forgotten
     cdef list writers
     cdef dict numbers
     cdef list segments

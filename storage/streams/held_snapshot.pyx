@@ -37,6 +37,8 @@ def share(Held held not None) -> SharedHeld:
     cdef SharedHeld made = SharedHeld.__new__(SharedHeld)
     cdef Writer writer
     made.last = held.last
+    made.first_reserved = held.first_reserved
+    made.has_forgotten = held.has_forgotten
     made.segments = [
         shared_segment(<Slot>segment) for segment in held.segments[held.first:]
         if (<Slot>segment).is_open or (<Slot>segment).words is not None or type(segment) is Run]
@@ -77,8 +79,10 @@ cdef class SharedHeld:
         """The argument of `load` as msgpack in small parts, on any thread."""
         packer = msgpack.Packer()
         yield b"".join([
-            packer.pack_map_header(3), packer.pack("last_id"),
-            packer.pack([self.last.ms, self.last.seq]), packer.pack("writers"),
+            packer.pack_map_header(5), packer.pack("last_id"),
+            packer.pack([self.last.ms, self.last.seq]), packer.pack("first_reserved"),
+            packer.pack([self.first_reserved.ms, self.first_reserved.seq]),
+            packer.pack("has_forgotten"), packer.pack(self.has_forgotten), packer.pack("writers"),
             packer.pack(self.writers), packer.pack("segments"),
             packer.pack_array_header(len(self.segments))])
         for start in range(0, len(self.segments), PACKED_SEGMENTS):
@@ -127,6 +131,9 @@ def load(meta, Stream stream not None, uint64_t steady_ms) -> Held:
     reserving; ValueError when the parts are inconsistent."""
     cdef Held held = Held()
     held.last.ms, held.last.seq = meta["last_id"]
+    # An older snapshot does not tell which IDs were reserved.
+    held.first_reserved.ms, held.first_reserved.seq = meta.get("first_reserved", (0, 1))
+    held.has_forgotten = meta.get("has_forgotten", True)
     for row in meta["writers"]:
         load_writer(held, row)
     writers = list(held.writers.values())

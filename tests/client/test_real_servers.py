@@ -637,7 +637,8 @@ def test_refusals_are_errors_of_the_client_and_of_redis_py(ms: Any) -> None:
     ms.tabort("s", "w", lost)
     refused: list[tuple[type[Exception], Callable[[], Any]]] = [
         (Sealed, lambda: ms.tappend("sealed", {"n": 1})),
-        (FactAlreadyDone, lambda: ms.tcomplete("s", "w", done, {"n": 2})),
+        (FactAlreadyDone, lambda: ms.tcomplete("s", "w", done, {"n": 1})),
+        (NotReserved, lambda: ms.tcomplete("s", "w", done, {"n": 2})),
         (ReservationLost, lambda: ms.tcomplete("s", "w", lost, {"n": 2})),
         (NotReserved, lambda: ms.tcomplete("s", "w", ID(2**60), {"n": 2})),
     ]

@@ -103,6 +103,20 @@ class NaiveStream:
             self.entries[entry_id] = value
             self.writer_of[entry_id] = writer
 
+    def refusal(self, entry_id: EntryId, writer: bytes, value: bytes) -> str:
+        """Why a writer cannot complete an ID that it has not reserved."""
+        reserved = [*self.open, *(i for ids in self.settled.values() for i in ids)]
+        own = [i for i, owner in self.open.items() if owner == writer]
+        own += self.settled.get(writer, ())
+        if entry_id in self.open or not reserved or not min(reserved) <= entry_id:
+            return "NORESERVATION"
+        if entry_id > max(own, default=ZERO):
+            return "NORESERVATION"
+        if entry_id not in self.entries:
+            return "FACTLOST"
+        is_owner = self.writer_of.get(entry_id) == writer or entry_id <= self.position
+        return "FACTDONE" if self.entries[entry_id] == value and is_owner else "NORESERVATION"
+
     def trim(self, length: int) -> int:
         surplus = max(0, len(self.visible()) - length)
         for entry_id in self.visible()[:surplus]:

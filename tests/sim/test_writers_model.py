@@ -208,14 +208,14 @@ class ModelPlay:
         if stream.open and self.chance.random() < 0.8:
             entry_id = self.chance.choice(list(stream.open))
             writer = stream.open[entry_id]
+        if self.chance.random() < 0.5:
+            value = stream.entries.get(entry_id, value)
         words = (b"TCOMPLETE", key, writer, text_of(entry_id), b"f", value)
         if stream.open.get(entry_id) == writer:
             stream.settle(entry_id, value)
             self.expect(text_of(stream.position), *words)
-        elif entry_id in stream.open or entry_id > stream.last:
-            self.expect("NORESERVATION", *words)
         else:
-            self.expect("FACTDONE" if entry_id in stream.entries else "FACTLOST", *words)
+            self.expect(stream.refusal(entry_id, writer, value), *words)
 
     def give_up(self) -> None:
         if (found := self.some_stream()) is None:

@@ -44,6 +44,7 @@ class Book:
     tokens: dict[EntryId, bytes] = field(default_factory=dict)  # requested or confirmed
     completed: set[EntryId] = field(default_factory=set)
     given_up: set[EntryId] = field(default_factory=set)
+    writers: dict[EntryId, bytes] = field(default_factory=dict)  # of reservations
     doubtful: set[bytes] = field(default_factory=set)  # tokens of appends without a reply
     position: EntryId = (0, 0)
 
@@ -163,6 +164,7 @@ class Writer(Player):
         assert ids == sorted(set(ids))
         assert len(ids) == count
         self.record.hand_out(self.mine.key, ids)
+        self.book.writers.update(dict.fromkeys(ids, self.mine.name))
         self.mine.open.update(dict.fromkeys(ids, False))
 
     def _complete(self, entry_id: EntryId) -> Asking:
@@ -407,10 +409,13 @@ def _check_log(book: Book, entries: list[Row], position: EntryId) -> None:
 
 def _check_facts(book: Book, key: bytes, log: dict[EntryId, bytes]) -> Asking:
     """Check that completed entries exist or are held, and that aborted ones cannot be completed."""
-    wanted = [(i, "FACTDONE") for i in book.completed if i not in log]
+    held = [i for i in book.completed if i not in log]
+    wanted = [(i, "FACTDONE" if i in book.writers else "NORESERVATION") for i in held]
     wanted += [(i, "FACTLOST") for i in list(book.given_up)[-20:]]
     for entry_id, code in wanted:
-        reply = yield (b"TCOMPLETE", key, b"stranger", text_of(entry_id), b"n", b"again")
+        who = key, book.writers.get(entry_id, b"stranger")
+        token = book.tokens[entry_id] if code == "FACTDONE" else b"again"
+        reply = yield (b"TCOMPLETE", *who, text_of(entry_id), b"n", token)
         assert isinstance(reply, Error), (entry_id, reply)
         assert reply.text.startswith(code), (entry_id, reply)
 

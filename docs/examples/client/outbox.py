@@ -47,7 +47,7 @@ def finish(database: sqlite3.Connection, ms: Millstream) -> None:
 def report_again(
     database: sqlite3.Connection, ms: Millstream, number: int, fields: dict[str, int]
 ) -> None:
-    """The lease is over: the order gets another ID."""
+    """The lease is over, or the ID is not this order's: the order gets another one."""
     with ms.writer(STREAM, WRITER) as writer, writer.fact() as fact:
         with database:
             database.execute(
