@@ -28,6 +28,13 @@ WITH_PENDING: tuple[Words, ...] = (
     ("XGROUP", "CREATE", KEY, GROUP, "0"),
     ("XREADGROUP", "GROUP", GROUP, "c", "COUNT", PENDING, "STREAMS", KEY, ">"),
 )
+MANY = 1000  # pending entries that a fruitless XAUTOCLAIM examines
+WITH_MANY_PENDING: tuple[Words, ...] = (
+    *(("XADD", KEY, f"{number}-1", *ENTRY) for number in range(1, MANY + 1)),
+    ("XGROUP", "CREATE", KEY, GROUP, "0"),
+    ("XREADGROUP", "GROUP", GROUP, "c", "COUNT", str(MANY), "STREAMS", KEY, ">"),
+)
+HOUR_MS = "3600000"
 TEN_KEYS = tuple(f"{KEY}:{number}" for number in range(10))
 TEN_STREAMS: tuple[Words, ...] = tuple(("XADD", key, "1-1", *ENTRY) for key in TEN_KEYS)
 STRING: tuple[Words, ...] = (("SET", "string", "value"),)
@@ -47,11 +54,15 @@ class CommandRow:
     connections: int = CONNECTIONS
     full: int = 800_000
     quick: int = 80_000
+    random_below: int | None = None  # the limit of `__rand_int__` in the words
 
     def measure(self, harness: Harness) -> Lanes:
         """Readings of both sides; every round begins with an empty server."""
         request = Load(
-            harness.plan.size(self.full, self.quick), self.pipeline, connections=self.connections
+            harness.plan.size(self.full, self.quick),
+            self.pipeline,
+            self.random_below,
+            self.connections,
         )
         return harness.command(request, self._prepare, self._words_for)
 
@@ -92,6 +103,25 @@ MESSAGES = (
                ("XREADGROUP", "GROUP", GROUP, "c", "COUNT", "10", "STREAMS", KEY, "0"), 1.0,
                WITH_GROUP),
     CommandRow("xpending-summary", "XPENDING s g", ("XPENDING", KEY, GROUP), 1.0, WITH_PENDING),
+    CommandRow("xpending-range", "XPENDING s g - + 10",
+               ("XPENDING", KEY, GROUP, "-", "+", "10"), 1.0, WITH_PENDING),
+    CommandRow("xreadgroup-own", "XREADGROUP 0, ten own entries",
+               ("XREADGROUP", "GROUP", GROUP, "c", "COUNT", "10", "STREAMS", KEY, "0"), 1.0,
+               WITH_PENDING),
+    CommandRow("xclaim", "XCLAIM of one entry of 1,000",
+               ("XCLAIM", KEY, GROUP, "d", "0", "__rand_int__-1"), 3.0, WITH_MANY_PENDING,
+               random_below=MANY),
+    CommandRow("xclaim-justid", "XCLAIM JUSTID of one entry of 1,000",
+               ("XCLAIM", KEY, GROUP, "d", "0", "__rand_int__-1", "JUSTID"), 1.0,
+               WITH_MANY_PENDING, random_below=MANY),
+    CommandRow("xautoclaim", "XAUTOCLAIM of one idle entry",
+               ("XAUTOCLAIM", KEY, GROUP, "d", "0", "0", "COUNT", "1"), 1.0, WITH_PENDING),
+    CommandRow("xautoclaim-nothing", "XAUTOCLAIM, nothing idle among 1,000",
+               ("XAUTOCLAIM", KEY, GROUP, "d", HOUR_MS, "0"), 30.0, WITH_MANY_PENDING,
+               full=4_000, quick=1_600),
+    CommandRow("xdel", "XDEL of random entries", ("XDEL", KEY, "__rand_int__-1"), 1.0,
+               WITH_MANY_PENDING, random_below=MANY),
+    CommandRow("xdel-nothing", "XDEL, no such entry", ("XDEL", KEY, "5-2"), 1.0, FILL),
     CommandRow("expire", "EXPIRE", ("EXPIRE", KEY, "1000"), 0.8, FILL),
     CommandRow("xinfo-stream", "XINFO STREAM", ("XINFO", "STREAM", KEY), 0.5, WITH_PENDING,
                full=160_000),

@@ -9,7 +9,7 @@ ones.
 """
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 
 from millstream.entry_id cimport id_less
 from millstream.storage.streams.pending cimport (
@@ -17,11 +17,11 @@ from millstream.storage.streams.pending cimport (
     heap_of, saturating_add,
 )
 
-from collections import OrderedDict
-
 cdef enum:
-    # Maximum of numbered deliveries of a group, whose IDs do not define their order.
-    ORDER_MAX = 1024
+    # Numbered deliveries of a group, whose IDs do not define their order: the first size of the
+    # table, and its maximum. The latest half of the maximum is always there.
+    NOTES_MIN = 16
+    NOTES_MAX = 2048
 
 
 cdef struct Due:
@@ -54,16 +54,113 @@ cdef inline bint comes_after(const Chunk* chunk, int kind, const Due* due) noexc
     return id_less(due.ms, due.seq, chunk.items[0].ms, chunk.items[0].seq)
 
 
+cdef struct Note:
+    uint64_t ms
+    uint64_t seq
+    uint64_t at_ms
+    uint64_t number
+    uint32_t following  # the next note of the same chain, plus 1
+
+
+cdef class Notes:
+    """Numbered deliveries by ID: a hash table that grows to NOTES_MAX. Then a new note replaces an
+    old one. A command that claims out of order pays a few nanoseconds for it."""
+
+    cdef Note* items
+    cdef uint32_t* chains  # the first note of each chain, plus 1
+    cdef uint32_t used
+    cdef uint32_t capacity
+    cdef uint32_t hand  # where the search for an old note continues
+
+    def __dealloc__(self):
+        free(self.items)
+        free(self.chains)
+
+    cdef inline uint32_t chain_of(self, uint64_t ms, uint64_t seq) noexcept:
+        cdef uint64_t mixed = (ms * <uint64_t>0x9E3779B97F4A7C15 ^ seq) * <uint64_t>0xD6E8FEB86659FD93
+        return <uint32_t>(mixed >> 40) & (self.capacity - 1)
+
+    cdef Note* find(self, uint64_t ms, uint64_t seq) noexcept:
+        cdef uint32_t at
+        if self.used == 0:
+            return NULL
+        at = self.chains[self.chain_of(ms, seq)]
+        while at:
+            if self.items[at - 1].ms == ms and self.items[at - 1].seq == seq:
+                return &self.items[at - 1]
+            at = self.items[at - 1].following
+        return NULL
+
+    cdef int put(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t number) except -1:
+        """Set the number of a delivery, which is the greatest."""
+        cdef Note* note = self.find(ms, seq)
+        cdef uint32_t place
+        if note == NULL:
+            if self.used < self.capacity or self.capacity < NOTES_MAX:
+                if self.used == self.capacity:
+                    self.grow()
+                place = self.used
+                self.used += 1
+            else:
+                place = self.old_place(number)
+                self.unlink(place)
+            note = &self.items[place]
+            note.ms = ms
+            note.seq = seq
+            self.link(place)
+        note.at_ms = at_ms
+        note.number = number
+        return 0
+
+    cdef int grow(self) except -1:
+        cdef uint32_t wanted = self.capacity * 2 if self.capacity else NOTES_MIN
+        cdef uint32_t* chains = <uint32_t*>calloc(wanted, sizeof(uint32_t))
+        cdef Note* items = <Note*>realloc(self.items, wanted * sizeof(Note))
+        cdef uint32_t place
+        if items != NULL:
+            self.items = items
+        if items == NULL or chains == NULL:
+            free(chains)
+            raise MemoryError("no memory for the order of deliveries")
+        free(self.chains)
+        self.chains = chains
+        self.capacity = wanted
+        for place in range(self.used):
+            self.link(place)
+        return 0
+
+    cdef uint32_t old_place(self, uint64_t number) noexcept:
+        """The place of a note that is not one of the latest NOTES_MAX / 2."""
+        cdef uint32_t place
+        while True:
+            place = self.hand
+            self.hand = (self.hand + 1) & (NOTES_MAX - 1)
+            if self.items[place].number + NOTES_MAX // 2 <= number:
+                return place
+
+    cdef void link(self, uint32_t place) noexcept:
+        cdef uint32_t* chain = &self.chains[self.chain_of(self.items[place].ms, self.items[place].seq)]
+        self.items[place].following = chain[0]
+        chain[0] = place + 1
+
+    cdef void unlink(self, uint32_t place) noexcept:
+        cdef uint32_t* at = &self.chains[self.chain_of(self.items[place].ms, self.items[place].seq)]
+        while at[0] != place + 1:
+            at = &self.items[at[0] - 1].following
+        at[0] = self.items[place].following
+
+
 cdef class DeliveryOrder:
     """The order of deliveries in the same millisecond, where the IDs do not define it.
 
     Deliveries are mostly in order of time and, within a millisecond, of ID. A delivery out of this
-    order gets a number and comes after the deliveries without a number. Only the latest ORDER_MAX
-    numbers are kept, and none survives a restart; after it the IDs define the order.
+    order gets a number and comes after the deliveries without a number. Only the latest numbers
+    are kept (at least NOTES_MAX / 2), and none survives a restart; after it the IDs define the
+    order.
     """
 
     def __init__(self):
-        self.numbers = OrderedDict()
+        self.numbers = Notes()
 
     cdef int note(self, uint64_t ms, uint64_t seq, uint64_t at_ms) except -1:
         """Record a delivery as the last one at this time."""
@@ -78,16 +175,12 @@ cdef class DeliveryOrder:
         if at_ms == self.latest_ms:
             self.numbered = True
         self.count += 1
-        self.numbers.pop((ms, seq), None)
-        self.numbers[ms, seq] = (at_ms, self.count)
-        if len(self.numbers) > ORDER_MAX:
-            self.numbers.popitem(last=False)
-        return 0
+        return (<Notes>self.numbers).put(ms, seq, at_ms, self.count)
 
     cdef uint64_t number(self, const Pending* record) except? 0xffffffffffffffff:
         """A record's number among the deliveries at the same time; 0 when it has none."""
-        noted = self.numbers.get((record.ms, record.seq))
-        return noted[1] if noted is not None and noted[0] == record.last_delivery_ms else 0
+        cdef const Note* note = (<Notes>self.numbers).find(record.ms, record.seq)
+        return note.number if note != NULL and note.at_ms == record.last_delivery_ms else 0
 
 
 cdef class DueHeap:
@@ -317,7 +410,7 @@ cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t lim
     cdef Due first
     cdef uint64_t moment, lowest
     cdef uint64_t number = 0
-    cdef bint in_order = kind == IDLE and order is not None and len(order.numbers) > 0
+    cdef bint in_order = kind == IDLE and order is not None and (<Notes>order.numbers).used > 0
     cdef uint32_t i
     try:
         while <uint64_t>len(taken) < limit:

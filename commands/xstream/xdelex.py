@@ -1,8 +1,8 @@
-"""Removing entries by their IDs: XDEL, XDELEX and XACKDEL.
+"""XDELEX and XACKDEL: removing entries by their IDs, with a reply for each ID.
 
-The extended commands reply with a number for each ID, and have an option for references to the
-entry (`references`). All three record their deletions as one effect, XDEL; removals from a group's
-pending entries are recorded as acknowledgements.
+An option decides about references to the entry (`references`). Deletions are recorded as one
+effect, XDEL, as those of the command XDEL; removals from a group's pending entries are recorded as
+acknowledgements.
 """
 
 from __future__ import annotations
@@ -38,25 +38,6 @@ IDS_TOO_FEW = "ERR The `numids` parameter must match the number of arguments"
 
 # The replies for an ID.
 NO_SUCH_ENTRY, DELETED, REFERENCED = -1, 1, 2
-
-
-@command(
-    "XDEL key id [id ...]",
-    "write fast",
-    since="5.0.0",
-    complexity="O(log n) for each id, and a copy of its block",
-    keys="RW delete",
-)
-def xdel(ctx: Context, args: Args) -> int:
-    """Deletes entries by ID and returns the number deleted."""
-    key = args.take()
-    stream = ctx.write_stream(key)
-    if stream is None:
-        return 0
-    ids = args.ids_at(args.pos, args.remaining)
-    gone = [entry_id for entry_id in ids if stream.delete_id(*entry_id)]
-    _report_deleted(ctx, key, gone)
-    return len(gone)
 
 
 def _report_deleted(ctx: Context, key: bytes, gone: list[EntryId]) -> None:

@@ -1,0 +1,107 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""Claiming pending entries for a consumer (XCLAIM, XAUTOCLAIM), and finding the group of a request.
+
+A claim collects the IDs that it has given to the consumer, and those that are pending although the
+stream no longer has their entries. Both become effects at the end, even if memory runs out before.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.commands.engine.delivery cimport Ids, drop_gone, one_more, record_claim
+from millstream.commands.engine.lifecycle cimport live_group, note_seen
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.encoding cimport Output, Slice
+from millstream.entry_id cimport EntryId
+from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.pending cimport Pending, PendingAt
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.errors import CommandError, shown
+
+
+cdef class Target:
+    """A key, its stream, and a group of the stream."""
+
+
+cdef Target target_in(Context ctx, bytes key, Stream stream, bytes name):
+    """The group with this name; NOGROUP if the stream (None: there is none) does not have it."""
+    cdef Target made = Target.__new__(Target)
+    made.key = key
+    made.stream = stream
+    made.group = None if stream is None else live_group(ctx, key, stream, name)
+    if made.group is None:
+        raise CommandError(
+            f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'")
+    return made
+
+
+cdef Target take_target(Context ctx, Args args):
+    """Take a key and a group. The key counts as read, but the group may be changed."""
+    cdef Slice* word = args.take_slice()
+    cdef bytes key = ctx.db.key_of(word)
+    cdef Stream stream = ctx.read_for_update_at(word)
+    return target_in(ctx, key, stream, args.take())
+
+
+def named_group(Context ctx not None, Args args not None) -> tuple:
+    """`take_target` for callers in Python: (key, stream, group)."""
+    cdef Target target = take_target(ctx, args)
+    return target.key, target.stream, target.group
+
+
+cdef class Claims:
+    """The terms and the results of a claim. It takes entries that have been idle for `min_idle_ms`.
+    Their last delivery becomes `delivery_ms`, their number of deliveries `count`: a number, `+` for
+    one more, `=` for no change. `claimed` has the IDs of claimed entries, `gone` those that are
+    pending without an entry, (ms, seq) each.
+    """
+
+    def __cinit__(self):
+        self.claimed = Ids.__new__(Ids)
+        self.gone = []
+
+    cdef bint is_too_early(self, const Pending* record, uint64_t now_ms) noexcept:
+        """Whether an entry has not been idle for long enough."""
+        cdef uint64_t last_ms = record.last_delivery_ms
+        return self.min_idle_ms and now_ms - min(last_ms, now_ms) < self.min_idle_ms
+
+    cdef int take(self, Context ctx, Group group, Consumer consumer, EntryId at_id, Pending* record,
+                  PendingAt* at) except -1:
+        """Give an entry, pending or not (NULL), to the consumer."""
+        cdef int64_t deliveries
+        self.claimed.add(at_id.ms, at_id.seq)
+        if record == NULL:
+            group.claim(at_id.ms, at_id.seq, consumer, self.delivery_ms, self.count)
+        else:
+            deliveries = group.deliveries(record)
+            if self.count == b"+":
+                deliveries = one_more(deliveries)
+            elif self.count != b"=":
+                deliveries = int(self.count)
+            group.transfer(at, consumer.index, self.delivery_ms, deliveries)
+        group.note_again(at_id.ms, at_id.seq, self.delivery_ms, ctx.steady_ms)
+        consumer.active_ms = ctx.steady_ms
+        return 0
+
+    cdef int record(self, Context ctx, bytes key, Group group, Consumer consumer) except -1:
+        """Record what was claimed as one effect, and what is gone as another one."""
+        if self.claimed.count:
+            record_claim(ctx, key, group, consumer, self.delivery_ms, self.count, self.claimed)
+            ctx.count_change(None, None, self.claimed.count)
+            if self.count != b"=":
+                ctx.keyspace.redelivered_claimed += self.claimed.count
+        else:
+            note_seen(ctx, key, group, consumer)
+        return drop_gone(ctx, key, group, self.gone)
+
+
+cdef bytes encoded_ids(Ids ids):
+    """IDs as an array, encoded."""
+    cdef Output out = Output()
+    cdef size_t i
+    out.put_head(c'*', ids.count)
+    for i in range(ids.count):
+        out.put_id(ids.items[i].ms, ids.items[i].seq, False)
+    return out.take()

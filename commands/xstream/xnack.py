@@ -1,0 +1,80 @@
+"""XNACK: returning pending entries to their group.
+
+A released entry has no owner, and 0 as its last delivery: a claim finds such entries first,
+whatever its minimum idle time. It keeps its retry, which is due at once. Semantics and error texts
+are those of Redis 8.8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.claiming import named_group
+from millstream.commands.engine.lifecycle import change_entries, note_used
+from millstream.commands.table.registry import command
+from millstream.errors import CommandError, shown
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+
+BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT value, must be >= 0"
+NACK_NOT_POSITIVE = "ERR numids must be a positive integer"
+NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
+
+
+@command(
+    "XNACK key group <mode: SILENT | FAIL | FATAL> {ids: IDS numids id [id ...]} [RETRYCOUNT "
+    "count] [FORCE]",
+    "write fast",
+    since="8.8.0",
+    complexity="O(log n) for each id, n the number of the group's pending entries",
+)
+def xnack(ctx: Context, args: Args) -> int:
+    """Returns pending entries to the group without an owner; any consumer can claim them."""
+    key, stream, group = named_group(ctx, args)
+    count = _take_mode(args)
+    force = False
+    first = given = 0
+    while args.remaining:
+        if args.remaining > 1 and args.option(b"IDS"):
+            first = args.pos + 1
+            given = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
+        elif args.remaining > 1 and args.option(b"RETRYCOUNT"):
+            count = b"%d" % _take_retry_count(args)
+        elif args.option(b"FORCE"):
+            force = True
+        else:
+            raise CommandError(f"ERR Unrecognized XNACK option '{shown(args[args.pos])}'")
+    if not given:
+        raise CommandError("ERR syntax error, expected IDS keyword")
+    released = []
+    for entry_id in args.ids_at(first, given):
+        if group.has(*entry_id) or (force and stream.has_entry(*entry_id)):
+            group.release(*entry_id, count, ctx.steady_ms)
+            released.append(entry_id)
+    if released:
+        # Released entries can be claimed at once: the effect wakes the readers.
+        effect = (b"RELEASE", key, group.name, ctx.steady_ms, count)
+        change_entries(ctx, effect, released, None, len(released))
+    note_used(ctx, key, group)
+    return len(released)
+
+
+def _take_mode(args: Args) -> bytes:
+    """Take the mode, as the effect's new number of deliveries: a number, `-` for one less, `=` for
+    no change."""
+    if args.option(b"SILENT"):
+        return b"-"
+    if args.option(b"FAIL"):
+        return b"="
+    if args.option(b"FATAL"):
+        return b"%d" % (2**63 - 1)
+    raise CommandError("ERR mode must be SILENT, FAIL, or FATAL")
+
+
+def _take_retry_count(args: Args) -> int:
+    count = args.take_int()
+    if count < 0:
+        raise CommandError(BAD_RETRYCOUNT)
+    return count
