@@ -15,6 +15,7 @@ from millstream.client.consumer import Consumer
 from millstream.client.core.shards import Shard
 from millstream.client.errors import (
     FactAlreadyDone,
+    InvalidFields,
     InvalidPosition,
     InvalidStream,
     MillstreamError,
@@ -49,6 +50,7 @@ __all__ = [
     "Fact",
     "FactAlreadyDone",
     "Gap",
+    "InvalidFields",
     "InvalidPosition",
     "InvalidStream",
     "Millstream",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import DataError, ResponseError
 
 if TYPE_CHECKING:
     from millstream.client.ids import ID
@@ -22,6 +22,10 @@ class InvalidPosition(MillstreamError, ValueError):
 
 class InvalidStream(MillstreamError, ValueError):
     """The shards are not valid, or the token and the shards do not belong together."""
+
+
+class InvalidFields(MillstreamError, DataError, ValueError):
+    """The fields of an entry are not valid: their form, the type of a value, or its length."""
 
 
 class RecordsExpired(MillstreamError):
@@ -70,8 +74,8 @@ class Refused(MillstreamError, ResponseError):
 
 
 class Sealed(Refused):
-    """The stream is sealed and takes no new entry. `children` are the streams it continues in, as
-    far as the server named them; unusual characters in a name are shown as the server does."""
+    """The stream is sealed and takes no new entry. `children` are the streams it continues in. In a
+    pipeline, a line break in a name is shown as a blank, as in the server's text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

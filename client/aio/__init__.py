@@ -21,6 +21,7 @@ from millstream.client.aio.writer import Fact, Writer
 from millstream.client.core.shards import Shard
 from millstream.client.errors import (
     FactAlreadyDone,
+    InvalidFields,
     InvalidPosition,
     InvalidStream,
     MillstreamError,
@@ -53,6 +54,7 @@ __all__ = [
     "Fact",
     "FactAlreadyDone",
     "Gap",
+    "InvalidFields",
     "InvalidPosition",
     "InvalidStream",
     "Millstream",

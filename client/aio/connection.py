@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import redis
@@ -24,9 +25,10 @@ from millstream.client.core.command_words import block_s, is_read
 from millstream.client.core.deliveries import Terms
 from millstream.client.core.options import Options
 from millstream.client.core.position import Position
-from millstream.client.core.repeating import ReadRepeats
+from millstream.client.core.repeating import LIMIT_TRIES, ReadRepeats, is_too_long
 from millstream.client.core.shards import Shard
-from millstream.client.errors import refusal
+from millstream.client.core.words import check_length, text
+from millstream.client.errors import Sealed, refusal
 from millstream.client.events import Event
 from millstream.client.ids import ID
 from millstream.client.queued import QueuedCommands
@@ -158,18 +160,38 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         while True:
             try:
                 return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-            except redis.ConnectionError as error:
+            except (redis.ConnectionError, ResponseError) as error:
+                if is_too_long(error, args):
+                    await self._check_length(args)
                 pause_s = repeats.pause_s(error)
                 if pause_s is None:
                     raise
             await asyncio.sleep(pause_s)
+
+    async def _check_length(self, words: Sequence[Any]) -> None:
+        for _ in range(LIMIT_TRIES):
+            try:
+                limits = await self.config_get("proto-max-bulk-len")
+            except redis.RedisError:  # it may not be allowed
+                continue
+            check_length(words, limits)
+            return
 
     async def _ask(self, command: Command[R]) -> R:
         try:
             options = {"wait_s": command.wait_s} if command.wait_s else {}
             return command.read(await self.execute_command(*command.words, **options))
         except ResponseError as error:
-            raise refusal(error, command.words, redis_py.address(self)) from None
+            refused = refusal(error, command.words, redis_py.address(self))
+            if isinstance(refused, Sealed):
+                await self._name_children(refused, command.words[1])
+            raise refused from None
+
+    async def _name_children(self, sealed: Sealed, key: Any) -> None:
+        with suppress(redis.RedisError):
+            info = await self.tinfo(key)
+            if info is not None:
+                sealed.children = list(map(text, info["children"]))
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline[T]:
         """Commands that are sent together; in one transaction, unless `transaction` is False.
@@ -265,6 +287,7 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         expire: float = 0.0,
         position: str | ID = "latest",
         batch: int | None = None,
+        retry_for: float = 30.0,
     ) -> Consumer[T]:
         """Read a stream as one of the consumers that share a group's entries.
 
@@ -276,6 +299,9 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         Up to `batch` entries are fetched at once: 10, or 1 without `retry`, because what is fetched
         and not handed out would be lost. With `retry`, the work on a complete batch has to be done
         within that time.
+
+        While the server does not answer, a call repeats its request for `retry_for` seconds, and
+        then raises its error. The last attempt may take the connection's `timeout` longer.
 
         >>> _ = ms.tappend("jobs2", {"n": 1})
         >>> with ms.consumer("jobs2", "crew", retry=60, position="trim_horizon") as consumer:
@@ -290,4 +316,5 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
             Terms(ttl, retry, expire),
             position,
             batch,
+            retry_for,
         )

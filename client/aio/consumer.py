@@ -45,8 +45,11 @@ class Consumer(Generic[T]):
         terms: Terms,
         position: str | ID,
         batch: int | None,
+        retry_for: float,
     ) -> None:
-        self._deliveries = Deliveries(client, key, group, terms, position, batch, time.monotonic)
+        self._deliveries = Deliveries(
+            client, key, group, terms, position, batch, time.monotonic, retry_for
+        )
         self._runner = Runner(client)
         self._closed = False
         self._opened = False
@@ -78,7 +81,8 @@ class Consumer(Generic[T]):
         """Wait for the next record; None after `timeout` seconds, at the end of a sealed stream, or
         once `stop` was called.
 
-        While the server cannot be reached, reading waits; after 30 s it raises ConnectionError.
+        While the server cannot be reached, reading waits; after `retry_for` seconds it raises
+        ConnectionError.
 
         >>> with ms.consumer("mails", "readers") as consumer:
         ...     consumer.read(timeout=0.01)
@@ -118,7 +122,8 @@ class Consumer(Generic[T]):
                 await self._run(deliveries.finish(record))
 
     async def ack(self, *records: Record[T] | IdWord) -> int:
-        """Acknowledge records; returns how many of them were pending.
+        """Acknowledge records; returns how many of them were pending. A lost reply is repeated for
+        the consumer's `retry_for` seconds.
 
         >>> _ = ms.tappend("bolts", {"n": 1})
         >>> consumer = ms.consumer("bolts", "crew", retry=60, position="trim_horizon")

@@ -39,8 +39,6 @@ WAIT_SHARE = 4
 the client does not see when the server replies."""
 LOOK_S = 0.5
 """How often an idle consumer looks whether its stream has ended."""
-AWAY_MAX_S = 30.0
-"""For how long a server may be away before that is an error."""
 
 STARTS = {"trim_horizon": "0", "latest": "$"}
 
@@ -84,6 +82,7 @@ class Deliveries:
         position: Any,
         batch: int | None,
         now: Clock,
+        retry_for_s: float = 30.0,
     ) -> None:
         """Without `batch` it is 10, and 1 if entries are delivered only once: a batch that is not
         handed out is lost then. It is 1, too, if entries are due again at once."""
@@ -98,7 +97,8 @@ class Deliveries:
             batch = 1 if terms.retry_s is None else BATCH
         self._batch = 1 if self._retry_ms == 0 else arguments.batch(batch)
         self._now = now
-        self._repeater = Repeater(AWAY_MAX_S, now)
+        self._retry_for_s = arguments.duration_ms("retry_for", retry_for_s) / 1000
+        self._repeater = Repeater(self._retry_for_s, now)
         self._buffer: deque[Record[Any]] = deque()
         self._due_s = float("inf")
         """When the entries in the buffer may go to another consumer."""
@@ -253,7 +253,7 @@ class Deliveries:
             self._again = None  # found out again: the server may be back without its data
             since_s = self._server.failing_since_s
             assert since_s is not None
-            if not lost(answer.error) or self._now() - since_s >= AWAY_MAX_S:
+            if not lost(answer.error) or self._now() - since_s >= self._retry_for_s:
                 raise answer.error
 
     def _take_replies(self, answer: Answer) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from millstream.client.core import requests
 from millstream.client.core.steps import Ask, Call, Clock, Command, Sleep, Steps, Together
+from millstream.client.core.words import check_length, is_long
 
 R = TypeVar("R")
 
 FIRST_S = 0.01
 MOST_S = 1.0
 READ_REPEATS = 3
+LIMIT_TRIES = 2
+"""The first one may use the connection that the server is about to close."""
 READ_FIRST_S = 0.02
 
 
@@ -58,6 +62,35 @@ def repeated(asks: Sequence[Ask]) -> Steps[list[list[Any]]]:
         yield Sleep(pause_s)
 
 
+def sent(command: Command[R]) -> Steps[R]:
+    """A reply. Raises InvalidFields for a command that is lost because of a word's length."""
+    try:
+        reply: R = yield Call(command)
+    except RedisError as error:
+        if is_too_long(error, command.words):
+            yield from check_lengths(command)
+        raise
+    return reply
+
+
+def is_too_long(error: Exception, words: Sequence[Any]) -> bool:
+    """Whether a word may be above the server's limit: the server says so if the client reads the
+    reply, and else the connection is lost while the word is sent."""
+    return is_long(words) and (lost(error) or str(error).startswith("Protocol error"))
+
+
+def check_lengths(command: Command[Any]) -> Steps[None]:
+    """After a lost reply. A user that may not read the limit, or a server that is away, leaves the
+    question open."""
+    for _ in range(LIMIT_TRIES):
+        try:
+            limits = yield Call(requests.length_limit())
+        except RedisError:
+            continue
+        check_length(command.words, limits)
+        return
+
+
 class Repeater:
     """Repeats requests for `for_s` seconds, after longer and longer pauses."""
 
@@ -70,8 +103,7 @@ class Repeater:
         """A command that may be repeated, until it is answered."""
 
         def attempt() -> Steps[R]:
-            reply: R = yield Call(command)
-            return reply
+            return (yield from sent(command))
 
         return self.until_answered(attempt)
 

@@ -321,6 +321,11 @@ NO_KEY = "no such key"
 """redis-py leaves out the code ERR of an error."""
 
 
+def length_limit() -> Command[dict[str, Any]]:
+    """The greatest length of a word, for `check_length`."""
+    return command("CONFIG", "GET", "proto-max-bulk-len", read=read_map)
+
+
 class GroupState(NamedTuple):
     """What XINFO GROUPS knows of a group: entries that it has not delivered yet, None if the
     number is not known, entries that are delivered and not acknowledged, and the last entry that

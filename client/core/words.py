@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from millstream.client.core.steps import Word
+from millstream.client.errors import InvalidFields
 from millstream.client.ids import ID
 
 Key: TypeAlias = str | bytes
 IdWord: TypeAlias = ID | str | bytes | int
-Fields: TypeAlias = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
+Value: TypeAlias = str | bytes | int | float
+Fields: TypeAlias = (
+    Mapping[str, Value] | Mapping[bytes, Value] | Iterable[tuple[str | bytes, Value]]
+)
+LONG_BYTES = 2**20
+"""The least value of proto-max-bulk-len."""
 
 
 def text(word: str | bytes) -> str:
@@ -33,20 +40,62 @@ def id_word(entry_id: IdWord) -> str | bytes | int:
 
 
 def field_words(fields: Fields) -> list[Word]:
-    """A mapping or pairs, flat; at least one."""
-    pairs = fields.items() if isinstance(fields, Mapping) else fields
+    """A mapping or pairs, flat; at least one. InvalidFields if they are something else."""
+    pairs: Any = fields.items() if isinstance(fields, Mapping) else fields
     if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
-        raise ValueError(f"{fields!r} are not fields: use a mapping, or pairs of field and value")
+        raise InvalidFields(
+            f"{fields!r} are not fields: use a mapping, or pairs of field and value"
+        )
     words = [word for pair in pairs for word in _two(pair)]
     if not words:
-        raise ValueError("an entry needs at least one field with a value")
+        raise InvalidFields("an entry needs at least one field with a value")
     return words
 
 
 def _two(pair: Any) -> tuple[Word, Word]:
     if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence) or len(pair) != 2:
-        raise ValueError(f"{pair!r} is not a pair of a field and a value")
-    return pair[0], pair[1]
+        raise InvalidFields(f"{pair!r} is not a pair of a field and a value")
+    field, value = pair
+    if not is_word(field):
+        raise InvalidFields(f"the name of a field must be text or bytes, not {field!r}")
+    return field, check_value(field, value)
+
+
+def check_value(field: Any, value: Any) -> Value:
+    """The value; InvalidFields if it is of another type than those that can be sent."""
+    if not is_word(value):
+        raise InvalidFields(
+            f"the value of the field {field!r} must be text, bytes or a number, not "
+            f"{type(value).__name__}: {value!r}"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def is_word(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False  # 1, "1", "true" or "True": whoever reads it would have to know
+    return isinstance(value, (str, bytes, int, float, memoryview))
+
+
+def is_long(words: Sequence[Any]) -> bool:
+    """Whether a word of a command may be above proto-max-bulk-len."""
+    return any(isinstance(word, (str, bytes)) and len(word) * 4 > LONG_BYTES for word in words)
+
+
+def check_length(words: Sequence[Any], limits: Mapping[Any, Any]) -> None:
+    """After a lost reply: InvalidFields if a word is above a server's limit. The server closes the
+    connection then, so it would never be accepted. `limits` is the reply of CONFIG GET."""
+    limit = next((int(value) for value in limits.values()), None)
+    for before, word in pairwise(words):
+        if isinstance(word, str):
+            word = word.encode("utf-8", "surrogateescape")
+        size = len(word) if isinstance(word, bytes) else 0
+        if limit is not None and size > limit:
+            shown = before if isinstance(before, (str, bytes)) and len(before) < 100 else "..."
+            raise InvalidFields(
+                f"the word after {shown!r} has {size:,} bytes, and proto-max-bulk-len of the "
+                f"server is {limit:,}: the server has closed the connection"
+            )
 
 
 def wait_words(block_ms: int | None) -> tuple[list[Word], float]:

@@ -8,16 +8,23 @@ this writer does not know are given up before others are made.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
 from millstream.client.core import arguments, requests
 from millstream.client.core.arguments import number, whole
-from millstream.client.core.repeating import Repeater, lost
-from millstream.client.core.steps import Call, Clock, Steps
-from millstream.client.core.words import Fields, Key, field_words, text
-from millstream.client.errors import FactAlreadyDone, MillstreamError, NotReserved, ReservationLost
+from millstream.client.core.repeating import Repeater, lost, sent
+from millstream.client.core.steps import Call, Clock, R, Steps
+from millstream.client.core.words import Fields, Key, Value, check_value, field_words, text
+from millstream.client.errors import (
+    FactAlreadyDone,
+    MillstreamError,
+    NotReserved,
+    ReservationLost,
+    Sealed,
+)
 from millstream.client.ids import BEGINNING, ID
 from millstream.client.log import log
 from millstream.client.records import T
@@ -29,12 +36,12 @@ FACTS_MAX = 10_000
 """At once: the limit of TRESERVE."""
 
 
-class FactFields(MutableMapping[T, Any]):
+class FactFields(MutableMapping[T, Value]):
     """The fields of a fact, and its ID."""
 
     def __init__(self, lease_ms: int) -> None:
         self._reserved: ID | None = None
-        self._fields: dict[T, Any] = {}
+        self._fields: dict[T, Value] = {}
         self._settled: bool | None = None
         """None while it is open; then whether it was completed."""
         self._lost = False
@@ -47,12 +54,12 @@ class FactFields(MutableMapping[T, Any]):
             raise MillstreamError("the fact has no ID yet: await it, or enter it with `async with`")
         return self._reserved
 
-    def __getitem__(self, field: T) -> Any:
+    def __getitem__(self, field: T) -> Value:
         return self._fields[field]
 
-    def __setitem__(self, field: T, value: Any) -> None:
+    def __setitem__(self, field: T, value: Value) -> None:
         self._check_open()
-        self._fields[field] = value
+        self._fields[field] = check_value(field, value)
 
     def __delitem__(self, field: T) -> None:
         self._check_open()
@@ -129,10 +136,10 @@ class WriterState:
         command = requests.append_once(self._key, self._producer, self._number, words)
 
         def attempt() -> Steps[ID]:
-            entry_id: ID = yield Call(command)
-            return entry_id
+            return (yield from sent(command))
 
-        entry_id = yield from self._repeater.until_answered(attempt, self._recognizes)
+        steps = self._repeater.until_answered(attempt, self._recognizes)
+        entry_id = yield from self._name_children(steps)
         self._counts["appended"] += 1
         return entry_id
 
@@ -198,11 +205,22 @@ class WriterState:
                 yield Call(requests.tabort(self._key, self._name, (), [*self._open, *new]))
             return reply
 
-        reply = yield from self._repeater.until_answered(attempt)
+        reply = yield from self._name_children(self._repeater.until_answered(attempt))
         ids = reply if isinstance(reply, list) else [reply]
         for fact, entry_id in zip(facts, ids, strict=True):
             fact._reserved, self._open[entry_id] = entry_id, fact
         self._orphans = False  # now that all are known, because a signal handler may raise anywhere
+
+    def _name_children(self, steps: Steps[R]) -> Steps[R]:
+        """The steps. Their error Sealed gets the names of the children from the server, because its
+        text has line breaks as blanks."""
+        try:
+            return (yield from steps)
+        except Sealed as error:
+            with suppress(RedisError):
+                info = yield Call(requests.tinfo(self._key))
+                error.children = list(map(text, info["children"])) if info else []
+            raise
 
     def complete(self, fact: FactFields[Any]) -> Steps[None]:
         """Complete a fact, once. Raises ReservationLost or NotReserved if that is too late."""

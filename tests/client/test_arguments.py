@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 import threading
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -16,9 +20,11 @@ from tests.support.waiting import wait_until
 
 from millstream import client as sync_client
 from millstream.client import (
+    InvalidFields,
     InvalidPosition,
     InvalidStream,
     MillstreamError,
+    Sealed,
     Shard,
     WrongServer,
     aio,
@@ -116,6 +122,89 @@ def test_an_entry_without_fields_is_refused(ms: Any, fields: Any) -> None:
             with pytest.raises(ValueError, match="field"):
                 call(fields)
     assert ms.exists("s") == 0
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, {"a": 1}, [1], datetime(2026, 1, 1), Decimal("1.5")], ids=repr
+)
+def test_a_value_of_another_type_is_named(ms: Any, value: Any) -> None:
+    with ms.writer("s", "w") as writer, ms.pipeline() as pipe:
+        [fact] = writer.facts(1)
+        calls = [
+            lambda: writer.append({"good": 1, "bad": value}),
+            lambda: writer.append([("bad", value)]),
+            lambda: fact.__setitem__("bad", value),
+            lambda: ms.tappend("s", {"bad": value}),
+            lambda: ms.tappev("s", {"bad": value}, count=1),
+            lambda: ms.tappendonce("s", {"bad": value}, producer="p", seq=1),
+            lambda: ms.tappendmany({"s": [(1, {"bad": value})]}, producer="p"),
+            lambda: ms.tcomplete("s", "w", fact.id, {"bad": value}),
+            lambda: pipe.tappend("s", {"bad": value}),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidFields, match="'bad'") as raised:
+                call()
+            assert isinstance(raised.value, MillstreamError)
+        with pytest.raises(InvalidFields, match="name of a field"):
+            writer.append([(value, 1)])
+    assert ms.xlen("s") == 0
+
+
+def test_a_value_above_the_servers_limit_is_sent_once(
+    api: Api, new_server: Callable[..., Server]
+) -> None:
+    ms = api.connect(url_of(new_server().start()))
+    ms.config_set("proto-max-bulk-len", 2**20)
+    value = "x" * (2**20 + 1)
+    with ms.writer("s", "w") as writer:
+        [fact] = writer.facts(1)
+        fact["bad"] = value
+        calls = (
+            lambda: writer.append({"bad": value}),
+            lambda: ms.tappend("s", {"bad": value}),
+            fact.complete,
+        )
+        for call in calls:
+            with pytest.raises(InvalidFields, match=r"'bad' has 1,048,577 .*proto-max-bulk-len"):
+                call()
+        assert writer.metrics()["repeats"] == 0
+        writer.append({"good": "x" * 2**20})
+
+
+def test_an_acknowledgement_is_repeated_for_a_chosen_time(
+    api: Api, new_server: Callable[..., Server]
+) -> None:
+    server = new_server().start()
+    ms = api.connect(url_of(server), timeout=0.2)
+    ms.tappend("s", {"n": 1})
+    consumer = ms.consumer("s", "g", retry=60, position="trim_horizon", retry_for=0.1)
+    job = consumer.read(5)
+    server.signal(signal.SIGSTOP)
+    try:
+        with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+            consumer.ack(job)
+    finally:
+        server.signal(signal.SIGCONT)
+    wait_until(lambda: ms.xpending("s", "g")["pending"] == 0 or consumer.ack(job))
+    with pytest.raises(ValueError, match="retry_for"):
+        ms.consumer("s", "g", retry_for=-1)
+    consumer.close()
+
+
+def test_the_name_of_a_child_comes_back_as_it_was(ms: Any) -> None:
+    names = ["a\nb", "it's", "a', 'b", "x\\ny", "\udcff"]
+    ms.tappend("s", {"n": 1})
+    ms.tseal("s", *(name.encode("utf-8", "surrogateescape") for name in names))
+    with ms.writer("s", "w") as writer:
+        calls = (
+            lambda: ms.tappend("s", {"n": 1}),
+            lambda: writer.append({"n": 1}),
+            lambda: writer.facts(1),
+        )
+        for call in calls:
+            with pytest.raises(Sealed) as sealed:
+                call()
+            assert sealed.value.children == names
 
 
 @pytest.mark.parametrize("timeout", ["1", math.nan, True])

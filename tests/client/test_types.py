@@ -44,11 +44,13 @@ WRONG = [
     ('text.stream(["s", "t"], "latest")', "text.stream(5)"),
     ('Shard("s", raw)', 'Shard("s", "redis://localhost")'),
     ('text.tpolicy("s", maxlen=1), bool)', 'text.tpolicy("s", maxlen=1), None)'),
+    ('assert_type(text.tappend("s", {"n": 1}), ID)', 'text.tappend("s", {"n": None})'),
+    ("assert_type(writer.facts(2), list[Fact[str]])", 'fact["n"] = datetime.now()'),
 ]
 
 
 def wrong_program() -> tuple[str, list[int]]:
-    """The cases with four mistakes, and their lines."""
+    """The cases with some mistakes, and their lines."""
     text, lines = CASES.read_text(), []
     for right, wrong in WRONG:
         assert text.count(right) == 1
