@@ -60,6 +60,10 @@ class Info(NamedTuple):
         count = last.added - begin.added
         return count if count >= 0 else None
 
+    def has_evicted_after(self, begin: Position) -> bool:
+        """Whether entries after this position of this stream were evicted."""
+        return self.max_evicted_id > begin.id
+
     @property
     def earliest(self) -> Position:
         """The position just before the first existing entry."""

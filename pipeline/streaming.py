@@ -29,7 +29,7 @@ from millstream.pipeline.replica_wait import Lagging, ReplicaWait, not_reached
 from millstream.pipeline.schema import arrow_schema
 from millstream.pipeline.server import Address, Server
 from millstream.pipeline.start_offsets import LATEST, Bound
-from millstream.pipeline.stream_counters import ALL, Choice, Info, seek, survey
+from millstream.pipeline.stream_counters import ALL, Choice, Info, SeekResult, seek, survey
 from millstream.pipeline.trigger_limit import COUNT_MAX, Patience, share
 
 if TYPE_CHECKING:
@@ -80,10 +80,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch: the ends of the streams, or as far as the limit allows."""
         begin = Offset.from_json(start)
         infos = self._survey(begin.streams)
-        self._check_deleted(begin.streams, infos)
+        is_whole = self._check_deleted(begin.streams, infos)
         begins = {key: begin_of(begin.streams.get(key), info.latest) for key, info in infos.items()}
         self._planned = begin.streams
-        if self._waits(begins, infos, limit):
+        is_whole &= not any(info.has_evicted_after(begins[key]) for key, info in infos.items())
+        if self._waits(begins, infos, limit, is_whole):
             return start
         ends = self._ends(begins, infos, limit)
         if ends == begin.streams:
@@ -142,29 +143,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = {key: at for key, at in reached.items() if self.choice.wants(key)}
         return not_reached(wanted, self._surveyed)
 
-    def _check_deleted(self, begin: Positions, infos: dict[bytes, Info]) -> None:
+    def _check_deleted(self, begin: Positions, infos: dict[bytes, Info]) -> bool:
+        """Report the streams that are not those that were read; return whether there are none."""
+        is_whole = True
         for key, at in begin.items():
             if key in infos:
-                self._check_same(key, at, infos[key])
+                is_whole &= self._check_same(key, at, infos[key])
             elif self.choice.wants(key):
                 self.losses.deleted(key, at.id)
+                is_whole = False
             else:
                 log.info("the stream %r is no longer requested", key_text(key))
+        return is_whole
 
-    def _check_same(self, key: bytes, at: Position, info: Info) -> None:
+    def _check_same(self, key: bytes, at: Position, info: Info) -> bool:
         if info.incarnation != at.incarnation:
             self.losses.made_again(key, at.id)
         elif at.is_ahead_of(info.entries_added):
             self.losses.put_back(key, at, info.entries_added)
+        else:
+            return True
+        return False
 
-    def _waits(self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit) -> bool:
+    def _waits(
+        self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit, is_whole: bool
+    ) -> bool:
         """Whether there are too few new entries for a batch. Triggers that read the existing
-        entries and then end do not wait."""
+        entries and then end do not wait. Nor does a trigger that finds losses: it reports them, and
+        more entries might be lost meanwhile."""
         if (
             not self.patience.entries_min
             or self._target is not None
             or isinstance(limit, ReadAllAvailable)
         ):
+            return False
+        if not is_whole:
+            self.patience.proceed()
             return False
         return self.patience.waits(sum(unread(self.server, begins, infos).values()))
 
@@ -191,9 +205,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(begin, last, key=lambda position: position.id)
 
     def _limited(self, begins: Positions, lasts: Positions, rows_max: int) -> Positions:
-        """Ends such that the batch has at most `rows_max` entries."""
+        """Ends such that the batch has at most `rows_max` entries. Evicted entries are not part of
+        a stream's share: the batch contains their places in any case, so the planner reports
+        them."""
         starts = {key: begins[key].id for key, last in lasts.items() if last.id > begins[key].id}
         counted = seek(self.server, {key: [(after, ALL)] for key, after in starts.items()})
+        ends = {
+            key: _after_losses(begins[key], last, counted.get(key)) if key in starts else last
+            for key, last in lasts.items()
+        }
         waiting = {key: (seen.sought[0][0], starts[key]) for key, seen in counted.items()}
         shares = share(rows_max, waiting)
         asked = {
@@ -201,10 +221,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for key, count in shares.items()
             if count
         }
-        ends = {key: begins[key] if key in starts else last for key, last in lasts.items()}
-        for key, seen in seek(self.server, asked).items():
-            (waits, _), (count, reached) = seen.sought
-            if reached is not None:
-                end = seen.info.position(reached, waits - count)
-                ends[key] = min(end, lasts[key], key=lambda position: position.id)
+        found = seek(self.server, asked)
+        for key in asked:
+            seen = found.get(key)
+            end = _after_losses(begins[key], lasts[key], seen)
+            if seen is not None and seen.info.incarnation == begins[key].incarnation:
+                (waits, _), (count, reached) = seen.sought
+                if reached is not None:
+                    end = _earlier(seen.info.position(reached, waits - count), lasts[key])
+            ends[key] = end
         return ends
+
+
+def _after_losses(begin: Position, last: Position, seen: SeekResult | None) -> Position:
+    """The end of a batch without entries of a stream: `begin`, or the end of the evicted entries
+    that follow it. If the stream was deleted or replaced since the survey, `last`: the planner
+    reports it."""
+    if seen is None or seen.info.incarnation != begin.incarnation:
+        return last
+    if not seen.info.has_evicted_after(begin):
+        return begin
+    return max(begin, _earlier(seen.info.earliest, last), key=lambda position: position.id)
+
+
+def _earlier(one: Position, other: Position) -> Position:
+    return min(one, other, key=lambda position: position.id)

@@ -46,6 +46,10 @@ class Patience:
         self._last_s = now_s
         return False
 
+    def proceed(self) -> None:
+        """Record a trigger that does not wait."""
+        self._last_s = self._clock()
+
 
 def share(limit: int, waiting: Mapping[bytes, tuple[int, Id]]) -> dict[bytes, int]:
     """The number of entries to read from each stream, at most `limit` in total. `waiting` has the

@@ -195,6 +195,21 @@ def test_what_was_evicted_before_it_was_read_is_counted(
     assert query.run(failOnDataLoss=False) == [rows_of("s:a", range(26, 30))]
 
 
+def test_an_emptied_stream_is_a_loss_under_a_limit_too(
+    query: DirectQuery, client: RawClient
+) -> None:
+    query.options["maxEntriesPerTrigger"] = 6
+    append_with_ids(client, "s:a", range(1, 6))
+    query.run()
+    append_with_ids(client, "s:a", range(6, 26))
+    append_with_ids(client, "s:b", range(1, 9))
+    client.call("XTRIM", "s:a", "MAXLEN", "0")
+    with pytest.raises(DataLossError, match="20 entries of 's:a' after 5-0 were evicted"):
+        query.run()
+    assert query.run(failOnDataLoss=False) == [rows_of("s:b", range(1, 7)), rows_of("s:b", (7, 8))]
+    assert query.run() == []
+
+
 def test_what_is_evicted_between_planning_and_reading_is_a_loss(
     query: DirectQuery, client: RawClient
 ) -> None:

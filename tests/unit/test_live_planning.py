@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StringType, StructField, StructType
 
-from millstream.pipeline.options import LIVE, Options
+from millstream.pipeline.options import LIVE, STREAM, Options
 from millstream.pipeline.positions import FIRST, Id, Position, id_from_text, id_text
 from millstream.pipeline.range_plan import CUTS_PER_REQUEST, DataLossError, Losses, Planner, Range
 from millstream.pipeline.stream_counters import survey
+from millstream.pipeline.streaming import StreamReader
 
 
 @dataclass
@@ -240,3 +244,171 @@ def test_a_batch_whose_stream_is_gone_or_another_is_a_loss_and_not_other_rows() 
         planner.plan(NaiveServer(), {}, ends)  # type: ignore[arg-type]
     careless = Planner(Options({}, LIVE), Losses(False))
     assert careless.plan(NaiveServer(), {}, ends) == []  # type: ignore[arg-type]
+
+
+class NaiveQuery:
+    """A streaming query that reads the naive server with a checkpoint, as Spark does."""
+
+    def __init__(self, server: NaiveServer, **options: Any) -> None:
+        given_options = {"server": "redis://naive", "startingOffsets": "earliest"}
+        given_options["subscribe"] = ",".join(key.decode() for key in server.streams)
+        texts = given_options | {name: str(value) for name, value in options.items()}
+        self.naive = server
+        self.reader = StreamReader(
+            StructType([StructField("n", StringType())]), Options(texts, STREAM)
+        )
+        self.reader._server = server  # type: ignore[assignment]
+        self.offset = ""
+
+    def trigger(self) -> list[tuple[bytes, Id]] | None:
+        """The rows of the next batch; None if there is no batch."""
+        begin = self.offset or json.dumps(self.reader.initialOffset())
+        limit = self.reader.getDefaultReadLimit()
+        end = json.dumps(self.reader.latestOffset(json.loads(begin), limit))
+        if end == begin:
+            return None
+        parts = self.reader.partitions(json.loads(begin), json.loads(end))
+        self.offset = end
+        return [row for part in parts for row in self._read(part.ranges)]  # type: ignore[attr-defined]
+
+    def _read(self, ranges: list[Range]) -> list[tuple[bytes, Id]]:
+        """The rows of a task, which reports a range that has fewer entries than were planned."""
+        there = [one for one in ranges if one.key in self.naive.streams]
+        found = rows(self.naive, there)
+        if len(found) < sum(one.entries for one in ranges):
+            raise DataLossError("entries were lost between planning and reading")
+        return found
+
+    def read_all(self) -> list[tuple[bytes, Id]]:
+        """Everything that exists now, as with the trigger AvailableNow."""
+        self.reader.prepareForTriggerAvailableNow()
+        found: list[tuple[bytes, Id]] = []
+        while (batch := self.trigger()) is not None:
+            found += batch
+        self.reader._target = None
+        return found
+
+
+TRIGGERS = [NaiveQuery.trigger, NaiveQuery.read_all]
+LIMITS = [
+    {},
+    {"maxEntriesPerTrigger": 1},
+    {"maxEntriesPerTrigger": 6},
+    {"minOffsetsPerTrigger": 1000},
+    {"minOffsetsPerTrigger": 2, "maxEntriesPerTrigger": 3},
+]
+LOST = "20 entries of 'a' after 5-0 were evicted"
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@pytest.mark.parametrize("more", [0, 30])
+def test_the_first_trigger_reports_the_loss_of_all_unread(
+    trigger: Any, limits: dict[str, int], more: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = NaiveServer(a=stream_of(5), b=stream_of(5))
+    query = NaiveQuery(server, **limits)
+    query.read_all()
+    query.trigger()  # the first trigger of a process never waits
+    server.streams[b"a"].append(*((number, 0) for number in range(6, 26)))
+    server.streams[b"a"].evict(25)
+    server.streams[b"b"].append(*((100 + number, 0) for number in range(more)))
+    before = query.offset
+    with pytest.raises(DataLossError, match=LOST):
+        trigger(query)
+    careless = NaiveQuery(server, failOnDataLoss="false", **limits)
+    careless.offset = before
+    caplog.set_level(logging.WARNING)
+    assert set(trigger(careless)) <= {(b"b", (100 + number, 0)) for number in range(more)}
+    assert caplog.text.count(LOST) == 1
+    caplog.clear()
+    server.streams[b"a"].append((26, 0))
+    left = careless.read_all()
+    assert (b"a", (26, 0)) in left
+    assert careless.read_all() == []
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_a_stream_without_a_share_of_the_limit_reports_its_loss(limit: int) -> None:
+    server = NaiveServer(**{f"s{number}": stream_of(5) for number in range(6)})
+    query = NaiveQuery(server, maxEntriesPerTrigger=limit)
+    query.read_all()
+    for stream in server.streams.values():
+        stream.append(*((100 + number, 0) for number in range(50)))
+    server.streams[b"s5"].evict(5 + 7)
+    with pytest.raises(DataLossError, match="7 entries of 's5' after 5-0 were evicted"):
+        query.trigger()
+
+
+def test_under_a_limit_deleted_entries_are_no_loss() -> None:
+    server = NaiveServer(a=stream_of(5))
+    query = NaiveQuery(server, maxEntriesPerTrigger=6)
+    query.read_all()
+    stream = server.streams[b"a"]
+    stream.append(*((number, 0) for number in range(6, 9)))
+    stream.evict(5)
+    for _ in range(3):
+        stream.delete(0)
+    assert query.trigger() is None
+    stream.append((9, 0))
+    assert query.read_all() == [(b"a", (9, 0))]
+
+
+class ChangingServer(NaiveServer):
+    """Makes a change before one of the requests that follow `change_before`."""
+
+    requests_left = 0
+
+    def change_before(self, request: int, change: Callable[[NaiveServer], None]) -> None:
+        self.requests_left, self._change = request, change
+
+    def pipeline(self, commands: Iterable[Any]) -> list[Any]:
+        self.requests_left -= 1
+        if self.requests_left == 0:
+            self._change(self)
+        return super().pipeline(commands)
+
+    transaction = pipeline
+
+
+def _deleted(server: NaiveServer) -> None:
+    del server.streams[b"a"]
+
+
+def _made_again(server: NaiveServer) -> None:
+    server.streams[b"a"] = stream_of(3, incarnation=2)
+
+
+def _emptied(server: NaiveServer) -> None:
+    server.streams[b"a"].evict(25)
+
+
+@pytest.mark.parametrize("request_number", [2, 3])
+@pytest.mark.parametrize("change", [_deleted, _made_again, _emptied])
+def test_a_stream_that_is_lost_during_planning_is_a_loss(
+    change: Callable[[NaiveServer], None], request_number: int
+) -> None:
+    """The survey is the first request of a trigger; a limit needs two more."""
+    server = ChangingServer(a=stream_of(5))
+    query = NaiveQuery(server, maxEntriesPerTrigger=6)
+    query.read_all()
+    server.streams[b"a"].append(*((number, 0) for number in range(6, 26)))
+    server.change_before(request_number, change)
+    with pytest.raises(DataLossError):
+        query.trigger()
+
+
+def test_a_loss_ends_the_wait_for_enough_entries() -> None:
+    server = NaiveServer(a=stream_of(5))
+    query = NaiveQuery(server, minOffsetsPerTrigger=100, failOnDataLoss="false")
+    assert query.trigger() is not None  # the first trigger does not wait
+    stream = server.streams[b"a"]
+    stream.append(*((number, 0) for number in range(6, 26)))
+    assert query.trigger() is None
+    stream.evict(20)
+    assert query.trigger() == [(b"a", (number, 0)) for number in range(21, 26)]
+    stream.append((26, 0))
+    assert query.trigger() is None
+    server.streams[b"a"] = stream_of(2, incarnation=2)
+    assert query.trigger() == [(b"a", (1, 0)), (b"a", (2, 0))]
