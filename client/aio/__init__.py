@@ -7,8 +7,8 @@
             async for record in stream:
                 ...
 
-The names are those of `millstream.client`, and so are the docstrings of the methods: their examples
-are in its form, without `await` and `async`. A connection belongs to one event loop.
+The names are those of `millstream.client`. The examples in the docstrings run in `python -m
+asyncio`. A connection belongs to one event loop.
 Methods that talk to the server are awaited. Streams, writers, consumers and facts are awaited or
 entered with `async with`. `async for` over a stream or a consumer is `follow`, and `await
 read(timeout=0)` takes the place of `next`. A cancelled `read` loses nothing.

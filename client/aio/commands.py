@@ -32,7 +32,8 @@ class StreamCommands(Generic[T]):
     async def tappend(self, key: Key, fields: Fields) -> ID:
         """Append an entry; returns its ID.
 
-        >>> ms.tappend("orders", {"item": "tea"}) < ms.tappend("orders", [("tag", 1), ("tag", 2)])
+        >>> tea = await ms.tappend("orders", {"item": "tea"})
+        >>> tea < await ms.tappend("orders", [("tag", 1), ("tag", 2)])
         True
         """
         return await self._ask(requests.tappend(key, fields))
@@ -58,8 +59,8 @@ class StreamCommands(Generic[T]):
         Returns the ID. Without fields nothing is appended, and the number of evicted entries is
         returned.
 
-        >>> ids = [ms.tappend("gauge", {"level": level}) for level in (7, 8, 9)]
-        >>> ms.tappev("gauge", count=1)
+        >>> ids = [await ms.tappend("gauge", {"level": level}) for level in (7, 8, 9)]
+        >>> await ms.tappev("gauge", count=1)
         2
         """
         return await self._ask(requests.tappev(key, fields, count, time))
@@ -77,9 +78,9 @@ class StreamCommands(Generic[T]):
 
         Either `id` is the ID of the entry, or `producer` and `seq` identify it.
 
-        >>> ms.tappendonce("alerts", {"text": "hot"}, producer="job", seq=1) is None
+        >>> await ms.tappendonce("alerts", {"text": "hot"}, producer="job", seq=1) is None
         False
-        >>> ms.tappendonce("alerts", {"text": "hot"}, producer="job", seq=1) is None
+        >>> await ms.tappendonce("alerts", {"text": "hot"}, producer="job", seq=1) is None
         True
         """
         return await self._ask(requests.tappendonce(key, fields, id, producer, seq))
@@ -97,9 +98,9 @@ class StreamCommands(Generic[T]):
         and else pairs of an ID and fields.
 
         >>> entries = [(1, {"text": "hot"}), (2, {"text": "cold"})]
-        >>> ms.tappendmany({"alarms": entries}, producer="job")
+        >>> await ms.tappendmany({"alarms": entries}, producer="job")
         2
-        >>> ms.tappendmany({"alarms": entries}, producer="job")
+        >>> await ms.tappendmany({"alarms": entries}, producer="job")
         0
         """
         return await self._ask(requests.tappendmany(streams, producer))
@@ -153,8 +154,8 @@ class StreamCommands(Generic[T]):
         are over, the list is empty. With `withinfo`, the first and the last ID of the stream come
         before the list.
 
-        >>> _ = ms.tappend("sensors", {"temperature": "35.6"})
-        >>> [record["temperature"] for record in ms.tread("sensors", 0, 10)]
+        >>> _ = await ms.tappend("sensors", {"temperature": "35.6"})
+        >>> [record["temperature"] for record in await ms.tread("sensors", 0, 10)]
         ['35.6']
         """
         return await self._ask(
@@ -168,8 +169,8 @@ class StreamCommands(Generic[T]):
     ) -> list[Record[T]]:
         """The entries from one ID to another, both included.
 
-        >>> new = ms.tappend("steps", {"n": 1})
-        >>> [record.id == new for record in ms.trange("steps", new)]
+        >>> new = await ms.tappend("steps", {"n": 1})
+        >>> [record.id == new for record in await ms.trange("steps", new)]
         [True]
         """
         return await self._ask(requests.trange(key, start, end, count))
@@ -186,8 +187,8 @@ class StreamCommands(Generic[T]):
         """A page of the blocks that hold the entries from one ID to another, by the names of the
         reply; None if there is no such key. The blocks are bytes.
 
-        >>> _ = ms.tappend("mass", {"n": 1})
-        >>> page = ms.tblocks("mass", count=1)
+        >>> _ = await ms.tappend("mass", {"n": 1})
+        >>> page = await ms.tblocks("mass", count=1)
         >>> page["length"], len(page["blocks"]), page["next-id"]
         (1, 1, None)
         """
@@ -196,9 +197,9 @@ class StreamCommands(Generic[T]):
     async def tack(self, key: Key, group: Key, *ids: IdWord) -> int:
         """Acknowledge entries of a group; returns how many of them were pending.
 
-        >>> _ = ms.tappend("jobs", {"n": 1})
-        >>> [job] = ms.tread("jobs", 0, 1, group="crew", retry=60_000)
-        >>> ms.tack("jobs", "crew", job.id)
+        >>> _ = await ms.tappend("jobs", {"n": 1})
+        >>> [job] = await ms.tread("jobs", 0, 1, group="crew", retry=60_000)
+        >>> await ms.tack("jobs", "crew", job.id)
         1
         """
         return await self._ask(requests.tack(key, group, ids))
@@ -206,8 +207,8 @@ class StreamCommands(Generic[T]):
     async def tseek(self, key: Key, after: IdWord, n: int) -> Seek:
         """Find the n-th entry after an ID: how many there are, up to n, and the last one's ID.
 
-        >>> ids = [ms.tappend("pages", {"n": n}) for n in range(3)]
-        >>> ms.tseek("pages", 0, 2) == (2, ids[1])
+        >>> ids = [await ms.tappend("pages", {"n": n}) for n in range(3)]
+        >>> await ms.tseek("pages", 0, 2) == (2, ids[1])
         True
         """
         return await self._ask(requests.tseek(key, after, n))
@@ -219,8 +220,8 @@ class StreamCommands(Generic[T]):
 
         Returns the token for the next call, and the entries.
 
-        >>> _ = ms.tappend("bills", {"total": 12})
-        >>> token, records = ms.tpeek("bills", 0, 10)
+        >>> _ = await ms.tappend("bills", {"total": 12})
+        >>> token, records = await ms.tpeek("bills", 0, 10)
         >>> [record["total"] for record in records]
         ['12']
         """
@@ -236,8 +237,8 @@ class StreamCommands(Generic[T]):
     ) -> list[Row[T]]:
         """Read entries after an ID from each stream, and how far each stream is settled.
 
-        >>> new = ms.tappend("rows", {"n": 1})
-        >>> [row] = ms.tmread(10, {"rows": 0})
+        >>> new = await ms.tappend("rows", {"n": 1})
+        >>> [row] = await ms.tmread(10, {"rows": 0})
         >>> row.next == new, row.ended, [dict(record) for record in row.entries]
         (True, False, [{'n': '1'}])
         """
@@ -260,7 +261,7 @@ class StreamCommands(Generic[T]):
     ) -> ID | list[ID]:
         """Reserve an ID for a writer, or `count` consecutive ones, for `lease` ms.
 
-        >>> first, second = ms.treserve("bookings", "api-1", 2)
+        >>> first, second = await ms.treserve("bookings", "api-1", 2)
         >>> second == (first.ms, first.seq + 1)
         True
         """
@@ -269,8 +270,8 @@ class StreamCommands(Generic[T]):
     async def tcomplete(self, key: Key, writer: Key, id: IdWord, fields: Fields) -> ID:
         """Complete a reservation; returns the position of the stream afterwards.
 
-        >>> fact = ms.treserve("parcels", "api-1")
-        >>> ms.tcomplete("parcels", "api-1", fact, {"item": "tea"}) == fact
+        >>> fact = await ms.treserve("parcels", "api-1")
+        >>> await ms.tcomplete("parcels", "api-1", fact, {"item": "tea"}) == fact
         True
         """
         return await self._ask(requests.tcomplete(key, writer, id, fields))
@@ -282,8 +283,8 @@ class StreamCommands(Generic[T]):
 
         Without IDs all of the writer's are given up, or with `except_` all but those.
 
-        >>> _ = ms.treserve("tickets", "api-1", 3)
-        >>> ms.tabort("tickets", "api-1")
+        >>> _ = await ms.treserve("tickets", "api-1", 3)
+        >>> await ms.tabort("tickets", "api-1")
         3
         """
         return await self._ask(requests.tabort(key, writer, ids, except_))
@@ -291,8 +292,8 @@ class StreamCommands(Generic[T]):
     async def trenew(self, key: Key, writer: Key, ms: int, *ids: IdWord) -> int:
         """Restart leases with this length; returns their number. Without IDs all of the writer's.
 
-        >>> _ = ms.treserve("rooms", "api-1", 2)
-        >>> ms.trenew("rooms", "api-1", 60_000)
+        >>> _ = await ms.treserve("rooms", "api-1", 2)
+        >>> await ms.trenew("rooms", "api-1", 60_000)
         2
         """
         return await self._ask(requests.trenew(key, writer, ms, ids))
@@ -309,8 +310,8 @@ class StreamCommands(Generic[T]):
         With `wait`, as soon as it is at least that ID; None after `ms`, which never comes if `ms`
         is 0 or None.
 
-        >>> new = ms.tappend("trips", {"n": 1})
-        >>> ms.tposition("trips", wait=new, ms=1000) == new
+        >>> new = await ms.tappend("trips", {"n": 1})
+        >>> await ms.tposition("trips", wait=new, ms=1000) == new
         True
         """
         return await self._ask(requests.tposition(key, writer, wait, ms))
@@ -318,8 +319,8 @@ class StreamCommands(Generic[T]):
     async def tpositions(self, key: Key) -> list[WriterPosition[T]]:
         """The positions of the writers of a stream, by name.
 
-        >>> _ = ms.treserve("seats", "api-1")
-        >>> [(writer.name, writer.reservations) for writer in ms.tpositions("seats")]
+        >>> _ = await ms.treserve("seats", "api-1")
+        >>> [(writer.name, writer.reservations) for writer in await ms.tpositions("seats")]
         [('api-1', 1)]
         """
         return await self._ask(requests.tpositions(key))
@@ -331,7 +332,7 @@ class StreamCommands(Generic[T]):
     ) -> bool:
         """Create an empty stream, whose entries get IDs above `floor`.
 
-        >>> ms.tcreate("shelf", "17.5")
+        >>> await ms.tcreate("shelf", "17.5")
         True
         """
         return await self._ask(requests.tcreate(key, floor, parents))
@@ -343,8 +344,8 @@ class StreamCommands(Generic[T]):
         floor is this ID, or `promised-id` of `tinfo` if it is greater: readers were promised
         that no entry comes up to there.
 
-        >>> last = ms.tappend("whole", {"n": 1})
-        >>> ms.tseal("whole", "left", "right") == last
+        >>> last = await ms.tappend("whole", {"n": 1})
+        >>> await ms.tseal("whole", "left", "right") == last
         True
         """
         return await self._ask(requests.tseal(key, children, elsewhere))
@@ -352,8 +353,8 @@ class StreamCommands(Generic[T]):
     async def tinfo(self, key: Key) -> dict[str, Any] | None:
         """Details of a stream, by the names of the reply; None if there is no such key.
 
-        >>> new = ms.tappend("cups", {"n": 1})
-        >>> ms.tinfo("cups")["last-id"] == new
+        >>> new = await ms.tappend("cups", {"n": 1})
+        >>> (await ms.tinfo("cups"))["last-id"] == new
         True
         """
         return await self._ask(requests.tinfo(key))
@@ -381,10 +382,10 @@ class StreamCommands(Generic[T]):
     ) -> Any:
         """Set limits of the retention policy. Without any, returns the policy or None.
 
-        >>> _ = ms.tappend("meter", {"level": 7})
-        >>> ms.tpolicy("meter", maxlen=1000)
+        >>> _ = await ms.tappend("meter", {"level": 7})
+        >>> await ms.tpolicy("meter", maxlen=1000)
         True
-        >>> ms.tpolicy("meter")["maxlen"]
+        >>> (await ms.tpolicy("meter"))["maxlen"]
         1000
         """
         return await self._ask(requests.tpolicy(key, maxlen, maxage, maxbytes, exact))

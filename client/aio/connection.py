@@ -67,8 +67,8 @@ def connect(
     are not UTF-8 become surrogates, and `text.encode("utf-8", "surrogateescape")` gives them back.
     With `decode_responses=False` it is bytes everywhere.
 
-    >>> with connect(url) as client:
-    ...     client.ping()
+    >>> async with connect(url) as client:
+    ...     await client.ping()
     True
     """
     options = redis_py.options(Retry, timeout, redis_options)
@@ -196,10 +196,10 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline[T]:
         """Commands that are sent together; in one transaction, unless `transaction` is False.
 
-        >>> with ms.pipeline() as pipe:
+        >>> async with ms.pipeline() as pipe:
         ...     _ = pipe.tappend("orders", {"item": "tea"})
         ...     _ = pipe.tinfo("orders")
-        ...     new, info = pipe.execute()
+        ...     new, info = await pipe.execute()
         >>> info["last-id"] == new
         True
         """
@@ -242,9 +242,9 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
 
         Raises InvalidPosition, InvalidStream, and redis-py's errors if a server does not answer.
 
-        >>> _ = ms.tappend("s1", {"n": 1}), ms.tappend("s2", {"n": 2})
-        >>> with ms.stream(["s1", "s2"], "trim_horizon") as stream:
-        ...     stream.read(timeout=1)["n"], stream.read(timeout=1)["n"]
+        >>> _ = await ms.tappend("s1", {"n": 1}), await ms.tappend("s2", {"n": 2})
+        >>> async with ms.stream(["s1", "s2"], "trim_horizon") as stream:
+        ...     (await stream.read(timeout=1))["n"], (await stream.read(timeout=1))["n"]
         ('1', '2')
         """
         return Stream(
@@ -271,8 +271,8 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         reservation lasts. `take_over` gives up reservations that an earlier process with this name
         left open. Requests whose reply is lost are repeated for `retry_for` seconds.
 
-        >>> with ms.writer("orders", "api-7") as writer:
-        ...     writer.append({"item": "tea"}) < writer.append({"item": "salt"})
+        >>> async with ms.writer("orders", "api-7") as writer:
+        ...     await writer.append({"item": "tea"}) < await writer.append({"item": "salt"})
         True
         """
         return Writer(self, key, name, lease=lease, take_over=take_over, retry_for=retry_for)
@@ -303,10 +303,10 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         While the server does not answer, a call repeats its request for `retry_for` seconds, and
         then raises its error. The last attempt may take the connection's `timeout` longer.
 
-        >>> _ = ms.tappend("jobs2", {"n": 1})
-        >>> with ms.consumer("jobs2", "crew", retry=60, position="trim_horizon") as consumer:
-        ...     job = consumer.read(timeout=1)
-        ...     consumer.ack(job)
+        >>> _ = await ms.tappend("jobs2", {"n": 1})
+        >>> async with ms.consumer("jobs2", "crew", retry=60, position="trim_horizon") as consumer:
+        ...     job = await consumer.read(timeout=1)
+        ...     await consumer.ack(job)
         1
         """
         return Consumer(

@@ -84,8 +84,8 @@ class Consumer(Generic[T]):
         While the server cannot be reached, reading waits; after `retry_for` seconds it raises
         ConnectionError.
 
-        >>> with ms.consumer("mails", "readers") as consumer:
-        ...     consumer.read(timeout=0.01)
+        >>> async with ms.consumer("mails", "readers") as consumer:
+        ...     await consumer.read(timeout=0.01)
         """
         await self._open()
         return await self._run(self._deliveries.read(timeout))
@@ -98,9 +98,9 @@ class Consumer(Generic[T]):
         With `ack`, each record is acknowledged when the next one is requested, or when the loop
         ends on its own; not after `break` or an exception.
 
-        >>> _ = ms.tappend("parts", {"n": 1})
-        >>> consumer = ms.consumer("parts", "crew", retry=60, position="trim_horizon")
-        >>> for record in consumer.follow(ack=True):
+        >>> _ = await ms.tappend("parts", {"n": 1})
+        >>> consumer = await ms.consumer("parts", "crew", retry=60, position="trim_horizon")
+        >>> async for record in consumer.follow(ack=True):
         ...     consumer.stop()
         >>> consumer.metrics()["acknowledged"]
         1
@@ -125,9 +125,9 @@ class Consumer(Generic[T]):
         """Acknowledge records; returns how many of them were pending. A lost reply is repeated for
         the consumer's `retry_for` seconds.
 
-        >>> _ = ms.tappend("bolts", {"n": 1})
-        >>> consumer = ms.consumer("bolts", "crew", retry=60, position="trim_horizon")
-        >>> consumer.ack(consumer.read(timeout=1))
+        >>> _ = await ms.tappend("bolts", {"n": 1})
+        >>> consumer = await ms.consumer("bolts", "crew", retry=60, position="trim_horizon")
+        >>> await consumer.ack(await consumer.read(timeout=1))
         1
         """
         return await self._run(self._deliveries.ack([entry_id(record) for record in records]))
@@ -136,9 +136,9 @@ class Consumer(Generic[T]):
         """End every `follow` that runs, or the `read` that waits. If none does, the next one ends
         at once. Any thread and any signal handler may call it.
 
-        >>> consumer = ms.consumer("mails", "readers")
+        >>> consumer = await ms.consumer("mails", "readers")
         >>> consumer.stop()
-        >>> list(consumer.follow())
+        >>> [record async for record in consumer]
         []
         """
         self._deliveries.stops.stop()
@@ -147,16 +147,16 @@ class Consumer(Generic[T]):
         """Keep the group alive while nothing is read. Call it as often as you like: it sends a
         request at most once in a third of the group's `ttl`.
 
-        >>> ms.consumer("mails", "readers", ttl=60).heartbeat()
+        >>> await (await ms.consumer("mails", "readers", ttl=60)).heartbeat()
         """
         await self._run(self._deliveries.heartbeat())
 
     async def lag(self) -> int | None:
         """The number of entries that the group has not delivered; None if it is not known.
 
-        >>> consumer = ms.consumer("nuts", "crew")
-        >>> _ = ms.tappend("nuts", {"n": 1})
-        >>> consumer.lag()
+        >>> consumer = await ms.consumer("nuts", "crew")
+        >>> _ = await ms.tappend("nuts", {"n": 1})
+        >>> await consumer.lag()
         1
         """
         await self._open()
@@ -165,7 +165,7 @@ class Consumer(Generic[T]):
     def metrics(self) -> dict[str, float]:
         """Numbers: records, requests, reconnects, acknowledged, missed, buffered.
 
-        >>> ms.consumer("mails", "readers").metrics()["records"]
+        >>> (await ms.consumer("mails", "readers")).metrics()["records"]
         0
         """
         self._runner.process.check()
@@ -175,8 +175,8 @@ class Consumer(Generic[T]):
         """Acknowledge what `follow(ack=True)` has finished, which is tried once, and release the
         connections. Closing twice does nothing.
 
-        >>> consumer = ms.consumer("mails", "readers")
-        >>> consumer.close()
+        >>> consumer = await ms.consumer("mails", "readers")
+        >>> await consumer.close()
         """
         self._runner.process.check()
         if self._closed:
@@ -192,7 +192,7 @@ class Consumer(Generic[T]):
         """The number of entries that were removed from the stream before they could be delivered or
         redelivered.
 
-        >>> ms.consumer("mails", "readers").missed
+        >>> (await ms.consumer("mails", "readers")).missed
         0
         """
         self._runner.process.check()

@@ -103,8 +103,8 @@ class Stream(Generic[T]):
         Raises RecordsExpired once for each gap, if `on_gap` is "raise", and ShardUnavailable if a
         shard has not answered for `max_wait` seconds.
 
-        >>> with ms.stream("quiet") as stream:
-        ...     stream.read(timeout=0.01)
+        >>> async with ms.stream("quiet") as stream:
+        ...     await stream.read(timeout=0.01)
         """
         record = self._follower.take()
         if record is not None:
@@ -116,8 +116,8 @@ class Stream(Generic[T]):
         """Iterate over records, and wait for more. Ends at the end of the stream, or within
         `block` seconds, and within a second, of a call of `stop`.
 
-        >>> _ = ms.tappend("closed", {"n": 1}), ms.tseal("closed")
-        >>> [record["n"] for record in ms.stream("closed", "trim_horizon").follow()]
+        >>> _ = await ms.tappend("closed", {"n": 1}), await ms.tseal("closed")
+        >>> [record["n"] async for record in ms.stream("closed", "trim_horizon").follow()]
         ['1']
         """
         check_block(block)
@@ -139,9 +139,9 @@ class Stream(Generic[T]):
         """End every `follow` that runs, or the `read` that waits. If none does, the next one ends
         at once. Any thread and any signal handler may call it.
 
-        >>> stream = ms.stream("quiet")
+        >>> stream = await ms.stream("quiet")
         >>> stream.stop()
-        >>> list(stream.follow())
+        >>> [record async for record in stream]
         []
         """
         self._follower.stops.stop()
@@ -151,10 +151,10 @@ class Stream(Generic[T]):
 
         If it raises, the stream has not moved and continues where it was.
 
-        >>> _ = ms.tappend("films", {"n": 1})
-        >>> stream = ms.stream("films")
-        >>> stream.move_to("trim_horizon")
-        >>> next(stream)["n"]
+        >>> _ = await ms.tappend("films", {"n": 1})
+        >>> stream = await ms.stream("films")
+        >>> await stream.move_to("trim_horizon")
+        >>> (await stream.read(timeout=0))["n"]
         '1'
         """
         await self._begin(positions.parse(position))
@@ -168,7 +168,7 @@ class Stream(Generic[T]):
         """Let the places of idle shards advance, and notice new children of sealed shards, while
         nothing is read. Sends at most one request to a server every 5 s.
 
-        >>> ms.stream("quiet").heartbeat()
+        >>> await (await ms.stream("quiet")).heartbeat()
         """
         await self._open()
         await self._run(self._follower.heartbeat())
@@ -176,9 +176,9 @@ class Stream(Generic[T]):
     async def lag(self) -> dict[str, int]:
         """The number of entries still to come, by shard.
 
-        >>> stream = ms.stream("boats")
-        >>> _ = ms.tappend("boats", {"n": 1})
-        >>> stream.lag()
+        >>> stream = await ms.stream("boats")
+        >>> _ = await ms.tappend("boats", {"n": 1})
+        >>> await stream.lag()
         {'boats': 1}
         """
         await self._open()
@@ -190,7 +190,7 @@ class Stream(Generic[T]):
         `watermark_age_s` is how long ago every record that there was had been returned. It is about
         0 while the stream is read and idle, and after its end.
 
-        >>> ms.stream("quiet").metrics()["records"]
+        >>> (await ms.stream("quiet")).metrics()["records"]
         0
         """
         self._runner.process.check()
@@ -199,8 +199,8 @@ class Stream(Generic[T]):
     async def close(self) -> None:
         """Release the connections. Closing twice does nothing.
 
-        >>> stream = ms.stream("quiet")
-        >>> stream.close()
+        >>> stream = await ms.stream("quiet")
+        >>> await stream.close()
         """
         self._runner.process.check()
         self._closed = True
@@ -212,7 +212,7 @@ class Stream(Generic[T]):
         """The position of the stream, for `json`. A stream that is opened at it continues after
         the records that were returned.
 
-        >>> stream = ms.stream("quiet")
+        >>> stream = await ms.stream("quiet")
         >>> stream.token["v"]
         1
         """
@@ -227,7 +227,7 @@ class Stream(Generic[T]):
     def watermark(self) -> ID:
         """Every record up to this ID was returned, and no more will come.
 
-        >>> ms.stream("quiet").watermark
+        >>> (await ms.stream("quiet")).watermark
         ID(ms=0, seq=0)
         """
         self._runner.process.check()
@@ -239,7 +239,7 @@ class Stream(Generic[T]):
     def gaps(self) -> list[Gap]:
         """The entries that were lost so far: the last 1,000 gaps.
 
-        >>> ms.stream("quiet").gaps
+        >>> (await ms.stream("quiet")).gaps
         []
         """
         self._runner.process.check()
@@ -249,7 +249,7 @@ class Stream(Generic[T]):
     def shards(self) -> list[str]:
         """The names of the shards that are being read.
 
-        >>> ms.stream("quiet").shards
+        >>> (await ms.stream("quiet")).shards
         ['quiet']
         """
         self._runner.process.check()
@@ -261,7 +261,7 @@ class Stream(Generic[T]):
     def ended(self) -> bool:
         """Whether every shard is sealed and was read to its end.
 
-        >>> ms.stream("quiet").ended
+        >>> (await ms.stream("quiet")).ended
         False
         """
         self._runner.process.check()

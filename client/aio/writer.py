@@ -51,7 +51,7 @@ class Fact(FactFields[T]):
     def id(self) -> ID:
         """The ID that the entry will have.
 
-        >>> with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
+        >>> async with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
         ...     fact.id > (0, 0)
         True
         """
@@ -63,19 +63,19 @@ class Fact(FactFields[T]):
         The request is repeated until it is answered. Raises ReservationLost if the lease is over,
         Stalled if too much waits (the fact stays open), ValueError without fields.
 
-        >>> with ms.writer("orders", "api-8") as writer:
-        ...     fact = writer.fact()
+        >>> async with ms.writer("orders", "api-8") as writer:
+        ...     fact = await writer.fact()
         ...     fact["item"] = "tea"
-        ...     fact.complete()
+        ...     await fact.complete()
         """
         await self._writer._run(self._writer._state.complete(self))
 
     async def abort(self) -> None:
         """Give the fact up. Nothing happens if it is already completed or given up.
 
-        >>> with ms.writer("orders", "api-8") as writer:
-        ...     fact = writer.fact()
-        ...     fact.abort()
+        >>> async with ms.writer("orders", "api-8") as writer:
+        ...     fact = await writer.fact()
+        ...     await fact.abort()
         """
         if self._settled is None:
             await self._writer._run(self._writer._state.abort(self))
@@ -147,8 +147,9 @@ class Writer(Generic[T]):
         the repeat. After that the ConnectionError is raised, and whether the entry was appended is
         open.
 
-        >>> with ms.writer("orders", "api-8") as writer:
-        ...     writer.append({"item": "tea"}) < writer.append([("tag", "a"), ("tag", "b")])
+        >>> async with ms.writer("orders", "api-8") as writer:
+        ...     tea = await writer.append({"item": "tea"})
+        ...     tea < await writer.append([("tag", "a"), ("tag", "b")])
         True
         """
         await self._open()
@@ -157,8 +158,8 @@ class Writer(Generic[T]):
     def fact(self, lease: float | None = None) -> Fact[T]:
         """Reserve an ID for `lease` seconds, the writer's lease if None.
 
-        >>> with ms.writer("orders", "api-8") as writer:
-        ...     with writer.fact(lease=5) as fact:
+        >>> async with ms.writer("orders", "api-8") as writer:
+        ...     async with writer.fact(lease=5) as fact:
         ...         fact["item"] = "salt"
         """
         return Fact(self, self._state.lease_ms if lease is None else lease_ms(lease))
@@ -166,8 +167,8 @@ class Writer(Generic[T]):
     async def facts(self, n: int) -> list[Fact[T]]:
         """Reserve `n` consecutive IDs, at most 10,000.
 
-        >>> with ms.writer("orders", "api-8") as writer:
-        ...     first, second = writer.facts(2)
+        >>> async with ms.writer("orders", "api-8") as writer:
+        ...     first, second = await writer.facts(2)
         ...     second.id == (first.id.ms, first.id.seq + 1)
         True
         """
@@ -177,8 +178,8 @@ class Writer(Generic[T]):
     async def position(self) -> ID:
         """The position of the stream: everything up to it is settled.
 
-        >>> with ms.writer("orders", "api-8") as writer:
-        ...     writer.append({"item": "tea"}) == writer.position()
+        >>> async with ms.writer("orders", "api-8") as writer:
+        ...     await writer.append({"item": "tea"}) == await writer.position()
         True
         """
         return await self._run(self._state.position())
@@ -187,15 +188,15 @@ class Writer(Generic[T]):
         """Restart the leases of the open facts. Call it as often as you like: it sends a request
         at most once in a third of the lease.
 
-        >>> with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
-        ...     writer.heartbeat()
+        >>> async with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
+        ...     await writer.heartbeat()
         """
         await self._run(self._state.heartbeat())
 
     def metrics(self) -> dict[str, float]:
         """Numbers: appended, completed, aborted, lost, repeats, pending.
 
-        >>> with ms.writer("orders", "api-8") as writer:
+        >>> async with ms.writer("orders", "api-8") as writer:
         ...     writer.metrics()["pending"]
         0
         """
@@ -205,8 +206,8 @@ class Writer(Generic[T]):
     async def close(self) -> None:
         """Give up the facts that are open. Closing twice does nothing.
 
-        >>> writer = ms.writer("orders", "api-8")
-        >>> writer.close()
+        >>> writer = await ms.writer("orders", "api-8")
+        >>> await writer.close()
         """
         await self._in_turn(self._close)
 
@@ -221,7 +222,7 @@ class Writer(Generic[T]):
     def pending(self) -> int:
         """The number of open facts.
 
-        >>> with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
+        >>> async with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
         ...     writer.pending
         1
         """

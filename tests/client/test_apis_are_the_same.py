@@ -1,10 +1,14 @@
 """The sync and the asyncio API have the same names, signatures and docstrings, and the examples in
-the docstrings run."""
+the docstrings run, those of asyncio with `await`."""
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import contextlib
 import doctest
 import inspect
+import io
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -42,6 +46,11 @@ def signature(function: Any) -> str:
     return text
 
 
+def prose(function: Any) -> str:
+    """The docstring up to the examples."""
+    return (inspect.getdoc(function) or "").partition(">>>")[0]
+
+
 def function_of(member: Any) -> Any:
     return member.fget if isinstance(member, property) else member
 
@@ -55,7 +64,7 @@ def test_classes_have_the_same_members(name: str) -> None:
         assert isinstance(one[member], property) == isinstance(two[member], property), member
         if not callable(first):
             continue
-        assert inspect.getdoc(first) == inspect.getdoc(second), member
+        assert prose(first) == prose(second), member
         assert signature(first) == signature(second), member
 
 
@@ -65,7 +74,7 @@ def test_modules_have_the_same_names() -> None:
     for name in aio.__all__:
         assert (getattr(aio, name) is getattr(sync, name)) == (name not in own_names), name
     assert signature(sync.connect) == signature(aio.connect)
-    assert inspect.getdoc(sync.connect) == inspect.getdoc(aio.connect)
+    assert prose(sync.connect) == prose(aio.connect)
 
 
 def test_there_is_a_method_for_each_command(server: Server) -> None:
@@ -88,10 +97,10 @@ def test_millstream_connect_is_the_same_function() -> None:
     assert millstream.connect is sync.connect
 
 
-def public() -> Iterator[tuple[str, Any]]:
-    """Every public name of the sync API, with the members of its classes."""
-    for name in sync.__all__:
-        value = getattr(sync, name)
+def public(api: Any = sync) -> Iterator[tuple[str, Any]]:
+    """Every public name of an API, with the members of its classes."""
+    for name in api.__all__:
+        value = getattr(api, name)
         yield name, value
         if inspect.isclass(value):
             for member, function in own(value).items():
@@ -137,3 +146,41 @@ def test_the_example_runs(test: doctest.DocTest, server: Server) -> None:
         runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
         failed, _ = runner.run(test, out=told.append)
     assert failed == 0, "".join(told)
+
+
+ASYNCIO_EXAMPLES = [
+    test
+    for name, value in public(aio)
+    # The methods of a pipeline only queue commands, and are the same in both APIs.
+    if name.partition(".")[0] in {"connect", *CLASSES} - {"Pipeline"}
+    and getattr(value, "__doc__", None)
+    for test in doctest.DocTestFinder(recurse=False).find(value, name, module=False)
+    if test.examples
+]
+
+
+def test_the_examples_of_both_apis_are_of_the_same_methods() -> None:
+    of_methods = [test.name for test in EXAMPLES if "." in test.name]
+    of_both = {name for name in of_methods if name.partition(".")[0] in {*CLASSES} - {"Pipeline"}}
+    assert {test.name for test in ASYNCIO_EXAMPLES if "." in test.name} == of_both
+
+
+@pytest.mark.parametrize("test", ASYNCIO_EXAMPLES, ids=lambda test: test.name)
+def test_the_example_for_asyncio_runs(test: doctest.DocTest, server: Server) -> None:
+    with asyncio.Runner() as runner:
+        ms = aio.connect(url_of(server))
+        names = {name: getattr(aio, name) for name in aio.__all__}
+        test.globs.update(names, ms=ms, url=url_of(server))
+        for example in test.examples:
+            code = compile(example.source, test.name, "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            shown = io.StringIO()
+            with contextlib.redirect_stdout(shown):
+                result = eval(code, test.globs)
+                if inspect.isawaitable(result):
+                    runner.run(awaited(result))
+            assert shown.getvalue() == example.want, example.source
+        runner.run(ms.aclose())
+
+
+async def awaited(result: Any) -> Any:
+    return await result
