@@ -1,4 +1,4 @@
-"""Commands and categories of Redis 8.6 that are absent here, but may be named in rules.
+"""Commands and categories of Redis 8.10 that are absent here, but may be named in rules.
 
 An aclfile written by Redis names them. Such a rule is stored and shown without effect, because
 there is no command that it could allow or deny. Any other unknown name is an error, so that a

@@ -20,7 +20,8 @@ from millstream.commands.table.keyspecs import (
     fixed_places,
     use_with,
 )
-from millstream.commands.table.syntax import Argument, arity_of, parse_syntax
+from millstream.commands.table.syntax import Argument, arity_of, parse_syntax, shown_syntax
+from millstream.errors import SYNTAX
 
 Handler = Callable[[Any, Any], Any]
 H = TypeVar("H", bound=Handler)
@@ -84,6 +85,7 @@ GROUP_CATEGORIES = {
 }
 TIPS = ("nondeterministic_output", "request_policy:", "response_policy:")
 WRITES_WITH = "writes_with:"
+OUR_FIRST_VERSION = "0.1.0"  # in which the commands came that Redis does not have
 SUBCOMMANDS = "subcommand [argument ...]"  # the syntax line of a container
 
 
@@ -114,6 +116,14 @@ class Command:
     traits: frozenset[str] = frozenset()
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     unlisted: dict[bytes, Command] = field(default_factory=dict)
+
+    @property
+    def syntax_error(self) -> str:
+        """The error for wrong options. That of a command of our own shows the syntax; for a command
+        of Redis it is Redis' error."""
+        if self.since != OUR_FIRST_VERSION:
+            return SYNTAX
+        return f"{SYNTAX}, the syntax is: {self.name.upper()} {shown_syntax(self.syntax)}"
 
 
 COMMANDS: dict[bytes, Command] = {}
@@ -260,4 +270,4 @@ def refuse(container: str, sub: str, arity: int, handler: Handler) -> None:
     row.unlisted[sub.encode()] = Command(name, handler, arity, group=row.group, since=row.since)
 
 
-command = CommandGroup("stream")
+command = CommandGroup("stream", since=OUR_FIRST_VERSION)

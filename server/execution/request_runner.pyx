@@ -24,7 +24,7 @@ from millstream.server.protocol.resp cimport Limits, put_error
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 
 from millstream.commands.runtime.replies import NULL_ARRAY, Again, Several, Simple, SlicedChain
-from millstream.errors import DEBUG_NOT_ALLOWED, CommandError, wrong_arity
+from millstream.errors import DEBUG_NOT_ALLOWED, SYNTAX, CommandError, wrong_arity
 from millstream.server.execution.blocking import INTERNAL
 from millstream.server.execution.monitors import Monitors
 from millstream.server.monitor.line_limit import LineLimit
@@ -372,7 +372,10 @@ cdef class RequestRunner:
     cdef int reply_exception(self, error) except -1:
         """Reply with the error of a failed command."""
         if isinstance(error, CommandError):
-            return self.reply_error(error.message)
+            message = error.message
+            if message == SYNTAX and self.row is not None:
+                message = self.row.command.syntax_error
+            return self.reply_error(message)
         self.out.size = self.reply_start
         if isinstance(error, MemoryError):
             RESERVE.give_back()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from millstream.server.monitor.info_lines import Part, lines
 
 if TYPE_CHECKING:
     from millstream.server.app import Server
+    from millstream.storage.streams.database import Database
 
 _MEMORY_TOTAL = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
 
@@ -135,6 +137,14 @@ def _used_fields(
     )
 
 
+def _table_bytes(db: Database) -> dict[bytes, int]:
+    """The memory of a database's tables, without keys and values."""
+    return {
+        b"overhead.hashtable.main": sys.getsizeof(db.table),
+        b"overhead.hashtable.expires": sys.getsizeof(db.expiries),
+    }
+
+
 def memory_facts(server: Server) -> dict[str, object]:
     """The figures of MEMORY STATS, under its names."""
     used, rss = server.memory.measure(), server.memory.held()
@@ -153,6 +163,7 @@ def memory_facts(server: Server) -> dict[str, object]:
         "cluster.links": 0,
         "lua.caches": 0,
         "functions.caches": 0,
+        **{f"db.{db.index}": _table_bytes(db) for db in server.keyspace.databases if len(db)},
         "overhead.total": overhead,
         "keys.count": keys,
         "keys.bytes-per-key": data // keys if keys else 0,

@@ -197,3 +197,11 @@ def test_decisions_have_numbers_of_their_own_and_are_listed_in_order() -> None:
     assert len(set(numbers)) == len(numbers)
     page = (DOCS / "decisions" / "README.md").read_text()
     assert re.findall(r"^\| \[(\d+)\]", page, re.MULTILINE) == numbers
+
+
+def test_compiled_modules_named_in_the_text_exist() -> None:
+    text = prose(DOCS / "compiled-modules.md")
+    (names,) = re.findall(r"the modules of the block \(([^)]*)\)", text)
+    stems = {path.stem for path in (ROOT / "storage/blocks").glob("*.pyx")}
+    assert set(re.findall(r"`(\w+)`", names)) <= stems
+    assert "`layout`" in names
