@@ -112,7 +112,7 @@ def test_rules_that_change_are_in_force_at_once(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Access, "refusal", only_before_exec)
     with pytest.raises(SimulationFailure):
-        list(map(play, seeds))
+        list(map(play, range(303, 400, USER_SEEDS)))
 
 
 def one_database_always(seed: int) -> bool:
