@@ -5,11 +5,14 @@ A text that cannot be cast becomes null.
 Arrow casts whole columns but stops at the first bad value, so a column that Arrow refuses is cast
 again value by value. Both ways accept the same texts: numbers, ISO dates and times, and Spark's
 words for true and false, with or without blanks around them. A time without a zone is UTC.
+
+Dates and times may have any year that their column can hold. Python's own have the years 1 to 9999;
+others are numbers here.
 """
 
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
@@ -35,6 +38,17 @@ _TIME_MIN_US = _DAY_MIN * 86_400_000_000
 _DAY_MAX = 2_932_896
 _TIME_MAX_US = (_DAY_MAX + 1) * 86_400_000_000 - 1
 _YEAR = re.compile(r"(-?)([0-9]+)(.*)", re.ASCII)
+# numpy has no text for the smallest number of microseconds, which Arrow and Spark take for a time.
+_SMALLEST_TIME = "-290308-12-21T19:59:05.224192"
+_ZONE = re.compile("[Zz+-]")
+_FAR_YEAR = re.compile(r"([+-][0-9]{4,7}|0000)(-.*)", re.ASCII)
+# The calendar repeats after 400 years, also its days of the week.
+_YEARS_OF_CYCLE, _DAYS_OF_CYCLE = 400, 146_097
+# The year 2000 is a multiple of 400, so Python's dates have all years of the cycle that it begins.
+_NEAR_YEAR = 2000
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_ORDINAL = _EPOCH.toordinal()
+_NO_OFFSET, _US, _DAY_US = timedelta(), timedelta(microseconds=1), 86_400_000_000
 # Numbers of decimal digits that always fit into 128 and 256 bits.
 _DIGITS_OF_128 = 38
 _DIGITS_OF_256 = 76
@@ -81,8 +95,6 @@ def _cast_all(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
     made = texts.cast(wanted)
     if pa.types.is_floating(wanted) and pc.any(pc.is_nan(made)).as_py():
         return None  # Arrow accepts nan(1) and -nan
-    if pa.types.is_date32(wanted) and _is_below(made.view(pa.int32()), _DAY_MIN):
-        return None
     return made
 
 
@@ -93,17 +105,15 @@ def _some_has(texts: pa.Array, letters: bytes) -> bool:
     return any(letter in raw for letter in letters)
 
 
-def _times(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    naive = texts.cast(pa.timestamp("us"))
-    if _is_below(naive.view(pa.int64()), _TIME_MIN_US):
-        return None
-    return naive.cast(wanted) if wanted.tz is None else pc.assume_timezone(naive, "UTC")
-
-
-def _is_below(numbers: pa.Array, least: int) -> bool:
-    """Whether a day or a time is before the year 1. Arrow accepts the year 0, Python does not."""
-    smallest: int | None = pc.min(numbers).as_py()
-    return smallest is not None and smallest < least
+def _times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Arrow casts a column in which all times have a zone, or none has. The first one decides:
+    Arrow tries all values of a column even if it refuses the first."""
+    if wanted.tz is None:
+        return texts.cast(wanted)
+    first = pc.index(texts.is_valid(), True).as_py()
+    if first >= 0 and _ZONE.search(texts[first].as_py(), len("2026-11-20")):
+        return texts.cast(wanted)
+    return pc.assume_timezone(texts.cast(pa.timestamp("us")), "UTC")
 
 
 def _decimals(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
@@ -139,7 +149,7 @@ def _parser(wanted: pa.DataType) -> Parse:
     if pa.types.is_decimal128(wanted):
         return _decimal_parser(wanted.precision, wanted.scale)
     if pa.types.is_date32(wanted):
-        return date.fromisoformat
+        return _parse_date
     if pa.types.is_timestamp(wanted):
         return _parse_time if wanted.tz is not None else _parse_time_without_zone
     return _parse_number
@@ -176,14 +186,57 @@ def _parse_number(text: str) -> float | None:
     return None
 
 
-def _parse_time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
+def _parse_date(text: str) -> date | int | None:
+    """The date; the days since 1970 if its year is none of Python's."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        near, days = _near(text)
+        return _within(date.fromisoformat(near).toordinal() - _EPOCH_ORDINAL + days, 32)
+
+
+def _parse_time(text: str) -> datetime | int | None:
+    """The time, in UTC if it has no zone; microseconds since 1970 if its year is none of
+    Python's."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return _parse_far_time(text, takes_zone=True)
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def _parse_time_without_zone(text: str) -> datetime | None:
-    time = datetime.fromisoformat(text)
+def _parse_time_without_zone(text: str) -> datetime | int | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return _parse_far_time(text, takes_zone=False)
     return time if time.tzinfo is None else None
+
+
+def _parse_far_time(text: str, takes_zone: bool) -> int | None:
+    near, days = _near(text)
+    time = datetime.fromisoformat(near)
+    offset = time.utcoffset()
+    if offset is not None and not takes_zone:
+        return None
+    since = time.replace(tzinfo=None) - _EPOCH - (offset or _NO_OFFSET)
+    return _within(since // _US + days * _DAY_US, 64)
+
+
+def _near(text: str) -> tuple[str, int]:
+    """The text with a year that Python's dates have, and the number of days to add to its time.
+    ValueError if its year is not written as a far one."""
+    found = _FAR_YEAR.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    cycles, year = divmod(int(found[1]) - _NEAR_YEAR, _YEARS_OF_CYCLE)
+    return f"{_NEAR_YEAR + year}{found[2]}", cycles * _DAYS_OF_CYCLE
+
+
+def _within(number: int, bits: int) -> int | None:
+    """The number if an integer of this size can hold it."""
+    end = 1 << (bits - 1)
+    return number if -end <= number < end else None
 
 
 def time_texts(times: pa.Array) -> pa.Array:
@@ -228,7 +281,7 @@ def _far_texts(plain: pa.Array) -> pa.Array:
 
 
 def _signed(text: str) -> str:
-    found = _YEAR.fullmatch(text)
+    found = _YEAR.fullmatch(_SMALLEST_TIME if text == "NaT" else text)
     assert found is not None
     sign, year, rest = found.groups()
     return f"{sign or '+' * (len(year) > 4)}{year:0>4}{rest}"

@@ -205,6 +205,17 @@ def test_small_decimals_are_written_as_their_digits(tmp_path: Path, format_: str
     assert '"-20.00000000"' in text
 
 
+@pytest.mark.parametrize("format_", ["jsonl", "csv"])
+def test_times_of_all_years_are_exported(tmp_path: Path, format_: str) -> None:
+    written = ["+12345-06-07T01:02:03.000000Z", "-0044-03-15T12:00:00.000000", "+12345-06-07"]
+    words = [word for pair in zip("tnd", written, strict=True) for word in pair]
+    write_snapshot(tmp_path, [Stream(b"s", {(1, 0): [word.encode() for word in words]})])
+    output = tmp_path / "out"
+    schema = ("--schema", "t timestamp, n timestamp_ntz, d date", "--mode", "FAILFAST")
+    assert export(tmp_path, output, *schema, format_=format_).exit_code == 0
+    assert all(f'"{text}"' in output.read_text() for text in written)
+
+
 def test_csv_keeps_quotes_newlines_and_nulls_apart(motley: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.csv"
     schema = SCHEMA + ", q string"

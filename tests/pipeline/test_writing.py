@@ -76,6 +76,24 @@ def test_moments_are_the_same_however_the_session_shows_them(
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+def test_times_of_all_years_that_are_written_are_read(
+    spark: SparkSession, server: Server, client: RawClient
+) -> None:
+    """Their texts in Spark, because Python's dates do not have these years."""
+    frame = spark.sql(
+        "select timestamp'12345-06-07 01:02:03' a, date'12345-06-07' b,"
+        " timestamp_ntz'-0044-03-15 12:00:00' n, timestamp_micros(-9223372036854775808) m"
+    )
+    save(frame, server, key="out")
+    (fields,) = (fields for _, fields in entries(client, "out"))
+    assert fields["a"] == "+12345-06-07T01:02:03.000000Z"
+    reader = spark.read.format("millstream").option("mode", "FAILFAST")
+    reader = reader.schema("a timestamp, b date, n timestamp_ntz, m timestamp")
+    again = reader.options(server=f"redis://127.0.0.1:{server.port}", subscribe="out").load()
+    texts = [f"cast({name} as string)" for name in again.columns]
+    assert again.selectExpr(*texts).collect() == frame.selectExpr(*texts).collect()
+
+
 def test_a_column_says_the_stream_and_a_token_makes_a_second_run_harmless(
     spark: SparkSession, server: Server, client: RawClient
 ) -> None:

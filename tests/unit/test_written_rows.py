@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -12,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -35,6 +36,7 @@ from pyspark.sql.types import (
 
 from millstream.commands.runtime.effects import split_effects
 from millstream.ids import parse
+from millstream.pipeline.casting import cast_texts
 from millstream.pipeline.encoder import RowFault
 from millstream.pipeline.options import WRITE, OptionError, Options
 from millstream.pipeline.row_encoder import Entry, Layout, RowError
@@ -469,6 +471,49 @@ def test_times_of_all_years_are_written() -> None:
         found = both_ways(layout("t timestamp", key="k"), pa.RecordBatch.from_pydict({"t": times}))
         assert found[1].words[1] == b"1969-12-31T23:59:59.999999Z"
         assert found[3].words[1] == b"0001-01-01T00:00:00.000000Z"
+
+
+NUMBERS_OF_ALL_TIMES = st.integers(-(2**63), 2**63 - 1)
+WRITTEN_TYPES = [
+    pa.timestamp("us", "UTC"),
+    pa.timestamp("us"),
+    pa.date32(),
+    pa.int64(),
+    pa.float64(),
+    pa.float32(),
+    pa.bool_(),
+    pa.decimal128(38, 18),
+]
+
+
+@given(st.lists(st.none() | NUMBERS_OF_ALL_TIMES, min_size=1), st.integers(0, 62))
+@settings(deadline=None)
+@example([2**63 - 1, -(2**63), None], 0)
+def test_the_source_reads_all_that_the_sink_writes(numbers: list[int | None], bits: int) -> None:
+    """Also times of years that Python's dates do not have, and numbers that are not finite."""
+    made = layout("v string, other string", key="k")
+    for type_ in WRITTEN_TYPES:
+        column = written_column([None if n is None else n >> bits for n in numbers], type_)
+        others = pa.array(["x"] * len(column))
+        rows = pa.RecordBatch.from_arrays([column, others], ["v", "other"])
+        words = [entry.words for entry in both_ways(made, rows)]
+        texts = [w[1].decode() if w[0] == b"v" else None for w in words]
+        assert cast_texts(pa.array(texts, pa.string()), type_).equals(column)
+
+
+def written_column(numbers: list[int | None], type_: pa.DataType) -> pa.Array:
+    """A column of this type, with values that follow from the numbers."""
+    if pa.types.is_floating(type_):
+        special = {0: -math.inf, 1: math.inf, 2: -0.0}
+        values = [None if n is None else special.get(n, n / 7) for n in numbers]
+        return pa.array(values, pa.float64()).cast(type_)
+    if pa.types.is_boolean(type_):
+        return pa.array([None if n is None else n % 2 == 0 for n in numbers], type_)
+    if pa.types.is_decimal(type_):
+        return pa.array([None if n is None else Decimal(n).scaleb(-18) for n in numbers], type_)
+    if pa.types.is_date32(type_):
+        return pa.array([None if n is None else n >> 32 for n in numbers], type_)
+    return pa.array(numbers, type_)
 
 
 def test_sorted_rows_come_in_batches_of_bounded_size() -> None:
