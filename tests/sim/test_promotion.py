@@ -14,6 +14,7 @@ from millstream.commands.admin.replication import NOT_PROMOTED, PROMOTING
 from millstream.commands.runtime.effects import EffectError
 from millstream.server.monitor.info_lines import fields_of
 from millstream.server.replication import applying
+from millstream.server.replication.following import Following
 from millstream.server.replication.handover import HANDING_OVER
 from millstream.server.replication.handover import REFUSED as IS_SUPERSEDED
 from millstream.server.replication.restrictions import READONLY
@@ -43,6 +44,7 @@ class Three(Fleet):
         for node in self.nodes:
             node.start()
         self.stopped: set[tuple[int, str]] = set()
+        self.held: Connection | None = None  # nothing is delivered on it
         self.replies: dict[tuple[int, int], list[Reply]] = {}
         self._primary = self.nodes[0]
         self._settle()
@@ -50,7 +52,11 @@ class Three(Fleet):
 
     def _deliverable(self) -> list[tuple[Connection, str]]:
         found = super()._deliverable()
-        return [(one, way) for one, way in found if (one.replica.index, way) not in self.stopped]
+        return [
+            (one, way)
+            for one, way in found
+            if (one.replica.index, way) not in self.stopped and one is not self.held
+        ]
 
     def pass_seconds(self, count: int) -> None:
         """Second by second, so that beats and checks are on time."""
@@ -627,6 +633,39 @@ def test_the_same_primary_ends_a_promotion(fleet: Three) -> None:
     fleet.rest(20_000)
     assert not fleet.is_promoted()
     assert fleet.has_all()
+
+
+@pytest.mark.parametrize("has_more", [False, True])
+def test_a_request_from_before_the_promotion_does_not_undo_it(fleet: Three, has_more: bool) -> None:
+    """The replica has lost its link and asks for frames, the answer does not come in time, and it
+    is promoted. Its request arrives after the news of that."""
+    if has_more:
+        fleet.stopped = {(1, "down")}
+        fleet.append()
+    node = fleet.nodes[1]
+    for one in fleet.connections:
+        if one.replica is node:
+            one.cut()
+            one.tell("primary")
+    fleet.stopped = set()
+    fleet.ask(2, b"PING")
+    while fleet.held is None:
+        if not (node.has_work() or fleet._deliverable()):
+            fleet._advance(100)
+        fleet.turn()
+        links = [one for one in fleet.connections if one.replica is node and not one.is_cut]
+        fleet.held = next((one for one in links if b"PSYNC" in one.up.data), None)
+    old, fleet.held.closes = fleet.held, False
+    assert fleet.ask(1, *NO_ONE) == [OK]
+    node.replication.announce(Following(node.replication, "fleet", 7000))
+    fleet.rest()
+    expected = [LACKS] if has_more else [Error(READONLY)]
+    assert fleet.append() == expected
+    fleet.held = None
+    while old.up.data and not old.is_cut:
+        old.up.deliver(len(old.up.data))
+    fleet.pass_seconds(2)
+    assert fleet.append() == expected
 
 
 @pytest.mark.parametrize("host", [b"fleet", b"10.0.0.200"], ids=["other name", "known"])
