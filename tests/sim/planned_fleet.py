@@ -16,6 +16,7 @@ from tests.sim.durable_fleet import APPENDS, DurableFleet
 from tests.sim.fleet import STEPS, _line_at
 from tests.sim.fleet_node import FleetClient, FleetNode
 from tests.sim.seeds import Play, play_seeds
+from tests.support.fakedisk import FakeDisk
 from tests.support.resp import Error, Reply
 
 from millstream.server.replication.promotion import PROMOTING_MS
@@ -33,7 +34,8 @@ class PlannedFleet(DurableFleet):
     def _choices(self) -> list[tuple[float, Callable[[], None]]]:
         left_out = [self._fail_over, self._promote_beside, self._fail_over_by_command]
         kept = [(weight, event) for weight, event in super()._choices() if event not in left_out]
-        if self._promoted is not None:  # one change of the roles at a time
+        is_failing_over = any(node.replication.failover.is_under_way for node in self.nodes)
+        if self._promoted is not None or is_failing_over:  # one change of the roles at a time
             return kept
         changes = [self._promote_beside, self._fail_over_by_command, self._follow_the_replica]
         return [*kept, *((0.3, event) for event in changes)]
@@ -63,6 +65,12 @@ class PlannedFleet(DurableFleet):
             self.note("promotion without orders", str(chosen.index))
             self._promoted = None
             self._to_tell = []
+
+    def _restart(self, node: FleetNode, disk: FakeDisk) -> None:
+        """Only an order changes the configuration file, not what the data directory says."""
+        replicaof = node.config.replicaof
+        super()._restart(node, disk)
+        self.nodes[node.index].config.replicaof = replicaof
 
     def answered(self, client: FleetClient, words: tuple[bytes, ...], reply: Reply) -> None:
         if words[0] not in APPENDS or isinstance(reply, Error):
