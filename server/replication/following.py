@@ -94,6 +94,14 @@ class Following:
         self._line = lines[-1][0] if lines else ""
         return f"{self.host} {self.port} {self._line}".rstrip()
 
+    def mark(self, is_of_handover: bool) -> bool:
+        """Store whether this server has handed over. Before its promotion it has to forget that: a
+        crash would make it a replica again. Returns whether the record is on the disk."""
+        self.is_of_handover = is_of_handover
+        if self.accepted:
+            self.note_accepted()
+        return self._role.acceptance.is_stored
+
     def note_accepted(self) -> None:
         """Store the acceptance."""
         self._role.acceptance.note(self._acceptance(), FOLLOWED if self.is_of_handover else "")

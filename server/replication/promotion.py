@@ -47,6 +47,7 @@ class Promotion:
         self._began_ms = 0
         self._due_ms = 0  # when the next check is due
         self._has_arrived = False
+        self._was_marked = False
         self._may_connect = False
         self._replicaof = ""  # the directive, in case the promotion is refused
 
@@ -60,6 +61,8 @@ class Promotion:
             return
         self._following, self._replicaof = following, replicaof
         self._may_connect = True
+        self._was_marked = following.is_of_handover
+        following.mark(is_of_handover=False)
         self.was_complete = False
         log.warning("this server is being promoted: it asks its primary for the last frames")
         self._ask(following)
@@ -71,6 +74,7 @@ class Promotion:
             return
         if self._role.following is following:
             following.say_promoting(is_over=True)
+            following.mark(self._was_marked)
         self._node.check_waits()
 
     # What happens on the link
@@ -116,7 +120,8 @@ class Promotion:
             return
         stored_seq = frames.on_disk_seq  # -1: the journal has failed
         if not self._node.config.appendonly or stored_seq >= frames.last_seq:
-            self._finish(following, "")
+            if not self._was_marked or self._role.acceptance.is_stored:
+                self._finish(following, "")
         elif stored_seq >= 0:
             frames.sync_soon()
 

@@ -148,6 +148,10 @@ class Resync:
                 f"ERR this replica has the frames up to {last_seq}, and its primary has"
                 f" {next_seq - 1}: it would lose the others"
             )
+        following = self._role.following
+        if following is not None and following.is_of_handover:
+            following.mark(is_of_handover=False)
+            raise CommandError(f"{RETRY} this server stores that it does not follow you any more")
         self._role.take_over(takeover.history)
 
     def _has_all_of(self, said: Introduction, next_seq: int) -> bool:

@@ -58,7 +58,7 @@ class Replication:
         self.worker = self.feeds.worker = node.new_worker("millstream-replicas", _NICENESS)
         node.persistence.on_gap = self.forget_histories
         self.resync = Resync(self)
-        self.acceptance = Acceptance(node, self._acknowledge)
+        self.acceptance = Acceptance(node, self._acceptance_stored)
         self.history = NO_HISTORY
         self.rewinds = 0
         self.change: Replacement | Rewinding | None = None  # of the data here; not ended yet
@@ -126,6 +126,10 @@ class Replication:
         self._acknowledge()
         self.promotion.check_stored()
         self.node.check_waits()
+
+    def _acceptance_stored(self) -> None:
+        self._acknowledge()
+        self.promotion.check_stored()
 
     def _acknowledge(self) -> None:
         if self.following is not None:

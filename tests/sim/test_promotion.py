@@ -345,6 +345,31 @@ def test_a_promoted_server_that_comes_back_as_a_replica_is_served(fleet: Three) 
     assert [node.replication.following is None for node in fleet.nodes] == [True, False, False]
 
 
+@pytest.mark.parametrize("by_failover", [False, True])
+def test_a_server_that_is_promoted_again_remains_a_primary_after_a_crash(
+    fleet: Three, by_failover: bool
+) -> None:
+    begin_without_the_last_entry(fleet)
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    old, promoted = fleet.nodes[0], fleet.nodes[1]
+    assert old.replication.following is not None
+    if by_failover:
+        promoted.ask(promoted.accept(), b"FAILOVER", b"TO", b"10.0.0.200", b"7000")
+    else:
+        old.ask(old.accept(), *NO_ONE)
+    while old.replication.following is not None:
+        busy = [node for node in fleet.nodes if node.has_work()]
+        if busy:
+            busy[0].step()
+        elif fleet._deliverable():
+            fleet._deliver()
+        else:
+            fleet._advance(100)
+    fleet._restart(old, old.disk.copy())
+    assert fleet.nodes[0].replication.following is None
+
+
 def test_an_old_primary_remains_a_replica_after_a_failover(fleet: Three) -> None:
     fleet.append()
     fleet.ask(0, b"FAILOVER", b"TO", b"10.0.0.201", b"7001")
