@@ -33,8 +33,9 @@ def _fail(problem: object) -> NoReturn:
 
 @click.command(
     epilog="A directory is read from its newest snapshot, without later changes in the journal; "
-    "run BGSAVE first to include them. Bytes that are not UTF-8 become U+FFFD; a column of the "
-    "type binary keeps them, in jsonl and csv as base64."
+    "run BGSAVE first to include them. An export that finds no entries writes an empty file, says "
+    "so on standard error, and exits with 0. Bytes that are not UTF-8 become U+FFFD; a column of "
+    "the type binary keeps them, in jsonl and csv as base64."
 )
 @click.argument("source", metavar="DIR|URL")
 @click.option("--format", required=True, type=click.Choice(["parquet", "jsonl", "csv"]))
@@ -77,9 +78,9 @@ def _run(request: Request, output: str) -> None:
     try:
         with _progress() as tell:
             if output == "-":
-                export(sys.stdout.buffer, request, tell)
-                return
-            rows = export_to(output, request, tell)
+                rows = export(sys.stdout.buffer, request, tell)
+            else:
+                rows = export_to(output, request, tell)
     except (DataError, DataLossError, ServerError, ValueError) as problem:
         _fail(problem)
     except BrokenPipeError:
@@ -87,7 +88,24 @@ def _run(request: Request, output: str) -> None:
     except OSError as problem:
         name = f"{problem.filename}: " if problem.filename else ""
         _fail(f"{name}{problem.strerror or problem}")
-    click.echo(f"{shown_uri(output) if is_uri(output) else output}: {rows:,} rows")
+    if output != "-":
+        click.echo(f"{shown_uri(output) if is_uri(output) else output}: {rows:,} rows")
+    if not rows:
+        click.echo(f"millstream: {_nothing_selected(request)}", err=True)
+
+
+def _nothing_selected(request: Request) -> str:
+    """The reason for an export without rows, which is no error: the file is complete."""
+    bounds = {"--key": request.key, "--from": request.start, "--to": request.end}
+    given = " ".join(f"{name} {text!r}" for name, text in bounds.items() if text is not None)
+    where = "the database" if request.db is None else f"database {request.db}"
+    source = "" if request.is_live else " in the newest snapshot"
+    reason = f"no entries were exported: {where} has none{source}"
+    if given:
+        reason += f" that match {given}"
+    if request.mode.upper() == "DROPMALFORMED":
+        reason += ", or --mode DROPMALFORMED dropped all rows"
+    return reason
 
 
 def _fail_for_missing(error: ImportError) -> NoReturn:

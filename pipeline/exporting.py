@@ -30,7 +30,8 @@ from millstream.pipeline.snapshot_plan import ScanPartition, plan
 from millstream.pipeline.stream_counters import Choice, survey
 
 PORTION_BYTES = 16 << 20
-# How long the server may be unreachable. Shorter than for Spark's tasks, because a user is waiting.
+# How long a server that was reached may be away. Shorter than for Spark's tasks, because a user is
+# waiting.
 TIMEOUT_S = 10
 
 # Reports progress as (done, total): bytes of a snapshot, entries of a server.
@@ -109,6 +110,7 @@ def _of_server(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa.R
         return
     begin, end = before(selection.first) or FIRST, selection.last
     with address.open() as server:
+        server.connect()
         infos = survey(server, Choice(options).find(server))
         starts = {key: Position(begin, None, info.incarnation) for key, info in infos.items()}
         ends = {

@@ -124,12 +124,8 @@ def _replacing_here(path: Path) -> Iterator[IO[bytes]]:
         return
     target = path.resolve()
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        file = unfinished.open("xb")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    try:
-        with file:
+    try:  # also around the opening: a signal may end the program right after it
+        with _created(unfinished, path) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -137,8 +133,17 @@ def _replacing_here(path: Path) -> Iterator[IO[bytes]]:
             shutil.copymode(target, unfinished)
         unfinished.replace(target)
     except BaseException:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
         raise
+
+
+def _created(unfinished: Path, path: Path) -> IO[bytes]:
+    """The new file; an error names `path`, which the user knows."""
+    try:
+        return unfinished.open("xb")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

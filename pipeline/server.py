@@ -8,6 +8,7 @@ server therefore only delays a job.
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from millstream.pipeline.options import Options, check_server_url
+from millstream.remote import reason_of, url_reason_of
 
 Word = bytes | str | int
 Command = Sequence[Word]
@@ -89,6 +91,8 @@ class Server:
             "username": address.username,
             "password": address.password,
             "db": address.db,
+            # A Unix socket has no such option.
+            "socket_keepalive": None if address.url.startswith("unix:") else True,
         }
         try:
             pool: Any = redis.ConnectionPool.from_url(
@@ -96,14 +100,15 @@ class Server:
                 protocol=2,
                 socket_timeout=address.timeout_s,
                 socket_connect_timeout=address.timeout_s,
-                socket_keepalive=True,
                 retry=Retry(NoBackoff(), 0),  # `_persist` retries: redis-py's has no time limit
             )
             # As arguments, these would be overridden by the URL's, and a wrong database be read.
             pool.connection_kwargs.update({name: x for name, x in given.items() if x is not None})
+            pool.connection_class(**pool.connection_kwargs)  # refuses the URL's unknown options
             self._client: Any = redis.Redis.from_pool(pool)
         except (ValueError, TypeError) as error:
-            raise ServerError(f"the address {address} is invalid: {error}") from error
+            reason = url_reason_of(error)
+            raise ServerError(f"the address {address} is invalid: {reason}") from error
 
     def __enter__(self) -> Server:
         return self
@@ -113,6 +118,19 @@ class Server:
 
     def close(self) -> None:
         self._client.close()
+
+    def connect(self) -> None:
+        """Open a connection. ServerError at once if that is impossible: for a user who waits. A
+        server that still loads its data can be reached."""
+        pool = self._client.connection_pool
+        try:
+            pool.release(pool.get_connection())
+        except redis.BusyLoadingError:
+            return
+        except _PASSING as error:
+            raise self._unreachable(error, waited_s=0) from error
+        except redis.RedisError as error:
+            raise ServerError(f"the server at {self.address} answered: {error}") from error
 
     def call(self, *words: Word) -> Any:
         """Run one command; ServerError when the server refuses it."""
@@ -216,26 +234,25 @@ class Server:
             try:
                 return attempt()
             except _PASSING as error:
-                if not self._persistent and not _is_lasting(error):
-                    text = f"the server at {self.address} cannot be reached: {error}"
-                    raise ServerError(text) from error
+                if not self._persistent:
+                    raise self._unreachable(error, waited_s=0) from error
                 if _is_lasting(error) or time.monotonic() + pause_s > end:
-                    raise self._unreachable(error) from error
+                    raise self._unreachable(error, self.address.timeout_s) from error
             except redis.RedisError as error:
                 raise ServerError(f"the server at {self.address} answered: {error}") from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
-    def _unreachable(self, error: redis.RedisError) -> ServerError:
+    def _unreachable(self, error: redis.RedisError, waited_s: int) -> ServerError:
         if isinstance(error, _REFUSED):
             return ServerError(
                 f"the server at {self.address} refused the user or the password: {error}"
             )
         if _is_lasting(error):
             return ServerError(f"no TLS with the server at {self.address}: {error}")
-        return ServerError(
-            f"the server at {self.address} did not answer for {self.address.timeout_s} s: {error}"
-        )
+        what = f"did not answer for {waited_s} s" if waited_s else "cannot be reached"
+        text = f"the server at {self.address} {what}: {reason_of(error)}{_advice(error)}"
+        return ServerError(text)
 
 
 def _read_reply(connection: Any) -> Any:
@@ -243,6 +260,20 @@ def _read_reply(connection: Any) -> Any:
         return connection.read_response()
     except redis.ResponseError as error:
         return error
+
+
+def _advice(error: redis.RedisError) -> str:
+    """The next step after a connection that was not made; nothing after one that broke."""
+    origin = error.__cause__ or error.__context__
+    if isinstance(origin, ConnectionRefusedError):
+        return "; start the server (millstream serve), or check the host and the port"
+    if isinstance(origin, FileNotFoundError):
+        return "; start the server (millstream serve), or check the path of its socket"
+    if isinstance(origin, socket.gaierror):
+        return "; check the name of the host"
+    if isinstance(error, redis.TimeoutError):
+        return "; check the host and the port, and the firewalls before it"
+    return ""
 
 
 def _is_lasting(error: redis.RedisError) -> bool:

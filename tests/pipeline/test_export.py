@@ -28,7 +28,7 @@ from tests.support.snapshots import Stream, write_snapshot
 from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
-from millstream.pipeline import exporting, outputs
+from millstream.pipeline import outputs
 from millstream.pipeline.ddl import arrow_from_ddl
 from millstream.pipeline.options import OptionError
 from millstream.pipeline.schema import PARTS, arrow_schema
@@ -274,9 +274,8 @@ def test_a_schema_that_is_none_is_refused(ddl: str, message: str) -> None:
 
 
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_no_file(
-    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(exporting, "TIMEOUT_S", 1)
     output = tmp_path / "out.parquet"
     assert "is not a data directory" in refusal(tmp_path, output)
     assert "--from is 'monday'" in refusal(three, output, "--from", "monday")
@@ -284,13 +283,46 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_no_file(
     failfast = ("--schema", "key, n boolean", "--mode", "failfast")
     bad = refusal(three, output, *failfast)
     assert bad.startswith("millstream: stream 's:0', entry 1700000000002-0, column 'n'")
-    assert "did not answer" in refusal("redis://127.0.0.1:1", output)
+    advice = "start the server (millstream serve), or check the"
+    assert refusal("redis://127.0.0.1:1", output) == (
+        "millstream: the server at redis://127.0.0.1:1 cannot be reached: Connection refused;"
+        f" {advice} host and the port"
+    )
+    no_socket = refusal(f"unix://{tmp_path}/none.sock", output)
+    assert no_socket.endswith(f"No such file or directory; {advice} path of its socket")
+    unknown = refusal("redis://127.0.0.1:1?colour=red", output)
+    assert unknown.endswith("127.0.0.1:1 is invalid: unknown option colour")
     missing = tmp_path / "missing" / "out.parquet"
     done = export(three, missing)
     assert (done.exit_code, done.output) == (
         1,
         f"millstream: {missing}: No such file or directory\n",
     )
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "-"])
+def test_an_export_without_entries_says_so(
+    three: Path, server: Server, tmp_path: Path, output: str
+) -> None:
+    """It succeeds: the file is complete, and has no rows."""
+    name = output if output == "-" else str(tmp_path / output)
+
+    def said(source: object, *arguments: str) -> str:
+        words = ["export", str(source), "--format", "jsonl", "--output", name, *arguments]
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0
+        assert done.stdout == ("" if output == "-" else f"{name}: 0 rows\n")
+        return done.stderr
+
+    none = "millstream: no entries were exported:"
+    assert said(three, "--key", "x*", "--to", "5-0") == (
+        f"{none} the database has none in the newest snapshot that match --key 'x*' --to '5-0'\n"
+    )
+    assert said(three, "--db", "9") == f"{none} database 9 has none in the newest snapshot\n"
+    assert said(url(server)) == f"{none} the database has none\n"
+    dropped = said(three, "--schema", "key, n boolean", "--from", f"{T0 + 2}", "--mode",
+                   "dropmalformed")  # fmt: skip
+    assert dropped.endswith(f"match --from '{T0 + 2}', or --mode DROPMALFORMED dropped all rows\n")
 
 
 def test_a_directory_is_no_output(three: Path, tmp_path: Path) -> None:
