@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from millstream.client.ids import ID, read_id
@@ -19,6 +19,21 @@ else:
     T = TypeVar("T", bound="str | bytes")
 """str, or bytes with decode_responses=False."""
 
+LAYOUTS_MAX = 100
+"""How many combinations of field names a reader knows."""
+
+
+class Layout(Generic[T]):
+    """The field names of an entry. Records with the same fields share it: names that are kept for
+    each record take more memory than the rest of a small one."""
+
+    __slots__ = ("names", "positions")
+
+    def __init__(self, names: Sequence[T]) -> None:
+        self.names = tuple(names)
+        self.positions = {name: position for position, name in enumerate(names)}
+        """Where the value of a field is, the last one if the field appears more than once."""
+
 
 class Record(Mapping[T, T]):
     """An entry of a stream: a mapping from field to value.
@@ -33,7 +48,7 @@ class Record(Mapping[T, T]):
     {'item': 'tea', 'count': '2'}
     """
 
-    __slots__ = ("_entry", "_fields", "_id", "late", "shard")
+    __slots__ = ("_id", "_layout", "_values", "late", "shard")
 
     shard: str
     """The name of the shard that it was read from."""
@@ -44,11 +59,11 @@ class Record(Mapping[T, T]):
     def __init__(self, id: ID | None, shard: str, entry: Sequence[T], late: bool = False) -> None:
         """`entry` is the server's form: the ID, then fields and values. If `id` is None, it is read
         from there when it is needed: that takes as long as everything else about a record."""
-        self._id = id
+        self._id: ID | T = entry[0] if id is None else id
         self.shard = shard
         self.late = late
-        self._entry = entry
-        self._fields: dict[T, T] | None = None
+        self._layout = Layout(entry[1::2])
+        self._values = tuple(entry[2::2])
 
     @property
     def id(self) -> ID:
@@ -57,9 +72,10 @@ class Record(Mapping[T, T]):
         >>> Record(None, "orders", ["5.1", "item", "tea"]).id
         ID(ms=5, seq=1)
         """
-        if self._id is None:
-            self._id = read_id(self._entry[0])
-        return self._id
+        found: Any = self._id
+        if type(found) is not ID:
+            found = self._id = read_id(found)
+        return found  # type: ignore[no-any-return]
 
     @property
     def pairs(self) -> list[tuple[T, T]]:
@@ -68,7 +84,7 @@ class Record(Mapping[T, T]):
         >>> Record(ID(5), "orders", ["5.0", "tag", "a", "tag", "b"]).pairs
         [('tag', 'a'), ('tag', 'b')]
         """
-        return list(zip(self._entry[1::2], self._entry[2::2], strict=True))
+        return list(zip(self._layout.names, self._values, strict=True))
 
     @property
     def created_at(self) -> datetime:
@@ -79,19 +95,44 @@ class Record(Mapping[T, T]):
         """
         return self.id.created_at
 
-    def _mapping(self) -> dict[T, T]:
-        if self._fields is None:
-            self._fields = dict(zip(self._entry[1::2], self._entry[2::2], strict=True))
-        return self._fields
-
     def __getitem__(self, field: T) -> T:
-        return self._mapping()[field]
+        return self._values[self._layout.positions[field]]
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._mapping())
+        return iter(self._layout.positions)
 
     def __len__(self) -> int:
-        return len(self._mapping())
+        return len(self._layout.positions)
+
+    def __contains__(self, field: object) -> bool:
+        return field in self._layout.positions
+
+    def keys(self) -> KeysView[T]:
+        """The fields.
+
+        >>> list(Record(ID(5), "orders", ["5.0", "item", "tea"]).keys())
+        ['item']
+        """
+        return self._layout.positions.keys()
+
+    def values(self) -> ValuesView[T]:
+        """The values, in the order of the fields.
+
+        >>> list(Record(ID(5), "orders", ["5.0", "item", "tea"]).values())
+        ['tea']
+        """
+        return self._mapping().values()
+
+    def items(self) -> ItemsView[T, T]:
+        """The fields with their values.
+
+        >>> list(Record(ID(5), "orders", ["5.0", "item", "tea"]).items())
+        [('item', 'tea')]
+        """
+        return self._mapping().items()
+
+    def _mapping(self) -> dict[T, T]:
+        return dict(zip(self._layout.names, self._values, strict=True))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):
@@ -105,7 +146,49 @@ class Record(Mapping[T, T]):
         return f"Record({self.shard} {self.id} {self._mapping()!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.id, self.shard, self._entry, self.late)
+        entry: list[Any] = [str(self.id)]
+        for pair in self.pairs:
+            entry += pair
+        return type(self), (self.id, self.shard, entry, self.late)
+
+
+class RecordReader:
+    """Makes the records of replies."""
+
+    def __init__(self) -> None:
+        self._last: list[Any] = []
+        self._layout: Layout[Any] = Layout(())
+        self._layouts: dict[tuple[Any, ...], Layout[Any]] = {}
+
+    def read(self, shard: str, entries: Iterable[list[Any]]) -> list[Record[Any]]:
+        """The records of entries, as Record(None, shard, entry) makes them, but in half the time
+        and with shared layouts."""
+        last, layout = self._last, self._layout
+        records = []
+        for entry in entries:
+            names = entry[1::2]
+            if names != last:
+                self._last, self._layout = last, layout = names, self._find(names)
+            record = _new_record(Record)
+            record._id = entry[0]
+            record.shard = shard
+            record.late = False
+            record._layout = layout
+            record._values = tuple(entry[2::2])
+            records.append(record)
+        return records
+
+    def _find(self, names: list[Any]) -> Layout[Any]:
+        key = tuple(names)
+        found = self._layouts.get(key)
+        if found is None:
+            if len(self._layouts) == LAYOUTS_MAX:  # field names that are data
+                self._layouts.clear()
+            found = self._layouts[key] = Layout(key)
+        return found
+
+
+_new_record: Any = object.__new__
 
 
 class Row(NamedTuple, Generic[T]):

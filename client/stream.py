@@ -114,6 +114,9 @@ class Stream(Generic[T]):
             try:
                 begun = follower.stops.begin_follow(ticket)
                 while not follower.stops.since(begun):
+                    yield from follower.run(begun)
+                    if follower.stops.since(begun):
+                        break
                     record = follower.take()
                     if record is None:
                         record = self._run(follower.read(block, begun))

@@ -121,7 +121,7 @@ class Stream(Generic[T]):
         ['1']
         """
         check_block(block)
-        return Follow(self._follower.stops, partial(self._records, block))
+        return Follow(self._follower.stops, partial(self._records, block), self._follower.run)
 
     async def _records(self, block: float, begun: int) -> Records[T]:
         follower = self._follower

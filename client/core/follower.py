@@ -6,7 +6,7 @@ A record is handed out when the merge allows it. `asking` knows what to ask and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -34,7 +34,7 @@ from millstream.client.events import (
 )
 from millstream.client.ids import BEGINNING, ID, read_id
 from millstream.client.log import log
-from millstream.client.records import Record
+from millstream.client.records import Record, RecordReader
 
 LATE_LOG_S = 1.0
 GAPS_KEPT = 1000
@@ -60,6 +60,7 @@ class Follower:
         self._learning = False
         """Whether records wait until the children of a shard are known."""
         self._asking = Asking(servers, options, now)
+        self._reader = RecordReader()
         self._greatest = BEGINNING
         self._records = 0
         self._late_logged_s = float("-inf")
@@ -98,6 +99,25 @@ class Follower:
             return None
         shard = heap[0][3]
         return None if shard.gaps else self._hand_out(shard)
+
+    def run(self, begun: int) -> Iterator[Record[Any]]:
+        """The next records of a stream of one shard, with most checks of `take` once for all of
+        them; nothing for other streams. `take` has the last record of a buffer.
+
+        It ends when the follow that began at `begun` is stopped, and when the order of the shards
+        is made anew: after an answer, a move, the end of the stream and in a child process.
+        """
+        heap, merge, stops = self._merge.heap, self._merge, self.stops
+        if len(self._lineage.states) != 1 or not heap or self.events or self._lineage.orphans:
+            return
+        shard = heap[0][3]
+        buffer = shard.buffer
+        if shard.gaps:
+            return
+        while len(buffer) > 1 and merge.heap is heap and stops.count == begun:
+            shard.last = record = buffer.popleft()
+            self._records += 1
+            yield record
 
     def read(self, timeout_s: float | None, begun: int | None = None) -> Steps[Record[Any] | None]:
         """The next record; None after the timeout, at the end, or once stopped.
@@ -343,8 +363,7 @@ class Follower:
     def _records_of(
         self, shard: ShardState, entries: list[Any], already: bool
     ) -> deque[Record[Any]]:
-        name = shard.name
-        found = [Record(None, name, entry) for entry in entries]
+        found = self._reader.read(shard.name, entries)
         if already:  # another answer was faster: some of these may be known
             found = [record for record in found if record.id > shard.fetched]
         return deque(found)

@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.client.core.words import Key, text
 from millstream.client.ids import ID, read_id
-from millstream.client.records import Record, Row, WriterPosition
+from millstream.client.records import Record, RecordReader, Row, WriterPosition
 
 
 def read_id_or_none(reply: str | bytes | None) -> ID | None:
@@ -19,10 +19,9 @@ def record_reader(key: Key) -> Any:
     shard = text(key)
 
     def read(reply: list[Any] | None) -> list[Record[Any] | None]:
-        return [
-            None if entry is None else Record(read_id(entry[0]), shard, entry)
-            for entry in reply or ()
-        ]
+        entries = reply or []
+        found = iter(RecordReader().read(shard, [e for e in entries if e is not None]))
+        return [None if entry is None else next(found) for entry in entries]
 
     return read
 

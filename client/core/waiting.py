@@ -47,26 +47,27 @@ class Stops:
     """
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
+        """How often `stop` was called."""
         self._handled = 0
         self._following: dict[object, int] = {}
         """For the ticket of each follow that runs: what it compares with."""
 
     def stop(self) -> None:
-        self._count += 1
+        self.count += 1
         if self._following:
-            self._handled = self._count
+            self._handled = self.count
 
     def begin(self) -> int:
         """For `since`: what a call that begins now has seen."""
         return self._handled
 
     def since(self, begun: int) -> bool:
-        return self._count != begun
+        return self.count != begun
 
     def handle(self) -> None:
         """A call has ended because of a stop."""
-        self._handled = self._count
+        self._handled = self.count
 
     def begin_follow(self, ticket: object) -> int:
         """A follow begins; returns what it compares with. The ticket belongs to it alone, so that
