@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import redis
 
@@ -24,14 +24,22 @@ SHARDS = 16
 ONE = "one"
 MANY = [f"shard:{number}" for number in range(SHARDS)]
 FIELDS: Any = dict(zip(SENSOR_ENTRY[::2], SENSOR_ENTRY[1::2], strict=True))
+FIRST, SECOND = FIELDS
 
 
-def one_shard(harness: Harness, full: int, quick: int) -> Lanes:
+Reads: TypeAlias = Literal["nothing", "fields", "fields and ID"]
+"""What a loop reads of each record."""
+
+
+def one_shard(harness: Harness, full: int, quick: int, reads: Reads = "nothing") -> Lanes:
     """A stream of one shard against a loop of XREAD."""
     records = harness.plan.size(full, quick)
     side = filled(harness, records)
     return harness.alternate(
-        {REDIS: lambda: plain_loop(side, records), OURS: lambda: followed(side, [ONE], records)}
+        {
+            REDIS: lambda: plain_loop(side, records, reads),
+            OURS: lambda: followed(side, [ONE], records, reads),
+        }
     )
 
 
@@ -79,31 +87,50 @@ def timed(count: int, run: Callable[[], int]) -> Reading:
     return Reading(seconds / count * 1e9, count / seconds)
 
 
-def plain_loop(side: Side, records: int) -> Reading:
+def plain_loop(side: Side, records: int, reads: Reads = "nothing") -> Reading:
     with redis.Redis(port=side.server.port, decode_responses=True) as server:
 
         def run() -> int:
             last, seen = "0", 0
             while reply := server.xread({ONE: last}, count=COUNT):
                 entries: Any = reply[ONE][0] if isinstance(reply, dict) else reply[0][1]
-                for entry_id, _fields in entries:
-                    last = entry_id
-                    seen += 1
+                if reads == "nothing":
+                    for entry_id, _fields in entries:
+                        last = entry_id
+                        seen += 1
+                else:  # the ID is read in any case
+                    for entry_id, fields in entries:
+                        last = entry_id
+                        fields[FIRST], fields[SECOND]
+                        seen += 1
             return seen
 
         return timed(records, run)
 
 
-def followed(side: Side, shards: list[str], records: int) -> Reading:
+def followed(side: Side, shards: list[str], records: int, reads: Reads = "nothing") -> Reading:
     with connect(f"redis://localhost:{side.server.port}") as ms:
         stream = ms.stream(shards, "trim_horizon", batch=COUNT)
 
         def run() -> int:
             seen = 0
-            for _record in stream.follow():
-                seen += 1
-                if seen == records:
-                    stream.stop()
+            if reads == "nothing":
+                for _record in stream.follow():
+                    seen += 1
+                    if seen == records:
+                        stream.stop()
+            elif reads == "fields":
+                for record in stream.follow():
+                    record[FIRST], record[SECOND]
+                    seen += 1
+                    if seen == records:
+                        stream.stop()
+            else:
+                for record in stream.follow():
+                    record[FIRST], record[SECOND], record.id
+                    seen += 1
+                    if seen == records:
+                        stream.stop()
             return seen
 
         with stream:

@@ -318,6 +318,8 @@ def by_server(states: Iterable[ShardState]) -> dict[ServerState, list[ShardState
 
 def covered(server: ServerState, blocking: bool) -> set[ShardState]:
     """The shards that an ask in flight reads."""
+    if not server.in_flight:
+        return set()
     return {
         shard
         for ask in server.in_flight

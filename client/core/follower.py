@@ -105,7 +105,7 @@ class Follower:
         them; nothing for other streams. `take` has the last record of a buffer.
 
         It ends when the follow that began at `begun` is stopped, and when the order of the shards
-        is made anew: after an answer, a move, the end of the stream and in a child process.
+        is made again: after an answer, a move, the end of the stream and in a child process.
         """
         heap, merge, stops = self._merge.heap, self._merge, self.stops
         if len(self._lineage.states) != 1 or not heap or self.events or self._lineage.orphans:

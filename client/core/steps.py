@@ -61,10 +61,11 @@ class Ask:
     commands: Sequence[Command[Any]]
     about: object = None
     started_s: float = 0.0
+    wait_s: float = field(init=False)
+    """How long the server may wait before it has replied to all commands."""
 
-    @property
-    def wait_s(self) -> float:
-        return sum(command.wait_s for command in self.commands)
+    def __post_init__(self) -> None:
+        self.wait_s = sum([command.wait_s for command in self.commands])
 
 
 @dataclass(frozen=True, slots=True)
