@@ -293,9 +293,10 @@ class Asking:
                     "it; create it with TCREATE, or make the stream without this shard"
                 )
                 raise ShardUnavailable(state.name, cause)
-            parents = self.lineage.continued_by(state.name)
-            if parents and self.absent.too_long(state.name, begun_s):
-                raise ShardUnavailable(state.name, missing_child(state.key, parents))
+            if self.absent.too_long(state.name, begun_s):
+                parents = self.lineage.continued_by(state.name)
+                if parents:
+                    raise ShardUnavailable(state.name, missing_child(state.key, parents))
         self._check_children(limit_s, now_s, begun_s)
 
     def _check_children(self, limit_s: float, now_s: float, begun_s: float) -> None:
