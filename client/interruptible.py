@@ -23,58 +23,78 @@ class Packed(list[Any]):
         self.commands = commands
 
 
-class Interruptible:
+class Counting:
+    """What a connection of either API notes about itself: before something begins, and after it
+    has ended, so an interruption leaves the note."""
+
+    unanswered = 0
+    """The number of replies to come; more than 0 while the connection is closed, too."""
+    connecting = False
+    """Whether the connection is being made. redis-py closes it between two attempts."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it has to be closed, if it is not in use."""
+        return self.connecting or self.unanswered > 0
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether it is of a subscription, whose replies are read later."""
+        return bool(getattr(self, "_connect_callbacks", ()))
+
+    def pack_commands(self, commands: Iterable[Any]) -> Packed:
+        words = list(commands)
+        return Packed(super().pack_commands(words), len(words))  # type: ignore[misc]
+
+    def note_sent(self, command: Any) -> None:
+        self.unanswered += getattr(command, "commands", 1)
+
+    def note_reply(self, options: dict[str, Any]) -> None:
+        if self.unanswered and not options.get("push_request"):
+            self.unanswered -= 1
+
+
+class Interruptible(Counting):
     """What is added to a class of redis-py's connections."""
 
     _sock: Any
-    unanswered = 0
-    """The number of replies to come; more than 0 while a connection is made or closed, too. It
-    grows before something begins, and shrinks after the end, so an interruption leaves it above
-    0."""
+    check_health: Any
 
     def connect(self) -> None:
-        if self.unanswered and not getattr(self, "_connect_callbacks", ()):
-            self.disconnect()  # not a subscription, whose replies are read later
+        if self.interrupted and not self.subscribed:
+            self.disconnect()
         if not self._sock:
-            self.unanswered = 1
+            self.connecting = True
             super().connect()  # type: ignore[misc]
-            self.unanswered -= 1
+            self.connecting = False
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self.unanswered += 1
         super().disconnect(*args, **kwargs)  # type: ignore[misc]
         self.unanswered = 0
 
-    def pack_commands(self, commands: Iterable[Any]) -> Packed:
-        words = list(commands)
-        return Packed(super().pack_commands(words), len(words))  # type: ignore[misc]
-
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         if not self._sock:
             self.connect()
-        self.unanswered += getattr(command, "commands", 1)
-        super().send_packed_command(command, check_health)  # type: ignore[misc]
+        if check_health:
+            self.check_health()  # may connect again
+        self.note_sent(command)
+        super().send_packed_command(command, check_health=False)  # type: ignore[misc]
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         try:
             reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
         except ResponseError:
-            self._note_reply(kwargs)
+            self.note_reply(kwargs)
             raise
-        self._note_reply(kwargs)
+        self.note_reply(kwargs)
         return reply
-
-    def _note_reply(self, kwargs: dict[str, Any]) -> None:
-        if self.unanswered and not kwargs.get("push_request"):
-            self.unanswered -= 1
 
 
 @cache
-def interruptible(kind: type[Any]) -> type[Any]:
+def interruptible(kind: type[Any], added: type[Any] = Interruptible) -> type[Any]:
     """The class of connections that adds this to one of redis-py's."""
-    if issubclass(kind, Interruptible):
-        return kind
-    return type(kind.__name__, (Interruptible, kind), {})
+    return kind if issubclass(kind, added) else type(kind.__name__, (added, kind), {})
 
 
 def make_interruptible(pool: Any) -> None:
@@ -84,5 +104,5 @@ def make_interruptible(pool: Any) -> None:
 
 def close_if_interrupted(connection: Any) -> None:
     """Called before a connection is used again that is not from a pool."""
-    if connection is not None and getattr(connection, "unanswered", False):
+    if getattr(connection, "interrupted", False):
         connection.disconnect()

@@ -116,7 +116,7 @@ def check_watch(pipeline: Any, connection: Any) -> None:
     if not getattr(pipeline, "watching", False):
         return
     connected = connection is not None and is_connected(connection)
-    if not connected or getattr(connection, "unanswered", False):
+    if not connected or getattr(connection, "interrupted", False):
         raise WatchError("the connection that watched the keys was lost: begin again with WATCH")
 
 
