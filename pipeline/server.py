@@ -8,7 +8,6 @@ server therefore only delays a job.
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from millstream.pipeline.options import Options, check_server_url
-from millstream.remote import reason_of, url_reason_of
+from millstream.remote import next_step, reason_of, url_reason_of
 
 Word = bytes | str | int
 Command = Sequence[Word]
@@ -251,7 +250,7 @@ class Server:
         if _is_lasting(error):
             return ServerError(f"no TLS with the server at {self.address}: {error}")
         what = f"did not answer for {waited_s} s" if waited_s else "cannot be reached"
-        text = f"the server at {self.address} {what}: {reason_of(error)}{_advice(error)}"
+        text = f"the server at {self.address} {what}: {reason_of(error)}{next_step(error)}"
         return ServerError(text)
 
 
@@ -260,20 +259,6 @@ def _read_reply(connection: Any) -> Any:
         return connection.read_response()
     except redis.ResponseError as error:
         return error
-
-
-def _advice(error: redis.RedisError) -> str:
-    """The next step after a connection that was not made; nothing after one that broke."""
-    origin = error.__cause__ or error.__context__
-    if isinstance(origin, ConnectionRefusedError):
-        return "; start the server (millstream serve), or check the host and the port"
-    if isinstance(origin, FileNotFoundError):
-        return "; start the server (millstream serve), or check the path of its socket"
-    if isinstance(origin, socket.gaierror):
-        return "; check the name of the host"
-    if isinstance(error, redis.TimeoutError):
-        return "; check the host and the port, and the firewalls before it"
-    return ""
 
 
 def _is_lasting(error: redis.RedisError) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import ssl
 from typing import Any
 
+import redis
 from redis.exceptions import InvalidResponse
 
 LARGEST_ID = b"18446744073709551615-18446744073709551615"
@@ -42,8 +44,8 @@ def url_reason_of(problem: Exception) -> str:
 
 
 def connect_reason_of(problem: BaseException, *, uses_tls: bool) -> str:
-    """The reason for a failed connection attempt, with advice about TLS: a server closes a
-    connection without an error if the client does not use TLS, or has no certificate."""
+    """The reason for a failed connection attempt, with the next step. A server closes a connection
+    without an error if the client does not use TLS, or has no certificate."""
     reason = reason_of(problem)
     origin = problem.__cause__ or problem.__context__
     if isinstance(origin, ssl.SSLCertVerificationError):
@@ -54,10 +56,25 @@ def connect_reason_of(problem: BaseException, *, uses_tls: bool) -> str:
     if isinstance(origin, ssl.SSLError) and origin.reason == "WRONG_VERSION_NUMBER":
         return "this port does not speak TLS; a URL with redis:// connects without TLS"
     if "closed by server" not in reason and not isinstance(origin, ConnectionResetError):
-        return reason
+        return reason + next_step(problem)
     if uses_tls:
         return f"{reason}; it may require ?ssl_certfile=FILE&ssl_keyfile=FILE in the URL"
     return f"{reason}; a port with TLS needs a URL with rediss://"
+
+
+def next_step(problem: BaseException) -> str:
+    """Advice after a connection that was not made, as the end of a sentence; nothing after one that
+    broke."""
+    origin = problem.__cause__ or problem.__context__
+    if isinstance(origin, ConnectionRefusedError):
+        return "; start the server (millstream serve), or check the host and the port"
+    if isinstance(origin, FileNotFoundError):
+        return "; start the server (millstream serve), or check the path of its socket"
+    if isinstance(origin, socket.gaierror):
+        return "; check the name of the host"
+    if isinstance(problem, redis.TimeoutError):
+        return "; check the host and the port, and the firewalls before it"
+    return ""
 
 
 def oldest_requests(key: bytes, group: bytes, last_delivered_id: bytes) -> list[Request]:

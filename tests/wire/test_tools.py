@@ -71,9 +71,11 @@ def test_health_of_a_server(server: Server) -> None:
 def test_no_server_is_not_healthy() -> None:
     port = free_port()
     url = f"redis://ann:secret@127.0.0.1:{port}"
-    assert refused(run("health", url)) == f"redis://127.0.0.1:{port}: Connection refused"
+    reason = f"redis://127.0.0.1:{port}: Connection refused; start the server (millstream serve), "
+    reason += "or check the host and the port"
+    assert refused(run("health", url)) == reason
     answer = json.loads(run("health", "--json", url).stdout)
-    assert answer == {"healthy": False, "reason": f"redis://127.0.0.1:{port}: Connection refused"}
+    assert answer == {"healthy": False, "reason": reason}
 
 
 def test_a_silent_server_is_not_healthy() -> None:
