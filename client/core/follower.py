@@ -363,7 +363,7 @@ class Follower:
     def _records_of(
         self, shard: ShardState, entries: list[Any], already: bool
     ) -> deque[Record[Any]]:
-        found = self._reader.read(shard.name, entries)
+        found = self._reader.read(shard.name, entries, len(self._lineage.states) > 1)
         if already:  # another answer was faster: some of these may be known
             found = [record for record in found if record.id > shard.fetched]
         return deque(found)

@@ -95,6 +95,19 @@ def test_a_reader_forgets_field_names_that_are_data() -> None:
     assert len(reader._layouts) <= LAYOUTS_MAX
 
 
+@pytest.mark.parametrize("form", ["{}.{}", "{}-{}"])
+@pytest.mark.parametrize("kind", [str, str.encode])
+def test_ids_that_are_read_together_are_the_same(form: str, kind: Any) -> None:
+    reader = RecordReader()
+    entries = [[kind(form.format(ms, ms % 3)), "n", "1"] for ms in range(1, 20)]
+    ids = [ID(ms, ms % 3) for ms in range(1, 20)]
+    assert [record.id for record in reader.read("s", entries)] == ids
+    together = reader.read("s", entries)
+    assert [record._id for record in together] == ids
+    assert reader.read("s", []) == []
+    assert [record._id for record in reader.read("s", entries[:1])] == ids[:1]
+
+
 def test_an_id_is_read_in_either_form_of_text() -> None:
     for text in ("5.1", b"5.1", "5-1", b"5-1"):
         assert Record(None, "s", [text, "n", "1"]).id == ID(5, 1)
