@@ -226,7 +226,7 @@ class Lanes:
         try:
             try:
                 self._send(ask, loan)
-                self._await_reply(ask, loan)
+                self._await_reply(loan)
                 return self._read(ask, loan)
             except ANSWERS as error:
                 return Answer(ask, error=error)
@@ -243,10 +243,9 @@ class Lanes:
         loan.deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(loan.client)
         loan.waits = True
 
-    def _await_reply(self, ask: Ask, loan: Loan) -> None:
+    def _await_reply(self, loan: Loan) -> None:
         """redis-py would take a TimeoutError of a signal handler for that of its socket."""
-        number = redis_py.socket_number(loan.connection)
-        if not ready({ask: (number, select.POLLIN)}, redis_py.timeout_s(loan.client)):
+        if not readable(loan.connection, redis_py.timeout_s(loan.client)):
             raise redis_py.timed_out(loan.client)
 
     def _receive(self, seconds: float) -> None:
@@ -318,14 +317,14 @@ def replies_of(answer: Answer) -> list[Any]:
     return answer.replies
 
 
-def readable(connection: Any) -> bool:
-    """Whether a connection has something to read, which may be its end."""
+def readable(connection: Any, seconds: float = 0.0) -> bool:
+    """Whether a connection has something to read, at most `seconds` later. It may be its end."""
     number = redis_py.socket_number(connection)
     if number is None:
         return True
     poll = select.poll()
     poll.register(number, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(whole_ms(seconds)))
 
 
 def ready(sockets: dict[Ask, tuple[int | None, int]], seconds: float) -> list[Ask]:
@@ -340,6 +339,9 @@ def ready(sockets: dict[Ask, tuple[int | None, int]], seconds: float) -> list[As
             return [ask]  # disconnected meanwhile: reading says why
         by_socket[number] = ask
         poll.register(number, events)
-    # In whole milliseconds, rounded up: a wait that ends early would spin.
-    limit_ms = -int(-min(seconds, WAIT_MAX_S) * 1000 // 1)
-    return [by_socket[number] for number, _ in poll.poll(limit_ms)]
+    return [by_socket[number] for number, _ in poll.poll(whole_ms(seconds))]
+
+
+def whole_ms(seconds: float) -> int:
+    """For `poll`. Rounded up: a wait that ends early would spin."""
+    return -int(-min(seconds, WAIT_MAX_S) * 1000 // 1)
