@@ -69,10 +69,13 @@ class Server:
             self._connection.connect()
         except (redis.RedisError, OSError) as problem:
             reason = connect_reason_of(problem, uses_tls=self._uses_tls)
-            raise Unreachable(f"{self.name}: {reason}") from problem
+            is_refused = isinstance(problem, redis.AuthenticationError)
+            kind = ToolError if is_refused else Unreachable
+            raise kind(f"{self.name}: {reason}") from problem
 
     def reconnect(self) -> None:
-        """Connect until the server answers, with pauses that grow to two seconds."""
+        """Connect until the server answers, with pauses that grow to two seconds. ToolError if it
+        refuses the user or the password."""
         pause_s = FIRST_PAUSE_S
         while True:
             threading.Event().wait(pause_s)
@@ -80,10 +83,11 @@ class Server:
             try:
                 self._connection.disconnect()
                 self._connect()
-                self.call("PING")
+                (reply,) = self.pipeline([["PING"]])
             except Unreachable:
                 continue
-            return
+            if not is_loading(reply):  # a refusal is an answer, too
+                return
 
     def close(self) -> None:
         self._connection.disconnect()

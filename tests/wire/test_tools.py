@@ -383,6 +383,33 @@ def test_tail_of_another_type_is_refused(server: Server) -> None:
     assert "WRONGTYPE" in refused(run("tail", "text", url=url_of(server)))
 
 
+def test_tail_ends_if_its_password_is_refused_when_it_connects_again(server: Server) -> None:
+    rights = ["~*", "+tread", "+xinfo", "+command"]  # and not PING
+    with server.client() as client:
+        client.call("XADD", "s", "1-1", "n", "a")
+        client.call("ACL", "SETUSER", "reader", "on", ">one", *rights)
+        url = url_of(server).replace("//", "//reader:one@")
+        with subprocess.Popen(
+            [PROGRAM, "tail", "s", "--from", "0", "--url", url],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            try:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                assert process.stdout.readline().endswith("1-1  n=a\n")
+                client.call("CLIENT", "KILL", "USER", "reader")
+                assert "connecting again" in process.stderr.readline()
+                assert process.stderr.readline() == "millstream: connected again\n"
+                client.call("ACL", "SETUSER", "reader", "resetpass", ">two")
+                client.call("CLIENT", "KILL", "USER", "reader")
+                assert "connecting again" in process.stderr.readline()
+                assert process.wait(10) == 1
+                assert "password" in process.stderr.read()
+            finally:
+                process.kill()
+                client.call("ACL", "DELUSER", "reader")
+
+
 def test_tail_continues_after_a_restart_of_the_server(new_server: NewServer) -> None:
     server = new_server("data", {"appendonly": "yes"}).start()
     with server.client() as client:
