@@ -491,6 +491,33 @@ def test_a_stopped_table_leaves_the_others_in_one_transaction(new_applier: Made)
     assert applier.rows("SELECT id FROM t ORDER BY 1") == [("1",), ("2",), ("3",), ("4",)]
 
 
+@pytest.mark.parametrize("keys", [[TO_P], [f"{TO_P} DEFERRABLE"]], ids=["at once", "deferrable"])
+def test_a_table_that_fails_at_commit_leaves_the_others_together(
+    new_applier: Made, keys: list[str]
+) -> None:
+    applier = new_applier(tables="c = {}\np = {}\nt = {}", extra="workers = 1")
+    applier.execute(SEEN)
+    for key in keys:
+        applier.execute(key)
+    applier.execute("CREATE TABLE q (id int PRIMARY KEY); INSERT INTO q VALUES (1), (3)")
+    applier.execute("ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES q DEFERRABLE")
+    feed = applier.feed
+    for name in "cp":
+        feed.put_state(name, replace(feed.state(name), columns=LINKED))
+        feed.copy([], name)
+    feed.copy([])
+    assert applier.apply() == 0
+    applier.execute("TRUNCATE seen")
+    feed.transaction(*PAIR, insert(b"1", None, None))
+    bad = feed.transaction(*UNPAIR, insert(b"2", None, None), insert(b"3", None, None))
+    feed.transaction(*PAIR)
+    assert applier.apply() == 1
+    assert applier.position().error_id == f"{bad}.3"
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+    assert [applier.position(name).error for name in "pc"] == [None, None]
+    assert applier.rows("SELECT count(DISTINCT at), count(DISTINCT name) FROM seen") == [("1", "2")]
+
+
 def test_a_table_that_references_itself_is_applied_in_one_transaction(new_applier: Made) -> None:
     applier = new_applier(tables="c = {}")
     applier.execute(SEEN)

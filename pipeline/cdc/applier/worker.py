@@ -29,13 +29,18 @@ from millstream.pipeline.cdc.applier.transfer import Transfer, lost
 from millstream.pipeline.cdc.config import Config, Table, TableKey, target_of
 from millstream.pipeline.cdc.config_file import parse
 from millstream.pipeline.cdc.destination.connection import Connections, in_one_line
-from millstream.pipeline.cdc.destination.foreign_keys import parents_first, read_references
+from millstream.pipeline.cdc.destination.foreign_keys import (
+    connected,
+    parents_first,
+    read_references,
+)
 from millstream.pipeline.cdc.destination.positions import Position, Positions
 from millstream.pipeline.cdc.destination.staging import Session
 from millstream.pipeline.cdc.destination.target import (
     Route,
     Target,
     TargetError,
+    TargetName,
     read_targets,
     route,
 )
@@ -88,10 +93,25 @@ class Worker:
             if outcomes is None:
                 outcomes = self._together(together, _Part.apply_in_order)
         if outcomes is None:
-            yield from map(self._alone, together)
+            yield from self._by_group(together)
         else:
             yield from outcomes
         yield from (self._alone(job) for job in jobs if job.is_alone)
+
+    def _by_group(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """Apply the jobs in one transaction for each group of targets that foreign keys connect. A
+        violation that only COMMIT finds then stops no table of another group."""
+        names = {job.key: target_of(self.table(job.key), self.config) for job in jobs}
+        first = connected(read_references(self.connections.destination, names.values()))
+        groups: dict[TargetName, list[Job]] = {}
+        for job in jobs:
+            name = names[job.key]
+            groups.setdefault(first.get(name, name), []).append(job)
+        for own in groups.values():
+            outcomes = None
+            if 1 < len(own) < len(jobs):
+                outcomes = self._together(own, _Part.apply_in_order)
+            yield from map(self._alone, own) if outcomes is None else outcomes
 
     def _together(
         self, jobs: Sequence[Job], apply: Callable[[_Part, Sequence[Job]], list[Outcome]]
