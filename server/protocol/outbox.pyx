@@ -183,8 +183,7 @@ cdef class Outbox:
         cdef Client client
         cdef list clients = self.dirty_clients
         cdef object last = self.persistence.last_seq
-        cdef bint hold = self.persistence.durable_seq < last or (
-            self.hold_point is not None and self.hold_point.seq < last)
+        cdef bint hold = self.must_hold(last)
         cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
         cdef Py_ssize_t at = 0
         cdef int held = 0
@@ -205,14 +204,22 @@ cdef class Outbox:
         self.noted_bytes = 0
         return self.end_turn(held, last)
 
+    cdef bint must_hold(self, last) except -1:
+        """Whether output that shows frame `last` has to wait for the disk or for replicas."""
+        return self.persistence.durable_seq < last or (
+            self.hold_point is not None and self.hold_point.seq < last)
+
     def send_late(self) -> None:
         """Send the collected bytes of clients for which there was no time in an earlier turn."""
-        cdef object last = self.persistence.last_seq
-        cdef bint hold = self.persistence.durable_seq < last or (
-            self.hold_point is not None and self.hold_point.seq < last)
+        cdef object last
+        cdef bint hold
         cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
         cdef Py_ssize_t sent = 0
         cdef int held = 0
+        # The bytes of a late client may show changes of the tick that has begun since.
+        self.persistence.flush_tick()
+        last = self.persistence.last_seq
+        hold = self.must_hold(last)
         if self.held and not hold:
             self.durable(last)
         while self.late and sent < TURN_CLIENTS and self.bytes_out <= end_bytes:
@@ -339,6 +346,7 @@ cdef class Outbox:
         cdef Client client
         cdef uint64_t size
         self.hold_starts.clear()
+        self.durable_seq = 0  # the numbers of frames may begin again
         if tick_failed:
             for client in [*self.dirty_clients, *self.late]:
                 if client.shown_data and not client.closed:

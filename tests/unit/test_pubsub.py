@@ -288,6 +288,24 @@ def test_late_output_of_a_failed_journal_is_not_sent() -> None:
     assert all(listener.closed and not listener.unread for listener in listeners)
 
 
+def test_late_output_waits_for_the_changes_of_a_tick_that_goes_on() -> None:
+    journal = SlowJournal()
+    in_process = Exchange(journal)
+    listeners, writer = subscribed(in_process, 600), in_process.player()
+    in_process.executor.feed(writer, encode_command(["PUBLISH", "news", "first"]))
+    one_turn(in_process)
+    assert lack(listeners) == 100  # late
+    in_process.executor.feed(writer, encode_command(["SET", "k", "v"]))
+    in_process.executor.feed(writer, encode_command(["PUBLISH", "news", "second"]))
+    in_process.loop.run()
+    assert not any(b"second" in listener.unread for listener in listeners)
+    journal.durable_seq = journal.last_seq
+    in_process.executor.outbox.durable(journal.last_seq)
+    in_process.settle()
+    for listener in listeners:
+        assert [listener.read()[2] for _ in range(2)] == [b"first", b"second"]
+
+
 def test_held_output_is_released_in_several_turns_and_in_order() -> None:
     journal = SlowJournal()
     in_process = Exchange(journal)
