@@ -29,10 +29,12 @@ class Relay:
         self._asked: set[str] = set()  # addresses; the primary has sent its last frames for them
 
     def begin(self, feed: Feed) -> None:
-        """The replica is being promoted. Without a link it gets what is here."""
+        """The replica is being promoted. It gets what is here if there is no primary to ask:
+        without a link, and in a ring of servers, where the request would go round for ever."""
         following = self._role.following
         self._feeds[feed.address] = feed
-        if following is not None and following.is_connected:
+        is_in_ring = bool(self._role.upstream.ring) or self._role.is_promoting
+        if following is not None and following.is_connected and not is_in_ring:
             following.say_promoting()
         else:
             self._send_last(is_of_primary=False)

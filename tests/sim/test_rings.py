@@ -81,6 +81,9 @@ def test_a_server_below_a_ring_says_so() -> None:
     fleet.follow(0, 2)
     *_, below = fleet.last_errors()
     assert below.startswith("the primary fleet:7002 of this server; or a server above it; is in a")
+    fleet.nodes[3].ask(fleet.nodes[3].accept(), b"REPLICAOF", b"NO", b"ONE")
+    fleet.pass_seconds(1)
+    assert fleet.nodes[3].replication.following is None  # the request did not go round the ring
 
 
 def test_a_failover_is_not_taken_for_a_ring(caplog: pytest.LogCaptureFixture) -> None:
