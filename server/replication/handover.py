@@ -98,6 +98,7 @@ class Handover:
     def promoted(self, feed: Feed, value: bytes) -> None:
         """The replica is a primary, or the replica of it that `value` names by host and port
         (`Relay`)."""
+        self._node.persistence.flush_tick()  # the replica lacks the changes of this tick
         last_seq = self._node.persistence.last_seq
         stored_seq = last_seq if self._node.config.replicas_durable else 0
         has_all = feed.acked_seq >= last_seq and feed.synced_seq >= stored_seq

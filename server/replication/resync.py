@@ -51,7 +51,8 @@ class Resync:
 
     def announced(self, client: Any, value: bytes) -> None:
         """A server that was a replica of this one has been promoted; `value` is the last frame on
-        its disk. CommandError if it was no replica of this server."""
+        its disk, which counts with `replicas-durable`. CommandError if it was no replica of this
+        server."""
         said = self._introductions.get(client.id)
         if said is None or not said.is_known:
             raise CommandError(why_unsuitable(said))
@@ -59,12 +60,15 @@ class Resync:
             their_last = int(value)
         except ValueError:
             raise CommandError(NOT_INTEGER) from None
-        ours, our_last = self._node.keyspace.histories, self._node.persistence.last_seq
+        frames = self._node.persistence
+        frames.flush_tick()  # it lacks the changes of this tick
+        ours, our_last = self._node.keyspace.histories, frames.last_seq
         common = history.last_common(ours, our_last, said.histories, their_last)
         if common is None:
             raise CommandError("ERR the promoted server has no line of history of this server")
         host = said.address or _host_of(client.address)
-        self._role.handover.end(host, said.port, has_all=common >= our_last)
+        has_stored = their_last >= our_last or not self._node.config.replicas_durable
+        self._role.handover.end(host, said.port, has_all=common >= our_last and has_stored)
 
     def forget(self, client: Any) -> None:
         """A client has disconnected. Clients other than replicas have no record."""

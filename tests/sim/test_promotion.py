@@ -17,6 +17,8 @@ from millstream.server.replication import applying
 from millstream.server.replication.following import Following
 from millstream.server.replication.handover import HANDING_OVER
 from millstream.server.replication.handover import REFUSED as IS_SUPERSEDED
+from millstream.server.replication.history import encode as encode_lines
+from millstream.server.replication.link import CAPABILITY
 from millstream.server.replication.restrictions import READONLY
 
 NO_ONE = (b"REPLICAOF", b"NO", b"ONE")
@@ -287,6 +289,40 @@ def test_an_old_primary_that_has_more_refuses_writes(fleet: Three) -> None:
     assert fleet.ask(0, *NO_ONE) == [OK]
     assert isinstance(fleet.append()[0], bytes)
     assert shown(fleet, 0, "superseded_by") == ""
+
+
+def test_an_announcement_counts_the_writes_of_the_same_turn(fleet: Three) -> None:
+    """A write that is no frame yet is one that the promoted server lacks."""
+    lose_the_last_word(fleet)
+    fleet.pass_seconds(16)
+    old = fleet.nodes[0]
+    frames = old.persistence
+    writer, announcer = old.accept(), old.accept()
+    old.ask(writer, b"XADD", b"a", b"*", b"n", b"2")
+    seq = b"%d" % frames.last_seq
+    lines = encode_lines(old.keyspace.histories)
+    old.ask(
+        announcer,
+        *(b"REPLCONF", b"listening-port", b"7001", b"capa", CAPABILITY),
+        *(b"databases", b"16", b"histories", lines, b"promoted", seq),
+    )
+    fleet.rest()
+    assert frames.last_seq == int(seq) + 1
+    assert old.replication.following is None
+    assert shown(fleet, 0, "superseded_by") != ""
+
+
+def test_an_announcement_says_what_is_on_the_disk(fleet: Three) -> None:
+    """Only replicas-durable demands that the promoted server has stored the frames."""
+    node = fleet.nodes[1]
+    node.config.appendonly = False
+    node.persistence.set_appendonly(False)
+    fleet.rest()
+    lose_the_last_word(fleet)
+    fleet.partitions.clear()
+    fleet.stopped = set()
+    fleet.pass_seconds(3)
+    assert fleet.append() == [LACKS if fleet.is_durable else Error(READONLY)]
 
 
 def restart(fleet: Three, index: int, *, rewritten: bool) -> None:
