@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGTERM, signal.SIGINT)
 HANDLED = (*ENDING, signal.SIGHUP)
 _AGAIN_S = 0.01
-_SAME_S = (
-    0.005  # timeout(1) signals a program and its group: a repetition so soon is not another one
-)
+# timeout(1) signals a program and its group: a repetition so soon is not another signal.
+_SAME_S = 0.005
 
 
 class Signals:

@@ -46,9 +46,8 @@ class Feed:
         self.frame_bytes = 0
         self.acked_ms = now_ms
         self.common_seq = -1  # the last frame that both servers have
-        self.upstream: bytes | None = (
-            None  # the IDs of servers that it was told; None: it wants none
-        )
+        # The IDs of servers that the replica was told; None: it wants none.
+        self.upstream: bytes | None = None
         self._feeds = feeds
         self._old: OldData | None = None
         self._is_reading = False
