@@ -34,6 +34,10 @@ WITH_MANY_PENDING: tuple[Words, ...] = (
     ("XGROUP", "CREATE", KEY, GROUP, "0"),
     ("XREADGROUP", "GROUP", GROUP, "c", "COUNT", str(MANY), "STREAMS", KEY, ">"),
 )
+DELETED = 20_000  # requests, and entries; about a third of the requests find none any more
+WITH_MANY_ENTRIES: tuple[Words, ...] = tuple(
+    ("XADD", KEY, f"{number}-1", *ENTRY) for number in range(1, DELETED + 1)
+)
 HOUR_MS = "3600000"
 TEN_KEYS = tuple(f"{KEY}:{number}" for number in range(10))
 TEN_STREAMS: tuple[Words, ...] = tuple(("XADD", key, "1-1", *ENTRY) for key in TEN_KEYS)
@@ -119,8 +123,8 @@ MESSAGES = (
     CommandRow("xautoclaim-nothing", "XAUTOCLAIM, none of 1,000 idle",
                ("XAUTOCLAIM", KEY, GROUP, "d", HOUR_MS, "0"), 30.0, WITH_MANY_PENDING,
                full=4_000, quick=1_600),
-    CommandRow("xdel", "XDEL of random entries", ("XDEL", KEY, "__rand_int__-1"), 1.0,
-               WITH_MANY_PENDING, random_below=MANY),
+    CommandRow("xdel", "XDEL of one of 20,000", ("XDEL", KEY, "__rand_int__-1"), 1.0,
+               WITH_MANY_ENTRIES, random_below=DELETED, full=DELETED, quick=DELETED),
     CommandRow("xdel-nothing", "XDEL, no such entry", ("XDEL", KEY, "5-2"), 1.0, FILL),
     CommandRow("expire", "EXPIRE", ("EXPIRE", KEY, "1000"), 0.8, FILL),
     CommandRow("xinfo-stream", "XINFO STREAM", ("XINFO", "STREAM", KEY), 0.5, WITH_PENDING,

@@ -336,7 +336,7 @@ def client_one_shard_fields(harness: Harness) -> Lanes:
     return client_rows.one_shard(harness, full=400_000, quick=80_000, reads="fields")
 
 
-@row("client-one-shard-all", CLIENT, "one shard, all fields and the ID read",
+@row("client-one-shard-all", CLIENT, "one shard, all fields and ID",
      Goal(rate_ratio=0.8), unit="ns/record")  # fmt: skip
 def client_one_shard_all(harness: Harness) -> Lanes:
     return client_rows.one_shard(harness, full=400_000, quick=80_000, reads="fields and ID")

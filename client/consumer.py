@@ -45,7 +45,7 @@ class Consumer(Generic[T]):
         retry_for: float,
     ) -> None:
         self._deliveries = Deliveries(
-            client, key, group, terms, position, batch, time.monotonic, retry_for
+            client, key, group, terms, position, batch, time.monotonic, retry_for_s=retry_for
         )
         self._runner = Runner(client)
         self._closed = False

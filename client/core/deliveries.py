@@ -82,6 +82,7 @@ class Deliveries:
         position: Any,
         batch: int | None,
         now: Clock,
+        *,
         retry_for_s: float = 30.0,
     ) -> None:
         """Without `batch` it is 10, and 1 if entries are delivered only once: a batch that is not

@@ -245,6 +245,8 @@ cdef class Outbox:
         if self.late:
             return 0
         self.late_bytes = 0
+        if not self.dirty_clients:
+            self.noted_bytes = 0
         if self.crowding:
             clients, self.crowding = self.crowding, []
             for client in clients:

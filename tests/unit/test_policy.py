@@ -305,6 +305,12 @@ def test_what_is_not_named_stays_and_zero_lifts(player: InProcessClient) -> None
     assert policy_of(player) is None
 
 
+SYNTAX_ERROR = (
+    "ERR syntax error, the syntax is: TPOLICY key [MAXLEN n] [MAXAGE ms] [MAXBYTES n] "
+    "[EXACT|APPROX]"
+)
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
@@ -314,14 +320,14 @@ def test_what_is_not_named_stays_and_zero_lifts(player: InProcessClient) -> None
         ("TPOLICY nokey MAXLEN x", "ERR value is not an integer or out of range"),
         ("TPOLICY str", WRONG_TYPE),
         ("TPOLICY str MAXLEN 5", WRONG_TYPE),
-        ("TPOLICY s MAXLEN", "ERR syntax error"),
+        ("TPOLICY s MAXLEN", SYNTAX_ERROR),
         ("TPOLICY s MAXLEN -1", "ERR The MAXLEN argument must be >= 0."),
         ("TPOLICY s MAXAGE -1", "ERR The MAXAGE argument must be >= 0."),
         ("TPOLICY s MAXBYTES -1", "ERR The MAXBYTES argument must be >= 0."),
         ("TPOLICY s MAXLEN 1.5", "ERR value is not an integer or out of range"),
         ("TPOLICY s MAXLEN 9223372036854775808", "ERR value is not an integer or out of range"),
-        ("TPOLICY s MAXLEN 5 TWICE", "ERR syntax error"),
-        ("TPOLICY s 5", "ERR syntax error"),
+        ("TPOLICY s MAXLEN 5 TWICE", SYNTAX_ERROR),
+        ("TPOLICY s 5", SYNTAX_ERROR),
         ("TPOLICY s EXACT", NO_LIMIT),
     ],
 )  # fmt: skip
