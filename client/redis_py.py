@@ -13,7 +13,7 @@ from typing import Any
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError, WatchError
+from redis.exceptions import DataError, ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core.steps import Command
@@ -41,17 +41,36 @@ def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) ->
     return {**own, **given, "retry": retry(NoBackoff(), 0)}
 
 
-class Packer(redis.connection.HiredisRespSerializer):
-    """redis-py's fast serializer of commands. It has no option `encoding_errors`, so text with
-    surrogates is encoded here, as in the asyncio API."""
+class Packer:
+    """Writes commands as RESP, with text that has surrogates, as in the asyncio API.
 
-    def pack(self, *words: Any) -> list[Any]:
-        """The command as RESP."""
-        try:
-            packed: list[Any] = super().pack(*words)
-        except UnicodeEncodeError:
-            packed = super().pack(*map(raw, words))
-        return packed
+    hiredis' function for it is not used: it ends the process with a segmentation fault when a
+    signal handler raises an exception at that moment.
+    """
+
+    def pack(self, *words: Any) -> list[bytes]:
+        """The command as RESP. A first word with blanks is several words, as in redis-py."""
+        encoded = [*_encoded(words[0]).split(), *map(_encoded, words[1:])]
+        parts = [b"*%d\r\n" % len(encoded)]
+        for word in encoded:
+            parts += (b"$%d\r\n" % len(word), word, b"\r\n")
+        return [b"".join(parts)]
+
+
+def _encoded(word: Any) -> bytes:
+    """A word of a command as bytes; redis-py's DataError for what it does not send either."""
+    if isinstance(word, bytes):
+        return word
+    if isinstance(word, str):
+        return word.encode("utf-8", "surrogateescape")
+    if isinstance(word, (int, float)) and not isinstance(word, bool):
+        return repr(word).encode()
+    if isinstance(word, (bytearray, memoryview)):
+        return bytes(word)
+    raise DataError(
+        f"Invalid input of type: {type(word).__name__!r}. Convert to a bytes, string, int or float "
+        "first."
+    )
 
 
 def raw(word: Any) -> Any:

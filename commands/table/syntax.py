@@ -20,7 +20,7 @@ from typing import NamedTuple
 _WORD = r"[^\s\[\]<>{}|]+"
 _TOKENS = re.compile(rf"[\[\]<>{{}}|]|\.\.\.|{_WORD}(?:\|{_WORD})*")
 _CLOSING = {"[": "]", "<": ">", "{": "}"}
-_LABEL = re.compile(r"(?<=[\[<{])[a-z-]+: ")
+_LABEL = re.compile(r"(?<=[\[<{])(?:[a-z-]+: )+|(?<=\| )(?:[a-z-]+: )+")
 _KINDS = {
     **dict.fromkeys(("key", "newkey", "source", "destination"), "key"),
     **dict.fromkeys(

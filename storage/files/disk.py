@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from millstream.errors import DataError
-from millstream.storage.files.lock_guard import LockGuard
+from millstream.storage.files.lock_guard import LOCKED, LockGuard, this_process
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _SYNC_FILE_RANGE_WRITE = 2
@@ -320,7 +320,7 @@ class SystemDisk:
             return
         with contextlib.suppress(OSError):  # a full disk can still be read
             os.ftruncate(file, 0)
-            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+            os.pwrite(file, this_process().encode(0, LOCKED), 0)
 
     def _make_directory(self) -> None:
         if not self.directory.is_dir():
@@ -377,12 +377,11 @@ class SystemDisk:
         return "" if self._guard is None else self._lock_error
 
     def _guard_unlocked(self, *, takes: bool) -> None:
-        """If the file system cannot lock: use the lock file as a guard, or only check it. DataError
+        """If the file system cannot lock: use the lock file as a guard, or only check it. A lock
+        does not replace the check: another process may have begun when locking failed. DataError
         when another process uses the directory."""
-        if self._is_locked:
-            return
         guard = LockGuard(self.directory / "lock")
-        if not takes:
+        if self._is_locked or not takes:
             guard.check()
             return
         self._guard = guard

@@ -1,7 +1,8 @@
 """The second guard of a data directory, for file systems that cannot lock.
 
 The lock file names its owner: process, time of its start, boot of the machine, and namespace of
-processes. The owner rewrites the file every few seconds. A server or a repair that finds a file of
+processes. The owner rewrites the file every few seconds; one that has a lock, because the file
+system can lock at that moment, writes it once. A server or a repair that finds a file of
 an owner that is alive, or of an unknown one that has been rewritten lately, refuses the directory.
 An owner of the same boot and namespace that is gone blocks nothing.
 
@@ -28,6 +29,7 @@ log = logging.getLogger("millstream.persistence")
 BEAT_S = 2.0
 YOUNG_S = 10.0  # a living owner has rewritten the file within this time
 SETTLE_S = 0.5  # after which a server that starts in the same moment has written its name
+GUARD, LOCKED = "guard", "locked"
 _SIZE_MAX = 4096
 
 
@@ -39,19 +41,20 @@ class Owner(NamedTuple):
     boot: str
     namespace: str
 
-    def encode(self, beat: int) -> bytes:
-        """The content of the lock file. Its first line is the process, as where locks work."""
+    def encode(self, beat: int, kind: str = GUARD) -> bytes:
+        """The content of the lock file. Its first line is the process."""
         words = f"{self.started} {self.boot} {self.namespace} {beat}"
-        return f"{self.process}\nguard {words}\n".encode()
+        return f"{self.process}\n{kind} {words}\n".encode()
 
 
-def read_owner(content: bytes) -> Owner | None:
-    """The owner that a lock file names; None if the file does not guard the directory."""
+def read_owner(content: bytes, kind: str = GUARD) -> Owner | None:
+    """The owner that a lock file names; None if it names none of this kind: an owner that rewrites
+    the file, or one that has a lock (LOCKED)."""
     lines = content.decode("ascii", "replace").splitlines()
     if len(lines) < 2 or not lines[0].isdecimal():
         return None
     words = lines[1].split(" ")
-    if len(words) != 5 or words[0] != "guard":
+    if len(words) != 5 or words[0] != kind:
         return None
     return Owner(int(lines[0]), *words[1:4])
 
@@ -115,12 +118,14 @@ class LockGuard:
             age_s = time.time() - self._path.stat().st_mtime
         except FileNotFoundError:
             return
-        owner = read_owner(content)
+        owner = read_owner(content) or read_owner(content, LOCKED)
         if owner is None or owner == self._own:
             return
         if owner.boot and owner[2:] == self._own[2:]:
             if _is_alive(owner):
                 raise self._refusal(owner, "", "stop that one, or use another directory")
+        elif read_owner(content) is None:
+            return  # it does not rewrite the file, so nothing tells whether it is alive
         elif abs(age_s) < YOUNG_S or self._is_rewritten(content):
             raise self._refusal(
                 owner,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.support.server import Server
 
 from millstream.client.aio.interruptible import Interruptible
 from millstream.client.interruptible import interruptible
+from millstream.client.redis_py import Packer
 
 
 class Interrupted(BaseException):
@@ -116,3 +119,50 @@ def test_a_repeated_connect_that_is_interrupted_begins_again(connections: Connec
     assert ask(connection, "next") == b"next"
     assert len(prepared) == 2
     connection.disconnect()
+
+
+SIGNALS = """
+import random, signal
+from millstream.client.redis_py import Packer
+
+class Late(Exception): pass
+
+def raise_late(*_): raise Late
+
+signal.signal(signal.SIGALRM, raise_late)
+command = ("XADD", "key", b"*", "name", 5, "value", 1.5)
+packer, interruptions = Packer(), 0
+while interruptions < 1000:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.random() * 2e-4 + 1e-6)
+        for _ in range(200): packer.pack(*command)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Late:
+        interruptions += 1
+print("alive")
+"""
+
+
+def test_a_signal_while_a_command_is_written_is_harmless() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNALS], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "alive\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("GET", "k"),
+        ("CONFIG GET", "dir"),
+        (b"SET", b"", bytearray(b"x"), memoryview(b"y"), 5, -1, 1.5, float("inf"), "\u00e9"),
+    ],
+)
+def test_commands_are_written_as_redis_py_does(words: tuple[Any, ...]) -> None:
+    encode = redis.connection.Encoder("utf-8", "strict", False).encode
+    theirs = redis.connection.PythonRespSerializer(6000, encode)
+    assert b"".join(Packer().pack(*words)) == b"".join(theirs.pack(*words))
+
+
+@pytest.mark.parametrize("word", [None, True, {}, object()])
+def test_a_word_that_redis_py_refuses_is_refused(word: object) -> None:
+    with pytest.raises(redis.DataError):
+        Packer().pack("SET", "k", word)

@@ -272,6 +272,29 @@ def test_without_locks_the_lock_file_keeps_others_out(
     assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
+@pytest.mark.parametrize("first_locks", [False, True])
+def test_a_lock_that_fails_for_one_server_keeps_both_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_locks: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(lock_guard, "SETTLE_S", 0)
+    first, second = SystemDisk(tmp_path), SystemDisk(tmp_path)
+    with monkeypatch.context() as change:
+        if not first_locks:
+            change.setattr("fcntl.flock", refuse)
+        first.lock()
+    other = lock_guard.this_process()._replace(process=os.getppid(), started="other")
+    monkeypatch.setattr(lock_guard, "this_process", lambda: other)
+    monkeypatch.setattr("millstream.storage.files.disk.this_process", lambda: other)
+    if first_locks:
+        monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(DataError, match=rf"another server \(process {os.getpid()}\)"):
+        second.lock()
+    first.unlock()
+
+
 def lock_for(directory: Path, *, alone: bool) -> None:
     SystemDisk(directory).lock_for("or copy it", alone=alone)
 
