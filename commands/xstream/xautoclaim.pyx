@@ -128,9 +128,9 @@ cdef class Finder:
 
     cdef bint find(self, EntryId wanted) noexcept:
         """Whether the stream has this entry; then the walk is at it."""
-        cdef int steps
+        cdef int _step
         cdef EntryId at
-        for steps in range(STEPS):
+        for _step in range(STEPS):
             if not self.has_more:
                 return False
             at.ms = self.walk.cursor.entry.ms

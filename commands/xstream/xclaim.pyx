@@ -6,7 +6,7 @@ such an entry owns it, and the entry loses its retry and expiry. Semantics and e
 of Redis 8.6.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 
 from millstream.commands.engine.claiming cimport Claims, Target, encoded_ids, take_target
 from millstream.commands.engine.delivery cimport Ids

@@ -4,7 +4,6 @@
 from millstream.commands.engine.delivery cimport Ids
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
-from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
 from millstream.storage.streams.stream cimport Stream
 from millstream.storage.streams.trimming cimport delete_entry
@@ -28,7 +27,7 @@ def xdel(Context ctx not None, Args args not None):
     cdef Stream stream = ctx.write_stream_at(&args.items[1])
     cdef Ids gone
     cdef EntryId at
-    cdef Py_ssize_t i
+    cdef Py_ssize_t _i
     if stream is None:
         return 0
     args.pos = 2
@@ -36,7 +35,7 @@ def xdel(Context ctx not None, Args args not None):
         args.take_id(&at, False, 0)
     gone = Ids.__new__(Ids)
     args.pos = 2
-    for i in range(2, args.count):
+    for _i in range(2, args.count):
         args.take_id(&at, False, 0)
         if delete_entry(stream, at):
             gone.add(at.ms, at.seq)
