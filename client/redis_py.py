@@ -73,10 +73,6 @@ def _encoded(word: Any) -> bytes:
     )
 
 
-def raw(word: Any) -> Any:
-    return word.encode("utf-8", "surrogateescape") if isinstance(word, str) else word
-
-
 def address(client: Any) -> str:
     """The server of a client, for error messages."""
     kwargs = client.connection_pool.connection_kwargs

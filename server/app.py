@@ -202,7 +202,7 @@ class Server:
         attempt(self.executor.end_tick)
         attempt(self.replication.stop)
         saved = self.persistence.close(tries_base=self.shutdown.tries_base)
-        self.executor.outbox.flush()
+        attempt(self.executor.outbox.flush)
         for client in list(self.clients.values()):
             attempt(functools.partial(client.close, after_reply=True))
         await self.registry.wait_until_gone()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 command = CommandGroup("pubsub", since="2.0.0")
 
 # In Redis, a client of a transaction may subscribe to channels, but not to shard channels.
-_DENIED_IN_MULTI = "ERR {} isn't allowed for a DENY BLOCKING client"
+_DENIED_IN_MULTI = "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"
 
 
 One = Callable[["Session", bytes], None]
@@ -172,7 +172,7 @@ def ssubscribe(ctx: Context, args: Args) -> object:
     There is no cluster here, so a client may subscribe to any shard channels together.
     """
     if not ctx.may_block:
-        raise CommandError(_DENIED_IN_MULTI.format("SSUBSCRIBE"))
+        raise CommandError(_DENIED_IN_MULTI)
     one = ctx.server.pubsub.subscribe_shard
     return _answer(ctx, _each(ctx, b"ssubscribe", args.rest(), one, shard_subscription_count))
 

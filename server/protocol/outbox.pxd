@@ -70,7 +70,7 @@ cdef class Outbox:
     cdef int transmit(self, Client client, data) except -1
     cdef int check_held(self, Client client) except -1
     cdef int send(self) except -1
-    cdef bint must_hold(self, last) except -1
+    cdef bint begin_turn(self, last) except -1
     cdef int send_to(self, Client client, bint hold, last) except -1
     cdef int end_turn(self, int held, last) except -1
     cdef bint is_crowded(self) noexcept

@@ -183,14 +183,10 @@ cdef class Outbox:
         cdef Client client
         cdef list clients = self.dirty_clients
         cdef object last = self.persistence.last_seq
-        cdef bint hold = self.must_hold(last)
+        cdef bint hold = self.begin_turn(last)
         cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
         cdef Py_ssize_t at = 0
         cdef int held = 0
-        if self.held and not hold:
-            # The journal's mode has changed, and this tick wrote directly what earlier replies wait
-            # for.
-            self.durable(last)
         self.dirty_clients = []
         for client in clients:
             if at == TURN_CLIENTS or self.bytes_out > end_bytes:
@@ -204,10 +200,15 @@ cdef class Outbox:
         self.noted_bytes = 0
         return self.end_turn(held, last)
 
-    cdef bint must_hold(self, last) except -1:
+    cdef bint begin_turn(self, last) except -1:
         """Whether output that shows frame `last` has to wait for the disk or for replicas."""
-        return self.persistence.durable_seq < last or (
+        cdef bint hold = self.persistence.durable_seq < last or (
             self.hold_point is not None and self.hold_point.seq < last)
+        if self.held and not hold:
+            # The journal's mode has changed, and the frame that earlier replies wait for was
+            # written directly.
+            self.durable(last)
+        return hold
 
     def send_late(self) -> None:
         """Send the collected bytes of clients for which there was no time in an earlier turn."""
@@ -219,9 +220,7 @@ cdef class Outbox:
         # The bytes of a late client may show changes of the tick that has begun since.
         self.persistence.flush_tick()
         last = self.persistence.last_seq
-        hold = self.must_hold(last)
-        if self.held and not hold:
-            self.durable(last)
+        hold = self.begin_turn(last)
         while self.late and sent < TURN_CLIENTS and self.bytes_out <= end_bytes:
             sent += 1
             held += self.send_to(self.late.popleft(), hold, last)

@@ -18,16 +18,6 @@ cdef class RetentionPolicy:
     cdef public uint64_t next_check_ms  # when its stream is checked next; NEVER: not scheduled
 
 
-cdef class Claim:
-    cdef readonly uint64_t min_idle_ms
-    cdef readonly uint64_t delivery_ms
-    cdef readonly bytes count
-    cdef readonly uint64_t now_ms
-    cdef readonly bint force
-    cdef readonly list claimed
-    cdef readonly list gone
-
-
 cdef class Stream(EntryLog):
     # Members that appends access come first, as in EntryLog.
     cdef public uint32_t used_s

@@ -2,7 +2,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.streams.consumers import Consumer
 from millstream.storage.streams.entry_log import EntryLog
 from millstream.storage.streams.group import Group
 from millstream.storage.streams.held import Held
@@ -23,18 +22,6 @@ class RetentionPolicy:
     def dump(self) -> list[Any]: ...
     @staticmethod
     def load(row: list[Any]) -> RetentionPolicy: ...
-
-class Claim:
-    min_idle_ms: int
-    delivery_ms: int
-    count: bytes
-    now_ms: int
-    force: bool
-    claimed: list[tuple[int, int]]
-    gone: list[tuple[int, int]]
-    def __init__(
-        self, min_idle_ms: int, delivery_ms: int, count: bytes, now_ms: int, force: bool = False
-    ) -> None: ...
 
 class Stream(EntryLog):
     used_s: int
@@ -74,14 +61,6 @@ class Stream(EntryLog):
         owner: int,
         retry_number: int,
     ) -> None: ...
-    def claim(
-        self,
-        group: Group,
-        consumer: Consumer,
-        ids: list[tuple[int, int]],
-        most: int,
-        claim: Claim,
-    ) -> int: ...
     def count_live_groups(self, now_ms: int) -> int: ...
     def set_ttl(self, group: Group, ttl_ms: int) -> int: ...
     def drop_group(self, name: bytes) -> bool: ...

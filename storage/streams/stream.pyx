@@ -13,12 +13,11 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 cimport cython
 
 from millstream.entry_id cimport EntryId, id_less
-from millstream.storage.blocks.layout cimport Entry, View
+from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
 from millstream.storage.streams.entry_log cimport EntryLog, Walk
-from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport Pending, PendingAt
+from millstream.storage.streams.pending cimport PendingAt
 from millstream.storage.streams.pending_chunks cimport find_pending
 from millstream.storage.streams.trim_nodes cimport boundary_by_nodes, node_count, radix_tree_nodes
 from millstream.storage.streams.shared_groups cimport shared_groups
@@ -61,24 +60,6 @@ cdef class RetentionPolicy:
             return RetentionPolicy(*row)
         except OverflowError as error:
             raise ValueError(f"the policy {row} is out of range") from error
-
-
-cdef class Claim:
-    """The terms and the results of a claim. It claims entries that have been idle for min_idle_ms,
-    with `force` also entries that are not pending. Their last delivery becomes delivery_ms, their
-    number of deliveries `count` (PendingList.claim). `claimed` has the IDs of claimed entries,
-    `gone` those that are pending without an entry.
-    """
-
-    def __init__(self, uint64_t min_idle_ms, uint64_t delivery_ms, bytes count not None,
-                 uint64_t now_ms, bint force=False):
-        self.min_idle_ms = min_idle_ms
-        self.delivery_ms = delivery_ms
-        self.count = count
-        self.now_ms = now_ms
-        self.force = force
-        self.claimed = []
-        self.gone = []
 
 
 cdef inline bytes name_of(group):
@@ -266,38 +247,6 @@ cdef class Stream(EntryLog):
         while self.walk_next(&walk) and not id_less(
                 end_ms, end_seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
             group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, retry_number)
-
-    def claim(self, Group group not None, Consumer consumer not None, list ids not None,
-              uint64_t most, Claim claim not None) -> int:
-        """Claim pending entries with these IDs, (ms, seq) each, for a consumer. Returns the number
-        of IDs checked: it stops when `most` were added to the claim's lists."""
-        cdef View view
-        cdef Entry entry
-        cdef Pending* record
-        cdef PendingAt at
-        cdef uint64_t ms, seq
-        cdef uint64_t left = most
-        cdef Py_ssize_t looks = 0
-        for entry_id in ids:
-            if left == 0:
-                break
-            looks += 1
-            ms, seq = entry_id
-            record = find_pending(group.pendings, EntryId(ms, seq), &at)
-            if not self.find(EntryId(ms, seq), &view, &entry):
-                if record != NULL:
-                    claim.gone.append(entry_id)
-                    left -= 1
-            elif record != NULL and claim.min_idle_ms and (
-                    claim.now_ms - min(<uint64_t>record.last_delivery_ms, claim.now_ms) < claim.min_idle_ms):
-                continue
-            elif record != NULL or claim.force:
-                claim.claimed.append(entry_id)
-                left -= 1
-                group.claim(ms, seq, consumer, claim.delivery_ms, claim.count)
-                group.note_again(ms, seq, claim.delivery_ms, claim.now_ms)
-                consumer.active_ms = claim.now_ms
-        return looks
 
     cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
         """Set the time after its last use at which a group ends; 0: never."""
