@@ -22,7 +22,8 @@ def test_a_replica_whose_journal_does_not_work_does_not_take_over() -> None:
     assert replica.replication.following is not None
 
 
-def test_a_refusal_after_the_replica_has_taken_over_leaves_one_primary() -> None:
+def lost_answer() -> Pair:
+    """Two servers in a FAILOVER: the replica has taken over, and its answer is lost."""
     fleet = Pair(1)
     old, new = fleet.nodes
     old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"1")
@@ -31,7 +32,13 @@ def test_a_refusal_after_the_replica_has_taken_over_leaves_one_primary() -> None
     while new.replication.following is not None:
         fleet.turn()
     for link in fleet.connections:
-        link.cut()  # the answer is lost
+        link.cut()
+    return fleet
+
+
+def test_a_refusal_after_the_replica_has_taken_over_leaves_one_primary() -> None:
+    fleet = lost_answer()
+    old, new = fleet.nodes
     new.disk.fail("write", times=None)
     new.ask(new.accept(), b"XADD", b"a", b"*", b"n", b"2")
     for _ in range(3):
@@ -119,15 +126,8 @@ def test_a_replica_without_a_link_that_serves_no_old_data_takes_over() -> None:
 
 def test_a_server_that_loads_data_does_not_end_a_failover() -> None:
     """It may have taken over before: it is asked again."""
-    fleet = Pair(1)
+    fleet = lost_answer()
     old, new = fleet.nodes
-    old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"1")
-    fleet.rest()
-    old.ask(old.accept(), b"FAILOVER")
-    while new.replication.following is not None:
-        fleet.turn()
-    for link in fleet.connections:
-        link.cut()  # the answer is lost
     new.executor.loading = True
     for _ in range(3):
         fleet.second()

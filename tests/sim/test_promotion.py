@@ -273,14 +273,19 @@ def test_the_promoted_server_repeats_what_was_lost(fleet: Three) -> None:
     assert fleet.nodes[1].replication.announcement is None
 
 
-def test_an_old_primary_that_has_more_refuses_writes(fleet: Three) -> None:
-    """It has waited in vain and has confirmed again: nothing of that is discarded unasked."""
+def confirm_too_late(fleet: Three) -> None:
+    """The old primary waits in vain, confirms again, and then hears of the promotion."""
     lose_the_last_word(fleet)
     fleet.pass_seconds(16)
     assert isinstance(fleet.append()[0], bytes)
     fleet.partitions.clear()
     fleet.stopped = set()
     fleet.pass_seconds(3)
+
+
+def test_an_old_primary_that_has_more_refuses_writes(fleet: Three) -> None:
+    """It has waited in vain and has confirmed again: nothing of that is discarded unasked."""
+    confirm_too_late(fleet)
     assert fleet.append() == [LACKS]
     assert shown(fleet, 0, "superseded_by") == "10.0.0.201:7001"
     assert shown(fleet, 0, "role") == "master"
@@ -335,12 +340,7 @@ def restart(fleet: Three, index: int, *, rewritten: bool) -> None:
 
 
 def test_an_old_primary_that_has_more_refuses_after_a_restart(fleet: Three) -> None:
-    lose_the_last_word(fleet)
-    fleet.pass_seconds(16)
-    assert isinstance(fleet.append()[0], bytes)
-    fleet.partitions.clear()
-    fleet.stopped = set()
-    fleet.pass_seconds(3)
+    confirm_too_late(fleet)
     restart(fleet, 0, rewritten=False)
     fleet.pass_seconds(30)
     assert fleet.append() == [LACKS]
@@ -416,12 +416,7 @@ def test_an_old_primary_remains_a_replica_after_a_failover(fleet: Three) -> None
 
 
 def test_an_old_primary_that_has_more_follows_by_order(fleet: Three) -> None:
-    lose_the_last_word(fleet)
-    fleet.pass_seconds(16)
-    assert isinstance(fleet.append()[0], bytes)
-    fleet.partitions.clear()
-    fleet.stopped = set()
-    fleet.pass_seconds(3)
+    confirm_too_late(fleet)
     for index in (0, 2):
         fleet.ask(index, b"REPLICAOF", b"fleet", b"7001")
     fleet.pass_seconds(3)
