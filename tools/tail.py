@@ -154,24 +154,24 @@ class Follower:
         self._server = server
         self._key = key
         self._read = _read_with_gaps if _has_tread(server) else _read
-        self._needs_counters = start is None
-        self._counters = self._read_counters()
+        self._counters = self._read_counters(needed=start is None)
         if start is not None:
             self._place = before(start)
         else:
             self._place = (0, 0) if self._counters is None else self._counters.last_id
-        self._needs_counters = False
 
     def entries(self) -> Iterator[Entry]:
         """The next entries; none after some time without news."""
-        for entry in self._read(self._server, self._key, "{}-{}".format(*self._place)):
+        rows = self._read(self._server, self._key, "{}-{}".format(*self._place))
+        for entry in rows:
             if entry is None:
                 _report("entries after {}-{} were evicted".format(*self._place))
                 continue
             ms, _, seq = entry.id.partition("-")
             self._place = int(ms), int(seq)
             yield entry
-        self._notice_new_stream()
+        if len(rows) < BATCH_ENTRIES:
+            self._notice_new_stream()
 
     def _notice_new_stream(self) -> None:
         earlier, self._counters = self._counters, self._read_counters()
@@ -187,11 +187,11 @@ class Follower:
             _report("a new stream has replaced the stream; this is its first entry")
             self._place = 0, 0
 
-    def _read_counters(self) -> Counters | None:
-        """None if the stream does not exist, or the user may not ask."""
+    def _read_counters(self, *, needed: bool = False) -> Counters | None:
+        """None if the stream does not exist or, unless it is `needed`, the user may not ask."""
         (reply,) = self._server.pipeline([["XINFO", "STREAM", self._key]])
         if is_error(reply):
-            may_not = isinstance(reply, NoPermissionError) and not self._needs_counters
+            may_not = isinstance(reply, NoPermissionError) and not needed
             if "no such key" in str(reply) or may_not:
                 return None
             if is_loading(reply):
