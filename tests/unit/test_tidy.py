@@ -11,6 +11,8 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+from tests.support.import_rings import arrows, imported, rings
+
 from millstream.commands.runtime.events import EVENT_CLASSES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +50,92 @@ LAYERS = {
     "commands": ["xstream", "draft", "admin", "generic", "engine", "access", "table", "runtime"],
     "storage": ["dump", "files", "streams", "blocks"],
 }
+# The rings among the imports of modules, imports for types and cimports included. The list may only
+# get shorter: a ring that grows fails, and so does one that is smaller than its line here.
+RINGS: list[set[str]] = [
+    {
+        "storage/blocks/lazyfree",
+        "storage/streams/capture",
+        "storage/streams/consumers",
+        "storage/streams/database",
+        "storage/streams/entry_log",
+        "storage/streams/group",
+        "storage/streams/held",
+        "storage/streams/held_segment_list",
+        "storage/streams/held_segments",
+        "storage/streams/held_snapshot",
+        "storage/streams/key_walk",
+        "storage/streams/keyspace",
+        "storage/streams/keyspace_core",
+        "storage/streams/lineage",
+        "storage/streams/ordering_snapshot",
+        "storage/streams/pending_chunks",
+        "storage/streams/pending_list",
+        "storage/streams/restore",
+        "storage/streams/retention",
+        "storage/streams/retry_pairs",
+        "storage/streams/shared_groups",
+        "storage/streams/small_loader",
+        "storage/streams/small_streams",
+        "storage/streams/stream",
+        "storage/streams/trim_nodes",
+        "storage/streams/trimming",
+    },
+    {
+        "server/app",
+        "server/client_registry",
+        "server/metrics/http",
+        "server/metrics/page",
+        "server/metrics/server_series",
+        "server/metrics/service",
+        "server/metrics/stream_series",
+        "server/monitor/client_totals",
+        "server/monitor/info",
+        "server/monitor/memory_info",
+        "server/settings",
+        "server/shutdown",
+        "server/starting",
+    },
+    {
+        "server/replication/announcement",
+        "server/replication/applying",
+        "server/replication/failover",
+        "server/replication/following",
+        "server/replication/handover",
+        "server/replication/promotion",
+        "server/replication/relay",
+        "server/replication/replication_info",
+        "server/replication/restrictions",
+        "server/replication/resync",
+        "server/replication/role",
+    },
+    {
+        "server/execution/backpressure",
+        "server/execution/client_pause",
+        "server/execution/due_work",
+        "server/execution/eviction_work",
+        "server/execution/executor",
+        "server/execution/request_runner",
+        "server/net/connection",
+    },
+    {
+        "dashboard/actions",
+        "dashboard/app",
+        "dashboard/pages",
+    },
+    {
+        "client/errors",
+        "client/ids",
+    },
+    {
+        "server/replication/feed",
+        "server/replication/feeds",
+    },
+    {
+        "server/replication/attempt",
+        "server/replication/primary_client",
+    },
+]
 TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 
 IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(\.|millstream\b[.\w]*)(.*)", re.MULTILINE)
@@ -163,6 +251,39 @@ def test_imports_between_folders_run_one_way() -> None:
         above = imported_folders(path) & set(layers[: layers.index(inside[0])])
         wrong += [f"{named(path)}: imports {folder}, which is above it" for folder in above]
     assert wrong == []
+
+
+def module_of(path: Path) -> str:
+    """`millstream.storage.ids` for storage/ids.pyx and its declarations."""
+    inside = path.relative_to(COMMON if path.parent == COMMON else ROOT).with_suffix("")
+    return ".".join(("millstream", *(name for name in inside.parts if name != "__init__")))
+
+
+def test_rings_of_imports_only_get_smaller() -> None:
+    files = [(module_of(path), path.read_text()) for path in sources(".py", ".pyi", ".pyx", ".pxd")]
+    found = [
+        {module.removeprefix("millstream.").replace(".", "/") for module in ring}
+        for ring in rings(arrows(files))
+    ]
+    new = [sorted(ring) for ring in found if not any(ring <= listed for listed in RINGS)]
+    assert new == [], "a ring of imports"
+    left = [[sorted(ring) for ring in found if ring <= listed] for listed in RINGS]
+    assert left == [[sorted(listed)] for listed in RINGS], "a ring is smaller now: shorten RINGS"
+
+
+def test_rings_are_found_in_every_form_of_import() -> None:
+    modules = {"millstream.a", "millstream.a.b", "millstream.c", "millstream.d"}
+    text = """
+from millstream.a import b, Other
+from millstream.c cimport (
+    One,  # millstream.d
+)
+    import millstream.d
+"""
+    assert imported(text, modules) == modules
+    assert imported("from millstream.a import (\n    b as x,\n)\n", modules) == {"millstream.a.b"}
+    found = rings({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"f"}})
+    assert sorted(map(sorted, found)) == [["a", "b", "c"], ["d", "e"]]
 
 
 def test_compiled_modules_have_declarations_and_types() -> None:
