@@ -23,7 +23,7 @@ TOGETHER ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := src/millstream server storage commands pipeline client tools dashboard
+PACKAGES := src/millstream server storage commands pipeline cdc client tools dashboard
 SOURCES := $(shell find $(PACKAGES) -name '*.pyx' -o -name '*.pxd')
 
 .PHONY: serve build test bench spark lint docs asan clean need-redis need-test

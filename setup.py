@@ -19,6 +19,7 @@ PACKAGES = {
     "millstream.storage": "storage",
     "millstream.commands": "commands",
     "millstream.pipeline": "pipeline",
+    "millstream.cdc": "cdc",
     "millstream.client": "client",
     "millstream.tools": "tools",
     "millstream.dashboard": "dashboard",

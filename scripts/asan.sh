@@ -15,7 +15,7 @@ mkdir -p $copy
 rm -rf $copy/tests
 # Time stamps are preserved, so a second run compiles only changed modules.
 tar --create --exclude='*.so' --exclude='*.c' --exclude=__pycache__ \
-    src server storage commands pipeline client tools dashboard scripts tests docs bench $(ls README.md 2>/dev/null) pyproject.toml setup.py | tar --extract --directory $copy
+    src server storage commands pipeline cdc client tools dashboard scripts tests docs bench $(ls README.md 2>/dev/null) pyproject.toml setup.py | tar --extract --directory $copy
 
 bin=$PWD/.venv/bin
 cd $copy

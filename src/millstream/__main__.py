@@ -55,7 +55,7 @@ COMMANDS = {
         "export",
     ),
     "cdc": Entry(
-        "millstream.pipeline.cdc.cli:cdc",
+        "millstream.cdc.cli:cdc",
         "Copy changes from PostgreSQL databases to another one.",
         "cdc",
     ),

@@ -13,8 +13,8 @@ import psycopg
 from tests.cdc.feeding import Feed, config_text, parsed
 from tests.support.client import RawClient
 
-from millstream.pipeline.cdc.applier.driver import Driver
-from millstream.pipeline.cdc.applier.jobs import (
+from millstream.cdc.applier.driver import Driver
+from millstream.cdc.applier.jobs import (
     Answer,
     Job,
     answer_from_json,
@@ -22,10 +22,10 @@ from millstream.pipeline.cdc.applier.jobs import (
     jobs_from_json,
     jobs_to_json,
 )
-from millstream.pipeline.cdc.applier.status import Status
-from millstream.pipeline.cdc.applier.worker import Worker
-from millstream.pipeline.cdc.config_file import load
-from millstream.pipeline.cdc.destination.positions import Position, Positions, create_sql
+from millstream.cdc.applier.status import Status
+from millstream.cdc.applier.worker import Worker
+from millstream.cdc.config_file import load
+from millstream.cdc.destination.positions import Position, Positions, create_sql
 
 KEYED = "sid text, id int, a text, b numeric(10,2), PRIMARY KEY (sid, id)"
 KEYLESS = "sid text, id int, a text, b numeric(10,2)"

@@ -12,19 +12,19 @@ from pathlib import Path
 from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.resp import Error, Reply
 
-from millstream.pipeline.cdc.config import Config, Table
-from millstream.pipeline.cdc.config_file import parse
-from millstream.pipeline.cdc.lsn import lsn_text
-from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
-from millstream.pipeline.cdc.streams.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows
-from millstream.pipeline.cdc.streams.names import Keys
-from millstream.pipeline.cdc.streams.source_state import (
+from millstream.cdc.config import Config, Table
+from millstream.cdc.config_file import parse
+from millstream.cdc.lsn import lsn_text
+from millstream.cdc.protocol.pgoutput import UNCHANGED, Value
+from millstream.cdc.streams.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows
+from millstream.cdc.streams.names import Keys
+from millstream.cdc.streams.source_state import (
     Identity,
     SourceColumn,
     TableConfig,
     TableState,
 )
-from millstream.pipeline.cdc.streams.translator import names_words, time_text
+from millstream.cdc.streams.translator import names_words, time_text
 
 START_US = 1_795_000_000_000_000
 COLUMNS = (

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from millstream.pipeline.cdc.applier.driver import Driver
-from millstream.pipeline.cdc.applier.jobs import Answer, Job
-from millstream.pipeline.cdc.applier.status import Reporter, Status
-from millstream.pipeline.cdc.applier.worker import Worker
-from millstream.pipeline.cdc.config_file import load
-from millstream.pipeline.cdc.logs import Secrets, open_log
-from millstream.pipeline.cdc.streams.appending import address_of
+from millstream.cdc.applier.driver import Driver
+from millstream.cdc.applier.jobs import Answer, Job
+from millstream.cdc.applier.status import Reporter, Status
+from millstream.cdc.applier.worker import Worker
+from millstream.cdc.config_file import load
+from millstream.cdc.logs import Secrets, open_log
+from millstream.cdc.streams.appending import address_of
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.support.client import RawClient
 from tests.support.server import Server
 
-from millstream.pipeline.cdc.config import ServerConfig
-from millstream.pipeline.cdc.streams.appending import (
+from millstream.cdc.config import ServerConfig
+from millstream.cdc.streams.appending import (
     BYTES_MAX,
     ENTRIES_MAX,
     Appender,

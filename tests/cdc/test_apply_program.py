@@ -74,7 +74,7 @@ class Program:
         found = [
             line.split(None, 2)
             for line in listed
-            if "-m millstream.pipeline.cdc.applier.spark_daemon" in line
+            if "-m millstream.cdc.applier.spark_daemon" in line
         ]
         daemons = {pid for pid, _, _ in found}
         return [int(pid) for pid, parent, _ in found if parent in daemons]
@@ -147,7 +147,7 @@ def end_one_that_waits(program: Program) -> None:
 
 STARTS_A_CHILD = """
 import os, signal, subprocess, sys
-from millstream.pipeline.cdc.applier.spark_start import no_signals_for_children
+from millstream.cdc.applier.spark_start import no_signals_for_children
 show = "import signal; print([signal.getsignal(one).name for one in (15, 2)])"
 got = []
 signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))

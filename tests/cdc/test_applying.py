@@ -17,21 +17,21 @@ from tests.support.client import RawClient
 from tests.support.pipelines import url_of
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.cdc.applier import driver as driver_module
-from millstream.pipeline.cdc.applier import failure_search
-from millstream.pipeline.cdc.applier.driver import ApplyError, Driver
-from millstream.pipeline.cdc.applier.jobs import Answer, Job, Outcome
-from millstream.pipeline.cdc.applier.status import Status
-from millstream.pipeline.cdc.applier.survey import read_sources
-from millstream.pipeline.cdc.applier.worker import Worker
-from millstream.pipeline.cdc.commands.dropping import drop
-from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
-from millstream.pipeline.cdc.streams import pulling
-from millstream.pipeline.cdc.streams.appending import open_server
-from millstream.pipeline.cdc.streams.copies import CopyRows
-from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.source_state import SourceColumn
-from millstream.pipeline.cdc.streams.translator import time_text
+from millstream.cdc.applier import driver as driver_module
+from millstream.cdc.applier import failure_search
+from millstream.cdc.applier.driver import ApplyError, Driver
+from millstream.cdc.applier.jobs import Answer, Job, Outcome
+from millstream.cdc.applier.status import Status
+from millstream.cdc.applier.survey import read_sources
+from millstream.cdc.applier.worker import Worker
+from millstream.cdc.operations.dropping import drop
+from millstream.cdc.protocol.pgoutput import UNCHANGED
+from millstream.cdc.streams import pulling
+from millstream.cdc.streams.appending import open_server
+from millstream.cdc.streams.copies import CopyRows
+from millstream.cdc.streams.source_record import SourceRecord
+from millstream.cdc.streams.source_state import SourceColumn
+from millstream.cdc.streams.translator import time_text
 
 Made = Callable[..., Applier]
 

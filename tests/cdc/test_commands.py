@@ -16,16 +16,16 @@ from click.testing import CliRunner
 from tests.support.pipelines import Pipeline, url_of
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.cdc.applier.driver import Driver
-from millstream.pipeline.cdc.applier.status import Status
-from millstream.pipeline.cdc.applier.worker import Worker
-from millstream.pipeline.cdc.checks import destination_checks
-from millstream.pipeline.cdc.cli import cdc
-from millstream.pipeline.cdc.commands.dropping import drop
-from millstream.pipeline.cdc.commands.requests import RequestError
-from millstream.pipeline.cdc.config_file import load
-from millstream.pipeline.cdc.streams.appending import open_server
-from millstream.pipeline.cdc.streams.source_record import SourceRecord
+from millstream.cdc.applier.driver import Driver
+from millstream.cdc.applier.status import Status
+from millstream.cdc.applier.worker import Worker
+from millstream.cdc.checks import destination_checks
+from millstream.cdc.cli import cdc
+from millstream.cdc.config_file import load
+from millstream.cdc.operations.dropping import drop
+from millstream.cdc.operations.requests import RequestError
+from millstream.cdc.streams.appending import open_server
+from millstream.cdc.streams.source_record import SourceRecord
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"

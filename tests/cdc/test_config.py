@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.pipeline.cdc.config import Config, ConfigError, target_name, target_of
-from millstream.pipeline.cdc.config_file import load, parse
-from millstream.pipeline.cdc.streams.names import Keys, apply_alive
+from millstream.cdc.config import Config, ConfigError, target_name, target_of
+from millstream.cdc.config_file import load, parse
+from millstream.cdc.streams.names import Keys, apply_alive
 
 WHOLE = """\
 [millstream]

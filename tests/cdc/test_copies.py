@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.pipeline.cdc.streams.copies import (
+from millstream.cdc.streams.copies import (
     CopyBegin,
     CopyEnd,
     CopyEntry,

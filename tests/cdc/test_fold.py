@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.pipeline.cdc.destination.fold import (
+from millstream.cdc.destination.fold import (
     Effect,
     Fold,
     Keys,
@@ -17,8 +17,8 @@ from millstream.pipeline.cdc.destination.fold import (
     Truncated,
     fold,
 )
-from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
-from millstream.pipeline.cdc.streams.changes import (
+from millstream.cdc.protocol.pgoutput import UNCHANGED
+from millstream.cdc.streams.changes import (
     DELETE,
     INSERT,
     TRUNCATE,

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from millstream.pipeline.cdc.config_file import parse
-from millstream.pipeline.cdc.logs import Secrets, open_log
+from millstream.cdc.config_file import parse
+from millstream.cdc.logs import Secrets, open_log
 
 TEXT = """\
 [millstream]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.pipeline.cdc.config import Table
-from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
-from millstream.pipeline.cdc.protocol.pgoutput import DecodeError, decode
-from millstream.pipeline.cdc.protocol.replication import Data, Replication
-from millstream.pipeline.cdc.streams.translator import Cut, Described, Entry, Output, Translator
+from millstream.cdc.config import Table
+from millstream.cdc.lsn import lsn_text, read_lsn
+from millstream.cdc.protocol.pgoutput import DecodeError, decode
+from millstream.cdc.protocol.replication import Data, Replication
+from millstream.cdc.streams.translator import Cut, Described, Entry, Output, Translator
 
 Source = psycopg.Connection[Any]
 

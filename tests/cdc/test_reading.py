@@ -15,16 +15,16 @@ from tests.support.pipelines import Pipeline, url_of
 from tests.support.server import free_port
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.cdc.config_file import load
-from millstream.pipeline.cdc.lsn import read_lsn
-from millstream.pipeline.cdc.protocol.replication import Replication
-from millstream.pipeline.cdc.reader.outgoing import Outgoing
-from millstream.pipeline.cdc.reader.reading import Reading
-from millstream.pipeline.cdc.reader.report import Report
-from millstream.pipeline.cdc.streams.appending import Appender, open_server
-from millstream.pipeline.cdc.streams.source_record import SourceRecord
-from millstream.pipeline.cdc.streams.source_state import SourceState
-from millstream.pipeline.cdc.streams.translator import Translator
+from millstream.cdc.config_file import load
+from millstream.cdc.lsn import read_lsn
+from millstream.cdc.protocol.replication import Replication
+from millstream.cdc.reader.outgoing import Outgoing
+from millstream.cdc.reader.reading import Reading
+from millstream.cdc.reader.report import Report
+from millstream.cdc.streams.appending import Appender, open_server
+from millstream.cdc.streams.source_record import SourceRecord
+from millstream.cdc.streams.source_state import SourceState
+from millstream.cdc.streams.translator import Translator
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"

@@ -13,12 +13,12 @@ from tests.support.pipelines import Pipeline, ended, url_of
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.cdc.config import Source as ConfiguredSource
-from millstream.pipeline.cdc.config import Table
-from millstream.pipeline.cdc.source import publications
-from millstream.pipeline.cdc.source.catalog import read_tables
-from millstream.pipeline.cdc.source.changed_tables import published_otherwise
-from millstream.pipeline.cdc.streams.source_state import TableState
+from millstream.cdc.config import Source as ConfiguredSource
+from millstream.cdc.config import Table
+from millstream.cdc.source import publications
+from millstream.cdc.source.catalog import read_tables
+from millstream.cdc.source.changed_tables import published_otherwise
+from millstream.cdc.streams.source_state import TableState
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from millstream.pipeline.cdc.applier.retries import Retries
-from millstream.pipeline.cdc.applier.spark_daemon import without_archives
+from millstream.cdc.applier.retries import Retries
+from millstream.cdc.applier.spark_daemon import without_archives
 
 KEY = ("shop", "eu", "public.t")
 

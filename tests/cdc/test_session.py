@@ -15,11 +15,11 @@ from tests.cdc.feeding import config_text, parsed
 from tests.support.pipelines import url_of
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.cdc.destination.connection import connect as connect_destination
-from millstream.pipeline.cdc.destination.connection import in_one_line
-from millstream.pipeline.cdc.protocol.replication import Replication
-from millstream.pipeline.cdc.source.catalog import connect
-from millstream.pipeline.cdc.sql import identifier, literal
+from millstream.cdc.destination.connection import connect as connect_destination
+from millstream.cdc.destination.connection import in_one_line
+from millstream.cdc.protocol.replication import Replication
+from millstream.cdc.source.catalog import connect
+from millstream.cdc.sql import identifier, literal
 
 Source = psycopg.Connection[Any]
 
@@ -64,8 +64,8 @@ def test_a_text_stands_for_itself_in_sql(source: Source, text: str, conforming: 
 SLEEPER = """
 import sys
 from pathlib import Path
-from millstream.pipeline.cdc.config_file import load
-from millstream.pipeline.cdc.destination.connection import connect
+from millstream.cdc.config_file import load
+from millstream.cdc.destination.connection import connect
 connect(load(Path(sys.argv[1])), "sleeper").execute("SELECT pg_sleep(600)")
 """
 

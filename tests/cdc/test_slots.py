@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.pipeline.cdc.config import Source
-from millstream.pipeline.cdc.protocol.replication import SystemId
-from millstream.pipeline.cdc.source.ownership import foreign_line
-from millstream.pipeline.cdc.source.slots import Slot, refusal
-from millstream.pipeline.cdc.streams.source_state import SourceState
+from millstream.cdc.config import Source
+from millstream.cdc.protocol.replication import SystemId
+from millstream.cdc.source.ownership import foreign_line
+from millstream.cdc.source.slots import Slot, refusal
+from millstream.cdc.streams.source_state import SourceState
 
 SOURCE = Source("shop", "eu", "", ())
 SLOT = Slot("millstream_shop_eu", "pgoutput", "shop", None, "reserved", 90, 10)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.pipeline.cdc.config_file import parse
-from millstream.pipeline.cdc.streams.source_state import (
+from millstream.cdc.config_file import parse
+from millstream.cdc.streams.source_state import (
     SourceColumn,
     SourceState,
     StateError,

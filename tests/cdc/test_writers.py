@@ -12,17 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cdc.conftest import NUMBERS
 
-from millstream.pipeline.cdc.config import Table
-from millstream.pipeline.cdc.destination.clone import KeyedWriter
-from millstream.pipeline.cdc.destination.history import HistoryWriter
-from millstream.pipeline.cdc.destination.keyless import KeylessWriter
-from millstream.pipeline.cdc.destination.staging import Session
-from millstream.pipeline.cdc.destination.target import Route, TargetError, read_targets, route
-from millstream.pipeline.cdc.destination.versions import time_us
-from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
-from millstream.pipeline.cdc.protocol.session import SESSION
-from millstream.pipeline.cdc.streams.changes import DELETE, INSERT, TRUNCATE, UPDATE, Change, Row
-from millstream.pipeline.cdc.streams.source_state import SourceColumn
+from millstream.cdc.config import Table
+from millstream.cdc.destination.clone import KeyedWriter
+from millstream.cdc.destination.history import HistoryWriter
+from millstream.cdc.destination.keyless import KeylessWriter
+from millstream.cdc.destination.staging import Session
+from millstream.cdc.destination.target import Route, TargetError, read_targets, route
+from millstream.cdc.destination.versions import time_us
+from millstream.cdc.protocol.pgoutput import UNCHANGED
+from millstream.cdc.protocol.session import SESSION
+from millstream.cdc.streams.changes import DELETE, INSERT, TRUNCATE, UPDATE, Change, Row
+from millstream.cdc.streams.source_state import SourceColumn
 
 AT = b"2026-11-22T15:04:05.250000Z"
 COLUMNS = (

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("server", "storage", "commands", "pipeline", "client", "tools", "dashboard")
+PACKAGES = ("server", "storage", "commands", "pipeline", "cdc", "client", "tools", "dashboard")
 SOURCES = ("src", *PACKAGES, "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "bench").glob("*.md")])
 PACKAGES = (
-    "src/millstream", "storage", "commands", "server", "pipeline", "client", "tools", "dashboard",
+    "src/millstream", "storage", "commands", "server", "pipeline", "cdc", "client", "tools",
+    "dashboard",
 )  # fmt: skip
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -17,7 +17,17 @@ import pytest
 from tests.pipeline.installing import ROOT, SOURCES, install, run
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-FOLDERS = ("src", "server", "storage", "commands", "pipeline", "client", "tools", "dashboard")
+FOLDERS = (
+    "src",
+    "server",
+    "storage",
+    "commands",
+    "pipeline",
+    "cdc",
+    "client",
+    "tools",
+    "dashboard",
+)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("server", "commands", "storage", "pipeline", "client", "tools", "dashboard", "src")
+PACKAGES = (
+    "server",
+    "commands",
+    "storage",
+    "pipeline",
+    "cdc",
+    "client",
+    "tools",
+    "dashboard",
+    "src",
+)
 
 CLASS_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 COMMON = ROOT / "src" / "millstream"
-PACKAGES = {"server", "commands", "storage", "pipeline", "client", "tools", "dashboard"}
+PACKAGES = {"server", "commands", "storage", "pipeline", "cdc", "client", "tools", "dashboard"}
 TOP_LEVEL = {".ci", ".github", "bench", "deploy", "docs", "scripts", "src", "tests"} | PACKAGES
 
 # The packages that a file may import from, in addition to its own and the common package, which
@@ -29,6 +29,7 @@ BELOW = {
     "commands": {"storage"},
     "storage": set(),
     "pipeline": {"storage"},
+    "cdc": {"pipeline", "storage"},
     "client": set(),
     "tools": set(),
     "dashboard": set(),

@@ -1,0 +1,184 @@
+"""Finding the change that cannot be applied, and applying everything before it.
+
+Changes that can be applied are kept; a failing group is halved and retried. A history is cut only
+between transactions of the source, because all changes of a key in one transaction are one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from millstream.cdc.applier.failures import STOPPING, Failure, stops
+from millstream.cdc.applier.transfer import Transfer, flush
+from millstream.cdc.destination.connection import in_one_line
+from millstream.cdc.destination.copied_history import CopyVanished
+from millstream.cdc.destination.loading import CopyLost
+from millstream.cdc.destination.staging import Session
+from millstream.cdc.destination.target import TargetError
+from millstream.cdc.streams.changes import Change, EntryError, Id
+from millstream.cdc.streams.pulling import Entry
+
+# Changes of one transaction of a history that are held in memory, to find the one that fails; and
+# the bytes of their rows.
+PENDING_MAX = 100_000
+PENDING_BYTES_MAX = 64 << 20
+
+
+class FailureSearch:
+    """Applies a transfer up to its first failure, in a transaction that is then committed."""
+
+    def __init__(self, session: Session, transfer: Transfer) -> None:
+        self._session = session
+        self._transfer = transfer
+
+    def run(self) -> Failure | None:
+        """The failure; None if everything could be applied in smaller steps."""
+        if self._transfer.is_copy:
+            return self._run_copy()
+        is_history = self._transfer.is_history
+        pending: list[Change] = []
+        unread: Failure | None = None
+        chunks = self._transfer.entries()
+        for chunk in chunks:
+            changes, unread = read_changes(self._transfer, chunk)
+            changes = pending + changes
+            pending = []
+            if is_history:
+                changes, pending = _whole_transactions(changes, unread)
+            failure = self._narrow(_units(changes, is_history))
+            if failure is not None or unread is not None:
+                return failure or unread
+            if len(pending) > PENDING_MAX or _size(pending) > PENDING_BYTES_MAX:
+                failure, pending = self._long_transaction(pending, chunks)
+                if failure is not None:
+                    return failure
+        return self._narrow(_units(pending, is_history))
+
+    def _long_transaction(
+        self, begun: list[Change], chunks: Iterator[list[Entry]]
+    ) -> tuple[Failure | None, list[Change]]:
+        """Apply a transaction that does not fit into memory in one piece; return the changes
+        that were read after it. The failure names its first change."""
+        lsn, rest = begun[0].lsn, list[Change]()
+        try:
+            with self._session.connection.transaction():
+                writer = self._transfer.write(None, begun)
+                for chunk in chunks:
+                    changes = self._transfer.changes(chunk)
+                    own = [change for change in changes if change.lsn == lsn]
+                    rest = changes[len(own) :]
+                    if own:
+                        writer = self._transfer.write(writer, own)
+                    if rest:
+                        break
+                flush(writer)
+        except STOPPING as error:
+            if not stops(error):
+                raise
+            self._transfer.back_to(begun[0].id)
+            return Failure(begun[0].id, in_one_line(error)), []
+        return None, rest
+
+    # ------------------------------------------------------------ changes
+
+    def _narrow(self, units: list[list[Change]]) -> Failure | None:
+        if not units:
+            return None
+        changes = [change for unit in units for change in unit]
+        error = self._try(changes)
+        if error is None:
+            self._transfer.moved(changes)
+            return None
+        if len(units) == 1:
+            return Failure(self._first_bad(changes), in_one_line(error))
+        middle = len(units) // 2
+        return self._narrow(units[:middle]) or self._narrow(units[middle:])
+
+    def _try(self, changes: Sequence[Change], is_kept: bool = True) -> BaseException | None:
+        """Apply changes; the error, after which they have not been applied."""
+        try:
+            with self._session.connection.transaction(force_rollback=not is_kept):
+                writer = self._transfer.writer()
+                writer.apply(changes)
+                flush(writer)
+                # Constraints that are checked at COMMIT have to fail here.
+                self._session.run("SET CONSTRAINTS ALL IMMEDIATE")
+                self._session.run("SET CONSTRAINTS ALL DEFERRED")
+        except STOPPING as error:
+            if not stops(error):
+                raise
+            return error
+        return None
+
+    def _first_bad(self, changes: list[Change]) -> Id:
+        """The first change of a transaction with which it cannot be applied."""
+        good, bad = 0, len(changes)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            if self._try(changes[:middle], is_kept=False) is None:
+                good = middle
+            else:
+                bad = middle
+        return changes[bad - 1].id
+
+    # ------------------------------------------------------------ copies
+
+    def _run_copy(self) -> Failure | None:
+        for chunk in self._transfer.entries():
+            for entry in chunk:
+                failure = self._try_entry(entry)
+                if failure is not None:
+                    return failure
+        return None
+
+    def _try_entry(self, entry: Entry) -> Failure | None:
+        try:
+            with self._session.connection.transaction():
+                self._transfer.load([entry])
+        except STOPPING as error:
+            if not stops(error):
+                raise
+            self._transfer.reload()
+            is_lost = isinstance(error, CopyLost | CopyVanished)
+            return Failure(entry[0], in_one_line(error), is_lost)
+        return None
+
+
+def read_changes(transfer: Transfer, chunk: Sequence[Entry]) -> tuple[list[Change], Failure | None]:
+    """The changes up to the first entry that cannot be read."""
+    changes: list[Change] = []
+    for entry in chunk:
+        try:
+            changes += transfer.changes([entry])
+        except (EntryError, TargetError) as error:
+            return changes, Failure(entry[0], str(error))
+    return changes, None
+
+
+def _size(changes: Sequence[Change]) -> int:
+    return sum(
+        len(value)
+        for change in changes
+        for value in (*change.row, *change.old)
+        if isinstance(value, bytes)
+    )
+
+
+def _units(changes: list[Change], is_history: bool) -> list[list[Change]]:
+    if not is_history:
+        return [[change] for change in changes]
+    return [list(own) for _, own in groupby(changes, key=lambda change: change.lsn)]
+
+
+def _whole_transactions(
+    changes: list[Change], unread: Failure | None
+) -> tuple[list[Change], list[Change]]:
+    """The changes of complete transactions, and those of the last one, which more may follow."""
+    last = changes[-1].lsn if changes else 0
+    if unread is not None and unread.id[0] != last:
+        return changes, []
+    end = len(changes)
+    while end > 0 and changes[end - 1].lsn == last:
+        end -= 1
+    return changes[:end], changes[end:]

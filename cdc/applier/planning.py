@@ -1,0 +1,241 @@
+"""Planning a batch: which entries of which streams, up to which cut, and for which worker.
+
+The plan follows from the positions at the destination and the counters of the streams; there is no
+other state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from zlib import crc32
+
+from millstream.cdc.applier.jobs import Job
+from millstream.cdc.config import TableKey
+from millstream.cdc.destination.positions import Position
+from millstream.cdc.streams.changes import Id
+from millstream.cdc.streams.source_state import TableConfig, TableState
+from millstream.pipeline.positions import LARGEST, id_from_text, id_text
+from millstream.pipeline.selection import before
+from millstream.pipeline.server import Server
+from millstream.pipeline.stream_counters import ALL, Info
+
+# Blocks of a copy in a batch: with 64 KB each, what a reader may be ahead with.
+COPY_ENTRIES_MAX = 1024
+
+
+class Need(Enum):
+    """What a table needs in the next batch."""
+
+    NOTHING = "nothing"
+    COPY = "copy"
+    CHANGES = "changes"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class View:
+    """The state and the streams of a table in millstream, at one moment."""
+
+    key: TableKey
+    stream: str
+    copy_stream: str
+    state: TableState | None
+    info: Info | None
+    copy_info: Info | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a table needs; `reason` is why it must be stopped."""
+
+    need: Need
+    reason: str = ""
+
+
+NOTHING = Verdict(Need.NOTHING)
+
+
+def judge(view: View, position: Position, configured: TableConfig) -> Verdict:
+    """What a table needs, whether or not it has been stopped."""
+    state = view.state
+    if state is None or state.phase == "pausing":
+        return NOTHING
+    is_loaded = position.copied_lsn == state.copy_lsn
+    if state.phase == "wanted" and not is_loaded:
+        return NOTHING
+    if state.table_config != configured and state.phase != "wanted":
+        return Verdict(
+            Need.STOP,
+            "its configuration is not that of its copy: restart apply if it was started before the"
+            " file was changed, otherwise copy the table again",
+        )
+    if state.lost:
+        return NOTHING if state.phase == "wanted" else Verdict(Need.STOP, state.lost)
+    if state.phase == "copying" or not is_loaded:
+        return _judge_copy(view, state, position)
+    reason = _loss(view, state, position)
+    if reason and state.phase == "wanted":
+        return NOTHING  # it is about to be copied again
+    return Verdict(Need.STOP, reason) if reason else Verdict(Need.CHANGES)
+
+
+def _judge_copy(view: View, state: TableState, position: Position) -> Verdict:
+    done = copy_position(state, position)
+    info = view.copy_info
+    is_complete = state.phase == "copied"
+    if info is None or (is_complete and info.last_id <= done):
+        return Verdict(Need.STOP, "its copy is missing in millstream") if is_complete else NOTHING
+    if info.max_evicted_id > done:
+        return Verdict(Need.STOP, "entries of its copy were evicted before they were applied")
+    return Verdict(Need.COPY) if info.last_id > done else NOTHING
+
+
+def copy_position(state: TableState, position: Position) -> Id:
+    """The last entry of the copy that has been applied."""
+    done = position.copy_id
+    return done if done is not None and done[0] == state.copy_lsn else (state.copy_lsn, 0)
+
+
+def _loss(view: View, state: TableState, position: Position) -> str:
+    """Why changes can no longer be applied; empty if they can."""
+    if view.info is None:
+        return f"the stream {view.stream} is missing"
+    if view.info.incarnation != state.incarnation:
+        return f"the stream {view.stream} was deleted and created again"
+    if view.info.max_evicted_id > position.id:
+        return (
+            f"entries of {view.stream} after {id_text(position.id)} were evicted before they were"
+            " applied"
+        )
+    return ""
+
+
+# ------------------------------------------------------------ counting
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A stream with changes that are to be applied after a position."""
+
+    key: TableKey
+    stream: str
+    after: Id
+
+
+def count(server: Server, pending: Sequence[Pending], cut: int) -> list[int]:
+    """The numbers of the streams' entries that are not above a cut."""
+    commands: list[tuple[str, str, str, int]] = []
+    for one in pending:
+        commands.append(("TSEEK", one.stream, id_text(one.after), ALL))
+        commands.append(("TSEEK", one.stream, id_text(max(one.after, end_of(cut))), ALL))
+    counts = [server.checked(reply)[0] for reply in server.pipeline(commands)]
+    return [counts[at] - counts[at + 1] for at in range(0, len(counts), 2)]
+
+
+def end_of(cut: int) -> Id:
+    """The last ID that the source transaction of a cut can have."""
+    return cut, LARGEST
+
+
+def choose_cut(
+    server: Server, cuts: str, pending: Sequence[Pending], newest: int, rows_max: int
+) -> int:
+    """The newest cut with at most `rows_max` entries before it. If a single source transaction is
+    longer, the cut after it."""
+
+    def entries(cut: int) -> int:
+        return sum(count(server, pending, cut))
+
+    if not pending or entries(newest) <= rows_max:
+        return newest
+    lowest = min(one.after[0] for one in pending)
+    start = before((lowest, 0)) or (0, 0)
+    (total, _) = server.call("TSEEK", cuts, id_text(start), ALL)
+
+    def nth(number: int) -> int:
+        _, found = server.call("TSEEK", cuts, id_text(start), number)
+        return newest if found is None else id_from_text(found)[0]
+
+    # The cuts are numbered from 1. `low` has few enough entries before it, `high` too many.
+    low, high = 0, total
+    while high - low > 1:
+        middle = (low + high) // 2
+        if entries(nth(middle)) <= rows_max:
+            low = middle
+        else:
+            high = middle
+    if low and entries(nth(low)) > 0:
+        return nth(low)
+    return _first_with_entries(entries, nth, low + 1, total)
+
+
+def _first_with_entries(
+    entries: Callable[[int], int], nth: Callable[[int], int], low: int, high: int
+) -> int:
+    while low < high:
+        middle = (low + high) // 2
+        if entries(nth(middle)) > 0:
+            high = middle
+        else:
+            low = middle + 1
+    return nth(max(1, low))
+
+
+# ------------------------------------------------------------ jobs
+
+
+def copy_job(server: Server, view: View, position: Position, is_shared: bool) -> Job | None:
+    """The next entries of a copy; None if there are none."""
+    assert view.state is not None
+    assert view.copy_info is not None
+    done = copy_position(view.state, position)
+    number, last = server.call("TSEEK", view.copy_stream, id_text(done), COPY_ENTRIES_MAX)
+    if last is None:
+        return None
+    return Job(
+        view.key,
+        view.copy_stream,
+        done,
+        id_from_text(last),
+        number,
+        view.copy_info.incarnation,
+        view.state.columns,
+        view.state.identity,
+        view.state.copy_lsn,
+        is_copy=True,
+        is_alone=True,
+        is_shared=is_shared,
+    )
+
+
+def change_job(
+    view: View, position: Position, until: int, entries: int, is_alone: bool, is_shared: bool
+) -> Job:
+    """The changes of a table up to a cut."""
+    assert view.state is not None
+    return Job(
+        view.key,
+        view.stream,
+        position.id,
+        end_of(until),
+        entries,
+        view.state.incarnation,
+        view.state.columns,
+        view.state.identity,
+        view.state.copy_lsn,
+        is_alone=is_alone,
+        is_shared=is_shared,
+    )
+
+
+def parts(
+    jobs: Sequence[Job], workers: int, groups: Mapping[TableKey, str] | None = None
+) -> list[list[Job]]:
+    """The jobs by worker: all those of a table have the same one, and all those of a group."""
+    found: Mapping[int, list[Job]] = {number: [] for number in range(workers)}
+    for job in jobs:
+        name = (groups or {}).get(job.key) or ":".join(job.key)
+        found[crc32(name.encode()) % workers].append(job)
+    return [part for part in found.values() if part]

@@ -1,0 +1,66 @@
+"""`millstream cdc apply`: the Spark program as a process, from its start to its exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from millstream.cdc.applier import spark_start
+from millstream.cdc.applier.driver import Driver
+from millstream.cdc.applier.spark_tasks import SparkRun
+from millstream.cdc.applier.status import Reporter, Status
+from millstream.cdc.config import Config
+from millstream.cdc.logs import Secrets, open_log
+from millstream.cdc.metrics import Served, serve_registry
+from millstream.cdc.streams.appending import address_of
+
+log = logging.getLogger("millstream.cdc.apply")
+
+
+def apply(config: Config, once: bool = False, master: str | None = None) -> int:
+    """Apply until SIGTERM or SIGINT, or with `once` until everything has been applied. The exit
+    code. ApplyError if something is missing, MetricsError if metrics cannot be served."""
+    text = config.path.read_text()
+    status = Status()
+    open_log("apply", Secrets(config))
+    served: list[Served] = []
+
+    def serve() -> None:
+        """Called late, because the previous `apply` may have used the same address."""
+        if config.apply.metrics is not None and not served:
+            served.append(serve_registry(config.apply.metrics, status.registry))
+
+    context = spark_start.start(config, master)
+    run = SparkRun(context, str(config.path), text, config.apply.workers)
+    stop = threading.Event()
+    driver = Driver(config, run, status, serve)
+    try:
+        with _stopped_by_signals(stop):
+            run.warm_up()
+            with Reporter(address_of(config.millstream), config.millstream.prefix, status):
+                log.info("applying to the destination, pid %d", os.getpid())
+                return driver.apply(stop, once)
+    finally:
+        driver.close()
+        spark_start.stop(context)
+        for one in served:
+            one.close()
+
+
+@contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT end the program after the batch that is running."""
+
+    def handle(number: int, frame: object) -> None:
+        stop.set()
+
+    before = {one: signal.signal(one, handle) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

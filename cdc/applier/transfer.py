@@ -1,0 +1,217 @@
+"""One table's entries on their way from millstream into its target, in a given transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeAlias
+
+from millstream.cdc.applier.jobs import Job
+from millstream.cdc.config import TableKey
+from millstream.cdc.destination.clone import KeyedWriter
+from millstream.cdc.destination.history import HistoryWriter
+from millstream.cdc.destination.keyless import KeylessWriter
+from millstream.cdc.destination.loading import CopyWriter
+from millstream.cdc.destination.missing_columns import missing_columns, missing_text
+from millstream.cdc.destination.positions import Position
+from millstream.cdc.destination.staging import Session
+from millstream.cdc.destination.target import Route, TargetError, extended
+from millstream.cdc.streams.changes import Change, EntryReader, Id
+from millstream.cdc.streams.column_record import ColumnRecord
+from millstream.cdc.streams.names import columns_key
+from millstream.cdc.streams.pulling import Entry, chunks
+from millstream.pipeline.range_plan import Range
+from millstream.pipeline.server import Server
+
+Shape: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+"""The columns of a change's new row, and those of its old row."""
+
+
+class Writer(Protocol):
+    """Applies changes to a target."""
+
+    def apply(self, changes: Sequence[Change]) -> None: ...
+
+
+def lost(job: Job, text: str) -> str:
+    """The message for entries that no longer exist, with the command that repairs the table."""
+    return f"{text}: millstream cdc resync {job.source} {job.key[2]}"
+
+
+class Transfer:
+    """Entries of one job; `position` is where the table is when they have been applied."""
+
+    def __init__(
+        self,
+        session: Session,
+        server: Server,
+        job: Job,
+        to: Route,
+        position: Position,
+        new_names: Mapping[str, str] | None = None,
+    ) -> None:
+        """`new_names` has the target's names of columns that were renamed at both sides.
+        TargetError if the target lacks columns of the copy."""
+        self._session = session
+        self._server = server
+        self._job = job
+        self._route = self._written_route = to
+        self._reader = EntryReader([column.name for column in job.columns])
+        self.position = position
+        self.applied = 0
+        self.rows = 0
+        self.warnings: list[str] = []
+        self._new_names = new_names or {}
+        self._known: dict[Shape, Shape] = {}
+        names = [column.name for column in job.columns]
+        self._copy_writer: CopyWriter | None = None
+        if job.is_copy:
+            self._require(names)
+            self._copy_writer = CopyWriter(session, to, names, position)
+
+    @property
+    def is_copy(self) -> bool:
+        return self._job.is_copy
+
+    @property
+    def source(self) -> str:
+        return self._job.source
+
+    @property
+    def key(self) -> TableKey:
+        return self._job.key
+
+    @property
+    def is_history(self) -> bool:
+        return self._route.table.type == "history"
+
+    def entries(self) -> Iterator[list[Entry]]:
+        """The entries to apply, in lists that fit into memory."""
+        after = self._job.after
+        if not self._job.is_copy:
+            after = max(after, self.position.id)
+        elif self.position.copy_id is not None and self.position.copy_id[0] == self._job.copy_lsn:
+            after = max(after, self.position.copy_id)
+        if after >= self._job.until:
+            return iter(())
+        job = self._job
+        range_ = Range(job.stream.encode(), after, job.until, job.entries, job.incarnation)
+        return chunks(self._server, range_)
+
+    def changes(self, entries: Sequence[Entry]) -> list[Change]:
+        """The changes in entries. TargetError if the target lacks columns of them."""
+        read, known = self._reader.read, self._known
+        changes = [read(id_, words) for id_, words in entries]
+        for change in changes:
+            shape = change.columns, change.old_columns
+            named = known.get(shape)
+            if named is None:
+                named = known[shape] = self._learn(change)
+            change.columns, change.old_columns = named
+        return changes
+
+    def _learn(self, change: Change) -> Shape:
+        """The target's names of a change's columns, which the target has. The route gets those that
+        the copy did not have."""
+        if change.columns:
+            self._require_listed(change.columns)
+        new_names = self._new_names
+        columns, old_columns = (
+            tuple(new_names.get(name, name) for name in names)
+            for names in (change.columns, change.old_columns)
+        )
+        names = list(dict.fromkeys((*columns, *old_columns)))
+        self._route = extended(self._route, names)
+        self._require(names)
+        return columns, old_columns
+
+    def _require_listed(self, names: Sequence[str]) -> None:
+        """TargetError if changes no longer have a column that the configuration lists."""
+        gone = [name for name in self._route.table.columns if name not in names]
+        if gone:
+            noun = "column" if len(gone) == 1 else "columns"
+            raise TargetError(
+                lost(
+                    self._job,
+                    f"the changes lack the {noun} {', '.join(gone)}, which `columns` lists and the"
+                    " source renamed or dropped; correct `columns`, and copy the table again",
+                )
+            )
+
+    def _require(self, names: Sequence[str]) -> None:
+        """TargetError if the target does not take all of these columns, unless that is wanted."""
+        missing = missing_columns(self._session, self._route, names)
+        if not missing:
+            return
+        if self._route.table.missing_columns == "stop":
+            key = columns_key(self._job.changes)
+            record = ColumnRecord.from_json(self._server.call("GET", key))
+            record = record.with_copied(self._job.columns)
+            raise TargetError(missing_text(self._route, missing, record))
+        text = f"{self._route.target.sql} lacks {', '.join(missing)}: ignored"
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def run(self) -> None:
+        """Apply everything."""
+        if self.is_copy:
+            for chunk in self.entries():
+                self.load(chunk)
+            return
+        writer: Writer | None = None
+        for chunk in self.entries():
+            writer = self.write(writer, self.changes(chunk))
+        flush(writer)
+
+    def write(self, writer: Writer | None, changes: Sequence[Change]) -> Writer:
+        """Apply changes with a writer, or with a new one if the route has further columns; the
+        writer that did it."""
+        if writer is None or self._written_route is not self._route:
+            flush(writer)
+            writer = self.writer()
+        writer.apply(changes)
+        self.moved(changes)
+        return writer
+
+    def load(self, entries: Sequence[Entry]) -> None:
+        """Apply entries of a copy."""
+        assert self._copy_writer is not None
+        self._copy_writer.apply(self._job.copy_lsn, entries)
+        self.position = self._copy_writer.position
+        self.rows = self._copy_writer.rows
+        self.applied += len(entries)
+
+    def reload(self) -> None:
+        """Entries of a copy were rolled back: continue at the position."""
+        names = [column.name for column in self._job.columns]
+        rows = self.rows
+        self._copy_writer = CopyWriter(self._session, self._route, names, self.position)
+        self._copy_writer.rows = rows
+
+    def writer(self) -> Writer:
+        """A writer for the changes of the table."""
+        self._written_route = self._route
+        if not self._route.key:
+            return KeylessWriter(self._session, self._route)
+        if self.is_history:
+            return HistoryWriter(self._session, self._route)
+        return KeyedWriter(self._session, self._route)
+
+    def moved(self, changes: Sequence[Change]) -> None:
+        """These changes have been applied."""
+        self.applied += len(changes)
+        last = changes[-1].id
+        self.position = replace(
+            self.position, state="streaming", id=last, error=None, error_id=None
+        )
+
+    def back_to(self, first: Id) -> None:
+        """The changes from this one on were rolled back."""
+        lsn, n = first
+        self.position = replace(self.position, id=(lsn, n - 1))
+
+
+def flush(writer: Writer | None) -> None:
+    """Write what a writer still holds; its last transaction is complete."""
+    if isinstance(writer, HistoryWriter):
+        writer.flush()

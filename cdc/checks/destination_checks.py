@@ -1,0 +1,243 @@
+"""What the destination needs for a source's tables, and what is missing. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from millstream.cdc.checks.findings import Finding, error, ok, warning
+from millstream.cdc.checks.missing_targets import (
+    computed_type,
+    create_target,
+)
+from millstream.cdc.config import Config, Source, Table, shared_targets, target_of
+from millstream.cdc.destination.missing_columns import missing_columns, missing_text
+from millstream.cdc.destination.positions import NAME, Positions, create_sql
+from millstream.cdc.destination.staging import Session
+from millstream.cdc.destination.target import (
+    Route,
+    Target,
+    TargetError,
+    read_targets,
+    route,
+)
+from millstream.cdc.logs import counted
+from millstream.cdc.protocol.session import Connection
+from millstream.cdc.source.catalog import CatalogTable
+from millstream.cdc.sql import identifier, shown, table_name
+from millstream.cdc.streams.column_record import ColumnRecord
+
+DESTINATION = "destination"
+ROWS_COUNTED = 1_000_000
+PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+
+# ------------------------------------------------------------ checks
+
+
+def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
+    """Findings that do not concern one table."""
+    schema = config.destination.schema
+    role, database, may_make_temporary = _row(
+        connection,
+        "SELECT current_user, current_database(),"
+        " has_database_privilege(current_database(), 'TEMPORARY')",
+    )
+    if not may_make_temporary:
+        yield error(
+            DESTINATION,
+            f"{shown(role)} may not create temporary tables",
+            f"GRANT TEMPORARY ON DATABASE {identifier(database)} TO {identifier(role)}",
+        )
+    for one in missing_schemas(connection, config):
+        yield error(
+            DESTINATION,
+            f"the schema {table_name('', one)} does not exist; setup creates it",
+            f"CREATE SCHEMA {identifier(one)}",
+        )
+    if not Positions(connection, schema).exists():
+        yield warning(
+            DESTINATION,
+            f"the table {table_name(schema, NAME)} does not exist; setup creates it",
+            create_sql(schema).as_string(connection),
+        )
+    else:
+        yield from _privileges(connection, DESTINATION, schema, NAME)
+    version = connection.info.server_version
+    yield ok(DESTINATION, f"PostgreSQL {version // 10000}")
+
+
+def missing_schemas(connection: Connection, config: Config) -> list[str]:
+    """The schemas of the table of positions and of the targets that do not exist."""
+    wanted = {config.destination.schema}
+    wanted |= {target_of(table, config)[0] for one in config.sources for table in one.tables}
+    rows = connection.execute("SELECT nspname FROM pg_namespace").fetchall()
+    return sorted(wanted - {name for (name,) in rows})
+
+
+def check_targets(
+    connection: Connection,
+    config: Config,
+    source: Source,
+    catalog: Mapping[tuple[str, str], CatalogTable],
+    with_rows: bool = False,
+    is_reading: bool = False,
+) -> Iterator[Finding]:
+    """Findings about the targets of a source. `with_rows`: also about the rows that they have.
+    `is_reading`: a target that only `apply` cannot use yet is a warning."""
+    positions = Positions(connection, config.destination.schema)
+    known = {}
+    if (
+        with_rows
+        and positions.exists()
+        and not _lacking(connection, config.destination.schema, NAME)
+    ):
+        known = positions.read()
+    copied = {key: one.copied_lsn for key, one in known.items()}
+    targets = read_targets(connection, [target_of(table, config) for table in source.tables])
+    for table in source.tables:
+        found = catalog.get((table.schema, table.name))
+        if found is None:
+            continue
+        where, name = f"{source.name} {table.full_name}", target_of(table, config)
+        target = targets.get(name)
+        if target is None:
+            yield error(
+                where,
+                f"the target {table_name(*name)} does not exist",
+                create_target(connection, table, found, source, config),
+            )
+            continue
+        try:
+            to = _route(config, source, table, found, target)
+        except TargetError as problem:
+            yield error(where, str(problem))
+            continue
+        yield from _check_target(connection, where, table, found, to, is_reading)
+        if with_rows and copied.get(source.key_of(table)) is None:
+            yield from _rows(connection, where, table, to)
+
+
+def _check_target(
+    connection: Connection,
+    where: str,
+    table: Table,
+    found: CatalogTable,
+    to: Route,
+    is_reading: bool,
+) -> Iterator[Finding]:
+    target = to.target
+    columns = [column.name for column in found.source_columns(table)]
+    missing = missing_columns(Session(connection), to, columns)
+    if missing and table.missing_columns == "ignore":
+        yield warning(
+            where, f"{target.sql} lacks {', '.join(map(shown, missing))}, which is ignored"
+        )
+    elif missing:
+        text = missing_text(to, missing, ColumnRecord(found.recorded_columns(table)))
+        # Reading goes on without these columns; only `apply` stops the table.
+        yield warning(where, text) if is_reading else error(where, text)
+    yield from _computed(connection, where, table, to, found)
+    yield from _privileges(connection, where, target.schema, target.name)
+    if table.type == "history":
+        yield from _may_create(connection, where, target)
+    yield ok(where, f"{table.type} in {target.sql}")
+
+
+def _computed(
+    connection: Connection, where: str, table: Table, to: Route, found: CatalogTable
+) -> Iterator[Finding]:
+    """Whether the expressions of `set` can be computed."""
+    for name, expression in table.set.items():
+        if name not in to.target.columns:
+            yield error(where, f"set names {shown(name)}, which {to.target.sql} does not have")
+            continue
+        types = {one: to.column(one).type for one in to.columns}
+        try:
+            computed_type(connection, expression, table, found, types)
+        except psycopg.errors.UndefinedObject:
+            continue  # a type of the source that the destination does not have
+        except psycopg.Error as problem:
+            text = problem.diag.message_primary or str(problem)
+            yield error(where, f"set of {shown(name)} cannot be computed: {text}")
+
+
+def _privileges(connection: Connection, where: str, schema: str, table: str) -> Iterator[Finding]:
+    role = _lacking(connection, schema, table)
+    if role:
+        yield error(
+            where,
+            f"{shown(role)} may not change {table_name(schema, table)}",
+            f"GRANT USAGE ON SCHEMA {identifier(schema)} TO {identifier(role)}; "
+            f"GRANT {', '.join(PRIVILEGES)} ON {identifier(schema, table)} TO {identifier(role)}",
+        )
+
+
+def _lacking(connection: Connection, schema: str, table: str) -> str | None:
+    """The role if it lacks privileges on a table that exists. Reads the catalog: the name of a
+    table can only be used with a privilege on its schema."""
+    role, *held = _row(
+        connection,
+        "SELECT current_user, "
+        + ", ".join(f"has_table_privilege(c.oid, '{one}')" for one in PRIVILEGES)
+        + ", has_schema_privilege(n.oid, 'USAGE')"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %(schema)s AND c.relname = %(name)s",
+        {"schema": schema, "name": table},
+    )
+    return None if all(held) else str(role)
+
+
+def _may_create(connection: Connection, where: str, target: Target) -> Iterator[Finding]:
+    role, may_create = _row(
+        connection,
+        "SELECT current_user, has_schema_privilege(%(schema)s, 'CREATE')",
+        {"schema": target.schema},
+    )
+    if not may_create:
+        yield error(
+            where,
+            f"{shown(role)} may not create the table with which the copy of a history is compared",
+            f"GRANT CREATE ON SCHEMA {identifier(target.schema)} TO {identifier(role)}",
+        )
+
+
+def _route(
+    config: Config, source: Source, table: Table, found: CatalogTable, target: Target
+) -> Route:
+    sid_column, columns = config.destination.sid_column, found.source_columns(table)
+    is_shared = target_of(table, config) in shared_targets(config)
+    return route(table, target, source.sid, sid_column, columns, found.identity, is_shared)
+
+
+def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterator[Finding]:
+    """What the first copy would do to the rows that the target has."""
+    if _lacking(connection, to.target.schema, to.target.name):
+        return  # it is reported, and the rows cannot be counted
+    if table.type == "history" or (table.type == "append" and to.key):
+        return
+    (count,) = _row(
+        connection,
+        f"SELECT count(*) FROM (SELECT FROM {to.target.sql} AS t WHERE {to.of_sid}"
+        f" LIMIT {ROWS_COUNTED + 1}) AS t",
+    )
+    if not count:
+        return
+    rows = f"more than {ROWS_COUNTED} rows" if count > ROWS_COUNTED else counted(count, "row")
+    if table.type == "clone":
+        yield warning(where, f"the first copy deletes {rows} of {to.target.sql}")
+    else:
+        yield warning(
+            where,
+            f"{to.target.sql} has {rows} and no key, so a copy cannot be appended to it",
+            f"DELETE FROM {to.target.sql} AS t WHERE {to.of_sid}",
+        )
+
+
+def _row(connection: Connection, query: str, values: Mapping[str, Any] | None = None) -> Any:
+    row = connection.execute(sql.SQL(query), values).fetchone()
+    assert row is not None
+    return row

@@ -1,0 +1,122 @@
+"""Copies on their way into a target: `begin`, blocks of rows, `end`.
+
+A clone's rows of this sid are deleted, and the blocks are loaded as they are. Rows of an append are
+upserted. A history is compared with the copy, which is in an unlogged table next to it until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from millstream.cdc.destination.copied_history import CopiedHistory
+from millstream.cdc.destination.positions import Position
+from millstream.cdc.destination.staging import (
+    Session,
+    Staging,
+    copy_into,
+    escaped_text,
+    insert_staged,
+)
+from millstream.cdc.destination.target import Route, TargetError
+from millstream.cdc.sql import identifier, table_name
+from millstream.cdc.streams.changes import EntryError
+from millstream.cdc.streams.copies import CopyBegin, CopyEnd, CopyRows, read_copy_entry
+from millstream.cdc.streams.pulling import Entry
+
+
+class CopyLost(Exception):
+    """Entries of the copy are missing: the table has to be copied again."""
+
+
+class CopyWriter:
+    """Applies entries of one copy in the transaction of a session, and moves its position."""
+
+    def __init__(self, session: Session, to: Route, names: Sequence[str], at: Position) -> None:
+        """`names` are the source's columns that COPY sends."""
+        self._session = session
+        self._route = to
+        self._names = list(names)
+        self.position = at
+        self.rows = 0
+        self._history = CopiedHistory(session, to, names) if to.table.type == "history" else None
+
+    def apply(self, copy_lsn: int, entries: Sequence[Entry]) -> None:
+        """Apply entries, which follow the position."""
+        lines: list[bytes] = []
+        for (lsn, n), words in entries:
+            done = self.position.copy_id
+            number = done[1] if done is not None and done[0] == copy_lsn else 0
+            if lsn != copy_lsn or n != number + 1:
+                raise CopyLost(f"the entry {copy_lsn}.{number + 1} of the copy is missing")
+            try:
+                entry = read_copy_entry(dict(zip(words[::2], words[1::2], strict=True)))
+            except (KeyError, ValueError) as error:
+                raise EntryError(f"the entry {lsn}.{n} of the copy: {error}") from None
+            if isinstance(entry, CopyRows):
+                lines.append(entry.block)
+            else:
+                self._load(lines)
+                lines = []
+            if isinstance(entry, CopyBegin):
+                self._begin(entry)
+                self.position = replace(self.position, state="copying")
+            self.position = replace(self.position, copy_id=(lsn, n))
+            if isinstance(entry, CopyEnd):
+                self._end(entry)
+                self.position = replace(
+                    self.position,
+                    state="streaming",
+                    target=table_name(self._route.target.schema, self._route.target.name),
+                    id=(copy_lsn, 0),
+                    copied_lsn=copy_lsn,
+                    copy_id=None,
+                    error=None,
+                    error_id=None,
+                )
+        self._load(lines)
+
+    def _begin(self, entry: CopyBegin) -> None:
+        if self._history is not None:
+            self._history.begin(entry.at)
+            return
+        clear = f"DELETE FROM {self._route.target.sql} AS t WHERE {self._route.of_sid}"
+        if self._route.table.type == "clone":
+            self._session.run(clear)
+        elif not self._route.key:
+            # Rows of a copy that was not completed are of no use. Others are not ours to delete.
+            if self.position.copied_lsn is None and self.position.copy_id is not None:
+                self._session.run(clear)
+            found = f"SELECT FROM {self._route.target.sql} AS t WHERE {self._route.of_sid} LIMIT 1"
+            if self._session.rows(found):
+                raise TargetError(
+                    f"{self._route.target.sql} has rows of {self._route.sid_value} and no key:"
+                    " they would be there twice; delete them, or create a unique index"
+                )
+
+    def _load(self, lines: Sequence[bytes]) -> None:
+        if not lines:
+            return
+        text = b"".join(lines)
+        self.rows += text.count(b"\n")
+        route = self._route
+        if self._history is not None:
+            self._history.load(text)
+            return
+        has_all = all(name in route.columns for name in self._names)
+        if route.table.type == "clone" and has_all and not route.table.set:
+            names = [identifier(route.columns[name]) for name in self._names]
+            if route.sid is not None:
+                # Lines are ended by line feeds, and no value contains one.
+                names.insert(0, identifier(route.sid))
+                sid = escaped_text(route.sid_value) + b"\t"
+                text = sid + text[:-1].replace(b"\n", b"\n" + sid) + b"\n"
+            copy_into(self._session.connection, route.target.sql, names, text)
+            return
+        staging = Staging(self._session, route, is_copy=True)
+        staging.load_text([staging.numbers[name] for name in self._names], text)
+        insert_staged(self._session, route, staging, self._names, is_upsert=bool(route.key))
+
+    def _end(self, entry: CopyEnd) -> None:
+        if self._history is not None:
+            self._history.compare(entry.rows, is_first=self.position.copied_lsn is None)

@@ -1,0 +1,52 @@
+"""The records of a source in millstream, for all programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from millstream.cdc.config import Config, Source, Table
+from millstream.cdc.streams.appending import States
+from millstream.cdc.streams.names import Keys
+from millstream.cdc.streams.source_state import SourceState, TableState
+from millstream.pipeline.server import Server
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """Where a source is recorded: its keys, and the server that has them."""
+
+    config: Config
+    source: Source
+    server: Server
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.config.millstream.prefix, self.source)
+
+    def all_keys(self) -> Iterator[str]:
+        """Every key of the source that exists, the stream of cuts as well."""
+        yield self.keys.cuts
+        yield from (key.decode() for key in self.server.scan(self.keys.pattern))
+
+    def table_states(self) -> dict[str, TableState | None]:
+        """The states of the configured tables, by their full names."""
+        commands = [("GET", self.keys.table_state(table)) for table in self.source.tables]
+        texts = [self.server.checked(reply) for reply in self.server.pipeline(commands)]
+        return {
+            table.full_name: None if text is None else TableState.from_json(text)
+            for table, text in zip(self.source.tables, texts, strict=True)
+        }
+
+    def tables_by_oid(self) -> dict[int, Table]:
+        """The tables that have been copied, by their numbers in the source's catalog."""
+        states = self.table_states()
+        return {
+            state.oid: table
+            for table in self.source.tables
+            if (state := states[table.full_name]) is not None and state.oid
+        }
+
+    def source_state(self, states: States) -> SourceState | None:
+        text = states.read(self.keys.state)
+        return None if text is None else SourceState.from_json(text)
