@@ -26,7 +26,7 @@ FIELDS = st.lists(st.binary(max_size=20), min_size=2, max_size=6).filter(lambda 
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), FIELDS), min_size=1))
-def test_entries_are_one_request_with_the_entries_of_each_stream_together(
+def test_one_request_appends_the_entries_of_each_stream_together(
     added: list[tuple[bytes, list[bytes]]],
 ) -> None:
     entries = Entries()
@@ -62,7 +62,7 @@ def sent(server: Server, *ids: tuple[bytes, int]) -> int:
         return Appender(connection, "cuts", "state").send(None, None, entries)
 
 
-def test_entries_that_were_there_already_are_counted_and_not_appended_again(
+def test_entries_that_exist_are_counted_and_not_appended_again(
     server: Server, client: RawClient
 ) -> None:
     assert sent(server, (b"s", 1), (b"t", 2), (b"s", 3)) == 0
@@ -96,7 +96,7 @@ class AnsweringFirst(socketserver.BaseRequestHandler):
                 self.request.sendall(b"+OK\r\n" * request.count(b"*"))
 
 
-def test_a_value_is_named_as_too_large_if_the_reply_comes_before_the_reset() -> None:
+def test_an_oversized_value_is_named_if_a_reply_precedes_a_reset() -> None:
     entries = Entries()
     entries.add(b"s", 5, 1, [b"a", b"x" * (3 << 20)])
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), AnsweringFirst) as listener:

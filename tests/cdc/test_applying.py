@@ -215,7 +215,7 @@ def test_a_refused_change_stops_its_table_and_the_others_go_on(new_applier: Made
     assert feed.call("EXISTS", feed.keys.resume(feed.table("u"))) == 0
 
 
-def test_folded_changes_that_only_fail_together_are_applied_one_by_one(new_applier: Made) -> None:
+def test_folded_changes_that_fail_together_are_applied_singly(new_applier: Made) -> None:
     applier = new_applier(KEYED.replace("a text", "a text UNIQUE"))
     feed = applier.feed
     feed.copy([b"1\tx\t1", b"2\ty\t2"])
@@ -239,9 +239,7 @@ def test_a_constraint_that_is_checked_at_commit_stops_the_table(new_applier: Mad
 
 
 @pytest.mark.parametrize("bad", [0, 7, 19])
-def test_a_history_stops_before_the_transaction_with_the_refused_change(
-    new_applier: Made, bad: int
-) -> None:
+def test_a_history_stops_before_a_transaction_that_is_refused(new_applier: Made, bad: int) -> None:
     applier = new_applier(HISTORY + ", CHECK (b < 100)", 't = { type = "history" }')
     feed = applier.feed
     feed.copy([])
@@ -255,7 +253,7 @@ def test_a_history_stops_before_the_transaction_with_the_refused_change(
 
 
 @pytest.mark.parametrize(("limit", "value"), [("PENDING_MAX", 15), ("PENDING_BYTES_MAX", 30)])
-def test_a_history_stops_before_a_transaction_that_does_not_fit_into_memory(
+def test_a_history_stops_at_a_transaction_too_large_for_memory(
     new_applier: Made, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     monkeypatch.setattr(pulling.chunks, "__defaults__", (10,))
@@ -377,7 +375,7 @@ def test_an_error_that_comes_again_stops_its_table_alone(
         (delete(b"1", b"a", None), "does not have a replica identity"),
     ],
 )
-def test_a_change_of_a_target_without_a_key_that_comes_again_stops_its_table(
+def test_a_repeated_change_without_a_key_stops_its_table(
     new_applier: Made, change: dict[str, object], reason: str
 ) -> None:
     applier = new_applier(KEYLESS)
@@ -518,7 +516,7 @@ def test_a_table_that_fails_at_commit_leaves_the_others_together(
     assert applier.rows("SELECT count(DISTINCT at), count(DISTINCT name) FROM seen") == [("1", "2")]
 
 
-def test_a_table_that_references_itself_is_applied_in_one_transaction(new_applier: Made) -> None:
+def test_a_self_referencing_table_is_applied_in_one_transaction(new_applier: Made) -> None:
     applier = new_applier(tables="c = {}")
     applier.execute(SEEN)
     applier.execute("ALTER TABLE c ADD FOREIGN KEY (ref) REFERENCES c")
@@ -563,7 +561,7 @@ def make_the_stream_again(applier: Applier) -> None:
         (make_the_stream_again, "created again"),
     ],
 )
-def test_a_stream_that_lost_entries_stops_its_table_until_it_is_copied_again(
+def test_lost_entries_stop_a_table_until_it_is_copied_again(
     new_applier: Made, lose: Callable[[Applier], None], reason: str
 ) -> None:
     applier = new_applier()
@@ -668,7 +666,7 @@ def test_a_refused_block_of_a_copy_stops_the_table(new_applier: Made) -> None:
     assert applier.rows("SELECT id FROM t ORDER BY 1") == [("1",), ("2",), ("3",)]
 
 
-def test_a_copy_with_set_and_missing_columns_goes_through_a_temporary_table(
+def test_a_copy_with_missing_columns_uses_a_temporary_table(
     new_applier: Made,
 ) -> None:
     tables = 't = { rename = { b = "price" }, set = { double = "b * 2", word = "upper(a)" } }'
@@ -823,7 +821,7 @@ def test_a_copy_that_is_applied_twice_is_there_once(
     assert applier.rows() == [("eu", "1", "a", "1.00")]
 
 
-def test_a_copy_from_another_cluster_follows_one_that_was_interrupted(new_applier: Made) -> None:
+def test_a_copy_of_another_cluster_follows_an_interrupted_one(new_applier: Made) -> None:
     applier = new_applier()
     feed = applier.feed
     feed.begin_copy()

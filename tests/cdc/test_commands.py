@@ -69,7 +69,7 @@ def columns(connection: Source, table: str) -> list[str]:
 
 
 @pytest.mark.parametrize("library", ["psycopg", "redis", "prometheus_client"])
-def test_run_says_what_to_install(
+def test_run_names_the_package_to_install(
     library: str, shop: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # those of pytest stay
@@ -325,7 +325,7 @@ def test_status_has_the_age_of_what_is_not_applied(
     assert seen["applied_lsn"] == copy_lsn
 
 
-def test_the_exit_code_of_status_tells_problems_from_the_unknown(
+def test_the_exit_code_of_status_separates_failed_from_unknown(
     shop: Pipeline, source: Source, destination: Source
 ) -> None:
     shop.configure({"eu": url_of(source)}, "orders = {}")
@@ -370,7 +370,7 @@ def test_the_exit_code_of_status_tells_problems_from_the_unknown(
     shop.call("status", code=2)
 
 
-def test_status_says_what_the_reader_would_refuse(shop: Pipeline, source: Source) -> None:
+def test_status_reports_errors_that_would_stop_the_reader(shop: Pipeline, source: Source) -> None:
     shop.call("setup", "--create-targets")
     source.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
     found = json.loads(shop.call("status", "--json", code=1).stdout)
@@ -378,7 +378,7 @@ def test_status_says_what_the_reader_would_refuse(shop: Pipeline, source: Source
     assert "resync shop:eu --all" in found["sources"][0]["problem"]
 
 
-def test_names_with_invisible_characters_can_be_told_apart(
+def test_names_with_invisible_characters_look_different(
     shop: Pipeline, source: Source, destination: Source
 ) -> None:
     source.execute('CREATE TABLE "a\tb" ("k\nk" int PRIMARY KEY, "v\x1b" int, "v " int, "v\t" int)')
@@ -449,7 +449,7 @@ def test_a_drop_during_which_run_is_started_is_not_complete(
     assert shop.client.keys("cdc:*") == []
 
 
-def test_a_source_that_is_dropped_under_its_reader_is_not_made_again(
+def test_a_source_dropped_under_its_reader_is_not_created_again(
     pipeline: Pipeline, source: Source, new_database: Callable[[], str]
 ) -> None:
     other = new_database()

@@ -153,7 +153,7 @@ def test_a_killed_copy_is_made_again(
     wait_same(source, started)
 
 
-def test_a_refused_change_stops_its_table_and_nothing_is_confirmed_past_it(
+def test_a_refused_change_stops_its_table_and_the_confirmations(
     source: Connection, applying: Started, pipeline: Pipeline
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
@@ -197,7 +197,7 @@ def test_truncate_arrives(source: Connection, applying: Started) -> None:
     wait_until(lambda: started.ids("t") == [1, 12], what="the end", deadline_s=DEADLINE_S)
 
 
-def test_a_transaction_larger_than_logical_decoding_work_mem_arrives_whole(
+def test_a_transaction_above_logical_decoding_work_mem_arrives(
     source: Connection, applying: Started, pipeline: Pipeline
 ) -> None:
     full(source)

@@ -176,7 +176,7 @@ def test_an_entry_is_read_by_its_fields() -> None:
     assert (made.old_columns, made.old) == (("id", "a", "@x"), (b"4", None, b"was"))
 
 
-def test_entries_with_the_same_names_and_other_nulls_are_told_apart() -> None:
+def test_entries_with_the_same_names_and_other_nulls_differ() -> None:
     reader = EntryReader(["id", "a", "b"])
     words = [b"@op", b"insert", *AT, b"id", b"1", b"@null"]
     assert reader.read((1, 1), [*words, b'["a"]']).columns == ("id", "a")

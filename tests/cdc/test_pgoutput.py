@@ -89,7 +89,7 @@ def test_rows_arrive_with_their_values_nulls_and_old_keys(source: Source) -> Non
     assert cut.end_lsn > cut.lsn
 
 
-def test_a_large_value_that_did_not_change_is_named_or_taken_from_the_old_row(
+def test_an_unchanged_large_value_is_named_or_from_the_old_row(
     source: Source,
 ) -> None:
     source.execute("CREATE TABLE a (id int PRIMARY KEY, big text, n int)")
@@ -178,7 +178,7 @@ TYPES = {
 }
 
 
-def test_values_of_every_type_arrive_as_the_text_that_gives_them_back(source: Source) -> None:
+def test_values_of_every_type_arrive_as_text_that_casts_back(source: Source) -> None:
     source.execute("CREATE TYPE mood AS ENUM ('happy', 'sad')")
     source.execute("CREATE TYPE pair AS (a int, b text)")
     rows = [(kind, value) for kind, values in TYPES.items() for value in values]
@@ -205,7 +205,7 @@ def test_values_of_every_type_arrive_as_the_text_that_gives_them_back(source: So
         assert same == (True,), (kind, text)
 
 
-def test_every_cut_short_or_changed_message_is_refused_or_decoded(source: Source) -> None:
+def test_a_truncated_or_changed_message_is_refused_or_decoded(source: Source) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
     reader = Reader(source, "t")
     with source.transaction():

@@ -48,7 +48,7 @@ def ids(pipeline: Pipeline) -> list[int]:
     return [int(change["id"]) for change in pipeline.changes("public.orders")]
 
 
-def test_a_reader_killed_before_an_append_reads_the_changes_again(
+def test_a_reader_killed_before_an_append_rereads_the_changes(
     pipeline: Pipeline, source: Source, gate: Callable[[int], Gate]
 ) -> None:
     table(source)

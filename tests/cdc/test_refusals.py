@@ -47,9 +47,7 @@ def change_state(pipeline: Pipeline, **values: object) -> None:
     pipeline.client.set("cdc:shop:eu:state", json.dumps(state))
 
 
-def test_a_slot_that_is_gone_or_unknown_is_refused_until_everything_is_copied_again(
-    read: Pipeline, source: Source
-) -> None:
+def test_a_missing_or_unknown_slot_requires_a_new_copy(read: Pipeline, source: Source) -> None:
     source.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
     log = refused(read, f"the slot {SLOT} no longer exists")
     assert "millstream cdc resync shop:eu --all" in log
@@ -276,7 +274,7 @@ UNSUITABLE = {
 }
 
 
-def test_unsuitable_tables_are_refused_before_anything_is_created(
+def test_unsuitable_tables_are_refused_before_anything_exists(
     pipeline: Pipeline, source: Source
 ) -> None:
     for create, _, _ in UNSUITABLE.values():

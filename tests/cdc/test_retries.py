@@ -26,7 +26,7 @@ def test_a_copy_that_was_not_tried_is_not_waited_for() -> None:
     assert retries.is_due(KEY, 100, 8)
 
 
-def test_a_resumed_table_is_tried_at_once_and_then_waits_from_the_beginning() -> None:
+def test_a_resumed_table_is_retried_at_once_with_the_first_delay() -> None:
     retries = Retries(max_s=300)
     for _ in range(4):
         retries.stopped(KEY, 100, 7)

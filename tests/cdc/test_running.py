@@ -14,7 +14,7 @@ from millstream.cdc.reader.running import Child
 KILLED = 'import sys; sys.stdout.write(\'{"reader": "reading"}\\n{"reader": "pau\')'
 
 
-def test_a_report_of_which_a_killed_process_wrote_a_part_is_left_out() -> None:
+def test_a_report_half_written_by_a_killed_process_is_ignored() -> None:
     config = parsed(config_text(1, "postgresql://nowhere/dw"))
     child = Child(config, config.sources[0], lambda source, report: None)
     with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE) as process:

@@ -91,7 +91,7 @@ def test_a_failover_that_lost_nothing_is_read() -> None:
         ("before the durable LSN 0/64", STATE, SLOT, replace(SYSTEM, lsn=99)),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_command_that_helps(
+def test_a_mismatch_is_refused_with_the_command_that_helps(
     text: str, state: SourceState | None, slot: Slot | None, system: SystemId
 ) -> None:
     line = found(state, slot, system)

@@ -57,7 +57,7 @@ def test_unknown_values_are_refused(change: dict[str, object]) -> None:
         TableState.from_json(json.dumps({**json.loads(TABLE.to_json()), **change}))
 
 
-def test_the_configuration_is_recorded_with_the_whole_name_of_the_target() -> None:
+def test_the_configuration_is_recorded_with_the_full_target_name() -> None:
     text = """\
 [destination]
 url = "postgresql://warehouse/dw"

@@ -597,7 +597,7 @@ def test_a_clone_has_the_sources_rows(
     ),
     st.integers(1, 12),
 )
-def test_a_target_without_a_key_has_every_row_as_often_as_the_source(
+def test_a_keyless_target_has_each_row_as_often_as_its_source(
     connection: Connection, steps: list[tuple[str, int]], chunk: int
 ) -> None:
     to = target_route(connection, KEYLESS, CLONE, "full")

@@ -268,7 +268,7 @@ def test_a_value_that_is_not_utf_8_is_kept_and_stops_no_reader(ms: Any) -> None:
             ]
 
 
-def test_text_that_stands_for_other_bytes_is_written_as_those_bytes(ms: Any) -> None:
+def test_text_with_surrogates_is_written_as_the_original_bytes(ms: Any) -> None:
     ms.tappend("s", {"n": b"\xff\xfe"})
     [record] = ms.tread("s", 0, 1)
     with ms.writer("s", "w") as writer:
@@ -312,7 +312,7 @@ def test_a_key_that_is_not_a_stream_is_named(ms: Any) -> None:
 
 
 @pytest.mark.parametrize("transaction", [True, False])
-def test_a_pipeline_says_that_a_server_is_redis(
+def test_a_pipeline_reports_that_a_server_is_redis(
     api: Api, redis_server: Server, transaction: bool
 ) -> None:
     ms = api.connect(url_of(redis_server))

@@ -30,7 +30,7 @@ def run(request: pytest.FixtureRequest) -> Any:
     return run
 
 
-def test_a_close_ends_a_request_that_ignores_its_first_cancellation(
+def test_close_ends_a_request_that_ignores_one_cancellation(
     run: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[Ask] = []
@@ -297,7 +297,7 @@ def test_a_move_that_is_cancelled_in_a_handler_does_not_happen(run: Any, server:
     run(main())
 
 
-def test_an_error_in_the_block_of_a_fact_does_not_wait_for_the_server(
+def test_an_error_in_a_fact_does_not_wait_for_the_server(
     run: Any, new_server: Callable[..., Server]
 ) -> None:
     server = new_server().start()

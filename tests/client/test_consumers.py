@@ -101,7 +101,7 @@ def result(steps: Any, answers: Any = None) -> Any:
     return ended.value.value
 
 
-def test_a_reply_to_an_earlier_call_is_dropped_when_it_is_overdue() -> None:
+def test_an_overdue_reply_to_an_earlier_call_is_dropped() -> None:
     now_s = 0.0
     deliveries = Deliveries("server", "s", "g", Terms(0, 5, 0), "latest", 3, lambda: now_s)
     reading = deliveries.read(1.0)
@@ -178,7 +178,7 @@ def test_follow_ends_at_the_end_of_a_sealed_stream(ms: Any, retry: float | None)
         assert rest(consumer) == []
 
 
-def test_follow_goes_on_while_entries_of_a_sealed_stream_may_come_again(ms: Any) -> None:
+def test_follow_continues_while_a_sealed_stream_may_redeliver(ms: Any) -> None:
     fill(ms, 1)
     ms.tseal("s")
     with (

@@ -174,7 +174,7 @@ def test_a_move_forgets_shards_that_were_closed_before(ms: Any) -> None:
         assert next(stream) is None
 
 
-def test_children_come_once_after_a_restore_in_the_middle_of_a_split(ms: Any) -> None:
+def test_children_appear_once_after_a_restore_during_a_split(ms: Any) -> None:
     add(ms, "s", "1.0", "2.0", "3.0")
     ms.tseal("s", "left", "right")
     add(ms, "left", "4.0", "6.0")
@@ -214,7 +214,7 @@ def test_children_come_once_after_their_parent_is_deleted(ms: Any) -> None:
 
 @pytest.mark.parametrize("order", ["strict", "available"])
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_the_last_record_of_a_shard_comes_with_a_token_that_names_the_children(
+def test_the_token_of_a_shards_last_record_names_the_children(
     ms: Any, batch: int, order: str
 ) -> None:
     add(ms, "parent", "5.0")
@@ -271,7 +271,7 @@ def test_a_failing_shard_takes_no_records_of_others_along(
     loose.close()
 
 
-def test_a_restore_tells_what_was_lost(ms: Any) -> None:
+def test_a_restore_reports_lost_entries(ms: Any) -> None:
     add(ms, "s", "1.0", "2.0", "3.0", "4.0", "5.0")
     ms.tseal("s")
     with ms.stream("s", "trim_horizon") as stream:
@@ -313,9 +313,7 @@ def test_order_does_not_depend_on_who_was_asked_first(ms: Any) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_a_split_stream_comes_in_order_and_continues_from_its_token_at_every_cut(
-    ms: Any, batch: int
-) -> None:
+def test_a_split_stream_is_ordered_and_resumes_at_every_cut(ms: Any, batch: int) -> None:
     records = {"S0": ["00"], "S1": ["11", "12", "13"], "S2": ["24", "25", "26"]}
     order = ["00", "11", "12", "24", "25", "26", "13"]
     for name, numbers in records.items():

@@ -92,7 +92,7 @@ def test_a_stream_that_forgets_before_retry_for_is_refused(ms: Any) -> None:
     assert ms.xlen("s") == 2
 
 
-def test_a_stream_that_an_append_creates_is_checked_at_the_next_one(ms: Any) -> None:
+def test_a_stream_created_by_an_append_is_checked_at_the_next(ms: Any) -> None:
     ms.config_set("stream-idmp-duration", 20)
     try:
         with ms.writer("s", "w") as writer:
@@ -135,7 +135,7 @@ def test_no_attempt_begins_after_the_time_for_repeats() -> None:
     assert begun[-1] == max(begun) == 10.0
 
 
-def test_two_writers_of_one_name_do_not_take_each_others_appends_for_repeats(ms: Any) -> None:
+def test_writers_of_one_name_do_not_mistake_each_others_appends(ms: Any) -> None:
     with ms.writer("s", "w") as one, ms.writer("s", "w") as two:
         for n in range(3):
             one.append({"n": n})
@@ -178,7 +178,7 @@ def test_a_fact_is_completed_at_the_end_of_its_block(ms: Any) -> None:
         assert writer.metrics()["completed"] == 1
 
 
-def test_a_fact_is_given_up_without_fields_and_after_an_exception(ms: Any) -> None:
+def test_a_fact_is_aborted_without_fields_and_after_an_exception(ms: Any) -> None:
     with ms.writer("s", "w") as writer:
         with writer.fact():
             pass
@@ -254,7 +254,7 @@ def test_a_reservation_that_fails_leaves_no_orphan_after_close(
     assert ms.tinfo("s")["reservations"] == 0
 
 
-def test_a_reservation_that_the_server_runs_too_late_leaves_no_orphan(
+def test_a_reservation_that_runs_too_late_leaves_no_orphan(
     api: Api, durable_server: Server
 ) -> None:
     """The request is in the socket of a stopped server when the client has given it up."""
@@ -331,7 +331,7 @@ def test_a_fact_whose_lease_is_over_is_lost(ms: Any) -> None:
         assert writer.metrics()["lost"] == 1
 
 
-def test_a_fact_that_somebody_else_completed_is_success(ms: Any) -> None:
+def test_a_fact_that_another_writer_completed_is_success(ms: Any) -> None:
     with ms.writer("s", "w") as writer:
         fact = writer.fact()
         ms.tcomplete("s", "w", fact.id, {"n": 1})
@@ -412,7 +412,7 @@ def pending(ms: Any, group: str = "g") -> int:
     return int(ms.xpending("s", group)["pending"])
 
 
-def test_a_consumer_counts_what_it_missed_and_knows_its_lag(ms: Any) -> None:
+def test_a_consumer_counts_missed_entries_and_its_lag(ms: Any) -> None:
     with ms.consumer("s", "g", batch=2) as consumer:
         for n in range(6):
             ms.tappend("s", {"n": n})
@@ -437,7 +437,7 @@ def test_a_heartbeat_keeps_a_group_alive(ms: Any) -> None:
         assert take(consumer, 1)[0]["n"] == "1"
 
 
-def test_a_consumer_with_retry_loses_nothing_when_connections_are_cut_anywhere(
+def test_a_consumer_with_retry_survives_connections_cut_anywhere(
     ms: Any, through: Any, proxy: Proxy
 ) -> None:
     wanted = {str(n) for n in range(60)}

@@ -22,7 +22,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
     proxy.close()
 
 
-def test_a_fact_that_is_refused_at_the_end_of_its_block_is_given_up(ms: Any) -> None:
+def test_a_fact_refused_at_the_end_of_its_block_is_aborted(ms: Any) -> None:
     with ms.writer("s", "w") as writer:
         with pytest.raises(redis.DataError), writer.fact() as fact:
             fact["n"] = object()
@@ -42,7 +42,7 @@ def test_a_fact_that_is_refused_at_the_end_of_its_block_is_given_up(ms: Any) -> 
         assert writer.metrics()["aborted"] == 3
 
 
-def test_a_fact_that_can_be_neither_completed_nor_given_up_leaves_no_orphan(
+def test_a_fact_neither_completed_nor_aborted_leaves_no_orphan(
     api: Api, ms: Any, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     through = api.connect(proxy.url, timeout=1.0)

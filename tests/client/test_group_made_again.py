@@ -51,7 +51,7 @@ def test_entries_after_the_end_of_a_group_are_delivered(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_group_that_vanishes_before_the_first_read_loses_nothing(ms: Any, way: str) -> None:
+def test_a_group_that_vanishes_before_a_read_loses_nothing(ms: Any, way: str) -> None:
     ms.tappend("jobs", {"n": "before"})
     with ms.consumer("jobs", "crew") as consumer:
         ms.tappend("jobs", {"n": 1})
@@ -61,7 +61,7 @@ def test_a_group_that_vanishes_before_the_first_read_loses_nothing(ms: Any, way:
         assert read_all(consumer, "2") == kept
 
 
-def test_a_new_stream_with_smaller_ids_is_read_from_its_oldest_entry(ms: Any) -> None:
+def test_a_new_stream_with_smaller_ids_is_read_from_its_start(ms: Any) -> None:
     with ms.consumer("jobs", "crew", retry=60) as consumer:
         ms.tappend("jobs", {"n": 1})
         read_all(consumer, "1")
@@ -72,7 +72,7 @@ def test_a_new_stream_with_smaller_ids_is_read_from_its_oldest_entry(ms: Any) ->
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_reader_that_waits_while_its_group_vanishes_loses_nothing(
+def test_a_waiting_reader_whose_group_vanishes_loses_nothing(
     api: Api, server: Server, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ms = api.connect(url_of(server))

@@ -10,7 +10,7 @@ from millstream.client.core.shards import ShardState
 from millstream.client.core.token import Place
 
 
-def test_a_token_walks_through_earlier_splits_once_for_each_split(
+def test_a_token_visits_each_earlier_split_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     walks = []

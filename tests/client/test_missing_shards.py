@@ -58,7 +58,7 @@ def read_until(stream: Any, done: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("how", ["elsewhere", "deleted", "resolved to none"])
 @pytest.mark.parametrize("order", ["strict", "available"])
-def test_a_child_that_is_nowhere_is_an_error_with_its_name_and_cure(
+def test_a_child_that_does_not_exist_is_an_error_with_its_cure(
     ms: Any, how: str, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[Any] = []
@@ -96,7 +96,7 @@ def test_the_warning_comes_without_max_wait_too(ms: Any, caplog: pytest.LogCaptu
         assert "shard 'p1': the stream waits for it, because 'p' is sealed" in caplog.text
 
 
-def test_a_missing_child_that_holds_other_shards_back_is_an_error(ms: Any) -> None:
+def test_a_missing_child_that_blocks_other_shards_is_an_error(ms: Any) -> None:
     nowhere(ms, "elsewhere")
     with ms.stream(["p", "q"], "trim_horizon", max_wait=0.3) as stream:
         take(stream, 1)
@@ -106,7 +106,7 @@ def test_a_missing_child_that_holds_other_shards_back_is_an_error(ms: Any) -> No
         assert take(stream, 1)[0].shard == "q"
 
 
-def test_records_of_other_shards_come_before_the_error_of_a_child(ms: Any) -> None:
+def test_records_of_other_shards_precede_the_error_of_a_child(ms: Any) -> None:
     nowhere(ms, "elsewhere")
     with ms.stream(["p", "q"], "trim_horizon", order="available", max_wait=0.2) as stream:
         take(stream, 1)
@@ -191,7 +191,7 @@ def test_a_key_that_is_deleted_is_reported(ms: Any, caplog: pytest.LogCaptureFix
         assert "shard 's': its key does not exist; the stream waits for it" in caplog.text
 
 
-def test_an_end_whose_children_cannot_be_known_any_more_is_reported(
+def test_an_end_whose_children_are_unknowable_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     servers = Servers("server", None)

@@ -15,7 +15,7 @@ from tests.support.server import Server
 from millstream.client import MillstreamError, aio
 
 
-def test_an_object_from_before_a_fork_refuses_to_work_in_the_child(api: Api, ms: Any) -> None:
+def test_an_object_created_before_a_fork_raises_in_the_child(api: Api, ms: Any) -> None:
     with (
         ms.writer("k", "w") as writer,
         ms.stream("k") as stream,
@@ -68,9 +68,7 @@ def refused(use: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("way", ["read", "follow", "lag", "move_to"])
-def test_an_asyncio_stream_that_was_not_awaited_opens_at_its_first_use(
-    server: Server, way: str
-) -> None:
+def test_an_asyncio_stream_without_await_opens_at_its_first_use(server: Server, way: str) -> None:
     async def run() -> object:
         async with aio.connect(f"redis://localhost:{server.port}") as ms:
             await ms.tappend("k", {"n": 1})
@@ -117,7 +115,7 @@ def test_an_asyncio_stream_that_was_not_awaited_has_not_ended(server: Server) ->
     assert asyncio.run(run()) == ["1"]
 
 
-def test_an_asyncio_writer_that_was_not_awaited_takes_over_at_its_first_use(
+def test_an_asyncio_writer_without_await_takes_over_at_first_use(
     server: Server,
 ) -> None:
     async def run() -> None:

@@ -67,7 +67,7 @@ def test_children_with_one_key_on_two_servers_are_both_read(api: Api, two: Any) 
         assert before + after == [record.id for record in records]
 
 
-def test_children_of_shards_without_names_of_their_own_are_both_read(api: Api, two: Any) -> None:
+def test_children_of_unnamed_shards_are_both_read(api: Api, two: Any) -> None:
     first, second = two
     split(first, "left", "a")
     split(second, "right", "b")

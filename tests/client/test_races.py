@@ -48,7 +48,7 @@ def interrupt() -> Iterator[Callable[[float], None]]:
 
 
 @pytest.mark.parametrize("command", ["tread", "xread"])
-def test_an_interrupted_wait_leaves_no_reply_for_the_next_command(
+def test_an_interrupted_wait_leaves_no_reply_for_later_commands(
     server: Server, interrupt: Callable[[float], None], command: str
 ) -> None:
     with connect(url_of(server)) as ms:
@@ -64,7 +64,7 @@ def test_an_interrupted_wait_leaves_no_reply_for_the_next_command(
 
 
 @pytest.mark.parametrize("kind", ["stream", "consumer"])
-def test_a_read_says_that_another_thread_has_closed_the_object(server: Server, kind: str) -> None:
+def test_a_read_reports_that_another_thread_closed_the_object(server: Server, kind: str) -> None:
     with connect(url_of(server)) as ms, ThreadPoolExecutor(1) as threads:
         made: Any = ms.stream("s") if kind == "stream" else ms.consumer("s", "g")
         reading = threads.submit(made.read, 10)
@@ -75,7 +75,7 @@ def test_a_read_says_that_another_thread_has_closed_the_object(server: Server, k
 
 
 @pytest.mark.parametrize("kind", ["stream", "consumer"])
-def test_a_read_says_that_another_task_has_closed_the_object(server: Server, kind: str) -> None:
+def test_a_read_reports_that_another_task_closed_the_object(server: Server, kind: str) -> None:
     async def main() -> None:
         async with aio.connect(url_of(server)) as ms:
             made: Any = await (ms.stream("s") if kind == "stream" else ms.consumer("s", "g"))
@@ -175,9 +175,7 @@ def test_appends_of_many_tasks_come_once_if_replies_are_lost(server: Server, pro
     asyncio.run(main())
 
 
-def test_a_fact_whose_completion_is_cancelled_is_given_up_by_the_next_one(
-    server: Server, proxy: Proxy
-) -> None:
+def test_a_cancelled_completion_is_aborted_by_the_next_fact(server: Server, proxy: Proxy) -> None:
     async def main() -> None:
         async with aio.connect(proxy.url) as ms, ms.writer("s", "w") as writer:
 
@@ -203,7 +201,7 @@ def test_a_fact_whose_completion_is_cancelled_is_given_up_by_the_next_one(
     asyncio.run(main())
 
 
-def test_a_refused_reservation_forgets_no_earlier_one_whose_reply_was_lost() -> None:
+def test_a_refused_reservation_keeps_one_whose_reply_was_lost() -> None:
     def sent(step: Any) -> tuple[Any, ...]:
         assert isinstance(step, Call)
         return step.command.words

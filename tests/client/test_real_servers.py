@@ -99,7 +99,7 @@ def test_latest_and_times_apply_to_the_children_of_sealed_shards(ms: Any) -> Non
         assert next(stream) is None
 
 
-def test_a_shard_that_is_not_in_the_token_starts_at_its_beginning(ms: Any) -> None:
+def test_a_shard_missing_from_the_token_starts_at_its_beginning(ms: Any) -> None:
     ms.tappend("s", {"n": 1})
     with ms.stream("s", "trim_horizon") as stream:
         take(stream, 1)
@@ -334,7 +334,7 @@ def test_a_watermark_is_true_and_does_not_go_back_at_a_split(ms: Any) -> None:
         assert 0 <= stream.metrics()["watermark_age_s"] < 3600
 
 
-def test_an_open_reservation_holds_the_others_back_in_strict_order_only(ms: Any) -> None:
+def test_an_open_reservation_delays_others_in_strict_order_only(ms: Any) -> None:
     reserved = ms.treserve("s", "w")
     new = ID.parse(ms.xadd("t", {"n": 1}, id=f"{reserved.ms + 1}-0"))
     strict = ms.stream(["s", "t"], "trim_horizon")
@@ -370,7 +370,7 @@ def test_metrics_have_the_names_of_the_documentation(ms: Any) -> None:
     assert (metrics["records"], metrics["requests"], metrics["buffered"]) == (1, 1, 0)
 
 
-def test_a_heartbeat_sends_one_request_to_a_server_in_five_seconds(ms: Any) -> None:
+def test_a_heartbeat_is_one_request_per_server_in_five_seconds(ms: Any) -> None:
     ms.tappend("s", {"n": 1})
     with ms.stream(["s", "t"], "latest") as stream:
         before = calls(ms, "tmread"), calls(ms, "tinfo")
@@ -444,7 +444,7 @@ def test_a_signal_handler_that_raises_loses_nothing(api: Api, ms: Any) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_closing_twice_is_allowed_and_a_closed_object_says_so(ms: Any) -> None:
+def test_closing_twice_is_allowed_and_a_closed_object_raises(ms: Any) -> None:
     stream = ms.stream("s")
     writer = ms.writer("s", "w")
     consumer = ms.consumer("s", "g")
@@ -476,7 +476,7 @@ def test_closing_twice_is_allowed_and_a_closed_object_says_so(ms: Any) -> None:
     assert ms.tinfo("s")["reservations"] == 0
 
 
-def test_a_stream_that_is_closed_while_it_waits_leaves_no_reader_at_the_server(ms: Any) -> None:
+def test_a_stream_closed_during_a_wait_leaves_no_blocked_reader(ms: Any) -> None:
     stream = ms.stream("s")
     assert stream.read(timeout=0.01) is None
     stream.close()
@@ -516,7 +516,7 @@ def test_a_deletion_of_single_entries_is_not_a_gap(ms: Any) -> None:
         assert stream.gaps == []
 
 
-def test_a_key_that_is_deleted_and_created_again_is_read_from_its_beginning(ms: Any) -> None:
+def test_a_key_deleted_and_created_again_is_read_from_its_start(ms: Any) -> None:
     ms.tappend("s", {"n": 1})
     with ms.stream("s", "trim_horizon") as stream:
         [record] = take(stream, 1)
@@ -530,7 +530,7 @@ def test_a_key_that_is_deleted_and_created_again_is_read_from_its_beginning(ms: 
         assert next(stream) is None
 
 
-def test_events_tell_of_a_split(ms: Any) -> None:
+def test_events_report_a_split(ms: Any) -> None:
     told: list[Any] = []
     ms.tappend("s", {"n": 1})
     ms.tseal("s", "left", "right")
@@ -548,7 +548,7 @@ def test_events_tell_of_a_split(ms: Any) -> None:
     ]
 
 
-def test_an_event_handler_that_raises_is_logged_and_the_stream_goes_on(
+def test_an_event_handler_that_raises_is_logged_and_skipped(
     ms: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[Any] = []
@@ -600,7 +600,7 @@ def test_children_on_another_server_are_found_by_resolve(
         assert [record["n"] for record in take(stream, 1)] == ["3"]
 
 
-def test_a_child_on_a_server_that_is_away_is_found_when_it_is_back(
+def test_a_child_on_an_absent_server_is_found_when_it_returns(
     api: Api, servers: Callable[[int], list[Server]]
 ) -> None:
     one, two = servers(2)
@@ -808,7 +808,7 @@ def test_a_server_that_is_stopped_for_a_while_answers_late(
         assert ids(stream_until_available(stream)) == [str(new)]
 
 
-def test_a_read_waits_longer_than_the_timeout_if_the_server_waits(api: Api, server: Server) -> None:
+def test_a_read_outlasts_the_timeout_while_the_server_waits(api: Api, server: Server) -> None:
     ms = api.connect(url_of(server), timeout=0.3)
     assert ms.tread("s", "$", 10, block=700) == []
     assert ms.tmread(10, {"s": "$"}, block=700)[0].entries == []
@@ -866,9 +866,7 @@ def test_a_read_is_sent_again_after_a_broken_connection(api: Api, proxy: Proxy, 
         assert proxy.swallowing == []
 
 
-def test_a_reader_loses_nothing_when_connections_are_cut_anywhere(
-    api: Api, proxy: Proxy, ms: Any
-) -> None:
+def test_a_reader_survives_connections_cut_anywhere(api: Api, proxy: Proxy, ms: Any) -> None:
     wanted = [str(ms.tappend(f"s{n % 3}", {"n": n, "fill": "x" * 200})) for n in range(60)]
     for key in ("s0", "s1", "s2"):
         ms.tseal(key)
@@ -897,7 +895,7 @@ def test_a_reader_loses_nothing_when_connections_are_cut_anywhere(
 
 
 @pytest.mark.timeout(300)
-def test_the_memory_of_a_reader_does_not_grow_with_the_records_read(
+def test_the_memory_of_a_reader_does_not_grow_with_records_read(
     api: Api, ms: Any, server: Server
 ) -> None:
     total, part = 300_000, 25_000  # a Python object for each record would take 5 MB

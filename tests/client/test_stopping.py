@@ -22,7 +22,7 @@ def fill(ms: Any, count: int = 5) -> None:
         ms.tappend("s", {"n": n})
 
 
-def test_stop_ends_a_read_without_a_timeout_within_a_second_or_so(ms: Any) -> None:
+def test_stop_ends_a_read_without_a_timeout_within_a_second(ms: Any) -> None:
     with ms.stream("s") as stream:
         threading.Timer(0.05, stream.stop).start()
         began_s = time.monotonic()

@@ -70,7 +70,7 @@ def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return CHECKERS[request.param](folder).splitlines()
 
 
-def test_the_types_are_those_of_the_documentation_and_the_examples_have_no_errors(
+def test_the_types_match_the_documentation_and_its_examples(
     said: list[str],
 ) -> None:
     errors = [line for line in said if " error: " in line or " - warning: " in line]
@@ -84,7 +84,7 @@ def test_wrong_types_are_found(said: list[str]) -> None:
         assert any(f"wrong.py:{line}:" in one for one in said), said
 
 
-def test_the_package_says_that_it_has_types() -> None:
+def test_the_package_declares_its_types() -> None:
     assert millstream.client.__file__ is not None
     package = Path(millstream.client.__file__).parents[1]
     assert (package / "py.typed").exists()

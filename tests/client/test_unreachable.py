@@ -27,7 +27,7 @@ from millstream.client.probing import Probe
 ECHO: Command[Any] = Command(("ECHO", "hello"), lambda reply: reply)
 
 
-def test_a_server_that_hangs_does_not_delay_the_records_of_others(
+def test_a_server_that_hangs_does_not_delay_records_of_others(
     api: Api, servers: Callable[[int], list[Server]]
 ) -> None:
     one, two = servers(2)
@@ -58,7 +58,7 @@ def test_a_server_that_hangs_does_not_delay_the_records_of_others(
 
 
 @pytest.mark.parametrize("order", ["strict", "available"])
-def test_next_and_a_short_read_do_not_wait_for_a_server_that_hangs(
+def test_next_and_a_short_read_do_not_wait_for_a_hanging_server(
     api: Api, servers: Callable[[int], list[Server]], order: str
 ) -> None:
     one, two = servers(2)
@@ -153,7 +153,7 @@ def test_a_failing_server_is_found_at_its_second_address(
     assert (answer.replies, answer.error) == (["hello"], None)
 
 
-def test_there_is_no_probe_where_the_pool_decides_about_the_address() -> None:
+def test_no_probe_is_sent_where_the_pool_chooses_the_address() -> None:
     with connect("redis://localhost:1") as ms:
         del ms.connection_pool.connection_kwargs["host"]
         assert Probe.of(ms) is None

@@ -61,7 +61,7 @@ def test_which_commands_may_be_repeated(words: tuple[Any, ...], reads: bool) -> 
 
 
 @pytest.mark.parametrize("name", ["xread", b"XREAD", "tread"])
-def test_a_command_in_any_spelling_may_wait_longer_than_the_timeout(
+def test_a_command_in_any_spelling_may_outlast_the_timeout(
     api: Api, server: Server, name: Any
 ) -> None:
     ms = api.connect(url_of(server), timeout=0.2)

@@ -102,7 +102,7 @@ def test_streams_move_in_both_directions(both: tuple[RawClient, RawClient], seed
             ]  # fmt: skip
 
 
-def test_values_of_every_length_about_a_limit_move_in_both_directions(
+def test_lengths_around_a_limit_move_in_both_directions(
     both: tuple[RawClient, RawClient],
 ) -> None:
     """Redis writes the length after an element in more bytes than it must at some lengths."""

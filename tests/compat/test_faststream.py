@@ -48,7 +48,7 @@ async def pending(broker: RedisBroker) -> int:
         "claim_min_idle_time",
     ],
 )
-def test_what_one_worker_fails_at_another_takes_over_after_a_restart(
+def test_work_that_one_worker_fails_is_done_by_another(
     durable_server: Server, query: str, takes_over_by: str
 ) -> None:
     """`min_idle_time` is FastStream's name of XAUTOCLAIM, `claim_min_idle_time` of CLAIM."""

@@ -68,7 +68,7 @@ def _pairs(reply: Any) -> list[tuple[bytes, list[Any]]]:
     return [(key, found) for key, found in reply]
 
 
-def test_explicit_ids_at_or_below_what_readers_were_promised_are_refused(
+def test_explicit_ids_below_a_promised_watermark_are_refused(
     clients: list[redis.Redis[Any]],
 ) -> None:
     client, follower = clients[0], Follower(clients[1])

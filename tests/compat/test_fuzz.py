@@ -72,7 +72,7 @@ def test_only_times_may_differ(ours: Reply, theirs: Reply, are_alike: bool) -> N
     assert alike(ours, theirs) is are_alike
 
 
-def test_a_seed_draws_the_same_play_again_and_every_command_sooner_or_later() -> None:
+def test_a_seed_repeats_its_play_and_draws_every_command() -> None:
     tokens: dict[str, frozenset[str]] = {name: frozenset() for name in rows()}
     assert drawn(7, tokens) == drawn(7, tokens)
     said = {step.words[0] for seed in range(100) for step in drawn(seed, tokens).steps}

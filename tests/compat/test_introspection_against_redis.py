@@ -179,7 +179,7 @@ def test_blocked_clients_are_counted_as_in_redis(server: Server, redis_server: S
             client.wait_blocked(0)
 
 
-def test_keyspace_tells_keys_and_expiries(server: Server) -> None:
+def test_info_keyspace_has_keys_and_expiries(server: Server) -> None:
     with server.client() as client:
         client.call("SET", "str", "v")
         client.call("SET", "going", "v", "PX", "100000")
@@ -269,7 +269,7 @@ def deep(reply: object) -> object:
     return plain(reply) if not isinstance(reply, int) else reply  # type: ignore[arg-type]
 
 
-def test_command_info_says_what_redis_says(server: Server, redis_server: Server) -> None:
+def test_command_info_agrees_with_redis(server: Server, redis_server: Server) -> None:
     names = [row.name for row in COMMANDS.values()]
     names += [sub.name for row in COMMANDS.values() for sub in row.subcommands.values()]
     with server.client() as ours, redis_server.client() as theirs:
@@ -328,7 +328,7 @@ def test_everything_that_config_get_shows_can_be_put_back(server: Server) -> Non
     assert again == flat
 
 
-def test_config_knows_the_directives_that_harnesses_set(
+def test_config_accepts_the_directives_that_harnesses_set(
     server: Server, redis_server: Server
 ) -> None:
     """Of those of Redis, what is not known here is a promise that could not be kept."""

@@ -123,7 +123,7 @@ def test_a_lock_in_asyncio(server: Server) -> None:
     asyncio.run(program())
 
 
-def test_a_lock_lives_on_over_a_restart_and_its_script_is_loaded_again(
+def test_a_lock_survives_a_restart_and_its_script_is_reloaded(
     durable_server: Server,
 ) -> None:
     with redis.Redis(port=durable_server.port) as client:

@@ -477,9 +477,7 @@ def deliver_to_a_blocked_reader(server: Server, protocol: int, append: Callable[
     return asyncio.run(play())
 
 
-def test_a_blocked_reader_is_given_all_that_a_transaction_appends(
-    server: Server, protocol: int
-) -> None:
+def test_a_blocked_reader_gets_all_appends_of_a_transaction(server: Server, protocol: int) -> None:
     async def append(client: Any) -> None:
         async with client.pipeline(transaction=True) as pipeline:
             pipeline.xadd("s", {"n": 1}, id="1-1")

@@ -126,7 +126,7 @@ def test_a_task_left_by_a_killed_worker_is_done_by_another(server: Server, query
 
 
 @PROTOCOLS
-def test_tasks_told_to_all_workers_give_results(server: Server, query: str) -> None:
+def test_tasks_sent_to_all_workers_return_results(server: Server, query: str) -> None:
     url = url_of(server, query)
 
     async def program(restart: Restart) -> None:

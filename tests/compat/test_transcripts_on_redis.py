@@ -17,6 +17,8 @@ SECTIONS = [section for section in read_folder(FOLDER) if "@redis" in section.ta
 
 @pytest.mark.parametrize("protocol", [2, 3], ids=["RESP2", "RESP3"])
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.label)
-def test_real_redis_says_the_same(section: Section, protocol: int, redis_server: Server) -> None:
+def test_real_redis_sends_the_same_replies(
+    section: Section, protocol: int, redis_server: Server
+) -> None:
     if protocol in section.protocols:
         Player(section, redis_server, protocol).play()

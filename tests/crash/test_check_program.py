@@ -75,7 +75,7 @@ def test_what_a_killed_server_leaves_is_whole(killed: Server) -> None:
     assert said.splitlines()[-1] == f"{killed.directory}: whole"
 
 
-def test_a_refused_start_names_the_command_that_repairs_and_it_does(killed: Server) -> None:
+def test_a_refused_start_names_the_command_that_repairs(killed: Server) -> None:
     damage_journal(killed)
     with pytest.raises(AssertionError, match="did not start"):
         killed.start()
@@ -102,7 +102,7 @@ def test_a_refused_start_names_the_command_that_repairs_and_it_does(killed: Serv
     assert entries_in(killed) == expected
 
 
-def test_json_tells_what_a_script_needs(killed: Server) -> None:
+def test_json_has_the_fields_that_a_script_needs(killed: Server) -> None:
     damage_journal(killed)
     code, said, _ = millstream("check", "--json", killed.directory)
     report: dict[str, Any] = json.loads(said)
@@ -140,7 +140,7 @@ def contents(directory: Path) -> dict[str, bytes | None]:
     return {p.name: p.read_bytes() if p.is_file() else None for p in directory.iterdir()}
 
 
-def test_what_cannot_be_checked_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_an_impossible_check_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     for name, words in (
@@ -156,7 +156,7 @@ def test_what_cannot_be_checked_is_said_in_a_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-def test_a_directory_that_may_not_be_written_is_checked_and_not_repaired(killed: Server) -> None:
+def test_a_read_only_directory_is_checked_and_not_repaired(killed: Server) -> None:
     code, _, _ = millstream("check", killed.directory)
     assert code == 0
     damage_journal(killed)
@@ -174,7 +174,7 @@ def test_a_directory_that_may_not_be_written_is_checked_and_not_repaired(killed:
     assert contents(killed.directory) == before
 
 
-def test_a_repair_for_which_the_disk_has_no_room_leaves_the_data_damaged(killed: Server) -> None:
+def test_a_repair_without_disk_space_leaves_the_data_unchanged(killed: Server) -> None:
     """No file may grow: the error is another one, the way to the sentence the same."""
     limit = shutil.which("prlimit")
     assert limit, "prlimit is missing: apt-get install util-linux"

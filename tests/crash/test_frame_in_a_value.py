@@ -51,7 +51,7 @@ VALUES = [
 
 @pytest.mark.parametrize("mode", ["always", "everysec"])
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: value.__name__)
-def test_a_value_with_frames_in_it_does_not_prevent_the_next_start(
+def test_a_value_that_contains_frames_does_not_prevent_a_start(
     new_server: Callable[..., Server], value: Callable[[Server], bytes], mode: str
 ) -> None:
     server = new_server("data", {"appendfsync": mode}).start()

@@ -123,7 +123,7 @@ def test_appends_are_refused_before_they_execute_and_taken_again(
 
 
 @pytest.mark.parametrize("mode", ["always", "everysec"])
-def test_what_is_too_large_for_the_disk_is_refused_and_the_rest_is_taken(
+def test_a_request_too_large_for_the_disk_is_refused_alone(
     disk: SmallDisk, server_on: NewServer, mode: str
 ) -> None:
     server = server_on(appendfsync=mode).start()
@@ -149,7 +149,7 @@ def test_what_is_too_large_for_the_disk_is_refused_and_the_rest_is_taken(
 
 
 @pytest.mark.parametrize("mode", ["always", "everysec"])
-def test_a_journal_that_fills_the_disk_alone_makes_room_by_a_rewrite(
+def test_a_journal_that_fills_the_disk_is_freed_by_a_rewrite(
     disk: SmallDisk, server_on: NewServer, mode: str
 ) -> None:
     server = server_on(appendfsync=mode).start()
@@ -225,7 +225,7 @@ def attempt(client: RawClient, act: str) -> str:
     return facts[status]
 
 
-def test_a_start_on_a_full_disk_serves_reads_and_takes_writes_when_it_can(
+def test_a_start_on_a_full_disk_serves_reads_and_later_writes(
     disk: SmallDisk, server_on: NewServer
 ) -> None:
     server = server_on().start()
@@ -245,7 +245,7 @@ def test_a_start_on_a_full_disk_serves_reads_and_takes_writes_when_it_can(
     writer.check_after_a_kill(server)
 
 
-def test_a_first_start_on_a_full_disk_says_so_and_works_later(
+def test_a_first_start_on_a_full_disk_is_reported_and_retried(
     disk: SmallDisk, server_on: NewServer
 ) -> None:
     server = server_on()

@@ -70,7 +70,7 @@ def test_a_transaction_is_one_frame(
     assert after_a_kill(server, "x", "y") == [b"1", b"2"]
 
 
-def test_without_anything_written_a_transaction_has_nothing_to_wait_for(
+def test_a_transaction_without_writes_waits_for_nothing(
     new_server: NewServer,
 ) -> None:
     server = new_server("data", {"appendfsync": "everysec"}).start()
@@ -80,7 +80,7 @@ def test_without_anything_written_a_transaction_has_nothing_to_wait_for(
         assert at_once(client, "MULTI", "WAITAOF 1 0 0", "EXEC")[-1] == [[1, 0]]
 
 
-def test_the_journal_goes_on_after_it_was_off_within_a_transaction(new_server: NewServer) -> None:
+def test_the_journal_continues_after_off_and_on_in_a_transaction(new_server: NewServer) -> None:
     server = new_server().start()
     with server.client() as client:
         off_and_on = ("CONFIG SET appendonly no", "SET x 1", "CONFIG SET appendonly yes")

@@ -368,7 +368,7 @@ def test_a_replica_that_cannot_be_made_writable(replicas: Replicas) -> None:
         replica.config_set("replica-read-only", "no")
 
 
-def test_a_replica_that_does_not_read_is_closed_at_its_output_limit(replicas: Replicas) -> None:
+def test_a_replica_that_does_not_read_is_closed_at_its_limit(replicas: Replicas) -> None:
     primary = replicas.start("a", client_output_buffer_limit="replica 10kb 0 0")
     replica = replicas.start("b", replicaof=replicas.address("a"))
     wait_until(lambda: is_up(replica))

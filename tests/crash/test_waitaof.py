@@ -35,7 +35,7 @@ def appendonly(client: RawClient, value: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_client_that_waits_for_the_disk_gets_an_error_when_the_journal_goes_off(
+def test_a_client_in_waitaof_gets_an_error_when_the_journal_ends(
     server: Server, outside: FakeOutside, protocol: int
 ) -> None:
     with server.client(protocol) as waiting, server.client() as client:
@@ -68,7 +68,7 @@ def test_only_clients_that_wait_for_this_server_get_the_error(server: Server, wa
         assert client.call("WAITAOF", "0", "0", "0") == [0, 0]
 
 
-def test_a_wait_ends_when_a_journal_that_was_turned_on_again_counts(server: Server) -> None:
+def test_a_wait_ends_when_a_journal_turned_on_again_counts(server: Server) -> None:
     with server.client() as client:
         appendonly(client, "no")
         assert client.call("SET", "k", "v") == OK

@@ -84,7 +84,7 @@ def test_an_entry_added_between_two_reads_is_shown(
         client.call("DEL", "between")
 
 
-def test_a_browser_that_connects_again_continues_after_its_last_entry(ours: Server) -> None:
+def test_a_reconnected_browser_continues_after_its_last_entry(ours: Server) -> None:
     with ours.client() as client:
         client.pipeline([("XADD", "again", f"{n}-0", "f", "v") for n in range(1, 4)])
         headers = {"last-event-id": "1-0"}

@@ -70,7 +70,7 @@ def _check_lake(run: Run, directory: Path, lake: Path) -> None:
     assert [pair["name"] for pair in rows[0]["fields"]] == ["temperature"]
 
 
-def test_a_lake_keeps_what_was_evicted_since_and_the_order_of_ids(run: Run, tmp_path: Path) -> None:
+def test_a_lake_keeps_evicted_entries_and_the_order_of_ids(run: Run, tmp_path: Path) -> None:
     keys = (b"007", b"sensor:7")  # one that could be taken for a number
 
     def lake_of(hours: range, number: int) -> dict[str, list[str]]:

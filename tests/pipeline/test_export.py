@@ -273,7 +273,7 @@ def test_a_schema_that_is_none_is_refused(ddl: str, message: str) -> None:
 # ---------------------------------------------------------------- what cannot be done
 
 
-def test_what_cannot_be_exported_is_one_sentence_and_leaves_no_file(
+def test_an_impossible_export_is_one_sentence_and_leaves_no_file(
     three: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out.parquet"
@@ -301,7 +301,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_no_file(
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "-"])
-def test_an_export_without_entries_says_so(
+def test_an_export_without_entries_is_reported(
     three: Path, server: Server, tmp_path: Path, output: str
 ) -> None:
     """It succeeds: the file is complete, and has no rows."""
@@ -361,9 +361,7 @@ def test_a_pipe_is_written_and_stays_a_pipe(three: Path, tmp_path: Path) -> None
     assert pipe.is_fifo()
 
 
-def test_a_file_that_was_there_keeps_its_permissions_and_its_links(
-    three: Path, tmp_path: Path
-) -> None:
+def test_an_existing_file_keeps_its_permissions_and_links(three: Path, tmp_path: Path) -> None:
     output, link = tmp_path / "out.csv", tmp_path / "latest.csv"
     output.write_text("before")
     output.chmod(0o600)
@@ -404,7 +402,7 @@ def test_spark_need_not_be_installed(three: Path, tmp_path: Path) -> None:
     assert parquet.read_metadata(output).num_rows == 1500
 
 
-def test_without_pyarrow_it_says_what_to_install(three: Path) -> None:
+def test_without_pyarrow_the_error_names_the_package_to_install(three: Path) -> None:
     done = run(without("pyarrow"), "export", three, "--format", "parquet")
     assert done.returncode == 1
     assert "pip install millstream[spark]" in done.stderr

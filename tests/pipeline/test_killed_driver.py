@@ -85,7 +85,7 @@ def entries(client: RawClient, key: bytes) -> list[list[bytes]]:
 
 
 @pytest.mark.timeout(900)
-def test_every_entry_is_copied_once_although_the_driver_is_killed(
+def test_every_entry_is_copied_once_when_the_driver_is_killed(
     new_server: Callable[..., Server], spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
     server = new_server().start()

@@ -79,7 +79,7 @@ def test_spark_divides_a_read_and_shows_its_errors(
         load(spark, server, "n int", subscribe="s", startingOfsets="latest").collect()
 
 
-def test_the_range_is_what_the_options_say(server: Server, client: RawClient) -> None:
+def test_the_range_follows_the_options(server: Server, client: RawClient) -> None:
     for number in range(10):
         client.call("XADD", "s", f"{1000 + number}-5", "n", str(number))
 
@@ -110,7 +110,7 @@ def test_each_stream_has_a_range_of_its_own_in_time(server: Server, client: RawC
         batch_read(server, subscribe="s,t", endingOffsetsByTimestamp='{"u": 4}')
 
 
-def test_a_read_is_fixed_when_it_is_planned_also_up_to_a_time_that_is_not_there_yet(
+def test_a_read_is_fixed_when_planned_even_up_to_a_future_time(
     server: Server, client: RawClient
 ) -> None:
     client.pipeline([("XADD", "s", f"{number}-0", "n", str(number)) for number in range(1, 6)])
@@ -160,7 +160,7 @@ def test_long_ranges_come_page_by_page_without_a_gap(server: Server, client: Raw
     assert numbers(server, subscribe="s") == list(range(4000))  # some pages of 4 MiB
 
 
-def test_a_server_that_is_started_again_in_the_middle_costs_no_row(
+def test_a_server_restart_during_the_run_costs_no_row(
     durable_server: Server,
 ) -> None:
     with durable_server.client() as client:
@@ -190,9 +190,7 @@ def test_another_database_is_read_by_url_or_option(server: Server, client: RawCl
     assert numbers(server, subscribe="s", server=url(server) + "/2", db=3) == [1]
 
 
-def test_the_server_asks_for_a_password_and_gets_it_by_url_or_option(
-    server: Server, client: RawClient
-) -> None:
+def test_a_password_comes_from_the_url_or_an_option(server: Server, client: RawClient) -> None:
     client.call("TAPPEND", "s", "n", "1")
     client.call("CONFIG", "SET", "requirepass", "open sesame")
     try:
@@ -253,7 +251,7 @@ def test_a_restricted_user_reads_and_writes_over_tls(
         load(spark, server, "n int", **login, server=address, subscribe="other").count()
 
 
-def test_an_impossible_read_says_why(server: Server, client: RawClient) -> None:
+def test_an_impossible_read_names_the_reason(server: Server, client: RawClient) -> None:
     client.call("SET", "word", "x")
     client.call("XADD", "s", "2-0", "n", "1")
     client.call("XTRIM", "s", "MAXLEN", "0")

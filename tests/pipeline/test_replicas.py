@@ -87,7 +87,7 @@ def query(pair: LaggingPair) -> DirectQuery:
     return query
 
 
-def test_a_query_that_moves_to_a_replica_waits_until_it_has_what_was_read(
+def test_a_query_moved_to_a_replica_waits_for_the_data_it_read(
     pair: LaggingPair, query: DirectQuery
 ) -> None:
     query.options |= pair.address
@@ -115,7 +115,7 @@ def test_a_query_moves_back_after_a_failover(pair: LaggingPair, query: DirectQue
     assert query.run() == [rows_of(range(10, 12))]
 
 
-def test_a_batch_that_was_planned_on_the_primary_is_read_from_a_replica(
+def test_a_batch_planned_on_the_primary_is_read_from_a_replica(
     pair: LaggingPair,
 ) -> None:
     query = DirectQuery(pair.replicas.servers["a"], startingOffsets="earliest")
@@ -140,7 +140,7 @@ def test_a_task_waits_for_the_end_of_its_range(pair: LaggingPair) -> None:
     waiting.join()
 
 
-def test_a_task_reports_a_server_that_does_not_have_the_end_of_its_range(
+def test_a_task_reports_a_server_that_lacks_the_end_of_its_range(
     pair: LaggingPair,
 ) -> None:
     query = DirectQuery(
@@ -221,7 +221,7 @@ def test_a_batch_read_of_a_replica_is_that_of_its_primary(
     assert read[0] == read[1] == [rows_of(range(8)) + rows_of(range(3), "s:new")]
 
 
-def test_the_directory_of_a_replica_is_a_directory_like_any_other(
+def test_a_replicas_directory_is_read_like_any_other(
     replicas: Replicas, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Also while its base is the one that it received."""

@@ -70,7 +70,7 @@ def test_a_query_reads_each_entry_once_and_skips_none(
         assert len(wanted) > 10
 
 
-def test_a_query_that_starts_at_the_end_reads_what_is_completed_later(
+def test_a_query_that_starts_at_the_end_reads_late_completions(
     server: Server, client: RawClient
 ) -> None:
     query = DirectQuery(server, startingOffsets="latest")
@@ -95,7 +95,7 @@ def test_a_stalled_stream_has_no_new_rows(server: Server, client: RawClient) -> 
     assert query.run() == [["s:a 2"]]
 
 
-def test_spark_reads_what_is_completed_late_and_a_snapshot_ends_at_the_position(
+def test_late_completions_are_read_and_a_snapshot_omits_them(
     spark: SparkSession, new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     server = new_server().start()

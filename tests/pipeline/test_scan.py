@@ -132,9 +132,7 @@ def test_the_option_columns_names_what_to_read(spark: SparkSession, four: Path) 
     assert frame.where("n = 7 and key = 'sensor:1'").collect() == [("sensor:1", 0, 7, "0")]
 
 
-def test_columns_that_are_given_in_two_ways_and_differ_are_refused(
-    spark: SparkSession, four: Path
-) -> None:
+def test_columns_given_in_two_conflicting_ways_are_refused(spark: SparkSession, four: Path) -> None:
     reader = spark.read.format("millstream").schema("key string, seq decimal(20,0)")
     text = error_of(reader.option("columns", "key, n int").load(str(four)))
     assert "option 'columns' names key, n, and the schema key, seq: give one of both" in text
@@ -304,9 +302,7 @@ def test_small_partitions_read_every_chunk_once(
 # ---------------------------------------------------------------- what is in a snapshot
 
 
-def test_only_the_entries_that_a_reader_of_the_stream_sees_are_rows(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_only_entries_visible_to_readers_are_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Deleted ones and those below the head are not; nor are other kinds and databases."""
     long_meta = {"groups": [b"x" * 2000]}
     write_snapshot(
@@ -388,9 +384,7 @@ def test_two_directories_at_once_are_refused(spark: SparkSession, four: Path) ->
     assert "load one data directory at a time" in error_of(frame)
 
 
-def test_a_directory_without_a_snapshot_says_what_it_is(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_directory_without_a_snapshot_is_described(spark: SparkSession, tmp_path: Path) -> None:
     reader = spark.read.format("millstream")
     nowhere = error_of(reader.load(str(tmp_path / "nowhere")))
     assert "nowhere is not a data directory of millstream" in nowhere
@@ -432,7 +426,7 @@ def test_a_flipped_byte_is_an_error_only_for_who_reads_its_chunk(
 
 
 @pytest.mark.parametrize("change", [{"lengths": 1}, {"offsets": 1 << 20}])
-def test_an_index_that_points_out_of_its_chunk_is_an_error_and_not_fewer_rows(
+def test_an_index_that_points_outside_its_chunk_is_an_error(
     tmp_path: Path, change: dict[str, int]
 ) -> None:
     write_snapshot(tmp_path, streams())

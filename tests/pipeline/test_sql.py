@@ -107,7 +107,7 @@ def test_a_temporary_view_is_read_and_written(
         sql.sql("INSERT OVERWRITE into_out SELECT n FROM v")
 
 
-def test_a_table_is_written_with_the_options_of_the_statement_and_never_with_those_of_another(
+def test_a_table_is_written_with_its_own_statements_options(
     sql: SparkSession, server: Server, client: RawClient
 ) -> None:
     """The schema of a write is that of the query, and may have another table's options."""
@@ -121,7 +121,7 @@ def test_a_table_is_written_with_the_options_of_the_statement_and_never_with_tho
     assert numbers(sql, "SELECT n FROM u") == [1, 2, 3, 4]
 
 
-def test_a_table_with_a_list_of_columns_says_where_its_options_are_to_be(
+def test_a_table_with_listed_columns_names_the_place_of_options(
     sql: SparkSession, server: Server, client: RawClient
 ) -> None:
     fill(client, 5)
@@ -149,7 +149,7 @@ def test_a_table_that_cannot_be_is_refused_when_it_is_created(
         sql.sql(f"CREATE TABLE t USING millstream OPTIONS ({wrong})")
 
 
-def test_a_tables_options_are_in_its_schema_and_load_has_none_there(
+def test_a_tables_options_are_in_its_schema_and_not_in_load(
     spark: SparkSession, server: Server
 ) -> None:
     given = {"provider": "millstream", "option.server": "redis://h", "option.subscribe": "s"}

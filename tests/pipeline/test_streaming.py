@@ -72,7 +72,7 @@ def run_in_spark(
     return batches
 
 
-def test_spark_reads_in_limited_batches_to_the_end_and_goes_on_there_with_new_streams(
+def test_limited_batches_reach_the_end_and_include_new_streams(
     spark: SparkSession, server: Server, client: RawClient, tmp_path: Path
 ) -> None:
     append(client, "s:a", range(50))
@@ -99,7 +99,7 @@ def test_spark_shows_a_loss_in_the_querys_error(
         run_in_spark(spark, server, tmp_path, startingOffsets='{"s:a": "1-0"}')
 
 
-def test_each_run_goes_on_where_the_last_one_ended_also_with_new_streams(
+def test_each_run_continues_after_the_last_and_has_new_streams(
     query: DirectQuery, client: RawClient
 ) -> None:
     append(client, "s:a", range(5))
@@ -111,9 +111,7 @@ def test_each_run_goes_on_where_the_last_one_ended_also_with_new_streams(
     assert query.run() == []
 
 
-def test_a_trigger_takes_no_more_than_its_limit_from_all_streams_alike(
-    query: DirectQuery, client: RawClient
-) -> None:
+def test_a_trigger_limits_all_streams_alike(query: DirectQuery, client: RawClient) -> None:
     append(client, "s:a", range(100))
     append(client, "s:b", range(3))
     batches = query.run(maxEntriesPerTrigger=20, maxEntriesPerPartition=7)
@@ -122,7 +120,7 @@ def test_a_trigger_takes_no_more_than_its_limit_from_all_streams_alike(
     assert [row for rows in batches for row in rows if "s:a" in row] == rows_of("s:a", range(100))
 
 
-def test_what_comes_after_available_now_began_is_left_for_the_next_run(
+def test_entries_after_available_now_began_are_left_for_later(
     query: DirectQuery, client: RawClient
 ) -> None:
     append(client, "s:a", range(10))
@@ -137,7 +135,7 @@ def test_what_comes_after_available_now_began_is_left_for_the_next_run(
     assert query.run() == [rows_of("s:a", range(10, 20)) + rows_of("s:new", range(5))]
 
 
-def test_a_batch_that_was_planned_has_the_same_rows_after_a_restart(
+def test_a_planned_batch_has_the_same_rows_after_a_restart(
     query: DirectQuery, client: RawClient
 ) -> None:
     append(client, "s:a", range(300))
@@ -147,7 +145,7 @@ def test_a_batch_that_was_planned_has_the_same_rows_after_a_restart(
     assert query.finish(query.start(maxEntriesPerTrigger=7)) == rows_of("s:a", range(100))
 
 
-def test_a_batch_that_was_planned_has_the_same_partitions_though_other_ones_are_wanted_since(
+def test_a_planned_batch_keeps_its_partitions_after_a_change(
     query: DirectQuery, client: RawClient
 ) -> None:
     """A sink knows a row that it has already by its place in its partition."""
@@ -168,7 +166,7 @@ def test_a_batch_that_was_planned_has_the_same_partitions_though_other_ones_are_
     assert len(again.partitions(end, json.loads(query.planned))) == 2
 
 
-def test_the_first_batch_keeps_its_beginning_although_latest_has_moved_at_the_restart(
+def test_the_first_batch_keeps_its_start_when_latest_moves(
     server: Server, client: RawClient
 ) -> None:
     query = DirectQuery(server)
@@ -231,7 +229,7 @@ def test_what_was_read_may_be_evicted(query: DirectQuery, client: RawClient) -> 
     assert query.run() == [rows_of("s:a", range(10, 12))]
 
 
-def test_a_stream_made_again_is_an_error_or_read_from_its_beginning(
+def test_a_recreated_stream_is_an_error_or_read_from_its_start(
     query: DirectQuery, client: RawClient
 ) -> None:
     append(client, "s:a", range(10))
@@ -247,7 +245,7 @@ def test_a_stream_made_again_is_an_error_or_read_from_its_beginning(
     assert query.run() == [rows_of("s:a", range(103, 105))]
 
 
-def test_a_server_put_back_to_an_older_state_is_an_error_or_read_on_from_there(
+def test_a_restored_older_server_is_an_error_or_is_read_on(
     new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     """As from a copy of its directory: what is appended then may have ids that were read before."""
@@ -292,7 +290,7 @@ def test_a_stream_that_is_not_asked_for_any_more_is_no_loss(
     assert query.run() == [rows_of("s:a", range(5, 6))]
 
 
-def test_offsets_of_a_stream_that_is_not_read_are_refused_before_the_first_batch(
+def test_offsets_of_an_unread_stream_are_refused_at_the_start(
     query: DirectQuery, client: RawClient
 ) -> None:
     named = '{"other": "5-0"}'
@@ -304,7 +302,7 @@ def test_offsets_of_a_stream_that_is_not_read_are_refused_before_the_first_batch
     assert query.run(startingOffsets=named) == [rows_of("s:a", range(3, 5))]
 
 
-def test_named_offsets_start_where_they_say(query: DirectQuery, client: RawClient) -> None:
+def test_named_offsets_are_the_start(query: DirectQuery, client: RawClient) -> None:
     append(client, "s:a", range(10))
     id_ = client.pipeline([("TAPPEND", "s:b", "n", str(number)) for number in range(4)])[1]
     assert isinstance(id_, bytes)
@@ -331,7 +329,7 @@ def test_keys_and_values_may_be_any_bytes(query: DirectQuery, client: RawClient)
     assert query.run() == [["s:\ufffd more"]]
 
 
-def test_a_query_of_many_streams_goes_on_from_a_checkpoint_whose_offsets_are_not_packed(
+def test_unpacked_offsets_in_a_checkpoint_continue_a_large_query(
     query: DirectQuery, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [f"s:{number:03}" for number in range(positions.PLAIN_MAX + 20)]
@@ -351,7 +349,7 @@ def test_a_query_of_many_streams_goes_on_from_a_checkpoint_whose_offsets_are_not
     assert query.run() == []
 
 
-def test_progress_knows_where_the_streams_end(query: DirectQuery, client: RawClient) -> None:
+def test_progress_has_the_ends_of_the_streams(query: DirectQuery, client: RawClient) -> None:
     append(client, "s:a", range(10))
     reader = query.start(maxEntriesPerTrigger=4)
     query.plan(reader)
@@ -381,7 +379,7 @@ def test_a_query_reports_its_lag(query: DirectQuery, client: RawClient) -> None:
     assert lag(query.planned, **query.options)["offsetsBehindLatest"] == 5
 
 
-def test_a_restarted_query_that_repeats_a_batch_reports_the_lag_of_that_batch(
+def test_a_repeated_batch_reports_the_lag_of_that_batch(
     query: DirectQuery, client: RawClient
 ) -> None:
     append(client, "s:a", range(10))
@@ -392,7 +390,7 @@ def test_a_restarted_query_that_repeats_a_batch_reports_the_lag_of_that_batch(
     assert reader.reportLatestOffset()["metrics"]["offsetsBehindLatest"] == 6
 
 
-def test_a_trigger_waits_for_enough_entries_but_not_where_it_reads_what_is_there(
+def test_a_trigger_waits_for_enough_entries_but_not_to_catch_up(
     query: DirectQuery, client: RawClient
 ) -> None:
     append(client, "s:a", range(3))
@@ -414,7 +412,7 @@ def test_a_trigger_waits_for_enough_entries_but_not_where_it_reads_what_is_there
     assert query.run(**limits) == [rows_of("s:b", range(8, 9))]
 
 
-def test_streams_start_where_their_times_say(query: DirectQuery, client: RawClient) -> None:
+def test_streams_start_at_their_times(query: DirectQuery, client: RawClient) -> None:
     for key in ("s:a", "s:b", "s:c"):
         append_with_ids(client, key, range(1, 9))
     times = '{"s:a": 7, "s:b": "1970-01-01T00:00:00.009Z"}'
@@ -430,7 +428,7 @@ def test_times_of_a_stream_that_is_not_read_are_refused(query: DirectQuery) -> N
         query.run(startingOffsetsByTimestamp='{"other": 5}')
 
 
-def test_spark_waits_for_enough_entries_and_shows_the_lag_in_the_progress(
+def test_progress_shows_the_lag_while_spark_waits_for_entries(
     spark: SparkSession, server: Server, client: RawClient, tmp_path: Path
 ) -> None:
     append(client, "s:a", range(50))

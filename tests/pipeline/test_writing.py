@@ -94,7 +94,7 @@ def test_times_of_all_years_that_are_written_are_read(
     assert again.selectExpr(*texts).collect() == frame.selectExpr(*texts).collect()
 
 
-def test_a_column_says_the_stream_and_a_token_makes_a_second_run_harmless(
+def test_a_column_names_the_stream_and_a_token_makes_reruns_safe(
     spark: SparkSession, server: Server, client: RawClient
 ) -> None:
     frame = spark.range(100).selectExpr("concat('out:', id % 3) as key", "id as n")
@@ -108,7 +108,7 @@ def test_a_column_says_the_stream_and_a_token_makes_a_second_run_harmless(
     assert len(values(client, "out:0")) == 4 * 34
 
 
-def test_what_was_read_can_be_written_elsewhere_with_its_ids_and_again(
+def test_rows_are_written_elsewhere_with_their_ids_and_again(
     spark: SparkSession, server: Server, client: RawClient
 ) -> None:
     client.pipeline([("XADD", "from", f"5-{n}", "b", str(n), "a", "x") for n in range(1, 1201)])
@@ -168,7 +168,7 @@ def test_an_id_that_cannot_be_appended_is_named(
         write_directly(server, made, monkeypatch, key="out")
 
 
-def test_rows_with_ids_that_were_written_and_evicted_since_are_not_missed(
+def test_evicted_rows_with_ids_are_not_missed_on_a_rerun(
     server: Server, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"id": f"{n}-0", "n": str(n)} for n in range(1, 10)]
@@ -177,7 +177,7 @@ def test_rows_with_ids_that_were_written_and_evicted_since_are_not_missed(
     assert write_directly(server, rows, monkeypatch, key="out") == Written(0, 9)
 
 
-def test_a_server_that_is_started_again_in_the_middle_costs_no_row(
+def test_a_server_restart_during_the_run_costs_no_row(
     durable_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def batches() -> Iterator[pa.RecordBatch]:

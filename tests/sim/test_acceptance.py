@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sim.test_turns import Pair
 
 
-def test_frames_count_as_synced_only_when_the_acceptance_is_stored() -> None:
+def test_frames_count_as_synced_after_the_acceptance_is_stored() -> None:
     """After a restart without the record, Sentinel would not choose the replica, whatever frames
     it has."""
     fleet = Pair(1)

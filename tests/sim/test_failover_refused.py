@@ -7,7 +7,7 @@ from tests.sim.durable_fleet import play as play_durable
 from tests.sim.test_turns import Pair
 
 
-def test_a_replica_whose_journal_does_not_work_does_not_take_over() -> None:
+def test_a_replica_whose_journal_does_not_work_stays_a_replica() -> None:
     fleet = Pair(1)
     primary, replica = fleet.nodes
     replica.disk.fail("write", times=None)
@@ -36,7 +36,7 @@ def lost_answer() -> Pair:
     return fleet
 
 
-def test_a_refusal_after_the_replica_has_taken_over_leaves_one_primary() -> None:
+def test_a_refusal_after_the_takeover_leaves_one_primary() -> None:
     fleet = lost_answer()
     old, new = fleet.nodes
     new.disk.fail("write", times=None)
@@ -78,7 +78,7 @@ def test_a_replica_that_has_lost_frames_does_not_take_over() -> None:
     assert new.persistence.last_seq == old.persistence.last_seq
 
 
-def test_with_replicas_durable_a_failover_waits_for_the_disk_of_the_replica() -> None:
+def test_a_failover_under_replicas_durable_waits_for_the_disk() -> None:
     fleet = Pair(1)
     old, new = fleet.nodes
     old.config.replicas_durable = 1
@@ -98,18 +98,18 @@ def test_with_replicas_durable_a_failover_waits_for_the_disk_of_the_replica() ->
     assert new.replication.following is None
 
 
-def test_a_replica_that_took_over_and_follows_a_later_primary_does_not_end_the_failover() -> None:
+def test_a_promoted_replica_of_a_later_primary_ends_no_failover() -> None:
     """Its answer was lost, and it was the primary of another FAILOVER before it is asked again. The
     old primary follows it: there is one primary."""
     play_durable(50210)
 
 
 @pytest.mark.parametrize("seed", [50012, 70562, 71730])
-def test_a_failover_whose_primary_is_lost_leaves_what_was_confirmed_to_the_next(seed: int) -> None:
+def test_a_failover_that_loses_its_primary_keeps_its_writes(seed: int) -> None:
     play_durable(seed)
 
 
-def test_a_replica_without_a_link_that_serves_no_old_data_takes_over() -> None:
+def test_an_unlinked_replica_that_serves_no_old_data_takes_over() -> None:
     """It loses its link at the moment when its primary follows it."""
     fleet = Pair(1)
     old, new = fleet.nodes

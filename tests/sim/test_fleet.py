@@ -22,7 +22,7 @@ def test_a_seed_of_a_fleet_always_plays_the_same() -> None:
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_what_waited_for_a_replica_survives_the_loss_of_the_primary(batch: int) -> None:
+def test_writes_confirmed_by_a_replica_survive_a_lost_primary(batch: int) -> None:
     for seed in range(batch * BATCH_SEEDS, (batch + 1) * BATCH_SEEDS):
         play_durable(seed)
 

@@ -84,7 +84,7 @@ def test_a_request_may_come_in_three_pieces_cut_anywhere() -> None:
             assert bench.heard(client) == [b"hello"], (first, second)
 
 
-def test_a_retry_wakes_a_blocked_reader_of_an_otherwise_idle_server() -> None:
+def test_a_retry_wakes_a_blocked_reader_of_an_idle_server() -> None:
     bench = Bench()
     reader = bench.client()
     bench.say(reader, "TREAD s 0 1 GROUP g 0 RETRY 50 0")
@@ -99,7 +99,7 @@ def test_a_retry_wakes_a_blocked_reader_of_an_otherwise_idle_server() -> None:
     assert entry[1:] == [b"a", b"1"]  # type: ignore[index]
 
 
-def test_a_long_reply_begins_with_its_first_slice_whenever_the_client_has_room() -> None:
+def test_a_long_reply_starts_when_a_client_has_room_for_a_slice() -> None:
     bench = Bench()
     client, other = bench.client(), bench.client()
     for number in range(8):
@@ -143,7 +143,7 @@ def test_a_group_made_again_lives_while_any_of_its_readers_waits() -> None:
     assert len(bench.heard(readers[2])) == 1, "the retry wakes it, though it was passed over"
 
 
-def test_a_reader_passed_over_goes_on_at_the_end_when_its_group_is_destroyed() -> None:
+def test_a_skipped_reader_continues_when_its_group_is_destroyed() -> None:
     bench, writer, readers = _three_readers_of_a_group_made_anew('""', "0")
     bench.world.executor.detach(readers[1])
     stream = bench.world.keyspace.databases[0].stream(b"s")
@@ -177,7 +177,7 @@ def test_the_group_is_there_again_as_soon_as_its_key_is() -> None:
     assert sorted(bench.groups(b"s")) == [b"g", b"h"]
 
 
-def test_a_retry_that_fell_due_while_writes_were_refused_comes_later() -> None:
+def test_a_retry_that_falls_due_while_writes_are_refused_waits() -> None:
     bench = Bench()
     reader, writer = bench.client(), bench.client()
     bench.say(writer, "TREAD s 0 1 GROUP g 0")
@@ -193,7 +193,7 @@ def test_a_retry_that_fell_due_while_writes_were_refused_comes_later() -> None:
     assert len(bench.heard(reader)) == 1
 
 
-def test_a_timer_learns_that_writes_are_refused() -> None:
+def test_a_timer_sees_that_writes_are_refused() -> None:
     bench = Bench()
     reader, writer = bench.client(), bench.client()
     bench.say(writer, "TREAD s 0 1 GROUP g 0")
@@ -223,7 +223,7 @@ def test_a_point_in_time_has_nothing_that_came_later() -> None:
 
 
 @pytest.mark.parametrize("in_sector", [1, 2, 3, 4])
-def test_a_lost_sector_with_only_the_length_of_a_frame_is_a_torn_end(in_sector: int) -> None:
+def test_a_lost_sector_with_only_a_frame_length_is_a_torn_end(in_sector: int) -> None:
     size = SECTOR - in_sector - HEADER_SIZE - FRAME_SIZE
     start = journal_bytes([b"x" * size])
     assert len(start) == SECTOR - in_sector
@@ -258,7 +258,7 @@ def test_a_key_whose_kind_changes_during_a_rewrite_loads() -> None:
 
 
 @pytest.mark.parametrize("move", ["RENAME s t", "SWAPDB 0 1", "MOVE s 1"])
-def test_a_group_moved_away_from_its_waiting_reader_ends_by_its_ttl(move: str) -> None:
+def test_a_group_moved_away_from_its_waiting_reader_expires(move: str) -> None:
     bench = Bench()
     reader, other = bench.client(), bench.client()
     bench.say(reader, "TREAD s 0 1 BLOCK 0 GROUP g 50")
@@ -274,7 +274,7 @@ def test_a_group_moved_away_from_its_waiting_reader_ends_by_its_ttl(move: str) -
     assert list(stream.groups) == []
 
 
-def test_an_expiry_that_has_passed_does_not_disturb_the_replay_of_what_was_before() -> None:
+def test_an_expiry_in_the_past_does_not_disturb_the_replay() -> None:
     bench = Bench()
     client = bench.client()
     for request in ("SET k v PX 100", "APPEND k w", "PEXPIRE k 60000", "APPEND k x"):
@@ -284,7 +284,7 @@ def test_an_expiry_that_has_passed_does_not_disturb_the_replay_of_what_was_befor
     assert again.heard(reader) == [b"vwx"]
 
 
-def test_a_watched_key_that_expires_while_writes_are_refused_calls_the_transaction_off() -> None:
+def test_a_watched_key_that_expires_without_writes_aborts_exec() -> None:
     bench = Bench()
     client = bench.client()
     bench.say(client, "SET k v PX 20")
@@ -308,7 +308,7 @@ def test_a_gone_entry_that_a_claim_names_twice_is_dropped_once() -> None:
     assert bench.heard(client)[-1] == []
 
 
-def test_replies_keep_their_order_when_a_change_of_appendfsync_frees_earlier_ones() -> None:
+def test_replies_keep_their_order_when_appendfsync_changes() -> None:
     bench = Bench()
     client, other = bench.client(), bench.client()
     bench.say(client, "CONFIG SET appendfsync always")

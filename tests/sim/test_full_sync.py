@@ -124,7 +124,7 @@ def test_a_crash_at_any_step_of_a_promotion() -> None:
     assert steps > 2
 
 
-def test_a_full_sync_that_is_cancelled_after_its_copy_leaves_no_copy() -> None:
+def test_a_full_sync_cancelled_after_its_copy_leaves_no_copy() -> None:
     fleet = Diverged(1)
     node = fleet.nodes[0]
     fleet._order_roles()

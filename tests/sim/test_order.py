@@ -49,7 +49,7 @@ class Play(Simulation):
         self._look()
 
 
-def test_readers_denied_by_new_rules_go_on_in_the_order_of_their_connections() -> None:
+def test_readers_denied_by_new_rules_keep_their_connection_order() -> None:
     def script(play: Play) -> None:
         first, second, ruler = play.clients
         play.say(ruler, ALLOWED)
@@ -64,7 +64,7 @@ def test_readers_denied_by_new_rules_go_on_in_the_order_of_their_connections() -
     Play(Profile(clients=3), script).run()
 
 
-def test_a_scanner_sends_nothing_between_its_wait_for_the_disk_and_its_turn() -> None:
+def test_a_scanner_sends_nothing_from_its_disk_wait_to_its_turn() -> None:
     """A long reply would begin in between, and then the server gives the client no such turn."""
 
     def script(play: Play) -> None:

@@ -158,7 +158,7 @@ def begin_without_the_last_entry(fleet: Three) -> list[Reply]:
     return replies
 
 
-def test_a_promotion_waits_for_what_another_replica_has_confirmed(fleet: Three) -> None:
+def test_a_promotion_waits_for_writes_confirmed_by_others(fleet: Three) -> None:
     replies = begin_without_the_last_entry(fleet)
     fleet.stopped = set()
     fleet.rest()
@@ -317,7 +317,7 @@ def test_an_announcement_counts_the_writes_of_the_same_turn(fleet: Three) -> Non
     assert shown(fleet, 0, "superseded_by") != ""
 
 
-def test_an_announcement_says_what_is_on_the_disk(fleet: Three) -> None:
+def test_only_replicas_durable_needs_a_promoted_servers_disk(fleet: Three) -> None:
     """Only replicas-durable demands that the promoted server has stored the frames."""
     node = fleet.nodes[1]
     node.config.appendonly = False
@@ -369,7 +369,7 @@ def test_an_old_primary_remains_a_replica_after_a_restart(fleet: Three, rewritte
     assert fleet.nodes[0].replication.following is None
 
 
-def test_a_promoted_server_that_comes_back_as_a_replica_is_served(fleet: Three) -> None:
+def test_a_promoted_server_that_returns_as_a_replica_is_served(fleet: Three) -> None:
     """Its configuration was not rewritten, and the old primary has handed over."""
     begin_without_the_last_entry(fleet)
     fleet.stopped = set()
@@ -382,7 +382,7 @@ def test_a_promoted_server_that_comes_back_as_a_replica_is_served(fleet: Three) 
 
 
 @pytest.mark.parametrize("by_failover", [False, True])
-def test_a_server_that_is_promoted_again_remains_a_primary_after_a_crash(
+def test_a_server_promoted_twice_is_a_primary_after_a_crash(
     fleet: Three, by_failover: bool
 ) -> None:
     begin_without_the_last_entry(fleet)
@@ -423,7 +423,7 @@ def test_an_old_primary_that_has_more_follows_by_order(fleet: Three) -> None:
     assert fleet.ask(0, b"XLEN", b"a") == fleet.ask(1, b"XLEN", b"a") == [1]
 
 
-def test_an_old_primary_that_cannot_be_told_is_reported(
+def test_an_old_primary_that_cannot_be_notified_is_reported(
     fleet: Three, caplog: pytest.LogCaptureFixture
 ) -> None:
     lose_the_last_word(fleet)
@@ -520,7 +520,7 @@ def test_a_promotion_does_not_wait_for_a_lost_primary(fleet: Three) -> None:
     assert not fleet.nodes[1].replication.promotion.was_complete
 
 
-def test_what_waited_for_the_disk_of_a_replica_does_not_wait_for_replicas_of_the_primary(
+def test_a_promoted_replica_does_not_wait_for_its_old_peers(
     fleet: Three,
 ) -> None:
     """The frames are on the disk, and the event loop is not told yet: the reply to Sentinel's
@@ -560,7 +560,7 @@ def test_a_promoted_server_has_the_frames_on_its_disk(fleet: Three) -> None:
     assert node.persistence.on_disk_seq >= fleet.nodes[0].persistence.last_seq
 
 
-def test_a_server_whose_journal_has_failed_is_not_promoted_as_complete(fleet: Three) -> None:
+def test_a_promotion_with_a_failed_journal_is_not_complete(fleet: Three) -> None:
     begin_without_the_last_entry(fleet)
     node = fleet.nodes[1]
     node.disk.fail("write", times=None)
@@ -613,7 +613,7 @@ def test_a_late_timer_is_not_the_silence_of_the_primary(fleet: Three) -> None:
     assert fleet.has_all()
 
 
-def test_a_replica_of_a_replica_gets_what_the_primary_has_confirmed(fleet: Three) -> None:
+def test_a_sub_replica_gets_the_confirmed_writes_of_the_primary(fleet: Three) -> None:
     fleet.nodes[0].config.replicas_durable = 0  # server 1 is its only replica
     fleet.ask(1, b"REPLICAOF", b"fleet", b"7000")
     fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
@@ -635,9 +635,7 @@ def test_a_replica_of_a_replica_gets_what_the_primary_has_confirmed(fleet: Three
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_replica_of_a_replica_without_a_link_is_not_told_that_it_has_all(
-    fleet: Three, is_late: bool
-) -> None:
+def test_a_sub_replica_without_a_link_is_not_reported_complete(fleet: Three, is_late: bool) -> None:
     """The link between the others is lost, before or after the request."""
     fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
     fleet.pass_seconds(3)
@@ -656,7 +654,7 @@ def test_a_replica_of_a_replica_without_a_link_is_not_told_that_it_has_all(
     assert not fleet.nodes[2].replication.promotion.was_complete
 
 
-def test_a_replica_of_a_replica_that_remains_one_frees_the_primary(fleet: Three) -> None:
+def test_a_sub_replica_that_stays_a_replica_frees_the_primary(fleet: Three) -> None:
     fleet.nodes[0].config.replicas_durable = 0
     fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
     fleet.pass_seconds(3)
@@ -744,7 +742,7 @@ def test_a_promoted_server_may_give_the_role_back(fleet: Three, host: bytes) -> 
         assert (node.replication.following is None) is (index == 0)
 
 
-def test_an_old_primary_that_was_told_to_follow_does_not_take_the_role_back(fleet: Three) -> None:
+def test_an_old_primary_ordered_to_follow_stays_a_replica(fleet: Three) -> None:
     begin_without_the_last_entry(fleet)
     fleet.stopped = set()
     fleet.pass_seconds(3)
@@ -755,7 +753,7 @@ def test_an_old_primary_that_was_told_to_follow_does_not_take_the_role_back(flee
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_primary_with_the_order_to_follow_its_replica_hands_over(
+def test_a_primary_ordered_to_follow_its_replica_hands_over(
     fleet: Three, in_transaction: bool
 ) -> None:
     """Some exchange two servers in this order. The replica has not got the last frame yet."""
@@ -831,7 +829,7 @@ def test_replicas_durable_may_change_during_a_promotion() -> None:
     assert fleet.ask(0, b"XLEN", b"a") == [1]
 
 
-def test_a_client_whose_wait_is_ended_is_not_told_that_the_server_is_promoted(fleet: Three) -> None:
+def test_a_client_whose_wait_was_ended_gets_no_promotion_notice(fleet: Three) -> None:
     fleet.stopped = {(1, "down")}
     node = fleet.nodes[1]
     client = node.accept()

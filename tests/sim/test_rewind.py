@@ -146,7 +146,7 @@ def test_a_rewind_that_fails_is_followed_by_a_full_sync(operation: str) -> None:
     assert (fleet.nodes[1].replication.resync.full_syncs, node.replication.rewinds) == (1, 0)
 
 
-def test_a_crash_right_after_a_promotion_does_not_hide_what_was_written_then() -> None:
+def test_a_crash_right_after_a_promotion_hides_no_later_write() -> None:
     """The server was accepted by server 1 before. Its own frames are on the disk, and the manifest
     does not say yet that it became a primary: Sentinel may not choose it."""
     fleet = OldPrimary(1, "always")
@@ -207,7 +207,7 @@ def test_another_order_at_any_step_of_a_rewind(order: Callable[[FleetNode], None
     assert after > 5
 
 
-def test_a_rewind_that_is_cancelled_when_its_copy_has_failed_removes_nothing() -> None:
+def test_a_rewind_cancelled_after_a_failed_copy_removes_nothing() -> None:
     fleet = OldPrimary(1, "always", rewrites=True)
     node = fleet.nodes[0]
     fleet._order_roles()

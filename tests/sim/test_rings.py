@@ -47,7 +47,7 @@ class Chain(Fleet):
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_each_server_of_a_ring_says_so(count: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_server_of_a_ring_reports_it(count: int, caplog: pytest.LogCaptureFixture) -> None:
     fleet = Chain(count)
     assert "in a ring" not in str(fleet.last_errors())
     caplog.set_level(logging.WARNING, "millstream.replication")
@@ -64,7 +64,7 @@ def test_each_server_of_a_ring_says_so(count: int, caplog: pytest.LogCaptureFixt
     assert caplog.text.count("not follow each other in a ring any more") == count - 1
 
 
-def test_servers_of_a_ring_say_so_without_a_link() -> None:
+def test_servers_of_a_ring_report_it_without_a_link() -> None:
     """All of them were started in this way."""
     fleet = Chain(3)
     for node in fleet.nodes:
@@ -76,7 +76,7 @@ def test_servers_of_a_ring_say_so_without_a_link() -> None:
     assert all(text.startswith("3 servers follow each other") for text in fleet.last_errors())
 
 
-def test_a_server_below_a_ring_says_so() -> None:
+def test_a_server_below_a_ring_reports_it() -> None:
     fleet = Chain(4)
     fleet.follow(0, 2)
     *_, below = fleet.last_errors()

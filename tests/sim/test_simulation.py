@@ -31,13 +31,13 @@ def test_promises_hold_whatever_happens_next(first: int) -> None:
         play(seed)
 
 
-def test_an_expired_key_that_arrives_with_swapdb_is_no_change_for_watch() -> None:
+def test_an_expired_key_brought_by_swapdb_is_no_change_for_watch() -> None:
     """The model once judged otherwise."""
     play(30003)
 
 
 @pytest.mark.parametrize("seed", [50095, 51605])
-def test_requests_held_by_a_slow_disk_wait_until_earlier_replies_are_taken(seed: int) -> None:
+def test_requests_held_by_a_slow_disk_wait_for_earlier_replies(seed: int) -> None:
     """The model once ran them as soon as the disk had caught up, or in another order."""
     play(seed)
 
@@ -61,7 +61,7 @@ def test_a_seed_plays_the_same_in_another_process() -> None:
         assert f"seed 3: {play(3)}" in run.stdout
 
 
-def test_a_failure_tells_how_to_play_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(simulation: Simulation) -> None:
         raise BrokenPromise("nothing is checked")
 

@@ -24,7 +24,7 @@ def begin_full_sync(fleet: Pair) -> FleetNode:
     return replica
 
 
-def test_a_link_outlives_a_load_that_takes_longer_than_repl_timeout(
+def test_a_link_survives_a_load_longer_than_repl_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fleet = Pair(1)
@@ -78,7 +78,7 @@ def test_a_load_that_fails_is_followed_by_another_full_sync(
     load_fails_once(monkeypatch)
 
 
-def test_a_load_that_fails_after_a_new_order_is_followed_by_another_full_sync(
+def test_a_load_that_fails_after_a_new_order_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """REPLICAOF arrives while the complete base is loaded."""

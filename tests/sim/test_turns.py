@@ -25,7 +25,7 @@ class Pair(Fleet):
         self.rest(1000)
 
 
-def test_an_entry_reaches_a_reader_on_a_replica_without_a_turn_between() -> None:
+def test_an_entry_reaches_a_replicas_reader_without_another_turn() -> None:
     fleet = Pair(1)
     primary, replica = fleet.nodes
     (link,) = fleet.connections

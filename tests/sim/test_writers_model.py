@@ -348,7 +348,7 @@ def play(seed: int) -> ModelPlay:
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_every_reply_is_what_a_naive_model_says(batch: int) -> None:
+def test_every_reply_agrees_with_a_naive_model(batch: int) -> None:
     plays = [play(seed) for seed in range(batch * 4, batch * 4 + 4)]
     asked = {words[0] for one in plays for words in one.requests}
     assert {b"TSEAL", b"RENAME", b"COPY", b"DEL", b"XTRIM", b"TABORT", b"TPEEK"} <= asked

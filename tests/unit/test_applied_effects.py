@@ -81,7 +81,7 @@ def test_an_applied_entry_wakes_the_readers_that_wait_for_it(
     assert b"5-1" in player.unread or b"5.1" in player.unread
 
 
-def test_a_history_is_remembered_with_the_number_of_its_first_frame() -> None:
+def test_a_history_is_stored_with_the_number_of_its_first_frame() -> None:
     keyspace = Keyspace()
     apply_effects(keyspace, effect("HISTORY", "a" * 40, "1"))
     apply_effects(keyspace, effect("HISTORY", "b" * 40, "7"))
@@ -99,7 +99,7 @@ def test_only_the_newest_histories_are_remembered() -> None:
     assert keyspace.histories[-1][1] == HISTORIES_MAX + 4
 
 
-def test_a_history_replaces_those_that_begin_at_the_same_frame_or_later() -> None:
+def test_a_history_replaces_those_that_begin_at_or_after_it() -> None:
     keyspace = Keyspace()
     for name, first_seq in (("a", 1), ("b", 5), ("c", 9), ("d", 5)):
         keyspace.begin_history(name, first_seq)

@@ -346,7 +346,7 @@ def info_of(running: int, status: str) -> bytes:
 
 
 @pytest.mark.parametrize("status", ["ok", "err"])
-def test_a_snapshot_is_over_when_the_server_says_so(status: str) -> None:
+def test_a_snapshot_is_over_when_the_server_reports_it(status: str) -> None:
     server = StandIn([b"+Background saving started\r\n", info_of(1, "ok"), info_of(0, status)])
     looks = persistence_rows.saving(harness.Side(cast(Any, server), "X"))
     assert next(looks) is None
@@ -387,7 +387,7 @@ def test_a_wrong_trim_of_the_large_stream_is_noticed(removed: int, first: int, r
             walk.trim()
 
 
-def test_the_file_of_the_large_stream_is_recognized_by_all_of_its_entries() -> None:
+def test_the_file_of_the_large_stream_is_verified_by_all_entries() -> None:
     walk = hundred_million.Walk(cast(Any, None), 3_000_000)
     walk.side = cast(Any, SimpleNamespace(server=SimpleNamespace(data_bytes=lambda: 40_000_000)))
     walk.note_file()

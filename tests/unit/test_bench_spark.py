@@ -25,7 +25,7 @@ def lane(entries: int, *answer: tuple[Any, ...]) -> Lane:
     return Lane(entries, lambda: nothing, lambda _: None, lambda _: list(answer))
 
 
-def test_a_ratio_is_the_first_lane_against_another_paired_by_round() -> None:
+def test_a_ratio_compares_the_first_lane_with_another_by_round() -> None:
     outcome = Outcome(row(), {"ours": [10.0, 30.0, 20.0], "theirs": [5.0, 5.0, 20.0]})
     assert outcome.ratio("theirs") == spark.Spread(2.0, 1.0, 6.0)
 
@@ -48,7 +48,7 @@ def test_every_part_of_a_goal_must_hold(
     assert Outcome(row(rate, ratio), rates).meets_goal() is met
 
 
-def test_the_table_and_the_json_tell_a_missed_goal() -> None:
+def test_the_table_and_the_json_show_a_missed_goal() -> None:
     outcome = Outcome(row(rate=1.5), {"ours": [1e6], "theirs": [2e6]})
     first, second = table(outcome).splitlines()
     assert first.endswith(">= 1.5 M: no")

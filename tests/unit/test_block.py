@@ -166,7 +166,7 @@ def row_of_blocks(counts: list[int]) -> list[Block]:
     st.integers(0, 2000),
     st.integers(0, 100),
 )
-def test_a_row_of_blocks_is_packed_up_to_its_limits_and_comes_back(
+def test_a_row_of_blocks_is_packed_up_to_its_limits_and_unpacked(
     counts: list[int], bytes_max: int, entries_max: int
 ) -> None:
     row = row_of_blocks(counts)
@@ -234,7 +234,7 @@ def test_more_field_name_sets_than_a_block_numbers() -> None:
     reads_as(open_block(entries).freeze(), entries)
 
 
-def test_sets_that_differ_only_in_order_size_or_repetition_are_kept_apart() -> None:
+def test_sets_that_differ_in_order_size_or_repetition_stay_apart() -> None:
     kinds: list[Words] = [
         [b"a", b"1", b"b", b"2"],
         [b"b", b"2", b"a", b"1"],
@@ -565,7 +565,7 @@ def test_sets_without_a_number_have_plain_or_framed_names(entry: bytes, words: W
     assert block.entries()[-1] == (5, 30, words)
 
 
-def test_plain_names_are_written_as_the_page_says() -> None:
+def test_plain_names_are_written_as_documented() -> None:
     made = open_block([(i, i, [b"%d" % i, b""]) for i in range(31)]).freeze().to_bytes()
     assert made[2] == 2
     assert made.endswith(b"\x7e\x1e\x1e\x01\x03\x0230\x00")
@@ -625,7 +625,7 @@ def test_wrong_parts_under_a_right_checksum_are_refused(part: str) -> None:
         Block.from_bytes(WRONG[part])
 
 
-def test_an_entry_at_a_checkpoint_must_carry_its_id_and_lie_where_the_table_says() -> None:
+def test_a_checkpoint_entry_has_the_id_and_place_of_the_table() -> None:
     tail = b"".join(b"\x00\x00" for _ in range(31))
     anchored = GOOD + tail + b"\x60\x00\x20\x00"
     place = len(GOOD + tail)

@@ -74,7 +74,7 @@ words = st.sampled_from(["", " ", "true", "T", "no", "on", "nan", "nan(1)", "0x1
 @example(text="0000-01-01T00:00Z", wanted=MOMENTS)
 @example(text="0001-01-01T00:00+01:00", wanted=MOMENTS)
 @example(text="9999-12-31T23:59-01:00", wanted=MOMENTS)
-def test_a_text_means_the_same_with_or_without_a_bad_one_in_the_column(
+def test_a_text_has_one_meaning_next_to_valid_and_invalid_ones(
     text: str, wanted: pa.DataType
 ) -> None:
     """A column without a bad text is cast as a whole by Arrow, another one value by value."""

@@ -161,7 +161,7 @@ def test_every_damage_is_found_and_not_only_the_first(written: Written) -> None:
     assert [place.offset for place in file_of(report, FIRST).places] == [HEADER_SIZE]
 
 
-def test_files_that_count_for_nothing_are_told_from_others(written: Written) -> None:
+def test_unused_files_are_listed_apart_from_others(written: Written) -> None:
     disk = written.disk.copy()
     for name in ("base-9.msnap.tmp", "journal-1.log", "notes.txt", FOLDER):
         disk.put(name, b"x")
@@ -179,7 +179,7 @@ def test_a_directory_of_nothing_is_not_called_whole() -> None:
         check(disk)
 
 
-def test_effects_that_cannot_be_applied_are_found_only_by_loading(written: Written) -> None:
+def test_inapplicable_effects_are_found_only_by_loading(written: Written) -> None:
     disk = written.disk.copy()
     seq = SnapshotReader(disk.read(BASE)).summary.seq + 4
     write_journal(disk, LAST, seq, [b"*2\r\n$6\r\nFUTURE\r\n$1\r\na\r\n"])
@@ -195,9 +195,7 @@ def test_effects_that_cannot_be_applied_are_found_only_by_loading(written: Writt
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_byte_changed_a_repair_starts_and_holds_nothing_that_was_never_written(
-    written: Written, name: str
-) -> None:
+def test_a_repair_after_any_changed_byte_invents_no_data(written: Written, name: str) -> None:
     known = entries_of(loads(written.disk))
     for at in range(0, len(written.disk.content(name)), 5):
         disk = flipped(written, name, at)
@@ -287,7 +285,7 @@ def told_ranges(loss: str) -> list[tuple[bytes, tuple[int, int], tuple[int, int]
     ]
 
 
-def test_a_bad_chunk_costs_what_the_report_says_and_nothing_else(written: Written) -> None:
+def test_a_bad_chunk_costs_exactly_the_reported_losses(written: Written) -> None:
     before = entries_of(loads(written.disk))
     for place in SnapshotReader(written.disk.read(BASE)).summary.chunks:
         disk = flipped(written, BASE, place.offset + 20)
@@ -304,7 +302,7 @@ def test_a_bad_chunk_costs_what_the_report_says_and_nothing_else(written: Writte
         }
 
 
-def test_readers_are_told_of_a_gap_where_a_chunk_was_lost(written: Written) -> None:
+def test_readers_get_a_nil_for_the_gap_of_a_lost_chunk(written: Written) -> None:
     chunks = SnapshotReader(written.disk.read(BASE)).summary.chunks
     disk = flipped(written, BASE, chunks[1].offset + 20)
     before = loads(written.disk).databases[0].stream(b"a")
@@ -359,7 +357,7 @@ def numbered_data() -> FakeDisk:
     return disk
 
 
-def test_what_a_producer_numbers_after_a_lost_stream_is_kept_and_stays_numbered() -> None:
+def test_a_producer_keeps_its_numbers_after_a_lost_stream() -> None:
     disk = without_section(numbered_data(), 0)
     mend(disk)
     stream = loads(disk).databases[0].stream(b"a")
@@ -422,7 +420,7 @@ def test_a_repair_that_the_disk_refuses_changes_nothing(written: Written, operat
     assert check(disk).verdict is Verdict.DAMAGED
 
 
-def test_a_repair_counts_though_what_it_replaces_cannot_be_removed(written: Written) -> None:
+def test_a_repair_counts_even_if_old_files_cannot_be_removed(written: Written) -> None:
     disk = flipped(written, FIRST, HEADER_SIZE + 28)
     disk.fail("remove", errno.EIO)
     done = mend(disk)
@@ -571,7 +569,7 @@ def test_the_last_4_kib_of_a_base_may_be_lost(size: int, how: str) -> None:
     assert len(stream.groups) == 9
 
 
-def test_a_base_cut_in_the_middle_of_its_last_chunk_keeps_what_is_before() -> None:
+def test_a_base_cut_within_its_last_chunk_keeps_earlier_chunks() -> None:
     disk, known = one_chunk_data()
     (chunk,) = SnapshotReader(disk.read(BASE)).summary.chunks
     disk.put(BASE, disk.content(BASE)[: chunk.offset + chunk.length // 2])
@@ -635,7 +633,7 @@ def test_journals_that_were_not_read_are_not_called_sound(written: Written, gone
     assert {file_of(report, name).state for name in (FIRST, LAST)} == {"unread"}
 
 
-def test_a_manifest_alone_that_cannot_be_read_is_not_repaired_to_an_empty_directory() -> None:
+def test_an_unreadable_manifest_is_not_repaired_to_an_empty_one() -> None:
     """Other programs call files so too, and a start with no data would look like a success."""
     disk = FakeDisk()
     disk.put(NAME, b"{}")
@@ -650,7 +648,7 @@ def test_a_manifest_alone_that_cannot_be_read_is_not_repaired_to_an_empty_direct
     assert disk.content(NAME) == b"{}"
 
 
-def test_with_a_manifest_of_another_version_no_file_is_called_unused(
+def test_a_manifest_of_another_version_makes_no_file_unused(
     written: Written,
 ) -> None:
     disk = written.disk.copy()
@@ -763,7 +761,7 @@ def test_what_a_base_that_is_cut_off_has_lost_is_reported() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 5, 9, 13, 20])
-def test_one_bad_part_of_a_base_without_its_end_costs_no_later_part(at: int) -> None:
+def test_one_bad_part_of_an_endless_base_costs_no_later_part(at: int) -> None:
     whole = many_sections()
     known = entries_of(loads(whole))
     reader = SnapshotReader(whole.read(BASE))
@@ -807,7 +805,7 @@ def test_a_search_for_blocks_reads_each_piece_of_a_chunk_once(
     assert sum(searched) <= chunk.raw_length
 
 
-def test_a_base_of_a_repair_gets_its_name_after_the_manifest_that_names_it(
+def test_a_repaired_base_is_named_after_the_manifest_names_it(
     written: Written,
 ) -> None:
     seen = 0

@@ -423,7 +423,7 @@ def test_refusals_change_nothing(
 # ---------------------------------------------------------------- XREADGROUP CLAIM
 
 
-def test_entries_idle_longest_come_first_and_released_ones_before_them(
+def test_released_entries_precede_the_longest_idle_ones(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 5)
@@ -503,7 +503,7 @@ def work_of(in_process: InProcessServer, player: InProcessClient, *numbers: int)
     return in_process.group().work_counter - before
 
 
-def test_deleted_entries_that_were_delivered_together_with_others_are_looked_at_once(
+def test_deleted_entries_delivered_together_are_examined_once(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     deliver_and_delete(player, 1000, kept=3)
@@ -520,7 +520,7 @@ def test_deleted_entries_that_were_delivered_together_with_others_are_looked_at_
     "again",
     ["XNACK s g FAIL IDS 1 999-1", "XCLAIM s g c 0 999-1 TIME 1", "XNACK s g FAIL IDS 1 5-1"],
 )
-def test_an_entry_with_an_older_time_does_not_make_claims_look_at_deleted_ones_again(
+def test_an_older_time_does_not_repeat_the_search(
     in_process: InProcessServer, player: InProcessClient, again: str
 ) -> None:
     deliver_and_delete(player, 1000, kept=3)
@@ -545,7 +545,7 @@ def test_one_claim_looks_at_a_limited_number_of_deleted_entries(
 
 
 @pytest.mark.parametrize("count", ["", "COUNT 1"])
-def test_a_waiting_claim_goes_on_past_any_number_of_deleted_entries(
+def test_a_waiting_claim_passes_any_number_of_deleted_entries(
     in_process: InProcessServer, player: InProcessClient, count: str
 ) -> None:
     deliver_and_delete(player, 30_000, kept=1)
@@ -558,7 +558,7 @@ def test_a_waiting_claim_goes_on_past_any_number_of_deleted_entries(
     assert found[0] == b"30000-1"  # type: ignore[index]
 
 
-def test_a_waiting_claim_that_the_journal_has_no_room_for_is_retried_now_and_then(
+def test_a_waiting_claim_without_journal_space_is_retried(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 1)
@@ -583,7 +583,7 @@ def test_a_waiting_claim_that_the_journal_has_no_room_for_is_retried_now_and_the
     assert found[0] == b"1-1"  # type: ignore[index]
 
 
-def test_a_claim_waits_for_entries_that_were_delivered_after_deleted_ones(
+def test_a_claim_waits_for_entries_delivered_after_deleted_ones(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 3)
@@ -601,7 +601,7 @@ def test_a_claim_waits_for_entries_that_were_delivered_after_deleted_ones(
     assert waiting.read() == [[b"s", [entry(3, 50, 1)]]]
 
 
-def test_a_waiting_claim_meets_a_deleted_entry_and_waits_for_the_next(
+def test_a_waiting_claim_skips_a_deleted_entry_and_waits_on(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 2)
@@ -620,7 +620,7 @@ def test_a_waiting_claim_meets_a_deleted_entry_and_waits_for_the_next(
 
 
 @pytest.mark.parametrize("again", ["XCLAIM s g alice 0 3-1 TIME 1", "XNACK s g FAIL IDS 1 3-1"])
-def test_a_claim_finds_what_got_an_older_time_than_deleted_entries(
+def test_a_claim_finds_entries_older_than_deleted_ones(
     in_process: InProcessServer, player: InProcessClient, again: str
 ) -> None:
     filled(player, 3)
@@ -650,7 +650,7 @@ def test_a_claim_finds_an_id_that_was_added_again(
 
 
 @pytest.mark.parametrize("resp", [2, 3])
-def test_a_waiting_claim_wakes_when_an_entry_has_been_idle_for_long_enough(
+def test_a_waiting_claim_wakes_when_an_entry_is_idle_long_enough(
     in_process: InProcessServer, player: InProcessClient, resp: int
 ) -> None:
     filled(player, 2)
@@ -1007,7 +1007,7 @@ def test_of_empty_polls_one_a_second_is_recorded(
 
 @pytest.mark.parametrize("resp", [2, 3])
 @pytest.mark.parametrize("noack", ["", "NOACK"])
-def test_a_long_group_read_is_delivered_at_once_and_answered_in_slices(
+def test_a_long_delivery_is_recorded_at_once_and_sent_in_slices(
     in_process: InProcessServer, player: InProcessClient, resp: int, noack: str
 ) -> None:
     many = 20_000

@@ -78,7 +78,7 @@ def test_what_is_accepted_for_compatibility_is_a_named_list() -> None:
     assert not ALIASES.keys() & DIRECTIVES.keys()
 
 
-def test_nothing_in_the_server_reads_what_is_accepted_for_compatibility() -> None:
+def test_the_server_reads_no_ignored_directive() -> None:
     sources = [
         (path, path.read_text())
         for folder in ("server", "commands", "storage")

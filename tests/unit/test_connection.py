@@ -106,7 +106,7 @@ def test_what_fits_goes_to_the_socket(
     assert connection.total_bytes_out == 12
 
 
-def test_the_rest_and_what_follows_go_through_the_transport_until_it_has_sent_all(
+def test_the_transport_gets_the_rest_in_order_until_it_is_empty(
     connection: Connection, transport: NotedTransport, other: socket.socket
 ) -> None:
     connection.transmit(LONG)
@@ -218,7 +218,7 @@ def full(pair: tuple[socket.socket, socket.socket]) -> tuple[Connection, FullTra
     return connection, transport
 
 
-def test_a_full_client_costs_a_reference_for_each_message_and_no_call_of_its_transport(
+def test_a_full_client_costs_a_reference_per_message_and_no_call(
     full: tuple[Connection, FullTransport],
 ) -> None:
     connection, transport = full

@@ -111,7 +111,7 @@ def test_a_changed_byte_of_a_journal_is_found_in_its_frame(written: Written) -> 
         assert caught.value.offset in (begins, 0, 16)
 
 
-def test_a_changed_byte_of_the_newest_journal_stops_the_start_or_looks_torn(
+def test_a_changed_byte_in_the_newest_journal_is_damage_or_torn(
     written: Written,
 ) -> None:
     """Torn only where the part of a sector became zero, as a crash leaves it, and nothing proves
@@ -135,7 +135,7 @@ def test_a_changed_byte_of_the_newest_journal_stops_the_start_or_looks_torn(
 
 
 @pytest.mark.parametrize("start", [*range(SECTOR - 21, SECTOR + 2)])
-def test_a_changed_last_frame_at_any_place_in_a_sector_is_damage_or_looks_torn(start: int) -> None:
+def test_a_changed_byte_in_the_last_frame_is_damage_or_torn(start: int) -> None:
     """The last frame begins at `start` and reaches some bytes into the sector after it. The bytes
     before it are changed once, with the smallest last frame."""
     for size in (1, SECTOR - start % SECTOR, SECTOR - start % SECTOR + 3, SECTOR):
@@ -157,7 +157,7 @@ def test_a_changed_last_frame_at_any_place_in_a_sector_is_damage_or_looks_torn(s
             assert has_zero_sector(changed, start)
 
 
-def test_a_newest_journal_cut_anywhere_loses_frames_at_its_end_and_nothing_else(
+def test_a_newest_journal_cut_anywhere_loses_only_last_frames(
     written: Written,
 ) -> None:
     data = written.disk.content(LAST)

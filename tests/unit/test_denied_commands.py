@@ -186,7 +186,7 @@ def test_a_tread_without_a_group_only_reads(line: str) -> None:
     assert not isinstance(client.call(line), Error)
 
 
-def test_a_waiting_tread_with_a_group_ends_without_permission_to_write() -> None:
+def test_a_waiting_group_tread_ends_without_write_permission() -> None:
     place = Place()
     client = place.player("on", "nopass", "~s", "+@all")
     client.send("TREAD s $ 5 BLOCK 0 GROUP new 0")
@@ -194,7 +194,7 @@ def test_a_waiting_tread_with_a_group_ends_without_permission_to_write() -> None
     assert client.read() == REFUSED
 
 
-def test_a_waiting_tread_without_a_group_stays_with_permission_to_read() -> None:
+def test_a_waiting_plain_tread_needs_read_permission_only() -> None:
     place = Place()
     client = place.player("on", "nopass", "~s", "+@all")
     client.send("TREAD s $ 5 BLOCK 0")

@@ -21,7 +21,7 @@ def open_files() -> DataFiles:
     return files
 
 
-def test_a_copy_is_removed_without_another_one_of_the_same_second() -> None:
+def test_a_copy_is_removed_without_another_of_the_same_second() -> None:
     files = open_files()
     first, second = keep_copy(files, NOW_MS, []), keep_copy(files, NOW_MS, [])
     assert folders(files) == {first, second}

@@ -17,7 +17,7 @@ from millstream.storage.files import lock_guard
 from millstream.storage.files.disk import SystemDisk, make_directory
 
 
-def test_the_lock_is_on_the_directory_and_not_only_on_a_file_in_it(tmp_path: Path) -> None:
+def test_the_directory_is_locked_and_not_only_a_file_in_it(tmp_path: Path) -> None:
     first, second = SystemDisk(tmp_path / "data"), SystemDisk(tmp_path / "data")
     first.lock()
     (tmp_path / "data" / "lock").unlink()
@@ -90,7 +90,7 @@ def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
     assert not (tmp_path / "base").is_symlink()
 
 
-def test_who_opens_a_file_while_it_is_removed_neither_waits_nor_ends_the_server(
+def test_opening_a_file_during_its_removal_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
@@ -112,7 +112,7 @@ def test_who_opens_a_file_while_it_is_removed_neither_waits_nor_ends_the_server(
             os.close(descriptor)
 
 
-def test_a_large_file_that_no_process_has_open_frees_its_space_in_steps(
+def test_a_large_file_that_is_not_open_is_freed_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "base").write_bytes(MUCH)
@@ -212,14 +212,14 @@ def test_a_kept_file_that_is_written_later_is_copied(tmp_path: Path) -> None:
     assert disk.names() == ["base", "journal", "kept-2"]
 
 
-def test_a_folder_of_kept_files_has_all_of_them_or_does_not_exist(tmp_path: Path) -> None:
+def test_a_folder_of_kept_files_is_complete_or_absent(tmp_path: Path) -> None:
     (tmp_path / "base").write_bytes(b"base")
     with pytest.raises(FileNotFoundError):
         SystemDisk(tmp_path).keep(["base", "none"], "kept")
     assert SystemDisk(tmp_path).names() == ["base"]
 
 
-def test_a_directory_is_made_in_one_that_may_be_written_but_not_read(
+def test_a_directory_is_created_where_its_parent_is_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_file = os.open

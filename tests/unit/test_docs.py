@@ -58,7 +58,7 @@ OUR_OWN = [
 
 
 @pytest.mark.parametrize("name", OUR_OWN)
-def test_commands_that_redis_has_not_are_told_in_full(script: ModuleType, name: str) -> None:
+def test_commands_unknown_to_redis_are_documented_in_full(script: ModuleType, name: str) -> None:
     text = script.details(ROOT / "docs" / "commands" / f"{name}.md")
     assert "```redis-cli\n" in text  # run by tests/wire/test_command_pages
     assert "### Errors" in text

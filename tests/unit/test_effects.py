@@ -31,7 +31,7 @@ def test_a_known_effect_that_fails_is_not_called_unknown(monkeypatch: pytest.Mon
     assert refusal("KNOWN", "s") == "KeyError: b's'"
 
 
-def test_an_effect_on_what_is_not_there_says_what_is_missing() -> None:
+def test_an_effect_on_a_missing_object_names_it() -> None:
     assert refusal("EVICT", "t", "1-1") == "key b't' has no stream"
     assert refusal("ACK", "s", "g", "1-1") == "stream b's' has no group b'g'"
     assert refusal("XDEL", "s", "x") == "b'x' is not an id"

@@ -16,7 +16,7 @@ from millstream.storage.files.manifest import Manifest, store_manifest
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_in_the_help_is_there_and_says_the_same_of_itself(name: str) -> None:
+def test_every_command_in_the_help_exists_with_the_same_summary(name: str) -> None:
     listed = CliRunner().invoke(main, ["--help"])
     own = CliRunner().invoke(main, [name, "--help"])
     assert (listed.exit_code, own.exit_code) == (0, 0)

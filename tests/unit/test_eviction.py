@@ -43,7 +43,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_used_memory_is_what_is_used_while_only_blocks_come_and_go(seed: int) -> None:
+def test_used_memory_is_exact_while_only_blocks_come_and_go(seed: int) -> None:
     chance, machine = random.Random(seed), Machine()
     gauge = machine.gauge()
     for _ in range(200):
@@ -54,7 +54,7 @@ def test_used_memory_is_what_is_used_while_only_blocks_come_and_go(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_used_memory_is_never_less_than_what_is_held_but_for_room_once_left_by_blocks(
+def test_used_memory_covers_held_memory_except_freed_block_space(
     seed: int,
 ) -> None:
     chance, machine = random.Random(seed), Machine()
@@ -81,7 +81,7 @@ def test_memory_that_others_give_back_to_the_machine_is_not_used() -> None:
     assert gauge.measure() == 15_000
 
 
-def test_what_comes_and_goes_while_blocks_are_dropped_does_not_add_up() -> None:
+def test_temporary_memory_during_evictions_does_not_add_up() -> None:
     machine = Machine()
     gauge = machine.gauge()
     machine.change(20_000, 0)
@@ -96,7 +96,7 @@ def test_what_comes_and_goes_while_blocks_are_dropped_does_not_add_up() -> None:
     assert gauge.measure() == 25_000
 
 
-def test_blocks_given_back_to_the_machine_leave_no_room_for_others() -> None:
+def test_blocks_returned_to_the_system_leave_no_reusable_space() -> None:
     machine = Machine()
     gauge = machine.gauge()
     machine.change(50_000, 10_000)
@@ -108,7 +108,7 @@ def test_blocks_given_back_to_the_machine_leave_no_room_for_others() -> None:
     assert gauge.measure() == machine.held == 35_000
 
 
-def test_the_bytes_of_blocks_fall_when_a_stream_drops_or_loses_them() -> None:
+def test_block_bytes_fall_when_a_stream_drops_or_loses_blocks() -> None:
     before = block_bytes()
     stream = Stream(1)
     for ms in range(1, 2001):
@@ -182,7 +182,7 @@ def replays(in_process: InProcessServer) -> None:
             assert here.max_evicted_id == there.max_evicted_id
 
 
-def test_the_block_whose_youngest_entry_is_the_oldest_goes_first_across_streams() -> None:
+def test_the_block_with_the_oldest_newest_entry_goes_first() -> None:
     limited = Limited()
     limited.fill("young", 90_000, 2000)
     limited.fill("old", 10_000, 2000)
@@ -203,7 +203,7 @@ def test_the_block_whose_youngest_entry_is_the_oldest_goes_first_across_streams(
     replays(limited.in_process)
 
 
-def test_appends_go_on_while_the_oldest_entries_make_room_for_them() -> None:
+def test_appends_continue_while_the_oldest_entries_are_evicted() -> None:
     limited = Limited()
     limited.limit(REST_BYTES + 20_000)
     for number in range(3000):
@@ -215,7 +215,7 @@ def test_appends_go_on_while_the_oldest_entries_make_room_for_them() -> None:
     replays(limited.in_process)
 
 
-def test_without_eviction_what_needs_memory_is_refused_and_nothing_else() -> None:
+def test_without_eviction_only_commands_that_need_memory_fail() -> None:
     limited = Limited()
     limited.fill("s", 1, 10)
     limited.limit(REST_BYTES, evicts=False)
@@ -240,7 +240,7 @@ def deferring() -> Iterator[None]:
 
 @pytest.mark.usefixtures("deferring")
 @pytest.mark.parametrize("evicts", [True, False])
-def test_what_was_deleted_makes_room_before_anything_is_evicted_or_refused(evicts: bool) -> None:
+def test_deleted_objects_are_freed_before_evictions_and_refusals(evicts: bool) -> None:
     gc.collect()  # other houses
     limited = Limited(blocks=block_bytes)
     limited.fill("old", 1000, 1000)
@@ -273,7 +273,7 @@ def test_a_transaction_that_needs_memory_is_refused_as_a_whole() -> None:
     assert limited.call("XLEN s") == 10
 
 
-def test_where_no_stream_has_a_block_left_what_needs_memory_is_refused() -> None:
+def test_without_any_block_left_commands_that_need_memory_fail() -> None:
     limited = Limited()
     limited.call("SET k " + "v" * 2000)
     limited.fill("s", 1, 10)
@@ -358,7 +358,7 @@ def test_of_many_streams_mostly_the_oldest_go() -> None:
     assert sum(number >= count / 2 for number in kept) >= 0.75 * len(kept)
 
 
-def test_eviction_is_no_use_of_a_key_and_told_as_a_trim() -> None:
+def test_an_eviction_is_reported_as_a_trim_and_is_no_key_use() -> None:
     limited = Limited()
     limited.fill("s", 1, 10)
     told = []

@@ -112,7 +112,7 @@ def test_what_shows_no_data_does_not_wait_for_the_journal(line: str) -> None:
     "line",
     ["EXISTS s", "XLEN s", "XADD s 1-1 a 1", "INCR s", "DBSIZE", "OBJECT FREQ s", "EXEC"],
 )
-def test_what_shows_data_waits_for_the_journal_and_so_do_its_errors(line: str) -> None:
+def test_data_and_its_errors_wait_for_the_journal(line: str) -> None:
     in_process = InProcessServer(SlowJournal())
     other = behind_a_write(in_process)
     if line == "EXEC":
@@ -183,7 +183,7 @@ def test_a_ping_waits_for_a_waiting_message() -> None:
     assert listener.unread == b"+news\r\n" + PONG
 
 
-def test_a_journal_that_fails_closes_whom_the_tick_under_way_has_answers_for() -> None:
+def test_a_failed_journal_closes_clients_with_pending_replies() -> None:
     journal = SlowJournal()
     in_process = InProcessServer(journal)
     writer, reader, silent, pinging = (closing(in_process) for _ in range(4))
@@ -215,7 +215,7 @@ def test_a_journal_that_fails_closes_no_client_with_safe_replies() -> None:
     assert reader.unread == b":0\r\n"
 
 
-def test_a_client_that_ends_the_journal_is_not_told_what_it_did_before(
+def test_a_client_that_ends_the_journal_gets_no_earlier_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     journal = SlowJournal()
@@ -341,7 +341,7 @@ def test_a_fault_in_a_waiting_read_is_not_the_appenders(monkeypatch: pytest.Monk
     assert reader.unread == b"-ERR internal error, see the server's log\r\n"
 
 
-def test_a_client_with_very_many_requests_lets_others_have_a_turn() -> None:
+def test_a_client_with_very_many_requests_yields_to_others() -> None:
     in_process = InProcessServer()
     busy, other = closing(in_process), closing(in_process)
     in_process.tick_per_look_ms = 1
@@ -437,7 +437,7 @@ def test_a_transaction_may_not_grow_without_end() -> None:
     assert player.closed
 
 
-def test_where_an_unfinished_requests_words_are_counts_as_what_it_takes() -> None:
+def test_the_word_table_of_an_unfinished_request_counts() -> None:
     in_process = InProcessServer()
     player = closing(in_process)
     in_process.executor.limits.query_bytes = 10_000
@@ -558,7 +558,7 @@ def test_what_shows_no_data_is_answered_while_the_queue_is_full(line: str) -> No
     assert player.unread != b""
 
 
-def test_requests_of_one_client_keep_their_order_while_the_queue_is_full() -> None:
+def test_requests_of_a_client_stay_in_order_with_a_full_queue() -> None:
     _, in_process = stalled(1000)
     player = in_process.player()
     player.send("XLEN s")
@@ -567,7 +567,7 @@ def test_requests_of_one_client_keep_their_order_while_the_queue_is_full() -> No
 
 
 @pytest.mark.parametrize("is_reserved_space_used", [False, True])
-def test_the_log_says_what_lets_requests_wait(
+def test_the_log_says_why_requests_wait(
     is_reserved_space_used: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     if is_reserved_space_used:
@@ -655,7 +655,7 @@ def test_nothing_expires_while_the_queue_is_full() -> None:
     assert b"DEL" in journal.payloads[-1]
 
 
-def test_a_client_that_goes_while_it_waits_for_the_disk_is_forgotten() -> None:
+def test_a_client_that_disconnects_while_it_waits_is_forgotten() -> None:
     journal, in_process = stalled(1000)
     gone = closing(in_process)
     in_process.executor.feed(gone, request("XADD", "s", "2-1", "n", "y"))
@@ -802,7 +802,7 @@ def test_the_time_of_xclaim_is_a_time_of_day() -> None:
     assert idle_ms == 700
 
 
-def test_the_wall_clock_is_looked_at_every_second_while_something_goes_by_it() -> None:
+def test_the_wall_clock_is_checked_each_second_while_keys_expire() -> None:
     in_process = TwoClocks()
     player = in_process.player()
     player.call("SET k v EX 3600")

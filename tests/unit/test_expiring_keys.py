@@ -158,7 +158,7 @@ Expiring.TestCase.settings = settings(max_examples=150, stateful_step_count=40, 
 TestExpiring = Expiring.TestCase
 
 
-def test_while_nothing_may_be_changed_a_due_key_is_hidden_and_stays() -> None:
+def test_a_due_key_is_hidden_but_kept_while_changes_are_refused() -> None:
     keyspace = Keyspace()
     keyspace.expiring = True
     keyspace.set_time(1_000)

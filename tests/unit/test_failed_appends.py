@@ -34,7 +34,7 @@ def fails_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
         (Window, "_names_to_change", "XADD s IDMP p 7 * n 1", 1),
     ],
 )
-def test_an_entry_whose_number_cannot_be_recorded_is_not_appended(
+def test_an_entry_whose_number_is_not_recorded_is_not_appended(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, line: str, entries: int
 ) -> None:
     in_process = InProcessServer()
@@ -62,7 +62,7 @@ class FullDict(dict[bytes, int]):
 
 
 @pytest.mark.parametrize("name", [b"a", b"new"])
-def test_a_number_that_cannot_be_put_leaves_all_numbers_as_they_were(name: bytes) -> None:
+def test_a_number_that_cannot_be_set_changes_no_number(name: bytes) -> None:
     producers = Producers()
     producers.put(b"a", 1)
     producers.put(b"b", 2)
@@ -79,7 +79,7 @@ def test_a_number_that_cannot_be_put_leaves_all_numbers_as_they_were(name: bytes
 
 
 @pytest.mark.parametrize("before", [None, 1])
-def test_a_number_is_put_back_when_its_entry_could_not_be_appended(before: int | None) -> None:
+def test_a_number_is_restored_when_its_append_fails(before: int | None) -> None:
     producers = Producers()
     if before is not None:
         producers.put(b"a", before)
@@ -88,7 +88,7 @@ def test_a_number_is_put_back_when_its_entry_could_not_be_appended(before: int |
     assert producers.dump().get(b"a") == before
 
 
-def test_a_message_is_forgotten_when_its_entry_could_not_be_appended() -> None:
+def test_a_message_is_forgotten_when_its_append_fails() -> None:
     window = Window()
     window.put(b"p", b"1", (1, 1), 1)
     window.put_back(b"p", b"1")

@@ -89,7 +89,7 @@ class OnlineFeeds:
             feed.next_seq = 1
 
 
-def test_links_that_end_while_frames_are_sent_do_not_disturb_the_others() -> None:
+def test_links_that_end_while_frames_are_sent_disturb_no_other() -> None:
     made = OnlineFeeds(LostJournals(1), 2)
     for feed in made.feeds:
         feed._open_tries = 4  # the next failure ends the link
@@ -109,7 +109,7 @@ def test_a_full_sync_whose_journals_cannot_be_opened_ends() -> None:
     assert len(made.feeds) == 0
 
 
-def test_a_link_that_ends_while_a_message_is_sent_does_not_disturb_the_others() -> None:
+def test_a_link_that_ends_during_a_message_disturbs_no_other() -> None:
     made = OnlineFeeds(FakeDisk(1), 3)
     for client in made.clients:
         client.feed.next_seq = 10
@@ -118,7 +118,7 @@ def test_a_link_that_ends_while_a_message_is_sent_does_not_disturb_the_others() 
     assert len(made.feeds) == 0
 
 
-def test_a_frame_is_sent_at_the_end_of_its_tick_without_another_turn_of_the_loop() -> None:
+def test_a_frame_is_sent_at_the_end_of_its_tick_without_a_turn() -> None:
     made = OnlineFeeds(FakeDisk(1), 2)
     for client in made.clients:
         client.feed.next_seq = 10
@@ -130,7 +130,7 @@ def test_a_frame_is_sent_at_the_end_of_its_tick_without_another_turn_of_the_loop
     assert [client.sent for client in made.clients] == [encode_frame(10, b"payload")] * 2
 
 
-def test_a_message_follows_the_frames_that_its_publisher_has_seen() -> None:
+def test_a_message_follows_the_frames_that_its_publisher_saw() -> None:
     made = OnlineFeeds(FakeDisk(1), 2)
     early, late = made.clients
     early.feed.next_seq, late.feed.next_seq = 11, 10
@@ -167,7 +167,7 @@ def test_replicas_without_a_port_are_all_kept() -> None:
     assert len(made.feeds) == 2
 
 
-def test_a_replica_is_given_time_to_answer_after_a_long_full_sync() -> None:
+def test_a_replica_gets_time_to_reply_after_a_long_full_sync() -> None:
     made = OnlineFeeds(FakeDisk(1), 1)
     (client,) = made.clients
     client.feed.state = "handshake"
@@ -180,7 +180,7 @@ def test_a_replica_is_given_time_to_answer_after_a_long_full_sync() -> None:
     assert client.closed
 
 
-def test_the_ring_is_kept_for_its_time_or_while_the_server_is_a_replica() -> None:
+def test_the_backlog_is_kept_for_its_time_or_while_a_replica() -> None:
     made = OnlineFeeds(FakeDisk(1), 0)
     made.loop.advance(10_000_000)
     made.feeds.keep_ring()

@@ -141,7 +141,7 @@ runs = st.lists(st.tuples(steps, entry_words), min_size=1, max_size=50)
 
 @given(ids, runs, st.integers(1, 6), st.data())
 @settings(max_examples=150, deadline=None)
-def test_the_page_tells_how_to_read_a_block(
+def test_the_page_suffices_to_read_a_block(
     first: EntryId, run: list[tuple[tuple[str, int], Words]], times: int, data: st.DataObject
 ) -> None:
     made = filled(first, run, times)
@@ -152,7 +152,7 @@ def test_the_page_tells_how_to_read_a_block(
     assert decode(block.to_bytes()) == block.entries()
 
 
-def test_the_page_tells_how_to_read_a_stream_and_its_groups() -> None:
+def test_the_page_suffices_to_read_a_stream_and_its_groups() -> None:
     stream = Stream(incarnation=9)
     for i in range(1000):
         stream.append_entry(5, i, [b"name-%d" % (i % 33), b"v" * i])

@@ -333,7 +333,7 @@ def test_taking_a_few_due_looks_at_a_few_chunks() -> None:
     assert group.work_counter - before < 20 * CHUNK
 
 
-def test_taking_a_few_of_many_due_at_one_moment_looks_at_one_chunk() -> None:
+def test_reading_a_few_of_many_due_entries_examines_one_chunk() -> None:
     group = Group(b"g")
     for ms in range(50_000):
         deliver_id(group, ms, 0, 5, retry=(10, 0))
@@ -342,7 +342,7 @@ def test_taking_a_few_of_many_due_at_one_moment_looks_at_one_chunk() -> None:
     assert group.work_counter - before < 3 * CHUNK
 
 
-def test_the_next_event_after_acknowledging_the_older_half_looks_at_each_record_once() -> None:
+def test_each_record_is_examined_once_after_acks_of_the_older() -> None:
     group = mixed_ages(50_000)
     rows = sorted(group.pending(), key=lambda row: row[3])
     for row in rows[:25_000]:

@@ -61,7 +61,7 @@ def groups_of(player: InProcessClient, key: str = "s") -> dict[bytes, dict[bytes
 # XGROUP
 
 
-def test_a_group_begins_at_an_id_at_the_end_or_in_a_stream_made_for_it(
+def test_a_group_begins_at_an_id_at_the_end_or_in_a_new_stream(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player)
@@ -137,7 +137,7 @@ def test_destroy_answers_whether_there_was_a_group(player: InProcessClient) -> N
     assert player.call("XINFO GROUPS s") == []
 
 
-def test_consumers_are_made_and_deleted_with_their_pending_entries(player: InProcessClient) -> None:
+def test_consumers_are_deleted_with_their_pending_entries(player: InProcessClient) -> None:
     filled(player)
     player.call("XGROUP CREATE s g 0")
     assert player.call("XGROUP CREATECONSUMER s g alice") == 1
@@ -162,7 +162,7 @@ def test_a_consumer_needs_a_name(player: InProcessClient) -> None:
     assert player.call("XINFO CONSUMERS s g") == []
 
 
-def test_after_setid_entries_are_read_again_and_change_their_owner(
+def test_after_setid_entries_are_read_again_by_a_new_owner(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 2)
@@ -374,7 +374,7 @@ def test_a_blocked_consumer_gets_the_next_entry(
     assert ids_pending(player) == [(b"1-1", b"alice", 1), (b"2-1", b"alice", 1)]
 
 
-def test_a_consumer_blocked_on_several_streams_gets_what_comes_first(
+def test_a_consumer_of_several_streams_gets_the_first_entry(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     for key in ("s", "t"):
@@ -464,7 +464,7 @@ def test_the_end_of_its_group_ends_a_wait(
     assert in_process.executor.blocked_count == 0
 
 
-def test_an_earlier_tread_that_makes_the_group_again_does_not_save_a_consumers_wait(
+def test_an_earlier_tread_does_not_save_a_wait_in_its_new_group(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
@@ -554,7 +554,7 @@ def test_what_refreshes_the_time_to_live(
         ("XINFO CONSUMERS s g", Error("NOGROUP No such consumer group 'g' for key name 's'")),
     ],
 )
-def test_a_group_is_gone_when_its_time_is_over_though_no_timer_rang(
+def test_a_group_expires_on_time_without_a_timer(
     in_process: InProcessServer, player: InProcessClient, line: str, reply: Reply
 ) -> None:
     player.call('TREAD s "" 1 GROUP g 1000')
@@ -605,7 +605,7 @@ def test_a_group_is_gone_when_its_time_is_over_though_no_timer_rang(
         ("XGROUP CREATECONSUMER {} g c", 0),
     ],
 )
-def test_look_ups_are_counted_and_misses_told_as_redis_does(
+def test_look_ups_and_misses_are_counted_as_in_redis(
     in_process: InProcessServer, player: InProcessClient, line: str, looks: int
 ) -> None:
     audience = Audience()
@@ -649,7 +649,7 @@ def test_replaying_effects_counts_no_look_ups(
 # XPENDING
 
 
-def test_the_summary_counts_unowned_entries_and_lists_owners_by_name(
+def test_the_summary_counts_unowned_entries_and_sorts_owners(
     player: InProcessClient,
 ) -> None:
     filled(player, 5)
@@ -811,7 +811,7 @@ def test_xinfo_refuses_in_the_words_of_redis(player: InProcessClient) -> None:
         assert player.call(f"XINFO {line}") == Error(error), line
 
 
-def test_xinfo_consumers_tells_when_each_asked_and_when_it_got_something(
+def test_xinfo_consumers_has_times_of_requests_and_deliveries(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 1)

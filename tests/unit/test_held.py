@@ -329,7 +329,7 @@ def test_a_journal_with_many_reservations_notes_few_moments(
     assert len(moments_after_replay(in_process)) < 5
 
 
-def test_a_lease_that_was_made_shorter_ends_on_time_after_a_start(
+def test_a_shortened_lease_ends_on_time_after_a_start(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     player.call("TRESERVE s w LEASE 600000")

@@ -33,7 +33,7 @@ def setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
         ("", False, 0),
     ],
 )
-def test_the_program_starts_again_only_where_the_system_wants_to_be_asked(
+def test_the_program_restarts_only_where_huge_pages_are_optional(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     starts: list[dict[str, str]],

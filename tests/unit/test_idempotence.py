@@ -117,7 +117,7 @@ def test_producers_that_come_once_do_not_pile_up() -> None:
     assert window.tracked() == (1000, 1000)
 
 
-def test_of_too_many_producers_the_one_that_was_silent_longest_goes() -> None:
+def test_the_producer_idle_longest_is_dropped_at_the_limit() -> None:
     window = Window()
     for number in range(PRODUCERS_MAX):
         window.add(b"%d" % number, b"first", (number + 1, 0), at_ms=1000)

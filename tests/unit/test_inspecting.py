@@ -82,7 +82,7 @@ def test_a_small_directory_is_listed_with_its_journals(written: Written) -> None
     assert [name for name, _ in contents.files] == [BASE, FIRST, LAST]
 
 
-def test_the_index_alone_tells_the_same_of_the_base(written: Written) -> None:
+def test_the_index_alone_describes_the_base_in_the_same_way(written: Written) -> None:
     disk = written.disk.copy()
     store_manifest(disk, Manifest(BASE, (), 5, DIRECTORY))
     database = load(disk)[0].databases[0]
@@ -101,7 +101,7 @@ def test_the_index_alone_tells_the_same_of_the_base(written: Written) -> None:
     assert contents.keys == 5
 
 
-def test_the_index_alone_reads_only_chunks_with_metadata_that_is_long(
+def test_the_index_alone_reads_only_chunks_with_long_metadata(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = SnapshotReader(written.disk.read(BASE)).summary
@@ -134,7 +134,7 @@ def test_a_damaged_directory_is_refused_with_the_file(written: Written) -> None:
         inspect(FakeDisk())
 
 
-def test_files_replaced_by_a_server_meanwhile_are_looked_for_again(
+def test_files_that_a_server_replaced_meanwhile_are_found(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The base goes between reading the manifest and reading the base, as in a rewrite."""
@@ -202,7 +202,7 @@ def with_reservations() -> FakeDisk:
     return disk
 
 
-def test_reservations_and_held_entries_are_shown_from_the_index_alone(
+def test_held_entries_are_shown_from_the_index_alone(
     with_reservations: FakeDisk,
 ) -> None:
     rows = by_key(inspect(with_reservations, journals=False))
@@ -221,7 +221,7 @@ def test_reservations_and_held_entries_are_shown_from_the_index_alone(
     assert (left.sealed, left.parents, left.followed) == (False, [b"end"], True)
 
 
-def test_reservations_that_a_journal_settles_are_shown_as_they_are_then(
+def test_reservations_settled_in_a_journal_are_shown_as_settled(
     with_reservations: FakeDisk,
 ) -> None:
     rows = by_key(inspect(with_reservations))

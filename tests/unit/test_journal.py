@@ -116,7 +116,7 @@ def test_always_reports_a_frame_only_after_the_sync() -> None:
     assert bench.disk.files["journal-1.log"].durable.endswith(b"one\n")
 
 
-def test_a_frame_that_no_memory_was_left_to_write_ends_the_journal(
+def test_a_frame_without_memory_to_write_it_ends_the_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench()
@@ -261,7 +261,7 @@ def test_rotation_keeps_the_order_over_files(mode: str) -> None:
     assert read_head(bench.disk.read("journal-2.log")).format.directory == ID
 
 
-def test_a_sync_queued_before_a_rotation_does_not_vouch_for_later_frames() -> None:
+def test_a_sync_before_a_rotation_does_not_cover_later_frames() -> None:
     bench = Bench("everysec")
     bench.append(b"one\n")
     bench.journal.tick_second()
@@ -307,9 +307,7 @@ def test_changing_the_mode_loses_nothing() -> None:
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
 @pytest.mark.parametrize("mode", ["always", "everysec"])
-def test_a_failure_is_reported_once_and_nothing_more_is_acknowledged(
-    operation: str, mode: str
-) -> None:
+def test_a_failure_is_reported_once_and_ends_acknowledgements(operation: str, mode: str) -> None:
     bench = Bench(mode)
     bench.append(b"one\n")
     bench.journal.tick_second()
@@ -486,7 +484,7 @@ def test_a_cut_journal_before_one_that_proves_its_end_is_refused() -> None:
             read(disk, names)
 
 
-def test_a_journal_whose_end_was_never_synced_is_cut_with_all_that_follows() -> None:
+def test_a_journal_with_an_unsynced_end_is_cut_with_later_ones() -> None:
     first = effects(6)[:3]
     data = journal_file(first, synced_each=False)
     later = with_frames(header(), [(4, 3, b"four\n"), (5, 4, b"five\n")])
@@ -647,7 +645,7 @@ def test_a_queue_that_has_used_the_reserved_space_is_full() -> None:
     assert not bench.journal.is_full(1 << 40)
 
 
-def test_a_queue_is_not_full_because_less_space_was_reserved_than_wanted() -> None:
+def test_a_queue_with_less_reserved_space_is_not_full() -> None:
     disk = FakeDisk(capacity=2 * RESERVE_LEAST)
     bench = Bench("always", disk, reserve_bytes=16 * RESERVE_LEAST)
     bench.journal.request_space()
@@ -661,7 +659,7 @@ def test_a_queue_is_not_full_because_less_space_was_reserved_than_wanted() -> No
     assert bench.owner.errors == []
 
 
-def test_written_frames_are_told_before_the_sync_when_that_is_wanted() -> None:
+def test_written_frames_are_reported_before_the_sync_on_request() -> None:
     bench = Bench("always")
     bench.append(b"x")
     bench.worker.drain()
@@ -770,7 +768,7 @@ def test_a_journal_shorter_than_its_header_has_no_frames(tmp_path: Path, size_by
     assert frame_numbers(SystemDisk(tmp_path).read("journal-1.log")) == (None, 0)
 
 
-def test_reading_old_frames_yields_to_the_event_loop_also_before_the_first_wanted_one() -> None:
+def test_reading_old_frames_yields_to_the_loop_from_the_start() -> None:
     disk, names = disk_with(journal_file(effects(300)))
     read_at_pauses: list[int] = []
     wanted: list[int] = []

@@ -292,7 +292,7 @@ def test_ttl_rounds_to_the_nearest_second(room: Room, left_ms: int, seconds: int
     assert room.call("TTL", "a") == seconds
 
 
-def test_what_changes_a_value_keeps_its_expiry_and_what_replaces_it_does_not(room: Room) -> None:
+def test_a_change_keeps_an_expiry_and_a_replacement_does_not(room: Room) -> None:
     changes = [("INCR",), ("DECRBY", 3), ("APPEND", "0"), ("SET", "5", "KEEPTTL")]
     for name, *rest in changes:
         room.call("SET", "a", "1", "PX", 1000)
@@ -376,7 +376,7 @@ def test_a_scan_leaves_no_key_that_is_due(room: Room) -> None:
     assert room.call("DBSIZE") == 1
 
 
-def test_nothing_is_found_that_is_due_while_it_may_not_be_deleted(room: Room) -> None:
+def test_a_due_key_is_not_found_while_it_may_not_be_deleted(room: Room) -> None:
     room.call("SET", "a", "v", "PX", 10)
     room.be_at(NOW_MS + 10)
     room.keyspace.may_delete = False
@@ -390,7 +390,7 @@ def test_nothing_is_found_that_is_due_while_it_may_not_be_deleted(room: Room) ->
 # ---------------------------------------------------------------- streams under other names
 
 
-def test_copy_gives_a_stream_an_incarnation_of_its_own_and_rename_does_not(room: Room) -> None:
+def test_copy_creates_an_incarnation_and_rename_keeps_it(room: Room) -> None:
     stream = room.add_stream(b"s")
     before = stream.incarnation
     assert room.call("COPY", "s", "t") == 1
@@ -424,7 +424,7 @@ def test_a_copy_and_its_original_change_apart(room: Room) -> None:
     check_stream(stream)
 
 
-def test_a_captured_moment_stays_right_under_renames_copies_and_swaps(room: Room) -> None:
+def test_a_capture_stays_right_under_renames_copies_and_swaps(room: Room) -> None:
     room.add_stream(b"s")
     room.add_stream(b"t", db=1)
     room.call("SET", "a", "v", "PX", 1000)
@@ -489,7 +489,7 @@ def test_a_changed_type_is_reported(room: Room) -> None:
 # ---------------------------------------------------------------- strings
 
 
-def test_a_string_has_the_greatest_length_that_a_request_may_carry(room: Room) -> None:
+def test_the_longest_string_is_that_of_a_request(room: Room) -> None:
     half = b"x" * 1024**2
     room.call("APPEND", "a", half)
     assert room.call("APPEND", "a", half) == 2 * 1024**2
@@ -559,7 +559,7 @@ def test_chance_reaches_every_key(room: Room) -> None:
 # ---------------------------------------------------------------- flushing
 
 
-def test_flushall_leaves_an_empty_snapshot_where_save_points_are_set(room: Room) -> None:
+def test_flushall_leaves_an_empty_snapshot_with_save_points(room: Room) -> None:
     room.call("SET", "a", "v")
     assert room.call("FLUSHALL") == OK
     assert room.host.saves == 0

@@ -97,7 +97,7 @@ def test_a_step_is_short_after_many_deletions() -> None:
     assert len(finish(capture)) == 10_000
 
 
-def test_a_step_looks_at_few_keys_even_when_all_were_taken_before() -> None:
+def test_a_step_examines_few_keys_even_after_all_were_returned() -> None:
     keyspace, db = many_keys()
     capture = keyspace.begin_capture()
     for number in range(10_000):
@@ -164,7 +164,7 @@ def test_a_walk_finds_the_keys_that_were_there_when_it_began(seed: int) -> None:
         assert sorted(found) == expected
 
 
-def test_a_step_of_a_walk_looks_at_few_keys_also_when_all_have_gone() -> None:
+def test_a_step_of_a_walk_examines_few_keys_even_after_all_left() -> None:
     _, db = many_keys()
     walk = db.walk()
     for number in range(10_000):

@@ -58,7 +58,7 @@ def test_lag_is_what_follows_the_positions(
     assert found["oldestEntryAgeMs"] == (None if oldest is None else NOW_MS - oldest)
 
 
-def test_the_oldest_entry_is_found_if_its_stream_does_not_have_the_largest_lag() -> None:
+def test_the_oldest_entry_is_found_outside_the_largest_lag() -> None:
     """The stream with the lowest position may have its next entry late."""
     server = TimedServer(early=NaiveStream(), late=NaiveStream())
     server.streams[b"early"].append((1, 0), (4_000_000, 0))
@@ -67,7 +67,7 @@ def test_the_oldest_entry_is_found_if_its_stream_does_not_have_the_largest_lag()
     assert measured(server, read)["oldestEntryAgeMs"] == NOW_MS - 7
 
 
-def test_of_many_streams_only_those_that_may_have_the_oldest_entry_are_asked() -> None:
+def test_only_streams_that_may_have_the_oldest_entry_are_read() -> None:
     server = TimedServer(**{f"s{n:04}": NaiveStream() for n in range(10 * STREAMS_PER_STEP)})
     read: Positions = {}
     for number, (key, stream) in enumerate(server.streams.items()):
@@ -81,7 +81,7 @@ def test_of_many_streams_only_those_that_may_have_the_oldest_entry_are_asked() -
     assert asked.count("TSEEK") == STREAMS_PER_STEP
 
 
-def test_the_lag_of_a_stream_unknown_to_the_query_is_all_of_its_entries() -> None:
+def test_the_lag_of_an_unknown_stream_is_all_of_its_entries() -> None:
     server = TimedServer(a=stream_of(3), b=stream_of(4, incarnation=9))
     found = measured(server, {b"b": Position((4, 0), 4, 1)})
     assert (found["offsetsBehindLatest"], found["minOffsetsBehindLatest"]) == (7, 3)

@@ -94,7 +94,7 @@ def test_a_trim_answers_as_if_all_were_gone_and_then_it_is(trim: str) -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_policy_by_bytes_does_not_count_what_is_still_to_be_freed(order: int) -> None:
+def test_a_policy_by_bytes_ignores_memory_that_is_still_to_free(order: int) -> None:
     def played(later: bool) -> list[Reply]:
         defer(later)
         large = Large()
@@ -104,7 +104,7 @@ def test_a_policy_by_bytes_does_not_count_what_is_still_to_be_freed(order: int) 
     assert played(True) == played(False)
 
 
-def test_what_a_trim_has_cut_off_counts_as_used_until_it_is_freed() -> None:
+def test_trimmed_entries_count_as_used_until_they_are_freed() -> None:
     large = Large()
     whole_bytes = large.kept_bytes()
     assert large.call("XTRIM s MAXLEN 10") == BLOCKS - 10
@@ -192,7 +192,7 @@ def small_stream(blocks: int) -> Stream:
     return stream
 
 
-def test_a_snapshot_has_all_keys_of_a_database_that_is_flushed_meanwhile() -> None:
+def test_a_snapshot_has_all_keys_of_a_database_flushed_meanwhile() -> None:
     keyspace = Keyspace()
     for number in range(BLOCKS):
         keyspace.databases[0].set(b"k%d" % number, b"v")

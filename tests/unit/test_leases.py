@@ -36,7 +36,7 @@ def test_tpeek_passes_an_id_that_was_given_up_after_a_run(player: Any) -> None:
     assert [entry[0].decode() for entry in entries] == ids[1:1001]
 
 
-def test_a_token_with_more_ids_than_the_server_gives_out_is_refused(
+def test_a_token_with_more_ids_than_the_maximum_is_refused(
     player: Any,
 ) -> None:
     token = "99999.0~" + ",".join(str(n) for n in range(1, 20_002))
@@ -90,7 +90,7 @@ def test_a_gap_alone_does_not_end_a_wait(player: Any) -> None:
     assert player.unread == b""
 
 
-def test_a_reservation_wakes_who_waits_for_another_writers_position(
+def test_a_reservation_wakes_waiters_for_another_position(
     in_process: InProcessServer, player: Any
 ) -> None:
     """The position of a writer without reservations is the last ID handed out."""
@@ -157,7 +157,7 @@ def read_id(text: str) -> tuple[int, int] | None:
         return None
 
 
-def test_a_refused_reservation_says_how_many_ids_it_asked_for(
+def test_a_refused_reservation_names_its_number_of_ids(
     in_process: InProcessServer, player: Any
 ) -> None:
     in_process.keyspace.reservations_max = 5
@@ -170,7 +170,7 @@ def test_a_refused_reservation_says_how_many_ids_it_asked_for(
     )
 
 
-def test_xadd_refuses_an_id_that_is_not_above_the_last_one_handed_out(player: Any) -> None:
+def test_xadd_refuses_ids_up_to_the_last_reserved_one(player: Any) -> None:
     player.call("XADD s 5-0 f v")
     reserved = player.call("TRESERVE s w").decode().replace(".", "-")
     for entry_id in (reserved, "6-0", "5-0", "5-*"):

@@ -67,7 +67,7 @@ def with_older_manifest() -> FakeDisk:
     return disk
 
 
-def test_a_journal_that_an_older_manifest_does_not_name_stops_the_start() -> None:
+def test_a_journal_unnamed_by_an_older_manifest_stops_the_start() -> None:
     disk = with_older_manifest()
     before = disk.copy().files.keys(), disk.content(LAST)
     with pytest.raises(
@@ -78,7 +78,7 @@ def test_a_journal_that_an_older_manifest_does_not_name_stops_the_start() -> Non
     assert (disk.files.keys(), disk.content(LAST)) == before
 
 
-def test_check_tells_of_it_and_a_repair_takes_the_frames_in() -> None:
+def test_check_reports_the_file_and_a_repair_includes_its_frames() -> None:
     disk = with_older_manifest()
     report = check(disk)
     assert report.verdict is Verdict.DAMAGED
@@ -150,7 +150,7 @@ def test_clients_are_answered_while_a_long_leftover_is_read(
     slices.close()
 
 
-def test_a_base_that_an_older_manifest_does_not_name_stops_the_start() -> None:
+def test_a_base_unnamed_by_an_older_manifest_stops_the_start() -> None:
     world = World(FakeDisk(), FakeConfig(appendonly=False))
     world.load()
     for number in range(3):
@@ -176,7 +176,7 @@ def all_acts() -> list[Callable[[World], object]]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("act", range(3))
-def test_a_power_cut_at_any_step_of_a_snapshot_is_followed_by_a_start(mode: str, act: int) -> None:
+def test_a_start_succeeds_after_power_cuts_in_any_snapshot_step(mode: str, act: int) -> None:
     """Also where the journal that was begun counts only with its base."""
     crash_at = 0
     while True:
@@ -208,7 +208,7 @@ def test_a_power_cut_at_any_step_of_a_snapshot_is_followed_by_a_start(mode: str,
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_power_cut_while_a_torn_end_is_cut_is_followed_by_a_start(seed: int) -> None:
+def test_a_start_succeeds_after_a_power_cut_while_cutting_an_end(seed: int) -> None:
     """Later journals hold frames that were never acknowledged: they go before their names do."""
 
     crash_at = 0
@@ -265,7 +265,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_file_of_another_directory_stops_the_start_whatever_its_number(name: str) -> None:
+def test_a_file_of_another_directory_stops_the_start(name: str) -> None:
     disk = write_small_data().disk
     disk.put(name, FOREIGN[name])
     disk.put("journal-8.log.tmp", b"")
@@ -277,7 +277,7 @@ def test_a_file_of_another_directory_stops_the_start_whatever_its_number(name: s
     assert {each: disk.content(each) for each in disk.names()} == before
 
 
-def test_a_whole_foreign_directory_is_kept_although_its_temporary_manifest_names_it() -> None:
+def test_a_foreign_directory_named_by_its_manifest_is_kept() -> None:
     disk = write_small_data().disk
     names = ["base-1.msnap", "journal-1.log"]
     for name in names:
@@ -291,7 +291,7 @@ def test_a_whole_foreign_directory_is_kept_although_its_temporary_manifest_names
     assert start(disk).removed == [TEMPORARY]
 
 
-def test_a_foreign_temporary_manifest_does_not_tell_what_never_counted() -> None:
+def test_a_foreign_temporary_manifest_names_no_unused_files() -> None:
     disk = write_small_data().disk
     write_journal(disk, "journal-9.log", 500, [b"x", b"y"])
     disk.put(TEMPORARY, Manifest(None, ("journal-9.log",), 10, OTHER).to_bytes())
@@ -300,7 +300,7 @@ def test_a_foreign_temporary_manifest_does_not_tell_what_never_counted() -> None
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_check_names_a_file_of_another_directory_and_a_repair_keeps_it(name: str) -> None:
+def test_check_names_a_foreign_file_and_a_repair_keeps_it(name: str) -> None:
     disk = write_small_data().disk
     disk.put(name, FOREIGN[name])
     report = check(disk)
@@ -312,7 +312,7 @@ def test_check_names_a_file_of_another_directory_and_a_repair_keeps_it(name: str
     assert contents_of(state_of(load(disk)[0])) == contents_of(write_small_data().states[0])
 
 
-def test_a_repair_takes_unnamed_frames_in_although_a_foreign_file_is_there() -> None:
+def test_a_repair_includes_unnamed_frames_next_to_a_foreign_file() -> None:
     disk = with_older_manifest()
     disk.put("base-9.msnap", FOREIGN["base-9.msnap"])
     repair(disk, check(disk), CREATED_MS, FOLDER)
@@ -321,14 +321,14 @@ def test_a_repair_takes_unnamed_frames_in_although_a_foreign_file_is_there() -> 
 
 
 @pytest.mark.parametrize("name", ["base-1.msnap", "journal-1.log"])
-def test_a_file_that_does_not_tell_whose_it_is_stays(name: str) -> None:
+def test_an_unreadable_file_is_kept_and_stops_the_start(name: str) -> None:
     disk = write_small_data().disk
     disk.put(name, bytes(200) + FOREIGN[name][200:-20])
     with pytest.raises(DamageError, match=f"^{name} holds .* that cannot be read"):
         start(disk)
 
 
-def test_a_manifest_of_an_empty_directory_removes_no_file_of_another() -> None:
+def test_an_empty_directorys_manifest_removes_no_foreign_file() -> None:
     disk = write_small_data().disk
     write_base(disk, "base-1.msnap", Keyspace(), 0)
     before = set(disk.names())

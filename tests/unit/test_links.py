@@ -159,7 +159,7 @@ STREAM_COMMANDS = """
 """
 
 
-def test_the_readme_says_that_every_stream_command_is_there() -> None:
+def test_the_readme_states_that_every_stream_command_exists() -> None:
     assert "**Every stream command**" in (ROOT / "README.md").read_text()
     there = {name.decode().upper() for name in COMMANDS}
     assert set(STREAM_COMMANDS.split()) <= there
@@ -192,7 +192,7 @@ def test_make_targets_named_in_the_documentation_exist() -> None:
     assert named - targets == set()
 
 
-def test_decisions_have_numbers_of_their_own_and_are_listed_in_order() -> None:
+def test_decisions_have_unique_numbers_and_are_listed_in_order() -> None:
     """A number may be missing: a decision that is still being made has it."""
     numbers = sorted(path.name[:3] for path in (DOCS / "decisions").glob("[0-9]*.md"))
     assert len(set(numbers)) == len(numbers)

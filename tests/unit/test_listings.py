@@ -132,7 +132,7 @@ def test_a_long_summary_of_pending_entries_is_of_one_moment(in_process: InProces
     assert not reader.unread
 
 
-def test_a_long_list_in_a_transaction_shows_what_was_there_before_the_next_command(
+def test_a_long_list_in_exec_precedes_later_commands(
     in_process: InProcessServer,
 ) -> None:
     found = crowd(in_process, MANY)
@@ -354,7 +354,7 @@ def test_what_a_stream_has_of_groups_is_freed_in_turns(
     assert turns >= (2 if kind == "pending" else 5)
 
 
-def test_a_listener_that_goes_while_a_list_is_made_leaves_nothing(
+def test_a_listener_that_leaves_during_a_list_leaves_nothing(
     in_process: InProcessServer,
 ) -> None:
     crowd(in_process, SORTED_IN_STEPS)

@@ -103,7 +103,7 @@ RECORDED = (
 )
 
 
-def test_an_offset_of_an_older_millstream_is_read_and_written_as_it_was() -> None:
+def test_an_offset_of_an_older_millstream_is_written_unchanged() -> None:
     offset = Offset.from_json(json.loads(RECORDED))
     assert offset == Offset(
         {
@@ -178,13 +178,13 @@ def test_a_limit_is_used_up_but_not_exceeded_and_shares_are_fair(
             assert all(other <= mine + 1 for other in shares.values())
 
 
-def test_streams_with_the_largest_lag_come_first_if_a_limit_is_small() -> None:
+def test_streams_with_the_largest_lag_come_first_under_a_limit() -> None:
     waiting = {b"new": (9, (300, 0)), b"old": (9, (100, 0)), b"middle": (9, (200, 0))}
     assert share(1, waiting) == {b"new": 0, b"old": 1, b"middle": 0}
     assert share(8, waiting) == {b"new": 2, b"old": 3, b"middle": 3}
 
 
-def test_named_offsets_take_ids_words_and_what_a_checkpoint_holds() -> None:
+def test_named_offsets_take_ids_words_and_checkpoint_offsets() -> None:
     text = '{"a": "5-1", "b": "latest", "c": {"id": "7-0", "added": 3, "incarnation": 1}, "d": "9"}'
     assert named_positions(text) == {b"a": (5, 1), b"b": "latest", b"c": (7, 0), b"d": (9, 0)}
     assert named_positions('{"streams": "5-1"}') == {b"streams": (5, 1)}
@@ -230,7 +230,7 @@ def test_exactly_one_way_to_choose_streams_is_taken() -> None:
     assert Choice(Options({"subscribe": "b, a"}, LIVE)).keys == [b"b", b"a"]
 
 
-def test_a_loss_says_how_many_of_which_stream_after_what() -> None:
+def test_a_loss_names_its_number_its_stream_and_its_start() -> None:
     with pytest.raises(DataLossError, match=r"4000 entries of 'sensor:7' after 5-0 were evicted"):
         Losses(True).evicted(b"sensor:7", (5, 0), 4000, is_exact=True)
     with pytest.raises(DataLossError, match=r"up to 1 entries of"):
@@ -259,7 +259,7 @@ def test_an_address_is_shown_without_its_password_and_travels() -> None:
         "redis://host:secret",
     ],
 )
-def test_an_address_with_a_password_that_breaks_the_url_is_refused_and_not_shown(url: str) -> None:
+def test_a_url_broken_by_its_password_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(OptionError, match="option 'password'") as failure:
         Address.from_options(Options({"server": url}, LIVE))
     assert "cret" not in "".join(traceback.format_exception(failure.value))

@@ -14,7 +14,7 @@ def patience(clock_s: list[float], **options: str) -> Patience:
     return Patience(Options(options, STREAM), lambda: clock_s[0])
 
 
-def test_the_first_trigger_does_not_wait_and_the_others_wait_for_enough_entries() -> None:
+def test_only_triggers_after_the_first_wait_for_enough_entries() -> None:
     clock_s = [1000.0]
     waiting = patience(clock_s, minOffsetsPerTrigger="10", maxTriggerDelay="1m")
     assert not waiting.waits(1)
@@ -22,7 +22,7 @@ def test_the_first_trigger_does_not_wait_and_the_others_wait_for_enough_entries(
     assert not waiting.waits(10)
 
 
-def test_a_trigger_waits_no_longer_than_its_delay_since_the_last_one() -> None:
+def test_a_trigger_waits_no_longer_than_its_delay_since_the_last() -> None:
     clock_s = [1000.0]
     waiting = patience(clock_s, minOffsetsPerTrigger="10", maxTriggerDelay="1m")
     assert not waiting.waits(10)

@@ -121,7 +121,7 @@ def rows(server: NaiveServer, ranges: Iterable[Range]) -> list[tuple[bytes, Id]]
     st.none() | st.integers(1, 30),
     st.none() | st.integers(1, 30),
 )
-def test_partitions_hold_every_entry_once_in_order_and_keep_the_limits(
+def test_partitions_hold_every_entry_once_in_order_within_limits(
     counts: list[int], entries_max: int | None, partitions_min: int | None
 ) -> None:
     server = NaiveServer(**{f"s{at}": stream_of(count) for at, count in enumerate(counts)})
@@ -141,7 +141,7 @@ SHAPES = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 3), st
 
 
 @given(st.lists(SHAPES, max_size=5), st.booleans())
-def test_what_counters_tell_is_what_the_server_would_count(
+def test_counts_from_counters_are_those_of_the_server(
     shapes: list[tuple[int, int, int, int]], are_counters_set: bool
 ) -> None:
     server = NaiveServer()
@@ -171,14 +171,14 @@ def test_streams_that_were_just_seen_are_not_asked_for_again() -> None:
     assert (len(part.ranges), server.longest) == (20, 0)
 
 
-def test_however_many_partitions_are_wanted_a_transaction_stays_short() -> None:
+def test_a_transaction_stays_short_with_any_number_of_partitions() -> None:
     server = NaiveServer(a=stream_of(2600))
     parts = plan(server, {}, maxEntriesPerPartition=1)
     assert [len(rows(server, part)) for part in parts] == [1] * 2600
     assert server.longest <= 1 + CUTS_PER_REQUEST
 
 
-def test_the_same_offsets_give_the_same_plan_though_more_was_appended() -> None:
+def test_the_same_offsets_give_the_same_plan_after_more_appends() -> None:
     server = NaiveServer(a=stream_of(500), b=stream_of(30))
     planner = Planner(Options({"maxEntriesPerPartition": "70"}, LIVE), Losses(True))
     ends = {key: info.latest for key, info in survey(server, server.streams).items()}  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ def test_many_small_streams_share_partitions_without_being_cut() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
-def test_evicted_entries_are_a_loss_exactly_if_they_were_not_read(
+def test_evicted_entries_are_a_loss_exactly_if_they_were_unread(
     read: int, more: int, evicted: int
 ) -> None:
     stream = stream_of(read)
@@ -222,7 +222,7 @@ def test_deleted_entries_are_no_loss() -> None:
     assert [range_.entries for part in plan(server, start) for range_ in part] == [6]
 
 
-def test_entries_of_a_new_stream_that_were_evicted_before_it_was_seen_are_a_loss() -> None:
+def test_entries_evicted_before_their_stream_was_seen_are_a_loss() -> None:
     stream = stream_of(10)
     stream.evict(3)
     with pytest.raises(DataLossError, match="3 entries of 'a' after 0-0 were evicted"):
@@ -235,7 +235,7 @@ def test_a_stream_made_again_is_read_from_its_beginning() -> None:
     assert rows(server, parts[0]) == [(b"a", (number, 0)) for number in range(1, 6)]
 
 
-def test_a_batch_whose_stream_is_gone_or_another_is_a_loss_and_not_other_rows() -> None:
+def test_a_batch_of_a_deleted_or_recreated_stream_is_a_loss() -> None:
     ends = {b"a": Position((5, 0), 5, 1)}
     planner = Planner(Options({}, LIVE), Losses(True))
     with pytest.raises(DataLossError, match="'a' was deleted and created again; its entries after"):

@@ -288,7 +288,7 @@ class Meddler:
 
 @pytest.mark.parametrize("act", ["PING", "SWAPDB 0 1", "FLUSHDB"])
 @pytest.mark.parametrize("pattern", ["*", "key:*7"])
-def test_keys_of_a_large_database_are_those_of_the_moment_of_asking(
+def test_keys_of_a_large_database_are_those_of_the_request(
     in_process: InProcessServer, pattern: str, act: str
 ) -> None:
     with_keys(in_process)
@@ -430,7 +430,7 @@ class Pending:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_pending_entries_in_slices_are_those_of_the_moment_of_asking(
+def test_pending_entries_in_slices_are_those_of_the_request(
     in_process: InProcessServer, seed: int
 ) -> None:
     pending = Pending(in_process, seed)
@@ -498,7 +498,7 @@ def test_a_long_delivery_gives_as_many_as_were_asked_for(
 
 
 @pytest.mark.parametrize("options", ["", "RETRY 50 0", "WITHINFO", "RETRY 50 1000 WITHINFO"])
-def test_a_long_delivery_is_answered_in_slices_as_many_short_ones_would(
+def test_a_long_delivery_in_slices_equals_many_short_ones(
     in_process: InProcessServer, options: str
 ) -> None:
     fill(in_process, "a", LONG)
@@ -534,7 +534,7 @@ def test_a_long_delivery_is_answered_in_slices_as_many_short_ones_would(
 
 
 @pytest.mark.parametrize("count", [LONG - 100, LONG + 100])
-def test_a_long_read_without_acknowledgement_moves_the_group_alone(
+def test_a_long_read_without_acks_moves_only_the_group(
     in_process: InProcessServer, count: int
 ) -> None:
     fill(in_process, "a", LONG)
@@ -595,7 +595,7 @@ def test_a_long_reply_of_a_generator_is_sent_in_slices(in_steps: list[str]) -> N
     assert max(reader.sizes) < SLICE_MAX_BYTES
 
 
-def test_the_generator_of_a_long_reply_is_closed_when_its_client_disconnects(
+def test_a_disconnect_closes_the_generator_of_a_long_reply(
     in_steps: list[str],
 ) -> None:
     in_process = InProcessServer()
@@ -607,7 +607,7 @@ def test_the_generator_of_a_long_reply_is_closed_when_its_client_disconnects(
 
 
 @pytest.mark.parametrize("failing_at", [0, 1, 5, 9, 10])
-def test_an_error_in_a_long_reply_ends_its_connection_and_no_other(
+def test_an_error_in_a_long_reply_ends_only_its_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing_at: int
 ) -> None:
     def parts() -> Iterator[object]:

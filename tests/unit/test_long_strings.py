@@ -32,7 +32,7 @@ def value(in_process: InProcessServer) -> bytes | None:
     return None if found is None else bytes(found)
 
 
-def test_a_long_string_that_setrange_makes_is_one_allocation_and_a_short_record(
+def test_a_long_setrange_is_one_allocation_and_a_short_record(
     in_process: InProcessServer, player: InProcessClient, traced: None
 ) -> None:
     assert peak_bytes(player, f"SETRANGE v {LONG} x") < LONG + SMALL

@@ -118,7 +118,7 @@ def test_a_crash_while_replacing_leaves_the_old_or_the_new_one() -> None:
     assert seen == {(False, False), (False, True), (True, True)}
 
 
-def test_a_foreign_manifest_is_recognized_by_the_files_that_have_an_id() -> None:
+def test_a_foreign_manifest_is_recognized_by_files_with_an_id() -> None:
     other = bytes(range(1, 17))
     found = {"base-3.msnap": b"", "journal-3.log": other, "journal-4.log": other}
     with pytest.raises(ForeignError, match=r"the ID of journal-3\.log, journal-4\.log is 0102"):

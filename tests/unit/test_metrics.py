@@ -118,7 +118,7 @@ def test_the_first_streams_in_order_are_chosen(
     assert found == (wanted[:most], max(0, len(wanted) - most))
 
 
-def test_many_streams_are_chosen_in_small_steps_while_keys_come_and_go() -> None:
+def test_many_streams_are_selected_in_steps_while_keys_change() -> None:
     keyspace = keyspace_of([(0, b"key:%05d" % number) for number in range(5000)])
     db = keyspace.databases[0]
     steps = choose(keyspace, ("*",), 100)

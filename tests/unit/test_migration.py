@@ -74,7 +74,7 @@ def test_requests_after_a_long_restore_wait_for_it() -> None:
     assert [player.read() for _ in range(4)] == [Simple("OK"), 5000, payload, Simple("PONG")]
 
 
-def test_a_key_that_comes_during_a_long_restore_is_not_overwritten() -> None:
+def test_a_key_created_during_a_long_restore_is_not_overwritten() -> None:
     in_process = InProcessServer()
     payload = long_stream(in_process)
     player, other = in_process.player(), in_process.player()
@@ -232,7 +232,7 @@ def test_a_restore_keeps_idle_times_through_a_replay(jumped: TwoClocks) -> None:
     assert again.dump()[0] == jumped.stream(b"t").dump()[0]
 
 
-def test_an_effect_that_says_nothing_of_the_clocks_is_applied(jumped: TwoClocks) -> None:
+def test_an_effect_without_clocks_is_applied(jumped: TwoClocks) -> None:
     payload = say(jumped.player(), "DUMP", "s")
     again = Keyspace()
     apply_effects(again, encode_command(["RESTORE", "t", "7", payload]))
@@ -257,7 +257,7 @@ def test_streams_are_numbered_by_one_clock_however_they_are_made(jump_ms: int) -
 
 
 @pytest.mark.parametrize("apart_ms", [-1, 1])
-def test_clocks_read_one_after_the_other_do_not_move_what_is_shown(apart_ms: int) -> None:
+def test_two_clock_readings_do_not_move_the_times_shown(apart_ms: int) -> None:
     in_process = TwoClocks()
     player = in_process.player()
     player.call("XADD s 1-0 n v")
@@ -305,7 +305,7 @@ def limit_room(room: Room, most_bytes: int) -> None:
     room.effects.forget_room()
 
 
-def test_a_restore_needs_room_in_the_journal_for_the_unpacked_string(room: Room) -> None:
+def test_a_restore_needs_journal_space_for_the_unpacked_string(room: Room) -> None:
     payload = compressed_zeros(100_000)
     assert len(payload) < 2000
     room.call("SET", "t", "old")
@@ -379,7 +379,7 @@ def test_a_refused_payload_changes_nothing(room: Room, replace: list[str]) -> No
     assert len(room.effects) == recorded
 
 
-def test_what_an_old_payload_does_not_say_is_computed(room: Room) -> None:
+def test_values_missing_from_an_old_payload_are_computed(room: Room) -> None:
     entries = [payloads.Entry((i, 0), [b"f", b"v"]) for i in range(1, 5)]
     stream = payloads.Stream([entries])
     stream.groups = [payloads.Group(b"g", (1, 0)), payloads.Group(b"h", (4, 0))]
@@ -403,7 +403,7 @@ def test_the_configured_window_is_that_of_a_payload_without_one(room: Room) -> N
     assert contents(room.replayed()) == contents(room.keyspace)
 
 
-def test_what_tread_left_unacknowledged_goes_along_without_an_owner(room: Room) -> None:
+def test_pending_entries_of_tread_move_without_an_owner(room: Room) -> None:
     in_process = InProcessServer()
     player = in_process.player()
     player.call("TAPPEND s f v")
@@ -415,7 +415,7 @@ def test_what_tread_left_unacknowledged_goes_along_without_an_owner(room: Room) 
 
 
 @pytest.mark.parametrize("added", [2**63 - 1, 2**63, 2**63 + 5])
-def test_a_count_of_entries_added_that_wraps_in_replies_is_restored(added: int) -> None:
+def test_a_count_of_added_entries_that_wraps_is_restored(added: int) -> None:
     player = InProcessServer().player()
     stream = payloads.Stream([[payloads.Entry((1, 0), [b"f", b"v"])]], entries_added=added)
     payload = payloads.sealed(stream.body(STREAM_2))

@@ -52,7 +52,7 @@ def test_a_directory_of_format_1_loads_as_it_was_written() -> None:
     assert contents_of(state_of(keyspace)) == contents_of(write_small_data().states[0])
 
 
-def test_a_total_without_the_evicted_entries_of_small_streams_is_no_damage() -> None:
+def test_an_old_total_without_evicted_small_entries_is_no_damage() -> None:
     disk = recorded("format-4-trimmed")
     report = Checker(disk, CREATED_MS, lambda done, total: None).run(load=True)
     assert report.verdict is Verdict.WHOLE

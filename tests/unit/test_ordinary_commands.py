@@ -189,7 +189,7 @@ def test_ping_and_echo(room: Room) -> None:
     assert room.call("ECHO", b"\x00\r\n") == b"\x00\r\n"
 
 
-def test_hello_tells_what_clients_gate_on(room: Room) -> None:
+def test_hello_has_the_fields_that_clients_check(room: Room) -> None:
     reply = room.call("HELLO", 3, "SETNAME", "me")
     assert list(reply) == [b"server", b"version", b"proto", b"id", b"mode", b"role", b"modules"]
     assert reply[b"server"] == b"millstream"
@@ -317,7 +317,7 @@ def test_client_list_chooses(room: Room) -> None:
     assert room.refusal("CLIENT", "LIST", "FOO") == "ERR syntax error"
 
 
-def test_client_kill_spares_the_caller_unless_told(room: Room) -> None:
+def test_client_kill_spares_the_caller_by_default(room: Room) -> None:
     room.connect()
     assert room.call("CLIENT", "KILL", "TYPE", "normal") == 1
     assert room.process.asked == [("kill", 2)]
@@ -352,7 +352,7 @@ def test_client_kill_refuses(room: Room, words: tuple[str, ...], message: str) -
     assert room.refusal("CLIENT", "KILL", *words) == message
 
 
-def test_client_reply_knows_what_silence_it_is_in(room: Room) -> None:
+def test_client_reply_skip_does_not_end_off(room: Room) -> None:
     modes = []
     for word in ("SKIP", "ON", "OFF", "SKIP", "ON"):
         assert room.call("CLIENT", "REPLY", word) == (OK if word == "ON" else NO_REPLY)
@@ -361,7 +361,7 @@ def test_client_reply_knows_what_silence_it_is_in(room: Room) -> None:
     assert room.refusal("CLIENT", "REPLY", "x") == "ERR syntax error"
 
 
-def test_answers_to_subscriptions_are_messages_while_replies_are_off(room: Room) -> None:
+def test_subscription_replies_are_messages_while_replies_are_off(room: Room) -> None:
     assert room.call("SUBSCRIBE", "a", "b") == [[b"subscribe", b"a", 1], [b"subscribe", b"b", 2]]
     room.call("CLIENT", "REPLY", "OFF")
     assert room.call("UNSUBSCRIBE") == NO_REPLY

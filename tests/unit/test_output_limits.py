@@ -61,7 +61,7 @@ def test_the_soft_limit_holds_after_its_time() -> None:
     assert guard.is_exceeded(1000, after_s=0.1)
 
 
-def test_the_time_above_the_soft_limit_begins_again_after_a_time_below_it() -> None:
+def test_the_soft_limits_time_restarts_after_a_time_below_it() -> None:
     guard = Guard(0, 1000, 10)
     assert not guard.is_exceeded(1000)
     assert not guard.is_exceeded(999, after_s=9)

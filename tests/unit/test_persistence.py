@@ -192,7 +192,7 @@ def test_a_snapshot_replaces_what_came_before(mode: str, act: str) -> None:
     assert again.keyspace.numbers() == list(range(1, 14))
 
 
-def test_writes_during_a_snapshot_are_in_the_journal_and_not_in_the_base() -> None:
+def test_writes_during_a_snapshot_are_only_in_the_journal() -> None:
     world = new_world()
     write_many(world, 300, b"before")
     world.settle()
@@ -434,7 +434,7 @@ def fail_later(disk: FakeDisk, operation: str, times_before: int) -> None:
     disk.check = counting  # type: ignore[method-assign]
 
 
-def test_leftovers_of_an_unfinished_snapshot_are_removed_at_start() -> None:
+def test_a_start_removes_leftovers_of_an_unfinished_snapshot() -> None:
     world = new_world()
     write_many(world, 5)
     world.settle()
@@ -531,7 +531,7 @@ def test_a_base_alone_gets_a_journal() -> None:
     assert reload(again.disk.copy()).keyspace.numbers() == list(range(1, 8))
 
 
-def test_started_without_appendonly_the_journal_is_loaded_all_the_same() -> None:
+def test_the_journal_is_loaded_even_with_appendonly_off() -> None:
     world = new_world()
     write_many(world, 5)
     world.persistence.close()
@@ -582,7 +582,7 @@ class Switching(World):
         self.persistence.set_fsync(mode)
 
 
-def test_switching_appendfsync_at_run_time_keeps_what_always_answered() -> None:
+def test_a_switch_of_appendfsync_keeps_confirmed_writes() -> None:
     for seed in range(150):
         chance = random.Random(seed)
         world = Switching(FakeDisk(seed), FakeConfig())
@@ -614,7 +614,7 @@ def test_no_switch_waits_for_a_disk_that_stalls(way: str) -> None:
     assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3]
 
 
-def test_a_journal_that_fails_while_it_ends_closes_those_who_wait() -> None:
+def test_a_journal_that_fails_while_it_ends_closes_its_waiters() -> None:
     world = new_world()
     write_many(world, 3)
     world.disk.fail("sync", errno.EIO, "journal-")
@@ -628,9 +628,7 @@ def test_a_journal_that_fails_while_it_ends_closes_those_who_wait() -> None:
     assert world.persistence.queued_bytes == 0
 
 
-def test_switching_appendonly_off_and_on_answers_nothing_before_the_ended_journal_is_synced() -> (
-    None
-):
+def test_replies_wait_for_an_ended_journal_that_is_not_synced() -> None:
     world = new_world()
     write_many(world, 3)
     for appendonly in (False, True):
@@ -643,7 +641,7 @@ def test_switching_appendonly_off_and_on_answers_nothing_before_the_ended_journa
     assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4]
 
 
-def test_frames_of_always_are_on_the_disk_when_they_are_synced_and_not_before() -> None:
+def test_frames_under_always_are_on_disk_after_their_sync() -> None:
     """WAITAOF must not count on the hold of its reply: a change of the mode may end that."""
     world = new_world()
     write_many(world, 3)
@@ -794,7 +792,7 @@ def test_a_full_disk_is_reported_with_directive_and_size(caplog: pytest.LogCaptu
     )
 
 
-def test_a_rewrite_on_a_nearly_full_disk_takes_the_space_that_is_there() -> None:
+def test_a_rewrite_on_a_nearly_full_disk_uses_the_space_left() -> None:
     world = new_world(FakeDisk(capacity=8 << 20), journal_reserve_size=16 << 20)
     write_many(world, 5)
     world.persistence.snapshots.save()
@@ -804,7 +802,7 @@ def test_a_rewrite_on_a_nearly_full_disk_takes_the_space_that_is_there() -> None
 
 
 @pytest.mark.parametrize("gone", ["all", "manifest", "journal-1.log"])
-def test_a_removed_directory_refuses_writes_until_it_is_there_again(
+def test_a_removed_directory_refuses_writes_until_it_is_back(
     gone: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = new_world()
@@ -858,7 +856,7 @@ def test_a_finished_snapshot_is_logged(act: str, caplog: pytest.LogCaptureFixtur
     assert "seconds" in line
 
 
-def test_switching_the_journal_off_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_switching_the_journal_off_reports_lost_frames(caplog: pytest.LogCaptureFixture) -> None:
     world = new_world()
     world.persistence.set_appendonly(False)
     assert any("appendonly is off" in line and "lost" in line for line in caplog.messages)
@@ -900,7 +898,7 @@ def test_failing_snapshots_refuse_writes_only_with_save_points() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_failing_snapshots_leave_a_bounded_number_of_empty_journals(mode: str) -> None:
+def test_failing_snapshots_leave_a_bounded_number_of_journals(mode: str) -> None:
     world = new_world(appendfsync=mode)
     write_many(world, 3)
     world.settle()
@@ -916,7 +914,7 @@ def test_failing_snapshots_leave_a_bounded_number_of_empty_journals(mode: str) -
     assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4, 5]
 
 
-def test_a_journal_whose_frames_still_wait_is_not_taken_for_an_empty_one() -> None:
+def test_a_journal_with_waiting_frames_is_not_empty() -> None:
     """Its disk stalls while one snapshot after the other fails."""
     world = new_world()
     snapshot_worker = world.workers[1]
@@ -1029,7 +1027,7 @@ def synced(world: World) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("mode", MODES)
-def test_a_crash_at_every_disk_operation_loses_nothing_acknowledged(mode: str, seed: int) -> None:
+def test_a_crash_at_every_disk_operation_loses_nothing_confirmed(mode: str, seed: int) -> None:
     operations = 0
     while True:
         operations += 1
@@ -1284,7 +1282,7 @@ def failed_world(operation: str = "sync", **config: object) -> World:
 
 
 @pytest.mark.parametrize("mode", ["always", "everysec"])
-def test_a_stop_after_the_journal_failed_says_what_is_not_on_the_disk(
+def test_a_stop_after_a_failed_journal_names_frames_not_on_disk(
     mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = failed_world(appendfsync=mode)
@@ -1317,7 +1315,7 @@ def test_a_stop_may_leave_the_base_unwritten() -> None:
 
 
 @pytest.mark.parametrize("times", [1, None])
-def test_a_journal_that_fails_at_the_very_end_is_replaced_or_told(
+def test_a_journal_that_fails_at_the_end_is_replaced_or_reported(
     times: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = new_world(appendfsync="everysec")
@@ -1340,13 +1338,13 @@ def test_a_stop_while_a_new_base_is_written_waits_for_it() -> None:
     assert reload(world.disk).keyspace.numbers() == [1, 2, 3]
 
 
-def test_a_clean_stop_says_that_all_is_on_the_disk() -> None:
+def test_a_clean_stop_reports_that_everything_is_on_disk() -> None:
     world = new_world()
     write_many(world, 2)
     assert world.persistence.close()
 
 
-def test_the_first_effect_goes_before_the_effects_of_the_next_frame_alone() -> None:
+def test_the_first_effect_precedes_those_of_the_next_frame() -> None:
     world = World(FakeDisk())
     world.load()
     world.persistence.first_effect = lambda seq: b"NOP\r\n"
@@ -1357,7 +1355,7 @@ def test_the_first_effect_goes_before_the_effects_of_the_next_frame_alone() -> N
     assert told == [(1, b"NOP\r\nADD s 1\r\n"), (2, b"ADD s 2\r\n")]
 
 
-def test_the_size_of_all_frames_is_the_same_after_a_restart_with_and_without_a_base() -> None:
+def test_the_total_size_of_frames_is_the_same_after_a_restart() -> None:
     world = World(FakeDisk())
     world.load()
     for _ in range(3):

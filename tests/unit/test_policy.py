@@ -132,7 +132,7 @@ def test_exact_keeps_just_what_is_within_length_and_age(chance: random.Random) -
         assert [row[:2] for row in stream.range()] == (kept[-length:] if length else kept)
 
 
-def test_exact_keeps_as_many_entries_as_the_bytes_allow_and_no_more(chance: random.Random) -> None:
+def test_exact_keeps_as_many_entries_as_the_bytes_allow(chance: random.Random) -> None:
     for _ in range(PLAYS):
         stream, size = random_stream(chance), chance.randint(1, 1500)
         before = copy_of(stream)
@@ -146,7 +146,7 @@ def test_exact_keeps_as_many_entries_as_the_bytes_allow_and_no_more(chance: rand
             assert bytes_of(before) > size, "one entry more would have been within the limit"
 
 
-def test_bytes_are_those_of_the_blocks_from_the_first_kept_entry_on(chance: random.Random) -> None:
+def test_bytes_are_those_of_blocks_from_the_first_kept_entry_on(chance: random.Random) -> None:
     for _ in range(PLAYS):
         stream = random_stream(chance)
         whole = sum(size for _, _, size in block_rows(stream))
@@ -162,7 +162,7 @@ def test_bytes_are_those_of_the_blocks_from_the_first_kept_entry_on(chance: rand
         assert place >= hidden
 
 
-def test_nothing_goes_before_the_moment_that_is_noted_and_something_does_then(
+def test_entries_are_evicted_at_the_noted_time_and_not_before(
     chance: random.Random,
 ) -> None:
     for _ in range(PLAYS):
@@ -176,7 +176,7 @@ def test_nothing_goes_before_the_moment_that_is_noted_and_something_does_then(
         assert cut_of(stream, moment_ms)[0] is not None
 
 
-def test_the_work_of_one_cut_is_bounded_and_tells_that_there_is_more() -> None:
+def test_the_work_of_one_trim_is_bounded_and_the_rest_reported() -> None:
     stream = Stream(1)
     for ms in range(1, 101):
         stream.append_entry(ms, 0, [b"f", b"v"], 1, 0)  # 25 blocks of 4 nodes of one entry
@@ -196,7 +196,7 @@ def test_the_entry_with_the_very_last_id_goes_too() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 20))))
-def test_every_place_comes_out_after_its_moment_and_within_half_a_second(
+def test_every_key_is_due_within_half_a_second_after_its_time(
     noted: list[tuple[int, int]],
 ) -> None:
     retention_schedule = RetentionSchedule()
@@ -401,7 +401,7 @@ def test_ids_ahead_of_the_clock_are_young(in_process: InProcessServer) -> None:
     assert player.call("XLEN s") == 0
 
 
-def test_a_group_gets_a_nil_for_the_gap_and_keeps_its_pending_entries(
+def test_a_group_gets_a_nil_for_a_gap_and_keeps_pending_entries(
     in_process: InProcessServer,
 ) -> None:
     player = in_process.player()
@@ -458,7 +458,7 @@ def test_a_deleted_key_comes_back_without_a_policy(in_process: InProcessServer) 
 
 
 @pytest.mark.parametrize("gone", ["DEL {}", "UNLINK {}", "RENAME {0} {0}b", "FLUSHDB", "FLUSHALL"])
-def test_keys_that_are_gone_are_not_kept_in_mind_until_they_would_be_due(
+def test_deleted_keys_leave_the_schedule_before_they_are_due(
     in_process: InProcessServer, gone: str
 ) -> None:
     """Streams that are made and deleted all day, with a limit of a week, cost nothing."""

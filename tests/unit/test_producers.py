@@ -115,7 +115,7 @@ def test_a_stream_with_one_producer_stays_small() -> None:
     assert producers.memory_bytes < 500
 
 
-def test_a_snapshot_packs_the_producers_of_its_moment_in_small_parts() -> None:
+def test_a_snapshot_packs_the_producers_of_its_time_in_parts() -> None:
     producers = Producers()
     for number in range(10_000):
         producers.put(spark_name(number), number)

@@ -167,7 +167,7 @@ def test_a_message_waits_for_what_was_executed_before_it() -> None:
     assert writer.unread == b"+OK\r\n:1\r\n"
 
 
-def test_messages_keep_their_order_among_the_replies_of_a_listener() -> None:
+def test_messages_keep_their_order_among_a_listeners_replies() -> None:
     in_process = Exchange()
     listener, writer = listening(in_process, resp=3), in_process.player()
     for number in range(20):
@@ -288,7 +288,7 @@ def test_late_output_of_a_failed_journal_is_not_sent() -> None:
     assert all(listener.closed and not listener.unread for listener in listeners)
 
 
-def test_late_output_waits_for_the_changes_of_a_tick_that_goes_on() -> None:
+def test_late_output_waits_for_the_changes_of_the_same_tick() -> None:
     journal = SlowJournal()
     in_process = Exchange(journal)
     listeners, writer = subscribed(in_process, 600), in_process.player()

@@ -245,7 +245,7 @@ def sample(kind: int) -> payloads.Stream:
     return stream
 
 
-def test_a_payload_has_the_version_of_its_server_whatever_its_type() -> None:
+def test_a_payload_has_the_version_of_its_server_for_every_type() -> None:
     for version in (9, 10, 11, 12, 13, 14, 15):
         assert loaded(payloads.sealed(sample(rdb.STREAM_2).body(rdb.STREAM_2), version)).length == 8
         assert loaded(payloads.sealed(b"\0\xc0\x7b", version)) == b"123"
@@ -300,7 +300,7 @@ def test_a_large_node_and_large_entries_come_back() -> None:
 
 
 @pytest.mark.parametrize("size", [127, 16_382, 2_097_150])
-def test_the_length_after_an_element_is_as_wide_as_redis_writes_it(size: int) -> None:
+def test_the_length_after_an_element_is_as_wide_as_in_redis(size: int) -> None:
     head = 2 if size < 4096 else 5
     for near in (size - 1, size, size + 1):
         words = [b"n", b"v" * (near - head)]

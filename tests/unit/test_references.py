@@ -353,7 +353,7 @@ def test_acked_keeps_held_entries_and_continues_after_them(player: InProcessClie
     assert reply[reply.index(b"max-deleted-entry-id") + 1] == b"0-0"
 
 
-def test_trimming_with_delref_leaves_references_to_entries_deleted_before(
+def test_a_delref_trim_keeps_references_to_deleted_entries(
     player: InProcessClient,
 ) -> None:
     """As in Redis 8.2; none are dropped from the first kept id on."""
@@ -524,7 +524,7 @@ def test_a_policy_without_trimming_is_accepted(player: InProcessClient) -> None:
     assert reply == b"1-1"
 
 
-def test_a_trim_that_ends_with_a_node_leaves_references_to_deleted_entries_of_the_next() -> None:
+def test_a_trim_at_a_node_end_keeps_references_in_the_next_node() -> None:
     in_process = InProcessServer()
     in_process.keyspace.node_entries = NODE_ENTRIES
     player = in_process.player()

@@ -56,7 +56,7 @@ def test_every_container_has_a_help() -> None:
     assert [row.name for row in containers if b"help" not in row.subcommands] == []
 
 
-def test_rows_are_in_order_of_their_names_whatever_was_imported_first() -> None:
+def test_rows_are_sorted_by_name_in_any_order_of_imports() -> None:
     assert list(COMMANDS) == sorted(COMMANDS)
 
 

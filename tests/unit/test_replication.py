@@ -224,7 +224,7 @@ def events(link: Link, data: bytes) -> list[Event]:
     return list(link.feed(data))
 
 
-def test_a_replica_says_one_thing_after_the_other() -> None:
+def test_a_replica_sends_one_handshake_step_per_reply() -> None:
     link = Link(opening(user="u", password="p", announced_ip="10.0.0.9"), 1 << 20)
     assert said(link) == b"*1\r\n$4\r\nPING\r\n"
     assert events(link, b"+PONG\r\n") == []
@@ -307,7 +307,7 @@ def test_redis_as_a_primary_is_named() -> None:
     assert events(link, b"+OK\r\n") == []
 
 
-def test_an_acknowledgement_says_what_is_applied_and_what_is_on_the_disk() -> None:
+def test_an_ack_has_the_offsets_applied_and_on_disk() -> None:
     link = asked()
     link.acknowledge(9, -1, 400)
     assert said(link).split(b"\r\n")[2::2] == [

@@ -98,9 +98,7 @@ def naive_bounds(asked: Filter, value: Any, numbers: list[int], of: Any) -> list
     st.integers(-3_000, 12_000),
     st.sampled_from(["ts", "ms"]),
 )
-def test_a_pushed_comparison_wants_exactly_what_it_says(
-    kind: Any, micros: int, column: str
-) -> None:
+def test_a_pushed_comparison_is_exact(kind: Any, micros: int, column: str) -> None:
     numbers = list(range(12))
     value: Any = EPOCH + timedelta(microseconds=micros)
     of: Any = lambda ms: EPOCH + timedelta(milliseconds=ms)  # noqa: E731

@@ -168,7 +168,7 @@ def test_a_point_in_time_is_a_sequence() -> None:
     assert len(BlockList().shared()[:]) == 0
 
 
-def test_what_is_the_last_to_have_many_blocks_frees_them_in_parts() -> None:
+def test_the_last_owner_of_many_blocks_frees_them_in_parts() -> None:
     made = BlockList()
     for i in range(1000):
         made.push(block_of(10 * i, 1))

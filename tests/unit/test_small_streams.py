@@ -166,7 +166,7 @@ def decode(section: bytes, chunk: bytes) -> list[tuple[int, bytes, dict[str, Any
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_compact_form_is_what_the_page_says(seed: int) -> None:
+def test_the_compact_form_is_as_documented(seed: int) -> None:
     streams, expiries = some_streams(seed)
     section, chunk = written(streams, expiries)
     assert is_small_section(section)

@@ -183,7 +183,7 @@ def test_every_flipped_byte_is_refused_with_file_and_offset(
             read_all(disk)
 
 
-def test_chunks_are_packed_when_asked_for_and_otherwise_shorter_than_a_percent_more() -> None:
+def test_chunks_are_packed_on_request_and_else_hardly_longer() -> None:
     keys = [FakeCaptured(0, b"k", "stream", {}, blocks(list(range(20_000))))]
     raw = sum(len(block.to_bytes()) for block in keys[0].blocks)
     stored, packed = write(keys, False)[0], write(keys, True)[0]

@@ -374,7 +374,7 @@ def test_the_clock_going_back_reuses_the_last_millisecond() -> None:
         stream.append_entry(*END, [b"a", b"b"])
 
 
-def test_the_last_possible_id_is_read_and_deleted_but_not_evicted() -> None:
+def test_the_last_possible_id_is_deleted_but_not_evicted() -> None:
     stream = Stream()
     stream.append_entry(MAX, MAX - 1, [b"a", b"1"])
     stream.append_entry(*END, [b"a", b"2"])
@@ -400,7 +400,7 @@ def test_a_stream_emptied_by_eviction_shows_what_comes_next(first_kept: EntryId)
     check_stream(stream)
 
 
-def test_a_smaller_last_id_given_to_an_empty_stream_hides_nothing() -> None:
+def test_a_smaller_last_id_for_an_empty_stream_hides_nothing() -> None:
     stream = filled(50, 10)
     stream.evict(31, 0)
     for ms in range(31, 51):
@@ -438,7 +438,7 @@ def some_entry(chance: Random) -> Words:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_stream_copied_over_and_over_is_byte_for_byte_as_one_that_never_was(seed: int) -> None:
+def test_a_stream_copied_repeatedly_equals_one_never_copied(seed: int) -> None:
     chance = Random(seed)
     plain, copied = Stream(1), Stream(1)
     for ms in range(1, chance.choice([5, 50, 400])):
@@ -462,7 +462,7 @@ def test_a_stream_copied_over_and_over_is_byte_for_byte_as_one_that_never_was(se
         assert [b.to_bytes() for b in copied_blocks] == [b.to_bytes() for b in blocks]
 
 
-def test_appending_to_a_copy_leaves_the_original_and_its_block_alone() -> None:
+def test_an_append_to_a_copy_leaves_the_original_unchanged() -> None:
     stream = filled(5)
     meta, [block] = stream.dump()
     before = block.to_bytes()

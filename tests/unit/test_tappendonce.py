@@ -315,7 +315,7 @@ def ask(in_process: InProcessServer, player: InProcessClient, words: list[str]) 
     return player.read()
 
 
-def test_many_are_appended_once_and_leave_plain_appends_and_one_number(
+def test_a_batch_is_recorded_as_appends_and_its_last_number(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     words = many("PRODUCER p", s=[(n, ["f", str(n)]) for n in range(3)], t=[(9, ["g", "x"])])

@@ -133,7 +133,7 @@ def test_the_pages_of_a_range_hold_exactly_the_range(
             assert all(len(p.raw) <= 1 or sum(map(len, p.raw)) <= most for p in found)
 
 
-def test_a_page_tells_what_a_reader_may_have_missed(player: InProcessClient) -> None:
+def test_a_page_has_the_counters_that_show_missed_entries(player: InProcessClient) -> None:
     for number in range(1, 251):
         player.call(f"XADD s {number}-0 f v")
     page = Blocks(player.call("TBLOCKS s 5 20"))
@@ -214,7 +214,7 @@ def test_pages_are_part_of_a_transaction(player: InProcessClient) -> None:
         ("TINFO k", "WRONGTYPE"),
     ],
 )
-def test_what_is_wrong_is_said(player: InProcessClient, line: str, words: str) -> None:
+def test_errors_name_what_is_wrong(player: InProcessClient, line: str, words: str) -> None:
     player.call("SET k v")
     player.call("XADD s 1-0 f v")
     reply = player.call(line)

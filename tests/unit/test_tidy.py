@@ -146,6 +146,8 @@ NOT_OURS = {"LICENSE", "tests/compat/side_by_side.txt"}
 RECORDINGS = "tests/compat/golden/"
 WORDS_TO_AVOID = Path(__file__).with_name("words_to_avoid.txt")
 TEST_NAME = re.compile(r"\bdef test_\w+")
+NAME_OF_TEST = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
+TEST_NAME_LENGTH_MAX = 60
 MARKER = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b")  # the brackets keep it from finding itself
 
 
@@ -356,7 +358,7 @@ def test_texts_are_plain_english() -> None:
     assert found == []
 
 
-def test_the_word_list_finds_phrases_in_sentences_and_in_names_of_tests() -> None:
+def test_the_word_list_finds_phrases_in_sentences_and_test_names() -> None:
     words = [words for words, _ in words_to_avoid()]
     assert len(words) > 10
     rows = [line for line in WORDS_TO_AVOID.read_text().splitlines() if not line.startswith("#")]
@@ -365,6 +367,18 @@ def test_the_word_list_finds_phrases_in_sentences_and_in_names_of_tests() -> Non
         assert avoidable(f"One is {phrase} the other."), phrase
         assert avoidable(f"def test_one_is_{phrase.replace(' ', '_')}_the_other() -> None:"), phrase
     assert avoidable("after it, next to it, again, in place of it\n") == []
+
+
+def test_names_of_tests_are_short() -> None:
+    """A name is read in the output of a run, where a long one breaks the line."""
+    names = [
+        name
+        for path in tracked()
+        if path.name.startswith("test_") and path.suffix == ".py"
+        for name in NAME_OF_TEST.findall(path.read_text())
+    ]
+    assert len(names) > 2000
+    assert [name for name in names if len(name) > TEST_NAME_LENGTH_MAX] == []
 
 
 def test_every_directory_at_the_top_is_known() -> None:

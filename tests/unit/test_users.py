@@ -213,7 +213,7 @@ ABSENT = ["hset", "hset|x", "client|tracking", "script|debug", "ft.search", "@js
 
 @pytest.mark.parametrize("name", ABSENT)
 @pytest.mark.parametrize("sign", ["+", "-"])
-def test_a_rule_for_what_only_redis_has_is_kept_and_changes_nothing(sign: str, name: str) -> None:
+def test_a_rule_for_a_redis_only_command_is_kept_without_effect(sign: str, name: str) -> None:
     user = Users().new(b"ann")
     for rule in (b"+@all", b"-get", f"{sign}{name.upper()}".encode()):
         user.apply(rule)

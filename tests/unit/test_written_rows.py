@@ -185,7 +185,7 @@ def test_decimals_are_written_as_their_digits(scale: int) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns"])
-def test_moments_are_written_in_utc_whatever_the_zone_of_the_session(zone: str) -> None:
+def test_timestamps_are_written_in_utc_in_any_session_zone(zone: str) -> None:
     """The two hours around the end of summer time are one and the same on a clock in Berlin."""
     first = datetime.datetime(2026, 10, 25, 0, 30, tzinfo=datetime.UTC)
     rows = [(first + datetime.timedelta(hours=n), datetime.datetime(2026, 1, 1)) for n in (0, 1)]
@@ -325,7 +325,7 @@ def numbered_rows(count: int, keys: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("keys", [1, 7, 3000])
-def test_a_task_that_is_retried_appends_what_is_missing_and_nothing_twice(keys: int) -> None:
+def test_a_retried_task_appends_each_missing_row_once(keys: int) -> None:
     """The second time Spark hands the rows over in other batches."""
     server = FakeServer()
     server.refuse = 3

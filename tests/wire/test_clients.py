@@ -44,7 +44,7 @@ def fill(publisher: RawClient, name: str, wanted_bytes: int) -> int:
     return most
 
 
-def test_a_subscriber_that_does_not_read_is_closed_at_the_hard_limit(
+def test_a_subscriber_that_does_not_read_is_closed_at_the_limit(
     new_server: NewServer,
 ) -> None:
     limit = {"client-output-buffer-limit": f"pubsub {LIMIT_BYTES} 0 0"}
@@ -57,7 +57,7 @@ def test_a_subscriber_that_does_not_read_is_closed_at_the_hard_limit(
     assert "bytes wait for it" in server.log
 
 
-def test_a_subscriber_that_does_not_read_is_closed_after_its_time_above_the_soft_limit(
+def test_a_slow_subscriber_is_closed_after_its_soft_limit_time(
     new_server: NewServer,
 ) -> None:
     limit = {"client-output-buffer-limit": f"pubsub 0 {LIMIT_BYTES} 1"}
@@ -151,7 +151,7 @@ def test_info_counts_subscriptions(server: Server) -> None:
         assert client.info("stats")["pubsub_channels"] == "0"
 
 
-def test_kill_spares_the_caller_unless_told(new_server: NewServer) -> None:
+def test_kill_spares_the_caller_by_default(new_server: NewServer) -> None:
     server = new_server().start()
     with server.client() as first, server.client() as second, server.client() as killer:
         for client in (first, second, killer):
@@ -271,7 +271,7 @@ def test_time_goes_by_in_microseconds(server: Server) -> None:
     assert len({tuple(as_list(moment)) for moment in moments}) > 1
 
 
-def test_a_longer_time_between_keepalives_than_the_system_takes_is_its_longest(
+def test_a_keepalive_above_the_systems_maximum_is_the_maximum(
     server: Server, client: RawClient
 ) -> None:
     before = client.call("CONFIG", "GET", "tcp-keepalive")

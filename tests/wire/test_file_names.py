@@ -59,7 +59,7 @@ def test_there_is_no_pidfile_without_the_directive(new_server: NewServer) -> Non
     assert not list(server.directory.glob("*.pid"))
 
 
-def test_a_server_that_cannot_start_leaves_the_pidfile_of_another(
+def test_a_server_that_cannot_start_leaves_anothers_pidfile(
     tmp_path: Path, new_server: NewServer
 ) -> None:
     path = tmp_path / "server.pid"

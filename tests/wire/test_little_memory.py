@@ -95,7 +95,7 @@ main.server_main()
 """
 
 
-def test_a_callback_that_fails_in_each_turn_does_not_fill_the_log(new_server: NewServer) -> None:
+def test_a_callback_that_always_fails_does_not_fill_the_log(new_server: NewServer) -> None:
     server = new_server(program=[sys.executable, "-c", FAILING], wrapper=[]).start()
     wait_until(lambda: "were left out" in server.log, what="the number left out")
     assert server.log.count("Exception in callback") < 30

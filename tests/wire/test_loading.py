@@ -142,7 +142,7 @@ def test_what_needs_the_data_is_refused_as_redis_does(held: HeldServer) -> None:
         assert client.info("errorstats")["errorstat_LOADING"] == "count=11"
 
 
-def test_what_redis_answers_meanwhile_is_answered(held: HeldServer) -> None:
+def test_commands_that_redis_answers_while_loading_are_answered(held: HeldServer) -> None:
     with held.client() as client:
         assert client.call("SELECT", "1") == OK
         assert client.call("CONFIG", "SET", "maxclients", "50") == OK
@@ -190,7 +190,7 @@ def test_a_transaction_is_refused_when_its_commands_are(held: HeldServer) -> Non
         assert reply.text.startswith("EXECABORT")
 
 
-def test_a_pause_begun_meanwhile_holds_after_it(held: HeldServer) -> None:
+def test_a_pause_begun_while_loading_holds_afterwards(held: HeldServer) -> None:
     with held.client() as client, held.client() as other:
         assert client.call("CLIENT", "PAUSE", "100000", "WRITE") == OK
         held.go_on()
@@ -219,7 +219,7 @@ def test_the_journal_is_switched_on_once_all_is_loaded(
 
 @pytest.mark.parametrize("ask", ["SHUTDOWN", "SHUTDOWN SAVE", "signal"])
 @pytest.mark.parametrize("appendonly", ["yes", "no"])
-def test_a_stop_meanwhile_changes_no_file(
+def test_a_stop_while_loading_changes_no_file(
     directory: Path, monkeypatch: pytest.MonkeyPatch, ask: str, appendonly: str
 ) -> None:
     before = contents(directory)
@@ -235,7 +235,7 @@ def test_a_stop_meanwhile_changes_no_file(
     assert contents(directory) == before
 
 
-def test_damage_found_meanwhile_ends_the_server(
+def test_damage_found_while_loading_ends_the_server(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = data_directory.last_journal(directory)

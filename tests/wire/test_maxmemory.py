@@ -24,7 +24,7 @@ def entries(client: RawClient) -> list[Reply]:
     return [client.call("XRANGE", f"s{number}", "-", "+") for number in range(STREAMS)]
 
 
-def test_the_oldest_entries_make_room_and_a_restart_changes_nothing(tmp_path: Path) -> None:
+def test_the_oldest_entries_are_evicted_and_a_restart_agrees(tmp_path: Path) -> None:
     server = Server(tmp_path / "data", {"appendfsync": "no"}).start()
     try:
         with server.client() as client:

@@ -155,7 +155,7 @@ def test_a_reader_that_stops_reading_gets_the_rest_later(port: int, client: RawC
 # ---------------------------------------------------------------- health
 
 
-def test_ready_says_why_writes_are_refused(port: int, client: RawClient) -> None:
+def test_ready_names_the_reason_of_refused_writes(port: int, client: RawClient) -> None:
     client.call("CONFIG", "SET", "maxmemory", "1")
     try:
         answer = wait_until(
@@ -318,9 +318,7 @@ def test_patterns_limits_and_consumers(port: int, client: RawClient) -> None:
     fresh(port, lambda s: not any(name == "redis_stream_length" for name, _ in s))
 
 
-def test_many_scrapers_get_the_same_page_while_streams_come_and_go(
-    port: int, client: RawClient
-) -> None:
+def test_scrapers_get_the_same_page_while_streams_change(port: int, client: RawClient) -> None:
     for number in range(300):
         client.call("XADD", f"s{number}", "*", "f", "v")
         client.call("XGROUP", "CREATE", f"s{number}", "g", "0")

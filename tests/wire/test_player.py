@@ -80,7 +80,9 @@ CASES: list[tuple[str, Reply, int, bool]] = [
 
 
 @pytest.mark.parametrize(("pattern", "reply", "protocol", "fits"), CASES)
-def test_pattern_tells_replies_apart(pattern: str, reply: Reply, protocol: int, fits: bool) -> None:
+def test_a_pattern_distinguishes_replies(
+    pattern: str, reply: Reply, protocol: int, fits: bool
+) -> None:
     kept: dict[str, Kept] = {}
     assert Matcher(2, kept).fits(read_pattern("<tid:a>"), b"5.7")
     assert Matcher(protocol, kept).fits(read_pattern(pattern), reply) is fits

@@ -24,7 +24,7 @@ def twice_bound() -> Iterator[tuple[socket.socket, socket.socket]]:
     second.close()
 
 
-def test_a_port_that_another_program_takes_between_bind_and_listen(
+def test_a_port_taken_between_bind_and_listen_stops_the_start(
     twice_bound: tuple[socket.socket, socket.socket],
 ) -> None:
     first, second = twice_bound

@@ -147,7 +147,7 @@ def test_serve_takes_options_file_and_directives(tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
 
-def test_the_log_says_what_one_wants_to_know(new_server: NewServer) -> None:
+def test_the_log_has_the_facts_of_a_start_and_a_stop(new_server: NewServer) -> None:
     server = new_server().start()
     assert server.stop() == 0
     for words in (f"127.0.0.1:{server.port}", str(server.directory), "appendfsync always",
@@ -218,7 +218,7 @@ def test_a_journal_switched_on_keeps_what_follows(new_server: NewServer) -> None
         assert client.call("GET", "after") == b"2"
 
 
-def test_more_clients_than_maxclients_are_told_so(new_server: NewServer) -> None:
+def test_clients_above_maxclients_get_an_error(new_server: NewServer) -> None:
     server = new_server("data", {"maxclients": "2"}).start()
     with server.client() as first, server.client() as second:
         assert first.call("PING") == second.call("PING") == Simple("PONG")
@@ -278,7 +278,7 @@ def test_writes_are_refused_once_the_data_directory_is_gone(new_server: NewServe
         )
 
 
-def test_a_new_directory_in_place_of_a_removed_one_is_written_again(new_server: NewServer) -> None:
+def test_a_directory_that_replaces_a_removed_one_is_written(new_server: NewServer) -> None:
     server = new_server().start()
     with server.client() as client:
         assert client.call("SET", "k", "v") == Simple("OK")

@@ -27,7 +27,7 @@ def fill(client: RawClient) -> None:
     client.call("SELECT", "0")
 
 
-def test_a_digest_knows_every_part(server: Server) -> None:
+def test_a_digest_covers_every_part(server: Server) -> None:
     changes = [
         ("SET", "str", "w"),
         ("PERSIST", "going"),

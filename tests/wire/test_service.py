@@ -192,7 +192,7 @@ def test_a_check_refuses_a_log_file_that_a_start_refuses(
         assert (started.returncode, started.stderr) == (checked.returncode, checked.stderr)
 
 
-def test_the_server_needs_no_memory_that_is_writable_and_executable(new_server: NewServer) -> None:
+def test_the_server_needs_no_writable_and_executable_memory(new_server: NewServer) -> None:
     """The unit forbids it (MemoryDenyWriteExecute)."""
     server = new_server().start()
     maps = Path(f"/proc/{server.pid}/maps").read_text().splitlines()

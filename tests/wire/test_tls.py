@@ -268,7 +268,7 @@ def test_a_refused_change_does_not_read_the_earlier_files(
     assert can_ping(open_server.redis(authority))
 
 
-def test_a_certificate_that_cannot_be_used_is_not_the_current_one(
+def test_a_certificate_that_cannot_be_used_is_not_current(
     server_files: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its expiry would be shown. The next one is used again."""
@@ -544,7 +544,7 @@ def test_a_replica_does_not_trust_another_authority(
         assert client.info("replication")["master_link_status"] == "down"
 
 
-def test_a_link_that_cannot_use_tls_says_why(
+def test_a_link_that_cannot_use_tls_logs_the_reason(
     new_server: NewServer, authority: Authority, server_files: dict[str, str], tmp_path: Path
 ) -> None:
     """The port without TLS, and then a primary that does not trust the replica's certificate."""
@@ -564,7 +564,7 @@ def test_a_link_that_cannot_use_tls_says_why(
     wait_until(lambda: sentence in replica.log, what="the second reason")
 
 
-def test_without_tls_replication_nothing_of_a_tls_port_is_believed(
+def test_a_tls_port_is_not_trusted_without_tls_replication(
     new_server: NewServer, open_server: TlsServer, authority: Authority
 ) -> None:
     """It can be switched on later: the next attempt uses TLS."""

@@ -332,7 +332,7 @@ def test_hostile_bytes_do_not_reach_the_terminal(server: Server) -> None:
     assert done.stdout.endswith('1-1  "a b"="\\x1b[2J\\n\\xff" ""="="\n')
 
 
-def test_tail_tells_a_backslash_from_an_escape(server: Server) -> None:
+def test_tail_distinguishes_a_backslash_from_an_escape(server: Server) -> None:
     with server.client() as client:
         client.call("XADD", "s", "1-1", "é", rb"\xff", "q", '"')
     done = run("tail", "s", "--from", "0", "--count", "1", url=url_of(server))
@@ -383,7 +383,7 @@ def test_tail_of_another_type_is_refused(server: Server) -> None:
     assert "WRONGTYPE" in refused(run("tail", "text", url=url_of(server)))
 
 
-def test_tail_ends_if_its_password_is_refused_when_it_connects_again(server: Server) -> None:
+def test_tail_ends_if_its_password_is_refused_on_reconnecting(server: Server) -> None:
     rights = ["~*", "+tread", "+xinfo", "+command"]  # and not PING
     with server.client() as client:
         client.call("XADD", "s", "1-1", "n", "a")
@@ -511,7 +511,7 @@ def test_an_expired_certificate_is_a_warning(tmp_path: Path) -> None:
     assert done.stderr.startswith("millstream: warning: the certificate has expired on ")
 
 
-def test_a_configuration_that_lacks_something_for_replicas_is_a_warning(tmp_path: Path) -> None:
+def test_a_configuration_incomplete_for_replicas_is_a_warning(tmp_path: Path) -> None:
     done = run_program("serve", "--check", "--replicas-durable", "1", "--appendonly", "no")
     assert done.returncode == 0
     no_journal, no_file = done.stderr.splitlines()

@@ -67,7 +67,7 @@ def own_file(client: RawClient, file: Path) -> object:
 
 
 @pytest.mark.parametrize("forbid", [own_rules, own_file])
-def test_a_subscriber_that_forbids_its_own_channel_gets_the_reply_first(
+def test_a_subscriber_that_forbids_its_own_channel_gets_a_reply(
     tmp_path: Path, new_server: NewServer, forbid: Callable[[RawClient, Path], object]
 ) -> None:
     file = tmp_path / "users.acl"

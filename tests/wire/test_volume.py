@@ -113,7 +113,7 @@ def test_replies_reach_a_client_that_reads_late(server: Server) -> None:
             assert entries[499] == [b"500.1", b"f", value]
 
 
-def test_messages_stay_in_order_while_a_client_is_slow_and_catches_up(server: Server) -> None:
+def test_messages_stay_in_order_while_a_slow_client_catches_up(server: Server) -> None:
     """What it is sent comes while the socket has room again and older messages still wait."""
     messages = [b"%d " % number * 2000 for number in range(2000)]
     chance = random.Random(1)
