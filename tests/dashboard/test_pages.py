@@ -521,7 +521,7 @@ def load_on(server: Server) -> Iterator[None]:
 
 
 def test_screenshots(new_board: Boards, visit: Visits, tmp_path: Path) -> None:
-    """The pictures of the README: MILLSTREAM_SCREENSHOTS names the folder to write them to."""
+    """The pictures of the guide: MILLSTREAM_SCREENSHOTS names the folder to write them to."""
     folder = Path(SHOTS) if SHOTS else tmp_path
     server = Server(tmp_path / "shop").start()
     with server.client() as client:
