@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from millstream.cdc.applier.failures import STOPPING, Failure, stops
-from millstream.cdc.applier.transfer import Transfer, flush
-from millstream.cdc.destination.connection import in_one_line
+from millstream.cdc.applier.transfer import Transfer
+from millstream.cdc.destination.connection import Session, in_one_line
 from millstream.cdc.destination.copied_history import CopyVanished
 from millstream.cdc.destination.loading import CopyLost
-from millstream.cdc.destination.staging import Session
 from millstream.cdc.destination.target import TargetError
 from millstream.cdc.streams.changes import Change, EntryError, Id
 from millstream.cdc.streams.pulling import Entry
@@ -36,7 +35,7 @@ class FailureSearch:
         """The failure; None if everything could be applied in smaller steps."""
         if self._transfer.is_copy:
             return self._run_copy()
-        is_history = self._transfer.is_history
+        in_transactions = self._transfer.has_whole_transactions
         pending: list[Change] = []
         unread: Failure | None = None
         chunks = self._transfer.entries()
@@ -44,16 +43,16 @@ class FailureSearch:
             changes, unread = read_changes(self._transfer, chunk)
             changes = pending + changes
             pending = []
-            if is_history:
+            if in_transactions:
                 changes, pending = _whole_transactions(changes, unread)
-            failure = self._narrow(_units(changes, is_history))
+            failure = self._narrow(_units(changes, in_transactions))
             if failure is not None or unread is not None:
                 return failure or unread
             if len(pending) > PENDING_MAX or _size(pending) > PENDING_BYTES_MAX:
                 failure, pending = self._long_transaction(pending, chunks)
                 if failure is not None:
                     return failure
-        return self._narrow(_units(pending, is_history))
+        return self._narrow(_units(pending, in_transactions))
 
     def _long_transaction(
         self, begun: list[Change], chunks: Iterator[list[Entry]]
@@ -72,7 +71,7 @@ class FailureSearch:
                         writer = self._transfer.write(writer, own)
                     if rest:
                         break
-                flush(writer)
+                writer.flush()
         except STOPPING as error:
             if not stops(error):
                 raise
@@ -101,7 +100,7 @@ class FailureSearch:
             with self._session.connection.transaction(force_rollback=not is_kept):
                 writer = self._transfer.writer()
                 writer.apply(changes)
-                flush(writer)
+                writer.flush()
                 # Constraints that are checked at COMMIT have to fail here.
                 self._session.run("SET CONSTRAINTS ALL IMMEDIATE")
                 self._session.run("SET CONSTRAINTS ALL DEFERRED")
@@ -165,8 +164,8 @@ def _size(changes: Sequence[Change]) -> int:
     )
 
 
-def _units(changes: list[Change], is_history: bool) -> list[list[Change]]:
-    if not is_history:
+def _units(changes: list[Change], in_transactions: bool) -> list[list[Change]]:
+    if not in_transactions:
         return [[change] for change in changes]
     return [list(own) for _, own in groupby(changes, key=lambda change: change.lsn)]
 

@@ -15,8 +15,7 @@ from typing import TypeAlias
 from millstream.cdc.applier.failure_search import FailureSearch, read_changes
 from millstream.cdc.applier.failures import STOPPING, Failure, stops
 from millstream.cdc.applier.transfer import Transfer
-from millstream.cdc.destination.connection import in_one_line
-from millstream.cdc.destination.staging import Session
+from millstream.cdc.destination.connection import Session, in_one_line
 from millstream.cdc.streams.changes import Change, Id
 from millstream.cdc.streams.pulling import Entry
 
@@ -76,13 +75,14 @@ class SourceOrder:
             by_source.setdefault(one.source, []).append(one)
         for own in by_source.values():
             lanes = [
-                _Lane(one, self._place(one), one.entries()) for one in own if not one.is_history
+                _Lane(one, self._place(one), one.entries())
+                for one in own
+                if not one.has_whole_transactions
             ]
             self._run(lanes)
             failures.update({id(one.transfer): one.failure for one in lanes})
-            # The versions of a history are made of whole transactions.
             for one in own:
-                if one.is_history:
+                if one.has_whole_transactions:
                     failures[id(one)] = FailureSearch(self._session, one).run()
         return [failures[id(one)] for one in self._transfers]
 
@@ -136,7 +136,9 @@ class SourceOrder:
         try:
             with self._session.connection.transaction():
                 for lane, changes in tables:
-                    lane.transfer.writer().apply(changes)
+                    writer = lane.transfer.writer()
+                    writer.apply(changes)
+                    writer.flush()
         except STOPPING as error:
             if not stops(error):
                 raise

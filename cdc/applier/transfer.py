@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from millstream.cdc.applier.jobs import Job
 from millstream.cdc.config import TableKey
-from millstream.cdc.destination.clone import KeyedWriter
-from millstream.cdc.destination.history import HistoryWriter
-from millstream.cdc.destination.keyless import KeylessWriter
+from millstream.cdc.destination.connection import Session
 from millstream.cdc.destination.loading import CopyWriter
 from millstream.cdc.destination.missing_columns import missing_columns, missing_text
 from millstream.cdc.destination.positions import Position
-from millstream.cdc.destination.staging import Session
-from millstream.cdc.destination.target import Route, TargetError, extended
+from millstream.cdc.destination.route import Route, Writer, extended
+from millstream.cdc.destination.target import TargetError
 from millstream.cdc.streams.changes import Change, EntryReader, Id
 from millstream.cdc.streams.column_record import ColumnRecord
 from millstream.cdc.streams.names import columns_key
@@ -25,12 +23,6 @@ from millstream.pipeline.server import Server
 
 Shape: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 """The columns of a change's new row, and those of its old row."""
-
-
-class Writer(Protocol):
-    """Applies changes to a target."""
-
-    def apply(self, changes: Sequence[Change]) -> None: ...
 
 
 def lost(job: Job, text: str) -> str:
@@ -82,8 +74,9 @@ class Transfer:
         return self._job.key
 
     @property
-    def is_history(self) -> bool:
-        return self._route.table.type == "history"
+    def has_whole_transactions(self) -> bool:
+        """Whether its changes can only be applied by whole transactions of the source."""
+        return self._route.kind.has_whole_transactions
 
     def entries(self) -> Iterator[list[Entry]]:
         """The entries to apply, in lists that fit into memory."""
@@ -161,13 +154,15 @@ class Transfer:
         writer: Writer | None = None
         for chunk in self.entries():
             writer = self.write(writer, self.changes(chunk))
-        flush(writer)
+        if writer is not None:
+            writer.flush()
 
     def write(self, writer: Writer | None, changes: Sequence[Change]) -> Writer:
         """Apply changes with a writer, or with a new one if the route has further columns; the
         writer that did it."""
         if writer is None or self._written_route is not self._route:
-            flush(writer)
+            if writer is not None:
+                writer.flush()
             writer = self.writer()
         writer.apply(changes)
         self.moved(changes)
@@ -191,11 +186,7 @@ class Transfer:
     def writer(self) -> Writer:
         """A writer for the changes of the table."""
         self._written_route = self._route
-        if not self._route.key:
-            return KeylessWriter(self._session, self._route)
-        if self.is_history:
-            return HistoryWriter(self._session, self._route)
-        return KeyedWriter(self._session, self._route)
+        return self._route.kind.writer(self._session, self._route)
 
     def moved(self, changes: Sequence[Change]) -> None:
         """These changes have been applied."""
@@ -209,9 +200,3 @@ class Transfer:
         """The changes from this one on were rolled back."""
         lsn, n = first
         self.position = replace(self.position, id=(lsn, n - 1))
-
-
-def flush(writer: Writer | None) -> None:
-    """Write what a writer still holds; its last transaction is complete."""
-    if isinstance(writer, HistoryWriter):
-        writer.flush()

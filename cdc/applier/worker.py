@@ -28,22 +28,16 @@ from millstream.cdc.applier.source_order import SourceOrder
 from millstream.cdc.applier.transfer import Transfer, lost
 from millstream.cdc.config import Config, Table, TableKey, target_of
 from millstream.cdc.config_file import parse
-from millstream.cdc.destination.connection import Connections, in_one_line
+from millstream.cdc.destination.connection import Connections, Session, in_one_line
 from millstream.cdc.destination.foreign_keys import (
     connected,
     parents_first,
     read_references,
 )
 from millstream.cdc.destination.positions import Position, Positions
-from millstream.cdc.destination.staging import Session
-from millstream.cdc.destination.target import (
-    Route,
-    Target,
-    TargetError,
-    TargetName,
-    read_targets,
-    route,
-)
+from millstream.cdc.destination.route import Route, route
+from millstream.cdc.destination.table_kinds import kind_of
+from millstream.cdc.destination.target import Target, TargetError, TargetName, read_targets
 from millstream.cdc.sql import table_name
 from millstream.cdc.streams.column_record import ColumnRecord
 from millstream.cdc.streams.names import columns_key
@@ -284,8 +278,10 @@ class _Part:
             raise TargetError(
                 f"the target {name} does not exist: millstream cdc setup --create-targets"
             )
+        table = self._worker.table(job.key)
         return route(
-            self._worker.table(job.key),
+            table,
+            kind_of(table),
             target,
             job.key[1],
             self._config.destination.sid_column,

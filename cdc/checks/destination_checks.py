@@ -14,16 +14,12 @@ from millstream.cdc.checks.missing_targets import (
     create_target,
 )
 from millstream.cdc.config import Config, Source, Table, shared_targets, target_of
+from millstream.cdc.destination.connection import Session
 from millstream.cdc.destination.missing_columns import missing_columns, missing_text
 from millstream.cdc.destination.positions import NAME, Positions, create_sql
-from millstream.cdc.destination.staging import Session
-from millstream.cdc.destination.target import (
-    Route,
-    Target,
-    TargetError,
-    read_targets,
-    route,
-)
+from millstream.cdc.destination.route import FirstCopy, Route, route
+from millstream.cdc.destination.table_kinds import kind_of
+from millstream.cdc.destination.target import Target, TargetError, read_targets
 from millstream.cdc.logs import counted
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.source.catalog import CatalogTable
@@ -118,7 +114,7 @@ def check_targets(
             continue
         yield from _check_target(connection, where, table, found, to, is_reading)
         if with_rows and copied.get(source.key_of(table)) is None:
-            yield from _rows(connection, where, table, to)
+            yield from _rows(connection, where, to)
 
 
 def _check_target(
@@ -142,8 +138,8 @@ def _check_target(
         yield warning(where, text) if is_reading else error(where, text)
     yield from _computed(connection, where, table, to, found)
     yield from _privileges(connection, where, target.schema, target.name)
-    if table.type == "history":
-        yield from _may_create(connection, where, target)
+    if to.kind.has_copy_table:
+        yield from _may_create(connection, where, to)
     yield ok(where, f"{table.type} in {target.sql}")
 
 
@@ -191,17 +187,18 @@ def _lacking(connection: Connection, schema: str, table: str) -> str | None:
     return None if all(held) else str(role)
 
 
-def _may_create(connection: Connection, where: str, target: Target) -> Iterator[Finding]:
+def _may_create(connection: Connection, where: str, to: Route) -> Iterator[Finding]:
     role, may_create = _row(
         connection,
         "SELECT current_user, has_schema_privilege(%(schema)s, 'CREATE')",
-        {"schema": target.schema},
+        {"schema": to.target.schema},
     )
     if not may_create:
         yield error(
             where,
-            f"{shown(role)} may not create the table with which the copy of a history is compared",
-            f"GRANT CREATE ON SCHEMA {identifier(target.schema)} TO {identifier(role)}",
+            f"{shown(role)} may not create the table with which the copy of a {to.table.type}"
+            " is compared",
+            f"GRANT CREATE ON SCHEMA {identifier(to.target.schema)} TO {identifier(role)}",
         )
 
 
@@ -210,14 +207,17 @@ def _route(
 ) -> Route:
     sid_column, columns = config.destination.sid_column, found.source_columns(table)
     is_shared = target_of(table, config) in shared_targets(config)
-    return route(table, target, source.sid, sid_column, columns, found.identity, is_shared)
+    return route(
+        table, kind_of(table), target, source.sid, sid_column, columns, found.identity, is_shared
+    )
 
 
-def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterator[Finding]:
+def _rows(connection: Connection, where: str, to: Route) -> Iterator[Finding]:
     """What the first copy would do to the rows that the target has."""
     if _lacking(connection, to.target.schema, to.target.name):
         return  # it is reported, and the rows cannot be counted
-    if table.type == "history" or (table.type == "append" and to.key):
+    first_copy = to.kind.first_copy(bool(to.key))
+    if first_copy is FirstCopy.KEEPS:
         return
     (count,) = _row(
         connection,
@@ -227,7 +227,7 @@ def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterat
     if not count:
         return
     rows = f"more than {ROWS_COUNTED} rows" if count > ROWS_COUNTED else counted(count, "row")
-    if table.type == "clone":
+    if first_copy is FirstCopy.DELETES:
         yield warning(where, f"the first copy deletes {rows} of {to.target.sql}")
     else:
         yield warning(

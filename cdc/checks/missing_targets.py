@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from millstream.cdc.config import Config, Source, Table, shared_targets, target_of
-from millstream.cdc.destination.target import DELETED, END, START
+from millstream.cdc.destination.table_kinds import kind_of
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.source.catalog import CatalogTable
 from millstream.cdc.sql import identifier
@@ -32,10 +32,9 @@ def create_target(
         key += [identifier(name)] if column.key else []
     for name, expression in table.set.items():
         columns.append(f"{identifier(name)} {_type_of(connection, expression, table, found)}")
-    if table.type == "history":
-        columns += [f"{START} timestamptz NOT NULL", f"{END} timestamptz NOT NULL"]
-        columns += [f"{DELETED} boolean NOT NULL"]
-        key.append(START)
+    kind = kind_of(table)
+    columns += [f"{name} {type_}" for name, type_ in kind.own_columns.items()]
+    key += kind.key_columns
     if has_key:
         columns.append(f"PRIMARY KEY ({', '.join(key)})")
     return f"CREATE TABLE {identifier(*target_of(table, config))} ({', '.join(columns)})"

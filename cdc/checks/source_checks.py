@@ -10,6 +10,7 @@ from psycopg import sql
 
 from millstream.cdc.checks.findings import Finding, error, ok, warning
 from millstream.cdc.config import Source, Table
+from millstream.cdc.destination.table_kinds import kind_of
 from millstream.cdc.logs import counted
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.source import publications
@@ -243,9 +244,9 @@ def _key(where: str, table: Table, found: CatalogTable) -> Iterator[Finding]:
             f"ALTER TABLE {name} REPLICA IDENTITY FULL",
         )
         return
-    if table.type == "history" and not found.key:
+    if kind_of(table).needs_key and not found.key:
         yield error(
-            where, "a history needs a primary key", f"ALTER TABLE {name} ADD PRIMARY KEY .."
+            where, f"a {table.type} needs a primary key", f"ALTER TABLE {name} ADD PRIMARY KEY .."
         )
     kept = {column.name for column in found.kept(table)}
     left_out = [] if found.identity == "full" else [key for key in found.key if key not in kept]

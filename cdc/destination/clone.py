@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from millstream.cdc.destination.connection import Session
 from millstream.cdc.destination.fixed_columns import moving_sql
 from millstream.cdc.destination.fold import Effect, Fold, Keys, Rekeyed, Truncated, fold
+from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.staging import (
     OP,
     UNCHANGED_COLUMN,
-    Session,
     Staging,
     Texts,
     insert_staged,
     same_key,
     set_values,
 )
-from millstream.cdc.destination.target import Route
 from millstream.cdc.protocol.pgoutput import UNCHANGED
 from millstream.cdc.sql import identifier
 from millstream.cdc.streams.changes import Change, Row
@@ -36,17 +36,20 @@ class KeyedWriter:
         self._route = to
         self._staging = Staging(session, to)
         self._keys = Keys(to.key)
-        self._is_append = to.table.type == "append"
+        self._keeps_deleted = to.kind.keeps_deleted
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply changes, in the order in which the source made them."""
-        for run in _runs(fold(changes, self._keys, only_rows=self._is_append)):
+        for run in _runs(fold(changes, self._keys, only_rows=self._keeps_deleted)):
             if isinstance(run, Truncated):
                 self._session.run(f"DELETE FROM {self._target} AS t WHERE {self._route.of_sid}")
             elif isinstance(run, list):
                 self._rekey(run)
             else:
                 self._fold(run)
+
+    def flush(self) -> None:
+        """Nothing is held: `apply` has written everything."""
 
     @property
     def _target(self) -> str:
@@ -174,7 +177,7 @@ class KeyedWriter:
             rows.append([REKEYED.encode(), unchanged, *values, *map(_text, one.old_key)])
         names = [self._staging.numbers[name] for name in columns]
         self._staging.load([OP, UNCHANGED_COLUMN, *names, *self._staging.old.values()], rows)
-        if self._is_append:  # a row that the source deleted may have the new key
+        if self._keeps_deleted:  # a row that the source deleted may have the new key
             self._session.run(
                 f"DELETE FROM {self._target} AS t USING {self._staging.table} AS s"
                 f" WHERE {same_key(self._route, self._key_numbers)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import psycopg
 
@@ -75,6 +76,29 @@ class Connections:
             if one is not None:
                 one.close()
         self._destination = self._server = None
+
+
+class Session:
+    """A transaction at the destination, and which temporary tables have rows in it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.dirty: set[str] = set()
+
+    def run(self, statement: str) -> int:
+        """Execute a statement without parameters; the number of rows it changed.
+
+        It is not prepared: a plan made for a small temporary table is wrong for a large one.
+        """
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, prepare=False)
+            return int(cursor.rowcount)
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """The rows of a query without parameters."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, prepare=False)
+            return cursor.fetchall()
 
 
 def in_one_line(error: BaseException) -> str:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
-from millstream.cdc.destination.staging import Session, Staging, copy_into, set_values
-from millstream.cdc.destination.target import DELETED, END, START, Route
-from millstream.cdc.destination.versions import FIRST_TEXT, LAST_TEXT
+from millstream.cdc.destination.connection import Session
+from millstream.cdc.destination.positions import Position
+from millstream.cdc.destination.route import Route
+from millstream.cdc.destination.staging import Staging, copy_into, set_values
+from millstream.cdc.destination.versions import DELETED, END, FIRST_TEXT, LAST_TEXT, START
 from millstream.cdc.sql import identifier, literal
+from millstream.cdc.streams.copies import CopyBegin, CopyEnd
 
 IS_OPEN = f"t.{END} = '{LAST_TEXT}'"
 
@@ -35,34 +38,34 @@ class CopiedHistory:
         name = f"millstream_copy_{to.target.oid}_{crc32(to.sid_value.encode()):08x}"
         self._table = identifier(to.target.schema, name)
 
-    def begin(self, at: str) -> None:
-        """An empty table for a copy that was made at this time."""
+    def begin(self, entry: CopyBegin, position: Position) -> None:
+        """An empty table for a copy, with the time at which it was made."""
         self._session.run(f"DROP TABLE IF EXISTS {self._table}")
         columns = ", ".join(self._numbers.values())
         self._session.run(
             f"CREATE UNLOGGED TABLE {self._table} AS SELECT {columns} FROM {self._like}"
             " WITH NO DATA"
         )
-        self._session.run(f"COMMENT ON TABLE {self._table} IS {literal(at)}")
+        self._session.run(f"COMMENT ON TABLE {self._table} IS {literal(entry.at)}")
 
     def load(self, text: bytes) -> None:
         columns = [self._numbers[name] for name in self._names]
         copy_into(self._session.connection, self._table, columns, text)
 
-    def compare(self, rows: int, is_first: bool) -> None:
-        """Write the versions that the copy makes, and drop the copy. CopyVanished if it does not
-        have this number of rows. In the first copy into a history without versions, rows have no
+    def end(self, entry: CopyEnd, position: Position) -> None:
+        """Write the versions that the copy makes, and drop the copy. CopyVanished if it has
+        fewer rows than were sent. In the first copy into a history without versions, rows have no
         known beginning; the rows that a later copy has found begin at its time."""
         ((found,),) = self._session.rows(f"SELECT count(*) FROM {self._table}")
-        if found != rows:
-            raise CopyVanished(f"the copy has {found} rows instead of {rows}")
+        if found != entry.rows:
+            raise CopyVanished(f"the copy has {found} rows instead of {entry.rows}")
         self._session.run(f"ANALYZE {self._table}")
         ((at,),) = self._session.rows(
             f"SELECT obj_description({literal(self._table)}::regclass, 'pg_class')"
         )
         time = f"{literal(at)}::{self._route.target.columns[START].base_type}"
         ends = f"greatest({time}, t.{START} + interval '1 microsecond')"
-        is_first = is_first and not self._has_versions()
+        is_first = position.copied_lsn is None and not self._has_versions()
         self._end_those_gone(ends)
         self._replace_those_that_differ(ends)
         self._insert_those_that_are_new(f"'{FIRST_TEXT}'" if is_first else time)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.cdc.destination.target import Route
+from millstream.cdc.destination.route import Route
 from millstream.cdc.sql import identifier
 
 

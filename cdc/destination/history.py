@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from millstream.cdc.destination.connection import Session
 from millstream.cdc.destination.fold import Key, Keys
-from millstream.cdc.destination.staging import Session
-from millstream.cdc.destination.target import Route
+from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.version_store import VersionStore
 from millstream.cdc.destination.versions import (
     Step,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millstream.cdc.destination.connection import Session
 from millstream.cdc.destination.fixed_columns import moving_one_sql
+from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.staging import (
-    Session,
     Staging,
     copy_into,
     copy_text,
@@ -18,7 +19,7 @@ from millstream.cdc.destination.staging import (
     row_text,
     set_values,
 )
-from millstream.cdc.destination.target import Route, TargetError
+from millstream.cdc.destination.target import TargetError
 from millstream.cdc.protocol.pgoutput import UNCHANGED
 from millstream.cdc.sql import identifier, literal, without_modifier
 from millstream.cdc.streams.changes import (
@@ -44,13 +45,13 @@ class KeylessWriter:
         self._session = session
         self._route = to
         self._staging = Staging(session, to)
-        self._is_append = to.table.type == "append"
+        self._keeps_deleted = to.kind.keeps_deleted
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply changes, in the order in which the source made them."""
         inserts: list[Change] = []
         for change in changes:
-            if change.op == START or (self._is_append and change.op in (DELETE, TRUNCATE)):
+            if change.op == START or (self._keeps_deleted and change.op in (DELETE, TRUNCATE)):
                 continue
             if inserts and (change.op != INSERT or change.columns != inserts[0].columns):
                 self._insert(inserts)
@@ -65,6 +66,9 @@ class KeylessWriter:
                 self._one(change)
         if inserts:
             self._insert(inserts)
+
+    def flush(self) -> None:
+        """Nothing is held: `apply` has written everything."""
 
     # ------------------------------------------------------------ inserts
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millstream.cdc.destination.copied_history import CopiedHistory
+from millstream.cdc.destination.connection import Session
 from millstream.cdc.destination.positions import Position
+from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.staging import (
-    Session,
     Staging,
     copy_into,
     escaped_text,
     insert_staged,
 )
-from millstream.cdc.destination.target import Route, TargetError
+from millstream.cdc.destination.target import TargetError
 from millstream.cdc.sql import identifier, table_name
 from millstream.cdc.streams.changes import EntryError
 from millstream.cdc.streams.copies import CopyBegin, CopyEnd, CopyRows, read_copy_entry
@@ -34,12 +34,10 @@ class CopyWriter:
 
     def __init__(self, session: Session, to: Route, names: Sequence[str], at: Position) -> None:
         """`names` are the source's columns that COPY sends."""
-        self._session = session
         self._route = to
-        self._names = list(names)
         self.position = at
         self.rows = 0
-        self._history = CopiedHistory(session, to, names) if to.table.type == "history" else None
+        self._loader = to.kind.copy_loader(session, to, names)
 
     def apply(self, copy_lsn: int, entries: Sequence[Entry]) -> None:
         """Apply entries, which follow the position."""
@@ -59,11 +57,11 @@ class CopyWriter:
                 self._load(lines)
                 lines = []
             if isinstance(entry, CopyBegin):
-                self._begin(entry)
+                self._loader.begin(entry, self.position)
                 self.position = replace(self.position, state="copying")
             self.position = replace(self.position, copy_id=(lsn, n))
             if isinstance(entry, CopyEnd):
-                self._end(entry)
+                self._loader.end(entry, self.position)
                 self.position = replace(
                     self.position,
                     state="streaming",
@@ -76,47 +74,64 @@ class CopyWriter:
                 )
         self._load(lines)
 
-    def _begin(self, entry: CopyBegin) -> None:
-        if self._history is not None:
-            self._history.begin(entry.at)
-            return
-        clear = f"DELETE FROM {self._route.target.sql} AS t WHERE {self._route.of_sid}"
-        if self._route.table.type == "clone":
-            self._session.run(clear)
-        elif not self._route.key:
-            # Rows of a copy that was not completed are of no use. Others are not ours to delete.
-            if self.position.copied_lsn is None and self.position.copy_id is not None:
-                self._session.run(clear)
-            found = f"SELECT FROM {self._route.target.sql} AS t WHERE {self._route.of_sid} LIMIT 1"
-            if self._session.rows(found):
-                raise TargetError(
-                    f"{self._route.target.sql} has rows of {self._route.sid_value} and no key:"
-                    " they would be there twice; delete them, or create a unique index"
-                )
-
     def _load(self, lines: Sequence[bytes]) -> None:
-        if not lines:
-            return
-        text = b"".join(lines)
-        self.rows += text.count(b"\n")
-        route = self._route
-        if self._history is not None:
-            self._history.load(text)
-            return
-        has_all = all(name in route.columns for name in self._names)
-        if route.table.type == "clone" and has_all and not route.table.set:
-            names = [identifier(route.columns[name]) for name in self._names]
-            if route.sid is not None:
-                # Lines are ended by line feeds, and no value contains one.
-                names.insert(0, identifier(route.sid))
-                sid = escaped_text(route.sid_value) + b"\t"
-                text = sid + text[:-1].replace(b"\n", b"\n" + sid) + b"\n"
-            copy_into(self._session.connection, route.target.sql, names, text)
-            return
-        staging = Staging(self._session, route, is_copy=True)
-        staging.load_text([staging.numbers[name] for name in self._names], text)
-        insert_staged(self._session, route, staging, self._names, is_upsert=bool(route.key))
+        if lines:
+            text = b"".join(lines)
+            self.rows += text.count(b"\n")
+            self._loader.load(text)
 
-    def _end(self, entry: CopyEnd) -> None:
-        if self._history is not None:
-            self._history.compare(entry.rows, is_first=self.position.copied_lsn is None)
+
+class _RowLoader:
+    """Loads rows into the target itself."""
+
+    def __init__(self, session: Session, to: Route, names: Sequence[str]) -> None:
+        self._session = session
+        self._route = to
+        self._names = list(names)
+        self._clear = f"DELETE FROM {to.target.sql} AS t WHERE {to.of_sid}"
+
+    def load(self, text: bytes) -> None:
+        staging = Staging(self._session, self._route, is_copy=True)
+        staging.load_text([staging.numbers[name] for name in self._names], text)
+        has_key = bool(self._route.key)
+        insert_staged(self._session, self._route, staging, self._names, is_upsert=has_key)
+
+    def end(self, entry: CopyEnd, position: Position) -> None:
+        """Every row has been loaded."""
+
+
+class CloneLoader(_RowLoader):
+    """Replaces the rows of a source."""
+
+    def begin(self, entry: CopyBegin, position: Position) -> None:
+        self._session.run(self._clear)
+
+    def load(self, text: bytes) -> None:
+        route = self._route
+        if route.table.set or not all(name in route.columns for name in self._names):
+            super().load(text)
+            return
+        names = [identifier(route.columns[name]) for name in self._names]
+        if route.sid is not None:
+            # Lines are ended by line feeds, and no value contains one.
+            names.insert(0, identifier(route.sid))
+            sid = escaped_text(route.sid_value) + b"\t"
+            text = sid + text[:-1].replace(b"\n", b"\n" + sid) + b"\n"
+        copy_into(self._session.connection, route.target.sql, names, text)
+
+
+class AppendLoader(_RowLoader):
+    """Puts rows in place of those with their keys; without a key, a copy is loaded only once."""
+
+    def begin(self, entry: CopyBegin, position: Position) -> None:
+        if self._route.key:
+            return
+        # Rows of a copy that was not completed are of no use. Others are not ours to delete.
+        if position.copied_lsn is None and position.copy_id is not None:
+            self._session.run(self._clear)
+        target = self._route.target.sql
+        if self._session.rows(f"SELECT FROM {target} AS t WHERE {self._route.of_sid} LIMIT 1"):
+            raise TargetError(
+                f"{target} has rows of {self._route.sid_value} and no key:"
+                " they would be there twice; delete them, or create a unique index"
+            )

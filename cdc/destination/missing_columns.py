@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import psycopg
 
-from millstream.cdc.destination.staging import Session, missing_types
-from millstream.cdc.destination.target import Route
+from millstream.cdc.destination.connection import Session
+from millstream.cdc.destination.route import Route
+from millstream.cdc.destination.staging import missing_types
 from millstream.cdc.sql import identifier, literal, shown
 from millstream.cdc.streams.column_record import ColumnRecord
 

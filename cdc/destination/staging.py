@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from millstream.cdc.destination.connection import Session
 from millstream.cdc.destination.fixed_columns import moving_sql
-from millstream.cdc.destination.target import Route
+from millstream.cdc.destination.route import Route
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.sql import identifier, literal, without_modifier
 
@@ -82,29 +83,6 @@ def copy_into(connection: Connection, table: str, columns: Iterable[str], text: 
     ):
         for start in range(0, len(text), BYTES_PER_SEND):
             copy.write(text[start : start + BYTES_PER_SEND])
-
-
-class Session:
-    """A transaction at the destination, and which temporary tables have rows in it."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.dirty: set[str] = set()
-
-    def run(self, statement: str) -> int:
-        """Execute a statement without parameters; the number of rows it changed.
-
-        It is not prepared: a plan made for a small temporary table is wrong for a large one.
-        """
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement, prepare=False)
-            return int(cursor.rowcount)
-
-    def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of a query without parameters."""
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement, prepare=False)
-            return cursor.fetchall()
 
 
 class Staging:

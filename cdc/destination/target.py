@@ -1,21 +1,16 @@
-"""Target tables: their catalog at the destination, and where the columns of a source go."""
+"""Target tables: their catalog at the destination."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from millstream.cdc.config import Table
 from millstream.cdc.protocol.session import Connection
-from millstream.cdc.sql import identifier, literal, shown
-from millstream.cdc.streams.source_state import Identity, SourceColumn
+from millstream.cdc.sql import identifier
 
 TargetName: TypeAlias = tuple[str, str]
 """Schema and name."""
-
-START, END, DELETED = "kvsz_start", "kvsz_end", "kvsz_deleted"
-HISTORY_COLUMNS = (START, END, DELETED)
 
 COLUMNS_SQL = """
 SELECT w.schema, w.name, c.oid::int8, a.attname, a.attnotnull, a.attgenerated <> '',
@@ -99,119 +94,3 @@ def read_targets(connection: Connection, names: Sequence[TargetName]) -> dict[Ta
         for oid, columns in cursor:
             by_oid[oid].unique.append(frozenset(columns))
     return found
-
-
-@dataclass(frozen=True)
-class Route:
-    """Where the changes of one table of one source go.
-
-    `columns` maps a source's column to the target's. `key` has the source's columns of the key;
-    without a key, rows are found by all their values. `sid` is the target's column for the sid.
-    """
-
-    table: Table
-    target: Target
-    sid_value: str
-    sid: str | None
-    columns: Mapping[str, str]
-    key: tuple[str, ...]
-    source_types: Mapping[str, str]
-
-    @property
-    def of_sid(self) -> str:
-        """The condition that a row `t` of the target belongs to this source."""
-        return self.sid_of("t")
-
-    def sid_of(self, alias: str) -> str:
-        """The condition that a row of the target with this alias belongs to this source."""
-        if self.sid is None:
-            return "true"
-        return f"{alias}.{identifier(self.sid)} = {literal(self.sid_value)}"
-
-    def column(self, source: str) -> TargetColumn:
-        return self.target.columns[self.columns[source]]
-
-    def key_columns(self) -> list[str]:
-        """The names of the key's columns at the target, without the sid's."""
-        return [self.columns[name] for name in self.key]
-
-
-def route(
-    table: Table,
-    target: Target,
-    sid: str,
-    sid_column: str,
-    columns: Sequence[SourceColumn],
-    identity: Identity,
-    is_shared: bool = False,
-) -> Route:
-    """Where the changes of a table go. TargetError if the target cannot take them."""
-    own = sid_column if sid_column and sid_column in target.columns else None
-    if own is None and is_shared:
-        raise TargetError(
-            f"{target.sql} has no column {sid_column!r}, but takes the rows of several sources:"
-            f" ALTER TABLE {target.sql} ADD {identifier(sid_column or 'sid')} text NOT NULL"
-        )
-    missing = [name for name in HISTORY_COLUMNS if name not in target.columns]
-    if table.type == "history" and missing:
-        raise TargetError(
-            f"{target.sql} is a history without the column {', '.join(map(shown, missing))}"
-        )
-    mapped = {
-        name: table.rename.get(name, name)
-        for name in (column.name for column in columns)
-        if _takes(target, table, table.rename.get(name, name), own)
-    }
-    key = _key(table, target, own, columns, identity, mapped)
-    types = {column.name: column.type for column in columns}
-    return Route(table, target, sid, own, mapped, key, types)
-
-
-def extended(to: Route, names: Sequence[str]) -> Route:
-    """The route, with columns that the source's table got after its copy and the target has."""
-    more = {
-        name: to.table.rename.get(name, name)
-        for name in names
-        if name not in to.columns
-        and _takes(to.target, to.table, to.table.rename.get(name, name), to.sid)
-    }
-    if not more:
-        return to
-    columns = {**to.columns, **more}
-    return Route(to.table, to.target, to.sid_value, to.sid, columns, to.key, to.source_types)
-
-
-def _takes(target: Target, table: Table, name: str, sid: str | None) -> bool:
-    column = target.columns.get(name)
-    if column is None or column.generated or name == sid or name in table.set:
-        return False
-    return table.type != "history" or name not in HISTORY_COLUMNS
-
-
-def _key(
-    table: Table,
-    target: Target,
-    sid: str | None,
-    columns: Sequence[SourceColumn],
-    identity: Identity,
-    mapped: Mapping[str, str],
-) -> tuple[str, ...]:
-    """The columns of the key; empty for a target without one."""
-    key = tuple(column.name for column in columns if column.key)
-    wanted = {table.rename.get(name, name) for name in key}
-    wanted |= {sid} if sid else set()
-    wanted |= {START} if table.type == "history" else set()
-    if key and all(name in mapped for name in key) and frozenset(wanted) in target.unique:
-        return key
-    if identity == "full" and table.type != "history":
-        return ()
-    if not key:
-        raise TargetError(f"{table.full_name} has no key: a history needs one")
-    names = ", ".join(identifier(name) for name in sorted(wanted))
-    absent = ", ".join(shown(name) for name in sorted(wanted) if name not in target.columns)
-    if absent:
-        raise TargetError(f"{target.sql} lacks {absent} of the key ({names}): ALTER TABLE")
-    raise TargetError(
-        f"{target.sql} has no unique index over ({names}):"
-        f" CREATE UNIQUE INDEX ON {target.sql} ({names})"
-    )

@@ -9,17 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from millstream.cdc.destination.connection import Session
 from millstream.cdc.destination.fold import Key
+from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.staging import (
     OP,
     UNCHANGED_COLUMN,
-    Session,
     Staging,
     Texts,
     set_values,
 )
-from millstream.cdc.destination.target import DELETED, END, START, Route
-from millstream.cdc.destination.versions import LAST_TEXT, Last, Made, Version, time_sql
+from millstream.cdc.destination.versions import (
+    DELETED,
+    END,
+    LAST_TEXT,
+    START,
+    Last,
+    Made,
+    Version,
+    time_sql,
+)
 from millstream.cdc.protocol.pgoutput import Value
 from millstream.cdc.sql import identifier, literal
 

@@ -16,6 +16,8 @@ from millstream.cdc.protocol.pgoutput import Value
 Values: TypeAlias = Mapping[str, Value]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+START, END, DELETED = "kvsz_start", "kvsz_end", "kvsz_deleted"
+"""The columns of a history that its source does not have."""
 FIRST_TEXT, LAST_TEXT = "1900-01-01", "9999-01-01"
 """The beginning of the versions of a first copy, whose rows may be of any age, and the end of open
 versions."""

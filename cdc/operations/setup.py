@@ -19,6 +19,7 @@ from millstream.cdc.checks.source_checks import check_source_and_slot
 from millstream.cdc.config import Config, Source, target_of
 from millstream.cdc.destination.connection import connect as connect_destination
 from millstream.cdc.destination.positions import NAME, Positions, create_sql
+from millstream.cdc.destination.table_kinds import kind_of
 from millstream.cdc.destination.target import read_targets
 from millstream.cdc.operations.requests import RequestError
 from millstream.cdc.protocol.session import Connection
@@ -171,5 +172,6 @@ def _destination_sql(
     for name in sorted({(schema, NAME), *tables}):
         yield f"GRANT {', '.join(PRIVILEGES)} ON {identifier(*name)} TO {role};"
     yield f"GRANT TEMPORARY ON DATABASE {identifier(connection.info.dbname)} TO {role};"
-    for one in sorted({name for (name, _), table in tables.items() if table.type == "history"}):
+    with_copies = {name for (name, _), table in tables.items() if kind_of(table).has_copy_table}
+    for one in sorted(with_copies):
         yield f"GRANT CREATE ON SCHEMA {identifier(one)} TO {role}; -- for copies of histories"

@@ -14,10 +14,12 @@ from tests.cdc.conftest import NUMBERS
 
 from millstream.cdc.config import Table
 from millstream.cdc.destination.clone import KeyedWriter
+from millstream.cdc.destination.connection import Session
 from millstream.cdc.destination.history import HistoryWriter
 from millstream.cdc.destination.keyless import KeylessWriter
-from millstream.cdc.destination.staging import Session
-from millstream.cdc.destination.target import Route, TargetError, read_targets, route
+from millstream.cdc.destination.route import Route, route
+from millstream.cdc.destination.table_kinds import kind_of
+from millstream.cdc.destination.target import TargetError, read_targets
 from millstream.cdc.destination.versions import time_us
 from millstream.cdc.protocol.pgoutput import UNCHANGED
 from millstream.cdc.protocol.session import SESSION
@@ -63,7 +65,7 @@ def target_route(
     connection.execute("DROP TABLE IF EXISTS t")
     connection.execute(f"CREATE TABLE t ({ddl})")
     found = read_targets(connection, [("public", "t")])
-    return route(table, found["public", "t"], "eu", "sid", columns, identity)
+    return route(table, kind_of(table), found["public", "t"], "eu", "sid", columns, identity)
 
 
 def insert(*row: bytes | None, lsn: int = 1, at: bytes = AT) -> Change:
@@ -164,7 +166,7 @@ def test_a_target_without_a_unique_index_is_refused(connection: Connection) -> N
     connection.execute("CREATE TABLE u (id int PRIMARY KEY)")
     target = read_targets(connection, [("public", "u")])["public", "u"]
     with pytest.raises(TargetError, match="no column 'sid'"):
-        route(CLONE, target, "eu", "sid", COLUMNS, "default", is_shared=True)
+        route(CLONE, kind_of(CLONE), target, "eu", "sid", COLUMNS, "default", is_shared=True)
 
 
 def test_a_new_column_at_the_source_ends_a_fold(connection: Connection) -> None:
