@@ -74,6 +74,11 @@ def tmread(Context ctx not None, Args args not None):
 cdef class FollowRead(BlockedRead):
     """A TMREAD: its keys and, for each, the ID after which it reads."""
 
+    cdef int db_index
+    cdef uint64_t limit
+    cdef bint with_clock
+    cdef list after
+
     cdef int take_streams(self, Context ctx, Args args) except -1:
         """Take the keys and IDs; an empty ID and `$` are resolved now."""
         cdef Py_ssize_t count = (args.count - args.pos) // 2

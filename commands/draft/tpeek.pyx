@@ -21,7 +21,7 @@ from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport format_id, parse_id
 from millstream.storage.blocks.reply_entries cimport IdText, Selection, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.streams.held cimport handed_out
+from millstream.storage.streams.held cimport Held, handed_out
 from millstream.storage.streams.held_segments cimport Run, Slot, Writer, list_of_words
 from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
 
@@ -76,9 +76,53 @@ def tpeek(Context ctx not None, Args args not None):
     return reply
 
 
+cdef class EntryIds:
+    """A sequence of IDs, without an object for each."""
+
+    cdef EntryId* items
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+
+    cdef int append(self, EntryId entry_id) except -1:
+        cdef EntryId* moved
+        cdef Py_ssize_t capacity
+        if self.count == self.capacity:
+            capacity = 2 * self.capacity + 8
+            moved = <EntryId*>realloc(self.items, capacity * sizeof(EntryId))
+            if moved == NULL:
+                raise MemoryError
+            self.items = moved
+            self.capacity = capacity
+        self.items[self.count] = entry_id
+        self.count += 1
+        return 0
+
+    def __dealloc__(self):
+        free(self.items)
+
+
+cdef const char* take_token_id(const char* at, const char* end, char sign, EntryId* out) except? NULL:
+    """Read an ID of a token up to a sign; return the position after it, NULL at the end of the
+    token."""
+    cdef const char* stop = <const char*>memchr(at, sign, end - at)
+    if parse_id(at, (end if stop == NULL else stop) - at, True, 0, out) < 0:
+        raise CommandError(INVALID_TOKEN)
+    return NULL if stop == NULL else stop + 1
+
+
+cdef int put_token_id(Output out, const EntryId* entry_id) except -1:
+    out.size += format_id(out.reserve(48), entry_id.ms, entry_id.seq, True)
+    return 0
+
+
 cdef class PeekRead(BlockedRead):
     """A TPEEK: its key, its maximum of entries, and its token: the ID up to which it has read, and
     the missing IDs up to that ID."""
+
+    cdef int db_index
+    cdef uint64_t limit
+    cdef EntryId after
+    cdef EntryIds to_come
 
     # ------------------------------------------------------------ the token
 
@@ -214,50 +258,28 @@ cdef class PeekRead(BlockedRead):
 cdef class PlainPeek(EntryRange):
     """A token that is an ID, and entries."""
 
+    cdef EntryId token
+
     cdef int encode(self, Output out, int resp) except -1:
         out.put_raw(b"*2\r\n", 4)
         out.put_id(self.token.ms, self.token.seq, True)
         return EntryRange.encode(self, out, resp)
 
 
-cdef class EntryIds:
-    """A sequence of IDs, without an object for each."""
-
-    cdef int append(self, EntryId entry_id) except -1:
-        cdef EntryId* moved
-        cdef Py_ssize_t capacity
-        if self.count == self.capacity:
-            capacity = 2 * self.capacity + 8
-            moved = <EntryId*>realloc(self.items, capacity * sizeof(EntryId))
-            if moved == NULL:
-                raise MemoryError
-            self.items = moved
-            self.capacity = capacity
-        self.items[self.count] = entry_id
-        self.count += 1
-        return 0
-
-    def __dealloc__(self):
-        free(self.items)
-
-
-cdef const char* take_token_id(const char* at, const char* end, char sign, EntryId* out) except? NULL:
-    """Read an ID of a token up to a sign; return the position after it, NULL at the end of the
-    token."""
-    cdef const char* stop = <const char*>memchr(at, sign, end - at)
-    if parse_id(at, (end if stop == NULL else stop) - at, True, 0, out) < 0:
-        raise CommandError(INVALID_TOKEN)
-    return NULL if stop == NULL else stop + 1
-
-
-cdef int put_token_id(Output out, const EntryId* entry_id) except -1:
-    out.size += format_id(out.reserve(48), entry_id.ms, entry_id.seq, True)
-    return 0
-
-
 cdef class Peek:
     """One read: the entries found, and the new token. It ends when it has enough entries, a slice
     of bytes, or the maximum of missing IDs."""
+
+    cdef Stream stream
+    cdef Held held
+    cdef uint64_t limit
+    cdef bint discards  # entries are skipped
+    cdef Output out
+    cdef uint64_t count
+    cdef EntryId after
+    cdef EntryIds waited
+    cdef EntryIds to_come
+    cdef bint full
 
     cdef int begin(self, PeekRead read, Stream stream) except -1:
         self.stream = stream

@@ -1,6 +1,6 @@
-from millstream.storage.streams.held cimport Held
-from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
-from millstream.storage.streams.stream cimport Stream
+from millstream.encoding cimport Slice
+from millstream.storage.streams.held_segments cimport Writer
 
 
-cdef Held held_of(Keyspace keyspace, Stream stream)
+cdef int check_writer(Slice* word) except -1
+cdef bint is_named(Writer writer, Slice* word) noexcept

@@ -1,41 +1,27 @@
-"""TSEAL and TCREATE: the end of a stream, and where it continues."""
+"""TSEAL: the end of a stream, and where it continues."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from millstream.commands.engine.lifecycle import live_held
+from millstream.commands.engine.parents import BUSY, continue_parents, raise_last_id, take_names
 from millstream.commands.engine.restrictions import sealed_error
 from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
-from millstream.commands.runtime.replies import OK
 from millstream.commands.table.registry import command
-from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
+from millstream.errors import NO_SUCH_KEY, CommandError
 from millstream.ids import Id
 from millstream.storage.streams.held import handed_out_id
-from millstream.storage.streams.lineage import add_parents, lineage_of, seal
+from millstream.storage.streams.lineage import lineage_of, seal
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.replies import Simple
     from millstream.storage.streams.keyspace import Keyspace
 
 EntryId = tuple[int, int]
-
-BUSY = "BUSYKEY Target key name already exists."
-
-
-def _take_names(args: Args) -> list[bytes]:
-    """Take all remaining words as names, at least one, without repetitions."""
-    names = args.rest()
-    if not names or len(set(names)) != len(names):
-        raise CommandError(SYNTAX)
-    return names
-
-
-# ---------------------------------------------------------------- TSEAL
 
 
 @command(
@@ -52,7 +38,7 @@ def tseal(ctx: Context, args: Args) -> Id:
     """
     key = args.take()
     elsewhere = args.option(b"ELSEWHERE")
-    children = _take_names(args) if args.option(b"CHILDREN") else []
+    children = take_names(args) if args.option(b"CHILDREN") else []
     args.finish()
     stream = ctx.write_stream(key)
     if stream is None:
@@ -102,68 +88,12 @@ def _seal(ctx: Context, key: bytes, stream: Stream, children: list[bytes]) -> No
 def _adopt(ctx: Context, parent: bytes, child: bytes, final: EntryId) -> None:
     """Create a child of a stream, or make an unused stream its child."""
     stream = ctx.open_stream(child)
-    _raise_last_id(ctx, child, stream, final)
-    _add_parents(ctx, child, stream, [parent])
-
-
-def _raise_last_id(ctx: Context, key: bytes, stream: Stream, last: EntryId) -> None:
-    """Raise the last ID of a stream without entries."""
-    if stream.last_id >= last:
-        return
-    stream.raise_last_id(*last)
-    deleted = bytes(Id(*stream.max_deleted_id))
-    ctx.changed(b"SETID", key, bytes(Id(*last)), stream.entries_added, deleted, event=None, count=0)
-
-
-def _add_parents(ctx: Context, key: bytes, stream: Stream, parents: list[bytes]) -> None:
-    new = add_parents(stream, parents)
-    ctx.keyspace.has_ordering = True
-    ctx.changed(b"PARENTS", key, *new, event=None)
-
-
-# ---------------------------------------------------------------- TCREATE
-
-
-@command("TCREATE key [FLOOR id] [parents: PARENTS name [name ...]]", "write denyoom fast")
-def tcreate(ctx: Context, args: Args) -> Simple:
-    """Creates an empty stream.
-
-    FLOOR is the stream's last ID: all entries come after it. PARENTS names the streams that this
-    one continues; they may be on other servers.
-    """
-    key = args.take()
-    floor = (0, 0)
-    parents: list[bytes] = []
-    while args.remaining:
-        if args.option(b"FLOOR"):
-            floor = args.take_entry_id(dot_allowed=True)
-        elif args.option(b"PARENTS"):
-            parents = _take_names(args)
-        else:
-            raise CommandError(SYNTAX)
-    if ctx.db.get(key) is not None:
-        raise CommandError(BUSY)
-    stream = ctx.open_stream(key)
-    _raise_last_id(ctx, key, stream, floor)
-    if parents:
-        _add_parents(ctx, key, stream, parents)
-    else:
-        ctx.changed_databases(count=1)
-    return OK
-
-
-# ---------------------------------------------------------------- effects
+    raise_last_id(ctx, child, stream, final)
+    continue_parents(ctx, child, stream, [parent])
 
 
 @effect(b"SEAL", wakes_readers=True)
 def apply_seal(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
     """SEAL key [child ...]: the stream accepts no more entries and continues in these children."""
     seal(stream_of(keyspace, db, words[0]), words[1:])
-    keyspace.has_ordering = True
-
-
-@effect(b"PARENTS")
-def apply_parents(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """PARENTS key parent [parent ...]: more parents of the stream."""
-    add_parents(stream_of(keyspace, db, words[0]), words[1:])
     keyspace.has_ordering = True

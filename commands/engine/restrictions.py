@@ -79,6 +79,12 @@ def take_writer(args: Args) -> bytes:
     return name
 
 
+def take_reserved_ids(args: Args) -> list[tuple[int, int]]:
+    """Take all remaining words as the IDs of reservations, without repetitions."""
+    ids = [args.take_entry_id(dot_allowed=True) for _ in range(args.remaining)]
+    return list(dict.fromkeys(ids))
+
+
 # ---------------------------------------------------------------- facts
 
 

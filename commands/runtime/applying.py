@@ -14,6 +14,7 @@ from millstream.ids import parse
 if TYPE_CHECKING:
     from millstream.storage.streams.consumers import Consumer
     from millstream.storage.streams.group import Group
+    from millstream.storage.streams.held import Held
     from millstream.storage.streams.keyspace import Keyspace
     from millstream.storage.streams.stream import Stream
 
@@ -33,6 +34,14 @@ def stream_of(keyspace: Keyspace, db: int, key: bytes) -> Stream:
     if stream is None:
         raise ValueError(f"key {key!r} has no stream")
     return stream
+
+
+def held_of(keyspace: Keyspace, db: int, key: bytes) -> Held:
+    """The reservations of a stream that an effect changes."""
+    held = stream_of(keyspace, db, key).held
+    if held is None:
+        raise ValueError(f"key {key!r} has no reservations")
+    return held
 
 
 def _group_of(keyspace: Keyspace, db: int, words: Words) -> Group:

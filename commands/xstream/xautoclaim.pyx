@@ -25,7 +25,7 @@ from millstream.storage.streams.consumers cimport Consumer
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.pending cimport Pending, PendingAt
 from millstream.storage.streams.pending_chunks cimport first_pending, next_pending
-from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream cimport Stream, Walk
 
 from millstream.commands.engine.entries_by_id import entries_by_id
 from millstream.commands.runtime.replies import ArrayHead, Several
@@ -125,6 +125,10 @@ cdef int take_options(Args args, int64_t* count, bint* just_id) except -1:
 
 cdef class Finder:
     """Finds entries with ascending IDs in a stream."""
+
+    cdef Stream stream
+    cdef Walk walk
+    cdef bint has_more
 
     cdef bint find(self, EntryId wanted) noexcept:
         """Whether the stream has this entry; then the walk is at it."""

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""XREADGROUP and XACK: reading new entries of a group for one of its consumers, claiming idle ones,
-or reading its history.
+"""XREADGROUP: reading new entries of a group for one of its consumers, claiming idle ones, or reading
+its history.
 
 Delivery is shared with TREAD, and blocked readers of both wait in one queue. The difference is
 ownership: these entries belong to a named consumer, and no timer retries them. With CLAIM a
@@ -14,13 +14,13 @@ from libc.stdint cimport INT64_MAX as TIME_MAX, UINT64_MAX as MAX, int64_t, uint
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
-    LONG_DELIVERY, Ids, ReplyBudget, Terms, acknowledge, begin_budget, claim_idle, deliver_long,
+    LONG_DELIVERY, Ids, ReplyBudget, Terms, begin_budget, claim_idle, deliver_long,
     deliver_new, is_full, is_long_delivery, no_retry, record_again,
 )
 from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
 from millstream.commands.runtime.replies cimport BlockedRead, LongReply, make_raw
 from millstream.commands.xstream.xread cimport (
-    check_limits, no_limits, put_key, take_read_limit,
+    ReadLimits, check_limits, no_limits, put_key, take_read_limit,
 )
 from millstream.commands.engine.lifecycle cimport (
     checked_consumer_name, is_refused, live_group, new_consumer, note_seen, note_used,
@@ -176,6 +176,14 @@ cdef class ConsumerRead(BlockedRead):
     """An XREADGROUP. While it waits, the groups of all its streams cannot end by their time to
     live. It accepts no redeliveries, so it does not count as a retry waiter; with CLAIM it counts
     as a claim waiter."""
+
+    cdef int db_index
+    cdef bytes consumer
+    cdef ReadLimits limits
+    cdef uint64_t claim_idle_ms
+    cdef bint keep
+    cdef list held
+    cdef bint will_retry
 
     ends_without_key = True
 
@@ -554,13 +562,3 @@ cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1
         group.redeliver(record, &at, ctx.steady_ms, 0, False)
         group.note_again(again.items[i].ms, again.items[i].seq, ctx.steady_ms, ctx.steady_ms)
     return record_again(ctx, key, group, again)  # not a change for `dirty`, as in Redis
-
-
-# ---------------------------------------------------------------- XACK
-
-@command(
-    "XACK key group id [id ...]", "write fast hot", complexity="O(log n) for each id"
-)
-def xack(Context ctx not None, Args args not None):
-    """Acknowledges entries of a group, so that they are no longer pending."""
-    return acknowledge(ctx, args, False)

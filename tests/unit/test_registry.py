@@ -50,6 +50,23 @@ def test_names_are_lower_case_and_found_under_their_name() -> None:
             assert sub.name.encode() == name + b"|" + sub_name
 
 
+# A pair that is one code, in the file of the first.
+SHARED_FILES = {"xrevrange": "xrange"}
+
+
+def test_a_stream_command_is_in_the_module_of_its_name() -> None:
+    rows = [row for row in COMMANDS.values() if row.group == "stream"]
+    assert len(rows) >= 40
+    elsewhere = {}
+    for row in rows:
+        handlers = [sub.handler for sub in row.subcommands.values() if sub.key_specs]
+        for handler in handlers or [row.handler]:
+            module = handler.__module__.rpartition(".")[2]
+            if module != row.name:
+                elsewhere[row.name] = module
+    assert elsewhere == SHARED_FILES
+
+
 def test_every_container_has_a_help() -> None:
     containers = [row for row in COMMANDS.values() if row.subcommands]
     assert containers

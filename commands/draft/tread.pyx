@@ -1,34 +1,25 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The five commands of the 2017 draft: TAPPEND, TAPPEV, TREAD, TRANGE, TACK. Also TSEEK, which
-finds the n-th entry after an ID with the counts in the skiplist, so that a reader can divide a
-stream into parts without reading it.
+"""TREAD: entries after an ID, or the next entries of a group; it can wait for new entries.
 
-They follow the text of the draft. Where the draft says nothing, they behave like the nearest
-command of Redis, including its error texts. They share the implementation of appending, evicting,
-ranges and delivery with the X commands: a stream created by TAPPEND is a Redis stream.
+Delivery is shared with XREADGROUP, and blocked readers of both wait in one queue.
 """
 
-from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
-from millstream.commands.engine.appending cimport (
-    append_entry, evict_to, evict_to_length, new_id, stream_to_append,
-)
-from millstream.commands.runtime.arguments cimport Args, is_word, take_timeout_ms
+from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
-    ReplyBudget, Retry, Terms, acknowledge, begin_budget, deliver_long, deliver_new, group_has_gap,
+    ReplyBudget, Retry, Terms, begin_budget, deliver_long, deliver_new, group_has_gap,
     is_long_delivery, no_retry, redeliver_due,
 )
-from millstream.commands.engine.ranges cimport (
-    EntryRange, has_gap, make_range, put_info, take_end, take_limit, take_start,
-)
+from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range, put_info
 from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
 from millstream.commands.engine.lifecycle cimport (
     is_refused, live_group, new_group, note_used, read_effects_most, retry_readers_later,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, step_up
-from millstream.ids cimport make_id, parse_id
+from millstream.ids cimport parse_id
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.pending cimport UNOWNED
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
@@ -36,96 +27,8 @@ from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command
 from millstream.commands.runtime.replies import NULL_ARRAY, Wait
-from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, shown, wrong_arity
+from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, shown
 
-
-# ---------------------------------------------------------------- append and evict
-
-@command(
-    "TAPPEND key field value [field value ...]", "write denyoom fast hot nondeterministic_output"
-)
-def tappend(Context ctx not None, Args args not None):
-    """Appends an entry to a stream and returns its ID. Creates the stream if it doesn't exist."""
-    cdef Stream stream
-    cdef EntryId entry_id
-    if args.count & 1:
-        raise wrong_arity("tappend")
-    stream = stream_to_append(ctx, &args.items[1], &args.items[2], args.count - 2)
-    new_id(ctx, stream, &entry_id)
-    return append_entry(ctx, &args.items[1], stream, entry_id, &args.items[2], args.count - 2,
-                        True)
-
-
-cdef boundary_by_age(Context ctx, Stream stream, uint64_t age_ms):
-    """The first ID to keep so that every kept entry is younger than age_ms."""
-    cdef uint64_t now_ms = max(ctx.now_ms, stream.last_ms)
-    if age_ms == 0:
-        return "all"
-    if age_ms > now_ms:
-        return None
-    return now_ms - age_ms + 1, 0
-
-
-@command(
-    "TAPPEV key COUNT|TIME n [field value ...]", "write denyoom fast nondeterministic_output",
-    complexity="O(1) and O(n) of evicted blocks",
-)
-def tappev(Context ctx not None, Args args not None):
-    """Appends an entry and evicts old ones, or only evicts."""
-    cdef Stream stream
-    cdef EntryId entry_id
-    cdef Slice* unit = &args.items[2]
-    cdef int64_t keep
-    cdef bint by_count = is_word(unit, b"COUNT")
-    cdef uint64_t evicted
-    if args.count & 1:
-        raise wrong_arity("tappev")
-    if not by_count and not is_word(unit, b"TIME"):
-        raise CommandError(SYNTAX)
-    args.pos = 3
-    keep = args.take_int()
-    if keep < 0:
-        raise CommandError(f"ERR The {'COUNT' if by_count else 'TIME'} argument must be >= 0.")
-    reply = None
-    if args.count > 4:
-        stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
-        new_id(ctx, stream, &entry_id)
-        reply = append_entry(ctx, &args.items[1], stream, entry_id, &args.items[4],
-                             args.count - 4, True)
-    else:
-        stream = ctx.write_stream_at(&args.items[1])
-        if stream is None:
-            return 0
-    key = ctx.db.key_of(&args.items[1])
-    if by_count:
-        evicted = evict_to_length(ctx, key, stream, <uint64_t>keep, reply is None)
-    else:
-        evicted = evict_to(ctx, key, stream, boundary_by_age(ctx, stream, keep), reply is None)
-    return evicted if reply is None else reply
-
-
-# ---------------------------------------------------------------- ranges
-
-@command(
-    "TRANGE key start end [COUNT n]", "readonly",
-    complexity="O(log n) to find the start and O(m) for the m entries answered",
-)
-def trange(Context ctx not None, Args args not None):
-    """Returns the entries between two IDs, both included."""
-    cdef EntryRange reply = make_range(None, True, MAX)
-    cdef Stream stream
-    args.pos = 2
-    take_start(args, &reply.start, True)
-    take_end(args, &reply.end, True)
-    take_limit(args, &reply.limit)
-    stream = ctx.read_stream_at(&args.items[1])
-    if stream is None or reply.limit == 0:
-        return []
-    reply.stream = stream
-    return reply
-
-
-# ---------------------------------------------------------------- reads
 
 cdef uint64_t take_unsigned(Args args) except? 0xffffffffffffffff:
     cdef int64_t value = args.take_int()
@@ -230,6 +133,12 @@ NEWEST = "newest"
 cdef class PlainRead(BlockedRead):
     """A TREAD without GROUP that waits."""
 
+    cdef bytes key
+    cdef int db_index
+    cdef EntryId after
+    cdef uint64_t limit
+    cdef bint with_info
+
     def attempt(self, Context ctx not None):
         cdef Database db
         cdef Stream stream
@@ -326,6 +235,20 @@ cdef read_group(Context ctx, GroupRead read, bint block, deadline_ms):
 
 cdef class GroupRead(BlockedRead):
     """A TREAD with GROUP. A group cannot end while a client waits on it."""
+
+    cdef bytes key
+    cdef int db_index
+    cdef EntryId after
+    cdef bint from_end
+    cdef bint existing  # with the ID `>`: the group is not created
+    cdef uint64_t limit
+    cdef uint64_t ttl_ms
+    cdef Retry retry
+    cdef bint with_info
+    cdef bint waiting
+    cdef bint key_was_gone
+    cdef uint64_t incarnation
+    cdef Group held
 
     cdef Group ready_group(self, Context ctx, Stream stream):
         """The group, created if it is missing: at the ID of the request on the first attempt.
@@ -483,41 +406,11 @@ cdef LongDelivery make_long(bytes lead, EntryRange entries):
 cdef class LongDelivery(Encodable):
     """The array's head and the elements before the new entries, which are sent in slices."""
 
+    cdef bytes lead
+    cdef EntryRange entries
+
     cdef int encode(self, Output out, int resp) except -1:
         return out.put(self.lead)
 
     cdef Sliced rest(self):
         return self.entries.rest_after(NULL, self.entries.limit)
-
-
-@command("TACK key group id [id ...]", "write fast hot", complexity="O(log n) for each id")
-def tack(Context ctx not None, Args args not None):
-    """Acknowledges entries of a group, so that they are no longer pending."""
-    return acknowledge(ctx, args, True)
-
-
-# ---------------------------------------------------------------- TSEEK
-
-@command("TSEEK key after-id n", "readonly fast", complexity="O(log n), n the number of entries")
-def tseek(Context ctx not None, Args args not None):
-    """Finds the n-th entry after an ID."""
-    cdef Stream stream
-    cdef EntryId start
-    cdef EntryId found
-    cdef int64_t wanted
-    cdef uint64_t before
-    cdef uint64_t count
-    args.pos = 2
-    args.take_id(&start, True, 0)
-    wanted = args.take_int()
-    if wanted < 0:
-        raise CommandError(NOT_INTEGER)
-    stream = ctx.read_stream_at(&args.items[1])
-    if stream is None or not step_up(&start):
-        return [0, None]
-    before = stream.rank_of(start)
-    count = min(<uint64_t>wanted, stream.length - before)
-    if count == 0:
-        return [0, None]
-    stream.nth(before + count - 1, &found)
-    return [count, make_id(found.ms, found.seq, True)]

@@ -1,0 +1,67 @@
+"""TINFO: details of a stream as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.draft.tpolicy import policy_reply
+from millstream.commands.engine.group_replies import shown_count
+from millstream.commands.engine.lifecycle import live_held
+from millstream.commands.engine.listings import live_group_count
+from millstream.commands.table.registry import command
+from millstream.ids import Id
+from millstream.storage.streams.held import handed_out_id
+from millstream.storage.streams.lineage import Lineage
+from millstream.storage.streams.retention import bytes_of
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.stream import Stream
+
+Fields = dict[bytes, object]
+UINT64_MAX = 2**64 - 1
+
+
+@command("TINFO key", "readonly")
+def tinfo(ctx: Context, args: Args) -> Fields | None:
+    """Returns details of a stream as a whole."""
+    key = args.take()
+    stream = ctx.read_for_update(key)
+    if stream is None:
+        return None
+    return {
+        b"first-id": None if stream.first_id is None else Id(*stream.first_id, True),
+        b"last-id": Id(*stream.last_id, True),
+        b"max-evicted-id": Id(*stream.max_evicted_id, True),
+        b"length": len(stream),
+        b"entries-added": shown_count(stream.entries_added),
+        b"entries-evicted": stream.entries_evicted,
+        b"entries-deleted": stream.entries_deleted,
+        b"blocks": stream.block_count,
+        b"bytes": bytes_of(stream),
+        b"groups": live_group_count(ctx, stream),
+        b"producers": 0 if stream.producers is None else len(stream.producers),
+        b"policy": policy_reply(stream.policy),
+        b"incarnation": stream.incarnation,
+    } | _ordering_fields(ctx, key, stream)
+
+
+def _ordering_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:
+    """Reservations, promises and lineage."""
+    held = live_held(ctx, key, stream)
+    oldest = None if held is None else held.oldest_id
+    lineage = stream.lineage or Lineage()
+    promised = (ctx.keyspace.promised_ms, UINT64_MAX) if stream.is_followed else None
+    return {
+        b"handed-out-id": Id(*handed_out_id(stream), True),
+        b"reservations": 0 if held is None else held.reservations,
+        b"held": 0 if held is None else held.entries,
+        b"held-bytes": 0 if held is None else held.size_bytes,
+        b"oldest-reservation": None if oldest is None else Id(*oldest, True),
+        b"writers": 0 if held is None else len(held.writers),
+        b"promised-id": None if promised is None else Id(*promised, True),
+        b"sealed": int(stream.is_sealed),
+        b"parents": lineage.parents,
+        b"children": lineage.children,
+    }

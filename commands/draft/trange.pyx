@@ -1,0 +1,30 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""TRANGE: the entries between two IDs."""
+
+from libc.stdint cimport UINT64_MAX as MAX
+
+from millstream.commands.engine.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.commands.table.registry import command
+
+
+@command(
+    "TRANGE key start end [COUNT n]", "readonly",
+    complexity="O(log n) to find the start and O(m) for the m entries answered",
+)
+def trange(Context ctx not None, Args args not None):
+    """Returns the entries between two IDs, both included."""
+    cdef EntryRange reply = make_range(None, True, MAX)
+    cdef Stream stream
+    args.pos = 2
+    take_start(args, &reply.start, True)
+    take_end(args, &reply.end, True)
+    take_limit(args, &reply.limit)
+    stream = ctx.read_stream_at(&args.items[1])
+    if stream is None or reply.limit == 0:
+        return []
+    reply.stream = stream
+    return reply

@@ -1,0 +1,92 @@
+"""Idempotent messages, which are added once however often they are sent (IDMP, IDMPAUTO).
+
+A producer's message has a name (the idempotent ID, iid): chosen by the producer, or with IDMPAUTO
+computed from the fields and values in any order. A stream stores the names in a `Window`
+(storage/streams/idempotence). The reply to a repeat is the first ID, even if that entry was
+removed. A repeat changes only a counter: no entry, no trimming, no event.
+
+A name's time begins at the entry's milliseconds, as in Redis, but at the latest now: otherwise
+names would be kept too long in a stream whose IDs are ahead of the clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.appending import window_of
+from millstream.commands.runtime.applying import id_of, stream_of
+from millstream.commands.runtime.effects import effect
+from millstream.errors import CommandError
+from millstream.ids import Id
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.streams.stream import Stream
+
+TWICE = "ERR syntax error, IDMP/IDMPAUTO specified multiple times"
+NO_PRODUCER = "ERR syntax error, IDMP requires a non-empty producer ID"
+NO_PRODUCER_AUTO = "ERR syntax error, IDMPAUTO requires a non-empty producer ID"
+NO_IID = "ERR syntax error, IDMP requires a non-empty idempotent ID"
+
+NAME_BYTES = 16  # of a name computed from an entry's contents
+
+Message = tuple[bytes, bytes | None]  # producer and iid; None: computed from the entry
+
+
+def take_message(args: Args, taken: Message | None) -> Message | None:
+    """Take IDMP or IDMPAUTO if the next argument is one of them and its operands follow; else None.
+    `taken` is the message that was taken before."""
+    following = args.remaining - 1
+    if following >= 2 and args.option(b"IDMP"):
+        auto = False
+    elif following >= 1 and args.option(b"IDMPAUTO"):
+        auto = True
+    else:
+        return None
+    if taken is not None:
+        raise CommandError(TWICE)
+    producer = args.take()
+    if not producer:
+        raise CommandError(NO_PRODUCER_AUTO if auto else NO_PRODUCER)
+    iid = None if auto else args.take()
+    if iid == b"":
+        raise CommandError(NO_IID)
+    return producer, iid
+
+
+def name_of(fields: list[bytes]) -> bytes:
+    """A message's name computed from its fields and values, in any order."""
+    from hashlib import blake2b
+
+    pairs = sorted(
+        b"%d %d %b%b" % (len(field), len(value), field, value)
+        for field, value in zip(fields[::2], fields[1::2], strict=True)
+    )
+    return blake2b(b"".join(pairs), digest_size=NAME_BYTES).digest()
+
+
+def repeated_id(ctx: Context, key: bytes, stream: Stream, producer: bytes, iid: bytes) -> Id | None:
+    """The ID of the earlier entry of this message, None if it is new. A repeat is counted."""
+    window = stream.idempotence
+    found = None if window is None else window.find(producer, iid, ctx.now_ms)
+    if window is None or found is None:
+        return None
+    window.duplicates += 1
+    ctx.changed(b"IDMPREPEAT", key, event=None)
+    return Id(*found)
+
+
+@effect(b"IDMP")
+def apply_idmp(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
+    """IDMP key producer iid id ms: store the name of the message of this entry."""
+    window_of(stream_of(keyspace, db, words[0])).add(
+        words[1], words[2], id_of(words[3]), int(words[4])
+    )
+
+
+@effect(b"IDMPREPEAT")
+def apply_idmprepeat(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
+    """IDMPREPEAT key: count a repeated message."""
+    window_of(stream_of(keyspace, db, words[0])).duplicates += 1

@@ -1,0 +1,1 @@
+# Only compiled modules use what is in here.

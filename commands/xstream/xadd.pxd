@@ -1,1 +1,0 @@
-# No compiled module uses what is in here.

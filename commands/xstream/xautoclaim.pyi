@@ -1,6 +1,0 @@
-from typing import Any
-
-from millstream.commands.runtime.arguments import Args
-from millstream.commands.runtime.context import Context
-
-def xautoclaim(ctx: Context, args: Args) -> Any: ...
