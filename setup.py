@@ -31,7 +31,7 @@ PACKAGES = {
 FLAGS = ["-O3", "-g0", "-fno-plt", "-fno-strict-aliasing"]
 
 # Only tests use it, and it is the largest module.
-UNOPTIMISED = "millstream.storage.streams.testing"
+UNOPTIMISED = "millstream.storage.testing"
 
 # No compiled object is pickled and no compiled function is introspected: what these need is an
 # eighth of the C code, and a tenth of the compiler's time.

@@ -57,9 +57,10 @@ from millstream.server.supervision import Supervision
 from millstream.server.wiring import commit_tick, connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.lazyfree import defer
+from millstream.storage.capture.restored_times import continue_times
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.disk import Disk, SystemDisk
-from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.restore import continue_times
+from millstream.storage.keyspace.keyspace import Keyspace
 
 if TYPE_CHECKING:
     from millstream.server.metrics.service import Metrics
@@ -115,8 +116,8 @@ class Server:
         self.persistence = Persistence(
             config,
             Machine(disk or SystemDisk(config.dir), now_ms, self.steady_ms, self.loop),
-            self.keyspace,
-            apply_effects,
+            StoredKeyspace(self.keyspace),
+            functools.partial(apply_effects, self.keyspace),
             Block,
         )
         self.executor = Executor(self)

@@ -14,8 +14,8 @@ from millstream.server.durability.data_loading import without_collections
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
+from millstream.storage.capture.restored_times import continue_times, restart_leases
 from millstream.storage.files.snapshot_format import zstd
-from millstream.storage.streams.restore import continue_times, restart_leases
 
 if TYPE_CHECKING:
     from millstream.server.app import Server

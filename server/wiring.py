@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from millstream.server.durability.persistence import Persistence
     from millstream.server.execution.executor import Executor
     from millstream.server.replication.role import Replication
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 
 def connect(

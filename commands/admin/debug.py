@@ -19,7 +19,7 @@ from millstream.glob import matcher
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.database import Database
+    from millstream.storage.keyspace.database import Database
     from millstream.storage.streams.stream import Stream
 
 command = CommandGroup("server")

@@ -1,7 +1,7 @@
 """Transactions: MULTI queues requests, EXEC runs them as a unit, WATCH makes EXEC depend on keys.
 
 The executor queues and runs the requests; this module has the commands. The state of a watched key
-is compared with its earlier state (storage/streams/watch), so commands that change data need no
+is compared with its earlier state (storage/keyspace/watch), so commands that change data need no
 extra calls.
 """
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from millstream.commands.runtime.replies import NULL_ARRAY, OK, Run
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import CommandError
-from millstream.storage.streams.watch import begin_watch, is_changed
+from millstream.storage.keyspace.watch import begin_watch, is_changed
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.database import Database
+    from millstream.storage.keyspace.database import Database
 
 command = CommandGroup("transactions")
 

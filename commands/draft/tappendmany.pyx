@@ -21,7 +21,7 @@ from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_u64
 from millstream.storage.blocks.open_block cimport payload_of
-from millstream.storage.streams.held cimport handed_out
+from millstream.storage.reservations.held cimport handed_out
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command

@@ -21,8 +21,8 @@ from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_u64
 from millstream.storage.blocks.open_block cimport payload_of
-from millstream.storage.streams.held cimport handed_out
-from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
+from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
+from millstream.storage.reservations.held cimport handed_out
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.applying import stream_of

@@ -11,11 +11,11 @@ from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.open_block cimport payload_of
-from millstream.storage.streams.held cimport Held, handed_out
-from millstream.storage.streams.held_segments cimport (
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
+from millstream.storage.reservations.held cimport Held, handed_out
+from millstream.storage.reservations.held_segments cimport (
     Run, Slot, Writer, list_of_words, pack_list, words_of,
 )
-from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.restrictions import (

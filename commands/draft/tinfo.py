@@ -10,7 +10,7 @@ from millstream.commands.engine.lifecycle import live_held
 from millstream.commands.engine.listings import live_group_count
 from millstream.commands.table.registry import command
 from millstream.ids import Id
-from millstream.storage.streams.held import handed_out_id
+from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.retention import bytes_of
 

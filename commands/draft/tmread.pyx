@@ -11,16 +11,16 @@ survive a crash, so the server first records a time a second ahead (the effect C
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
-from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
 from millstream.commands.engine.lifecycle cimport live_held
+from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES
 from millstream.commands.runtime.replies cimport BlockedRead
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
-from millstream.storage.streams.held cimport Held, Slot
-from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
+from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
+from millstream.storage.reservations.held cimport Held, Slot
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, Stream
 
 from millstream.commands.runtime.applying import stream_of

@@ -11,18 +11,18 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr
 
-from millstream.commands.engine.ranges cimport EntryRange, has_gap
 from millstream.commands.engine.lifecycle cimport live_held
+from millstream.commands.engine.ranges cimport EntryRange, has_gap
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, make_raw
 from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport format_id, parse_id
-from millstream.storage.blocks.reply_entries cimport IdText, Selection, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.streams.held cimport Held, handed_out
-from millstream.storage.streams.held_segments cimport Run, Slot, Writer, list_of_words
+from millstream.storage.blocks.reply_entries cimport IdText, Selection, encode_entry
+from millstream.storage.reservations.held cimport Held, handed_out
+from millstream.storage.reservations.held_segments cimport Run, Slot, Writer, list_of_words
 from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
 
 from millstream.commands.runtime.replies import Wait

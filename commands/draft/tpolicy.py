@@ -19,7 +19,7 @@ from millstream.storage.streams.stream import RetentionPolicy
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
     from millstream.storage.streams.stream import Stream
 
 NO_LIMIT = "ERR syntax error, EXACT and APPROX need a MAXLEN, MAXAGE or MAXBYTES limit"

@@ -12,13 +12,13 @@ from millstream.commands.runtime.replies import BlockedRead, LongReply, Several,
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, WRONG_TYPE, CommandError
 from millstream.ids import Id
-from millstream.storage.streams.held import handed_out_id
+from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.held import WriterRow
+    from millstream.storage.reservations.held import WriterRow
 
 EntryId = tuple[int, int]
 

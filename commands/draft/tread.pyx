@@ -6,23 +6,23 @@ Delivery is shared with XREADGROUP, and blocked readers of both wait in one queu
 
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
-from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
     ReplyBudget, Retry, Terms, begin_budget, deliver_long, deliver_new, group_has_gap,
     is_long_delivery, no_retry, redeliver_due,
 )
-from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range, put_info
-from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
 from millstream.commands.engine.lifecycle cimport (
     is_refused, live_group, new_group, note_used, read_effects_most, retry_readers_later,
 )
+from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range, put_info
+from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport UNOWNED
-from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport UNOWNED
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command

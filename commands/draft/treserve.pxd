@@ -1,5 +1,5 @@
 from millstream.encoding cimport Slice
-from millstream.storage.streams.held_segments cimport Writer
+from millstream.storage.reservations.held_segments cimport Writer
 
 
 cdef int check_writer(Slice* word) except -1

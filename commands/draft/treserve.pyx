@@ -3,7 +3,7 @@
 
 A program that also writes somewhere else needs the ID of its entry before the entry is final. It
 reserves the ID under its name, does its work, and completes the entry. Readers get nothing above an ID
-that is still open (storage/streams/held).
+that is still open (storage/reservations/held).
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -18,9 +18,9 @@ from millstream.commands.runtime.replies cimport Encodable
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
-from millstream.storage.streams.held cimport Held, handed_out
-from millstream.storage.streams.held_segments cimport Writer
-from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
+from millstream.storage.reservations.held cimport Held, handed_out
+from millstream.storage.reservations.held_segments cimport Writer
 from millstream.storage.streams.stream cimport SEALED, Stream
 
 from millstream.commands.engine.restrictions import (

@@ -12,14 +12,14 @@ from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError
 from millstream.ids import Id
-from millstream.storage.streams.held import handed_out_id
+from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.lineage import lineage_of, seal
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 EntryId = tuple[int, int]
 

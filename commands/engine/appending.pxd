@@ -4,7 +4,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
 from millstream.ids cimport Id
-from millstream.storage.streams.held cimport add_entry
+from millstream.storage.reservations.held cimport add_entry
 from millstream.storage.streams.retention cimport TrimPoint
 from millstream.storage.streams.stream cimport Stream
 

@@ -11,11 +11,11 @@ from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport Id, make_id
 from millstream.storage.blocks.open_block cimport payload_of
-from millstream.storage.streams.keyspace_core cimport AT_ONCE
+from millstream.storage.keyspace.keyspace_core cimport AT_ONCE
+from millstream.storage.log.trimming cimport evict_all, evict_oldest
+from millstream.storage.reservations.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block
-from millstream.storage.streams.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
-from millstream.storage.streams.trimming cimport evict_all, evict_oldest
 
 from millstream.commands.engine.restrictions import held_error, sealed_error
 from millstream.errors import EXHAUSTED, CommandError

@@ -4,9 +4,9 @@ from millstream.commands.engine.delivery cimport Ids
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport Pending, PendingAt
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.streams.stream cimport Stream
 
 

@@ -1,6 +1,6 @@
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
-from millstream.storage.streams.group import Group
+from millstream.storage.groups.group import Group
 from millstream.storage.streams.stream import Stream
 
 def named_group(ctx: Context, args: Args) -> tuple[bytes, Stream, Group]: ...

@@ -13,9 +13,9 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport Pending, PendingAt
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import CommandError, shown

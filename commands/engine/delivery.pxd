@@ -1,13 +1,13 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.ranges cimport EntryRange
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport Pending
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport Pending
 from millstream.storage.streams.stream cimport Stream
 
 

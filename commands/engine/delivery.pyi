@@ -1,5 +1,5 @@
 from millstream.commands.runtime.context import Context
-from millstream.storage.streams.group import Group
+from millstream.storage.groups.group import Group
 
 class Retry:
     def __init__(self, retry_ms: int, expire_ms: int) -> None: ...

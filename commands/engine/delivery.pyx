@@ -8,21 +8,21 @@ recorded. One delivery is one effect, whatever its number of entries.
 from libc.stdint cimport INT64_MAX, UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
-from millstream.commands.runtime.arguments cimport Args
-from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.group_replies cimport entries_up_to, idle_of, put_idle
 from millstream.commands.engine.lifecycle cimport change_pending, id_words, live_group, note_used
+from millstream.commands.engine.ranges cimport EntryRange
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
-from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.due_index cimport expires_ms
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport NO_RETRY, Pending, PendingAt
-from millstream.storage.streams.pending_chunks cimport find_pending
+from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.due_index cimport expires_ms
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport NO_RETRY, Pending, PendingAt
+from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.streams.stream cimport Stream, Walk
 
 cdef extern from "Python.h":

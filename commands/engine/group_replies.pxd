@@ -3,11 +3,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from millstream.commands.runtime.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport Chunk, Pending, PendingAt
-from millstream.storage.streams.pending_chunks cimport SharedPending
-from millstream.storage.streams.shared_groups cimport SharedGroups, SharedMembers
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport Chunk, Pending, PendingAt
+from millstream.storage.groups.pending_chunks cimport SharedPending
+from millstream.storage.groups.shared_groups cimport SharedGroups, SharedMembers
 from millstream.storage.streams.stream cimport Stream
 
 

@@ -1,7 +1,7 @@
 from millstream.commands.runtime.replies import Encodable, Sliced
-from millstream.storage.streams.consumers import Consumer
-from millstream.storage.streams.group import Group
-from millstream.storage.streams.shared_groups import SharedGroups, SharedMembers
+from millstream.storage.groups.consumers import Consumer
+from millstream.storage.groups.group import Group
+from millstream.storage.groups.shared_groups import SharedGroups, SharedMembers
 from millstream.storage.streams.stream import Stream
 
 class PendingRange(Encodable): ...

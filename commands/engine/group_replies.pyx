@@ -13,17 +13,17 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output, format_u64, put_nil, put_null_array
 from millstream.entry_id cimport EntryId, id_less
-from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.trim_nodes cimport node_count, radix_tree_nodes
-from millstream.storage.streams.pending cimport IDLE, UNOWNED, Chunk, Pending, PendingAt
-from millstream.storage.streams.pending_chunks cimport first_pending, share_chunks
-from millstream.storage.streams.pending_list cimport deliveries_of
-from millstream.storage.streams.shared_groups cimport (
+from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport IDLE, UNOWNED, Chunk, Pending, PendingAt
+from millstream.storage.groups.pending_chunks cimport first_pending, share_chunks
+from millstream.storage.groups.pending_list cimport deliveries_of
+from millstream.storage.groups.shared_groups cimport (
     GroupRow, MemberRow, SharedGroups, SharedMembers,
 )
+from millstream.storage.log.trim_nodes cimport node_count, radix_tree_nodes
 from millstream.storage.streams.stream cimport Stream
 
 cdef extern from "Python.h":

@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.commands.runtime.context cimport Context
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.held cimport Held
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.reservations.held cimport Held
 from millstream.storage.streams.stream cimport Stream
 
 cdef enum:

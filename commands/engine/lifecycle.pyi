@@ -1,9 +1,9 @@
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
-from millstream.storage.streams.consumers import Consumer
-from millstream.storage.streams.group import Group
-from millstream.storage.streams.held import Held
-from millstream.storage.streams.held_segments import Slot
+from millstream.storage.groups.consumers import Consumer
+from millstream.storage.groups.group import Group
+from millstream.storage.reservations.held import Held
+from millstream.storage.reservations.held_segments import Slot
 from millstream.storage.streams.stream import Stream
 
 def new_group(

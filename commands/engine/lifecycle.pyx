@@ -16,9 +16,9 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
 from millstream.encoding cimport Output
 from millstream.ids cimport make_id
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.held cimport Held, Slot
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.reservations.held cimport Held, Slot
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import CommandError, shown

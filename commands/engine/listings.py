@@ -2,7 +2,7 @@
 
 A reply shows one moment, and there may be hundreds of thousands of groups or consumers. Their
 figures are therefore copied into rows when the command runs, a few milliseconds' work for 300,000
-consumers (`storage/streams/shared_groups`). Sorting by name and searching the pending entries is
+consumers (`storage/groups/shared_groups`). Sorting by name and searching the pending entries is
 done in steps, and the reply is sent in slices. Decision 030 has the figures.
 """
 
@@ -33,7 +33,7 @@ from millstream.commands.runtime.replies import (
     Several,
 )
 from millstream.ids import Id
-from millstream.storage.streams.shared_groups import (
+from millstream.storage.groups.shared_groups import (
     PendingByConsumer,
     shared_groups,
     shared_members,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from millstream.commands.runtime.context import Context
     from millstream.commands.runtime.replies import Encodable
-    from millstream.storage.streams.group import Group
-    from millstream.storage.streams.shared_groups import GroupParts, SharedGroups, SharedMembers
+    from millstream.storage.groups.group import Group
+    from millstream.storage.groups.shared_groups import GroupParts, SharedGroups, SharedMembers
     from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]

@@ -22,7 +22,7 @@ from millstream.ids import Id
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
     from millstream.storage.streams.stream import Stream
 
 TWICE = "ERR syntax error, IDMP/IDMPAUTO specified multiple times"

@@ -26,7 +26,7 @@ from millstream.storage.streams.retention import unheld
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
     from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]

@@ -12,8 +12,8 @@ from millstream.commands.engine.appending cimport evict_to, evict_to_length, len
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.entry_id cimport EntryId
+from millstream.storage.log.trim_nodes cimport boundary_by_nodes
 from millstream.storage.streams.stream cimport Stream
-from millstream.storage.streams.trim_nodes cimport boundary_by_nodes
 
 from millstream.commands.engine.references import drop_references_between, trim_acked
 from millstream.errors import CommandError

@@ -18,7 +18,7 @@ from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.replies import Raw
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
-from millstream.storage.streams.database import Sum
+from millstream.storage.keyspace.database import Sum
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args

@@ -14,16 +14,16 @@ from millstream.commands.runtime.replies import OK, PAUSE, ArrayHead, LongReply,
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError
 from millstream.glob import is_literal, matcher
-from millstream.storage.streams.swap import swap_databases
+from millstream.storage.keyspace.swap import swap_databases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.database import Database
-    from millstream.storage.streams.key_walk import KeyIterator
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.database import Database
+    from millstream.storage.keyspace.key_walk import KeyIterator
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 command = CommandGroup("server", "@keyspace")
 generic_command = CommandGroup("generic", "@keyspace")

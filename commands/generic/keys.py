@@ -20,14 +20,14 @@ from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.table.containers import Container
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
-from millstream.storage.streams.database import Appended, Sum
+from millstream.storage.keyspace.database import Appended, Sum
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.database import Database
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.database import Database
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 command = CommandGroup("generic", "@keyspace")
 

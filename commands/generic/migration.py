@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from millstream.commands.generic.keys import Value
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 command = CommandGroup("generic", "@keyspace")
 

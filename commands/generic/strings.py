@@ -28,7 +28,7 @@ from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 command = CommandGroup("string")
 

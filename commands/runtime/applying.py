@@ -12,10 +12,10 @@ from millstream.commands.runtime.effects import effect
 from millstream.ids import parse
 
 if TYPE_CHECKING:
-    from millstream.storage.streams.consumers import Consumer
-    from millstream.storage.streams.group import Group
-    from millstream.storage.streams.held import Held
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.groups.consumers import Consumer
+    from millstream.storage.groups.group import Group
+    from millstream.storage.keyspace.keyspace import Keyspace
+    from millstream.storage.reservations.held import Held
     from millstream.storage.streams.stream import Stream
 
 Words = list[bytes]

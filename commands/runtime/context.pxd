@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.runtime.effects cimport Effects
 from millstream.encoding cimport Slice
-from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 

@@ -5,8 +5,8 @@ from millstream.commands.access.users import User
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.effects import Effects
 from millstream.commands.runtime.host import Host
-from millstream.storage.streams.database import Database
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.database import Database
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 class Session:

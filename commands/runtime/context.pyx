@@ -14,13 +14,13 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args, is_word, parse_int
 from millstream.encoding cimport Slice, format_u64
-from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
+from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.effects import WAKES_READERS
 from millstream.commands.runtime.events import EVENT_CLASSES
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
-from millstream.storage.streams.watch import end_watch
+from millstream.storage.keyspace.watch import end_watch
 
 
 cdef enum:

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
+from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 Apply = Callable[[Keyspace, int, list[bytes]], None]
 A = TypeVar("A", bound=Apply)

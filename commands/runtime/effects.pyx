@@ -16,11 +16,11 @@ from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.encoding cimport Output, Slice, format_u64
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_u64
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport NO_RETRY, UNOWNED
-from millstream.storage.streams.held cimport Held, add_entry, handed_out
-from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport NO_RETRY, UNOWNED
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
+from millstream.storage.reservations.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
 from millstream.errors import CommandError

@@ -20,7 +20,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_part
-from millstream.storage.streams.held cimport handed_out
+from millstream.storage.reservations.held cimport handed_out
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.messages import name_of, repeated_id, take_message

@@ -21,10 +21,10 @@ from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport Pending, PendingAt
-from millstream.storage.streams.pending_chunks cimport first_pending, next_pending
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport Pending, PendingAt
+from millstream.storage.groups.pending_chunks cimport first_pending, next_pending
 from millstream.storage.streams.stream cimport Stream, Walk
 
 from millstream.commands.engine.entries_by_id import entries_by_id

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.commands.runtime.replies import Simple
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 NOTHING_TO_SET = "ERR At least one parameter must be specified"
 BAD_DURATION = f"ERR IDMP-DURATION must be between 1 and {DURATION_S_MAX} seconds"

@@ -5,8 +5,8 @@ from millstream.commands.engine.delivery cimport Ids
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.entry_id cimport EntryId
+from millstream.storage.log.trimming cimport delete_entry
 from millstream.storage.streams.stream cimport Stream
-from millstream.storage.streams.trimming cimport delete_entry
 
 from millstream.commands.table.registry import command
 

@@ -23,7 +23,7 @@ from millstream.ids import Id, parse
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.group import Group
+    from millstream.storage.groups.group import Group
     from millstream.storage.streams.stream import Stream
 
 KEY_NEEDED = (

@@ -9,7 +9,7 @@ from millstream.commands.engine.claiming cimport Target, take_target
 from millstream.commands.engine.lifecycle cimport note_used
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
-from millstream.storage.streams.consumers cimport Consumer
+from millstream.storage.groups.consumers cimport Consumer
 
 from millstream.commands.engine.group_replies import pending_range
 from millstream.commands.engine.listings import pending_summary

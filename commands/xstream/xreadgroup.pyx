@@ -11,31 +11,31 @@ first entry is. Semantics and error texts are those of Redis 8.6, for MAXCOUNT a
 
 from libc.stdint cimport INT64_MAX as TIME_MAX, UINT64_MAX as MAX, int64_t, uint64_t
 
-from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
-from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
     LONG_DELIVERY, Ids, ReplyBudget, Terms, begin_budget, claim_idle, deliver_long,
     deliver_new, is_full, is_long_delivery, no_retry, record_again,
-)
-from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
-from millstream.commands.runtime.replies cimport BlockedRead, LongReply, make_raw
-from millstream.commands.xstream.xread cimport (
-    ReadLimits, check_limits, no_limits, put_key, take_read_limit,
 )
 from millstream.commands.engine.lifecycle cimport (
     checked_consumer_name, is_refused, live_group, new_consumer, note_seen, note_used,
     read_effects_most, requesting_consumer, retry_readers_later,
 )
+from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
+from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.replies cimport BlockedRead, LongReply, make_raw
+from millstream.commands.xstream.xread cimport (
+    ReadLimits, check_limits, no_limits, put_key, take_read_limit,
+)
 from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
-from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.streams.consumers cimport Consumer
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport Pending, PendingAt
-from millstream.storage.streams.pending_chunks cimport advance_pending, first_pending, next_pending
-from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
+from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport Pending, PendingAt
+from millstream.storage.groups.pending_chunks cimport advance_pending, first_pending, next_pending
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.entries_by_id import entries_by_id

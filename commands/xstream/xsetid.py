@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.commands.runtime.replies import Simple
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
     from millstream.storage.streams.stream import Stream
 
 NO_ID = (0, 0)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from millstream.errors import BlockError, DataError
+from millstream.storage.capture.small_loader import SmallLoader
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal_format import read_head
 from millstream.storage.files.journal_reader import JournalReader, TornEnd
 from millstream.storage.files.manifest import Manifest, check_manifest_owner, check_owner, is_base
 from millstream.storage.files.snapshot_format import BlockType, KeyRecord
 from millstream.storage.files.snapshot_reader import SnapshotEnds, SnapshotReader
-from millstream.storage.streams.small_loader import SmallLoader
 
 Progress = Callable[[int, int], None]
 _PROGRESS_BYTES = 1 << 20
@@ -82,7 +82,7 @@ class Loader:
         self,
         disk: Disk,
         keyspace: Restorable,
-        apply_effects: Callable[[Any, bytes], int],
+        apply_effects: Callable[[bytes], int],
         block_type: BlockType[Any],
     ) -> None:
         self._disk = disk
@@ -194,7 +194,7 @@ class Loader:
             raise _not_restored(reader, record.key, error) from error
 
     def _read_journals(self, frames: JournalReader, report: LoadReport) -> Iterator[None]:
-        keyspace, apply = self._keyspace, self._apply
+        apply = self._apply
         before = self.done_bytes
         next_stop = before + _BYTES_PER_SLICE
         current: File | None = None
@@ -203,7 +203,7 @@ class Loader:
                 before += current.size if current is not None else 0
                 current = file
             try:
-                report.effects += apply(keyspace, payload)
+                report.effects += apply(payload)
             except Exception as error:
                 raise DataError(
                     f"{file.name} has a frame at offset {offset} that cannot be applied ({error});"

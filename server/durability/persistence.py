@@ -68,7 +68,7 @@ class Persistence(Commits):
         config: Config,
         machine: Machine,
         keyspace: KeyspaceLike,
-        apply_effects: Callable[[Any, bytes], int],
+        apply_effects: Callable[[bytes], int],
         block_type: BlockType[Any],
     ) -> None:
         """`block_type` is the class Block."""

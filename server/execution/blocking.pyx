@@ -22,7 +22,7 @@ from millstream.encoding cimport Output
 from millstream.server.execution.lookup cimport Row, Statistics
 from millstream.server.protocol.outbox cimport Client, Outbox
 from millstream.server.protocol.resp cimport put_error
-from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import CommandError

@@ -15,7 +15,7 @@ from millstream.commands.engine.appending import policy_moment
 from millstream.commands.engine.lifecycle import group_moment, lease_moment
 from millstream.server.execution.timers import Timers
 from millstream.storage.blocks.lazyfree import TO_FREE, free_step
-from millstream.storage.streams.retention_schedule import NEVER
+from millstream.storage.keyspace.retention_schedule import NEVER
 
 if TYPE_CHECKING:
     from millstream.server.execution.executor import Executor

@@ -10,7 +10,7 @@ from millstream.server.execution.request_runner cimport RequestRunner
 from millstream.server.monitor.histogram cimport Histogram
 from millstream.server.protocol.outbox cimport Client, Outbox
 from millstream.server.protocol.resp cimport Limits
-from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
+from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 
 
 cdef class Executor:

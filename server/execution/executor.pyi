@@ -17,7 +17,7 @@ from millstream.server.execution.timers import Timers
 from millstream.server.monitor.histogram import Histogram
 from millstream.server.protocol.outbox import Client, Outbox
 from millstream.server.protocol.resp import Limits
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 class Executor:
     server: Any

@@ -21,7 +21,7 @@ from millstream.server.execution.blocking cimport Serving
 from millstream.server.execution.lookup cimport Row, Table, unknown_command
 from millstream.server.protocol.outbox cimport Client
 from millstream.server.protocol.resp cimport Limits, put_error
-from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 
 from millstream.commands.runtime.replies import NULL_ARRAY, Again, Several, Simple, SlicedChain
 from millstream.errors import DEBUG_NOT_ALLOWED, SYNTAX, CommandError, wrong_arity

@@ -17,17 +17,17 @@ from millstream.commands.engine.group_replies import StreamEnds, group_figures
 from millstream.commands.xstream.xinfo import COUNTED_NODES
 from millstream.glob import matcher
 from millstream.server.metrics.text import label
-from millstream.storage.streams.key_walk import KeyIterator
+from millstream.storage.groups.shared_groups import shared_members
+from millstream.storage.keyspace.key_walk import KeyIterator
 from millstream.storage.streams.retention import bytes_of
-from millstream.storage.streams.shared_groups import shared_members
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.server.app import Server
     from millstream.server.metrics.server_series import Lines
-    from millstream.storage.streams.database import Database
-    from millstream.storage.streams.group import Group
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.groups.group import Group
+    from millstream.storage.keyspace.database import Database
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 Place = tuple[int, bytes]
 

@@ -14,7 +14,7 @@ from millstream.server.monitor.info_lines import Part, lines
 
 if TYPE_CHECKING:
     from millstream.server.app import Server
-    from millstream.storage.streams.database import Database
+    from millstream.storage.keyspace.database import Database
 
 _MEMORY_TOTAL = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
 

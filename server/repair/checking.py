@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack, suppress
+from functools import partial
 
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
@@ -28,6 +29,7 @@ from millstream.server.repair.check_report import (
     words_for_lost,
 )
 from millstream.storage.blocks.block import Block
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.damaged_base import Opened, open_base
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal_reader import Gap, JournalReader, TornEnd, surviving_frames
@@ -43,7 +45,7 @@ from millstream.storage.files.manifest import (
     read_manifest,
 )
 from millstream.storage.files.recovery import RecoveryReader
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 DATABASES = 10_000  # the maximum of `databases`: no file contains the actual setting
 KEPT = re.compile(r"(damaged|discarded)-\d{8}-\d{6}(-\d+)?(\.tmp)?")
@@ -403,8 +405,13 @@ def load_strictly(
 ) -> None:
     """Load the files that a manifest names into a new keyspace. DataError as at a start."""
     keyspace = new_keyspace(now_ms)
-    for _ in Loader(disk, keyspace, apply_effects, Block).read(manifest, report, tell):
+    for _ in loader_of(disk, keyspace).read(manifest, report, tell):
         pass
+
+
+def loader_of(disk: Disk, keyspace: Keyspace) -> Loader:
+    """A loader that fills a keyspace as a start does."""
+    return Loader(disk, StoredKeyspace(keyspace), partial(apply_effects, keyspace), Block)
 
 
 def new_keyspace(now_ms: int) -> Keyspace:

@@ -12,18 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.commands.runtime.effects import apply_effects
 from millstream.errors import DamageError, DataError
 from millstream.glob import matcher
-from millstream.server.durability.directory_loader import Loader, LoadReport
-from millstream.server.repair.checking import new_keyspace
-from millstream.storage.blocks.block import Block
+from millstream.server.durability.directory_loader import LoadReport
+from millstream.server.repair.checking import loader_of, new_keyspace
+from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
 from millstream.storage.files.snapshot_format import KeyRecord
 from millstream.storage.files.snapshot_reader import SnapshotReader
-from millstream.storage.streams.held import handed_out_id
-from millstream.storage.streams.ordering_snapshot import restore_ordering
+from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.stream import RetentionPolicy, Stream
 
 LOADED_AT_ONCE_BYTES = 64 << 20
@@ -198,7 +196,7 @@ def _ordering_of_meta(meta: dict[str, Any]) -> Ordering | None:
 
 def _loaded(disk: Disk, manifest: Manifest, now_ms: int) -> Iterator[Row]:
     keyspace = new_keyspace(now_ms)
-    for _ in Loader(disk, keyspace, apply_effects, Block).read(manifest, LoadReport()):
+    for _ in loader_of(disk, keyspace).read(manifest, LoadReport()):
         pass
     for database in keyspace.databases:
         for key in sorted(database.keys()):

@@ -30,6 +30,7 @@ from millstream.server.repair.check_report import (
 )
 from millstream.server.repair.checking import load_strictly, new_keyspace
 from millstream.storage.blocks.block import Block
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.damaged_base import open_base
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal_file import create_journal
@@ -133,12 +134,12 @@ class _Repair:
             )
             # Frames may be lost: this data is not that of any line of history.
             salvage.keyspace.histories = ()
-            capture = salvage.keyspace.begin_capture()
+            capture = salvage.stored.begin_capture()
             while (captured := capture.step(_CAPTURE_KEYS)) is not None:
                 for one in captured:
                     writer.add(one)
             capture.close()
-            writer.finish(salvage.keyspace.global_meta())
+            writer.finish(salvage.stored.global_meta())
             file.sync()
         finally:
             file.close()
@@ -203,6 +204,7 @@ class Salvage:
 
     def __init__(self, disk: Disk, manifest: Manifest, now_ms: int) -> None:
         self.keyspace = new_keyspace(now_ms)
+        self.stored = StoredKeyspace(self.keyspace)
         self.seq = 0
         self._now_ms = now_ms
         self._whole = True
@@ -247,7 +249,7 @@ class Salvage:
         keyspace = self.keyspace
         self.seq = recovery.summary.seq
         if recovery.summary.global_meta:
-            keyspace.restore_global(recovery.summary.global_meta)
+            self.stored.restore_global(recovery.summary.global_meta)
         for recovered in recovery.read():
             record = recovered.record
             if recovered.lost:
@@ -263,7 +265,7 @@ class Salvage:
 
     def _restore(self, record: KeyRecord, meta: dict[str, Any], blocks: list[Block]) -> None:
         try:
-            self.keyspace.restore(record.db, record.key, record.kind, meta, blocks)
+            self.stored.restore(record.db, record.key, record.kind, meta, blocks)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"this cannot be repaired: the key {record.key!r} cannot be restored ({error})"

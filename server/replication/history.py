@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from millstream.storage.streams.keyspace import HISTORIES_MAX, Line
+from millstream.storage.keyspace.keyspace import HISTORIES_MAX, Line
 
 _LINE = re.compile(rb"([0-9a-f]{40}):([1-9][0-9]{0,18})")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from millstream.server.replication import history
 from millstream.server.replication.records import Decoder, LinkError, Record
 from millstream.server.replication.upstream import parse_ids
-from millstream.storage.streams.keyspace import Line
+from millstream.storage.keyspace.keyspace import Line
 
 CAPABILITY = b"millstream-1"
 KNOWS_UPSTREAM = b"upstream"  # a capability: the replica wants the IDs of the servers above it

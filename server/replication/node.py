@@ -12,7 +12,7 @@ from millstream.server.replication.feeds import Loop
 if TYPE_CHECKING:
     from millstream.server.durability.persistence import Persistence
     from millstream.server.execution.executor import Executor
-    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 
 class Config(FeedsConfig, Protocol):

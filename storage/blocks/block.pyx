@@ -18,11 +18,11 @@ from libc.string cimport memcpy, memset
 from millstream.encoding cimport Output
 from millstream.entry_id cimport id_less
 from millstream.storage.blocks.block_check cimport check_view, fault_text
-from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport (
     BLOCK_HEADER_BYTES, DELETED, FORMAT_VERSION, FORMAT_VERSION_PLAIN, SETS_MAX, SLACK, Cursor,
     Head, View, cursor_next, cursor_seek, cursor_start, entry_words, form_size, view_of,
 )
+from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 
 from millstream.errors import BlockError
 from millstream.storage.blocks.checksum import crc32

@@ -10,12 +10,11 @@ for the same time. Only a server frees lazily (`defer`); elsewhere everything is
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from millstream.storage.blocks.skiplist import SkipList
-    from millstream.storage.streams.key_slots import KeySlots
-    from millstream.storage.streams.keyspace import Keyspace
 
 _AT_ONCE = 1024  # blocks of a trim, or items of a container, that are freed immediately
 _AT_ONCE_EACH = 16  # the same for blocks of a deleted stream: many streams may be deleted together
@@ -45,12 +44,9 @@ class _Items:
 class _Table:
     """A table of a database, which a snapshot or a long KEYS may still read."""
 
-    def __init__(self, keyspace: Keyspace, table: Freeable) -> None:
+    def __init__(self, table: Freeable, is_read: Callable[[], bool]) -> None:
         self.free_step = table.free_step
-        self._keyspace = keyspace
-
-    def is_read(self) -> bool:
-        return self._keyspace.is_walked
+        self.is_read = is_read
 
 
 TO_FREE: list[Freeable] = []  # everything to be freed later
@@ -90,12 +86,12 @@ def free_parts(whole: SkipList) -> None:
         TO_FREE.remove(part)
 
 
-def discard_table(keyspace: Keyspace, table: dict[Any, Any] | KeySlots) -> None:
-    """Free a dict or the slots of a database. The number of keys does not matter, because few keys
-    may have many blocks."""
+def discard_table(table: dict[Any, Any] | Freeable, is_read: Callable[[], bool]) -> None:
+    """Free a dict or the slots of a database once no reader is left. The number of keys does
+    not matter, because few keys may have many blocks."""
     if _deferring and table:
         items = _Items(table) if isinstance(table, dict) else table
-        TO_FREE.append(_Table(keyspace, items))
+        TO_FREE.append(_Table(items, is_read))
 
 
 def discard_items(items: Container) -> None:

@@ -34,7 +34,7 @@ from millstream.storage.dump.primitives import (
     string_bytes,
 )
 from millstream.storage.dump.rdb_bytes import crc64
-from millstream.storage.streams.group import PENDING_SIZE, Group
+from millstream.storage.groups.group import PENDING_SIZE, Group
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.streams.stream import Stream
 

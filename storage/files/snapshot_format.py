@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgpack  # type: ignore[import-untyped]
 
 from millstream.storage.blocks.checksum import crc32
+from millstream.storage.capture.small_rows import is_small_section, small_rows
 from millstream.storage.files.disk import Bytes
-from millstream.storage.streams.small_rows import is_small_section, small_rows
 
 MAGIC = b"MILLSNAP"
 END_MAGIC = b"MILLSEND"

@@ -11,6 +11,8 @@ import msgpack  # type: ignore[import-untyped]
 
 from millstream.errors import BlockError, DamageError, DataError, FormatError
 from millstream.storage.blocks.checksum import crc32
+from millstream.storage.capture.small_loader import SmallLoader
+from millstream.storage.capture.small_rows import chunk_of, is_small_section
 from millstream.storage.files.disk import Bytes
 from millstream.storage.files.snapshot_format import (
     BASE_SALT_SIZE,
@@ -43,8 +45,6 @@ from millstream.storage.files.snapshot_format import (
     unpack_footer_part,
     zstd,
 )
-from millstream.storage.streams.small_loader import SmallLoader
-from millstream.storage.streams.small_rows import chunk_of, is_small_section
 
 _SALVAGE_STEP_BYTES = 512
 

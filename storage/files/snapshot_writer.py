@@ -11,6 +11,8 @@ import msgpack  # type: ignore[import-untyped]
 
 from millstream.storage.blocks.block import seal_forms
 from millstream.storage.blocks.checksum import crc32
+from millstream.storage.capture.small_rows import section_head
+from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.files.disk import Bytes
 from millstream.storage.files.snapshot_format import (
     CHUNK,
@@ -29,12 +31,10 @@ from millstream.storage.files.snapshot_format import (
     encode_trailer,
     zstd,
 )
-from millstream.storage.streams.held_snapshot import SharedHeld
+from millstream.storage.groups.shared_groups import SharedGroups
+from millstream.storage.reservations.held_snapshot import SharedHeld
 from millstream.storage.streams.idempotence import SharedWindow
 from millstream.storage.streams.producers import SharedProducers
-from millstream.storage.streams.shared_groups import SharedGroups
-from millstream.storage.streams.small_rows import section_head
-from millstream.storage.streams.small_streams import SmallStreams
 
 CHUNK_ENTRIES_MAX = 32_768
 CHUNK_BYTES_MAX = 4 << 20

@@ -22,10 +22,10 @@ from millstream.storage.blocks.layout cimport (
     Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
 )
 from millstream.storage.blocks.skiplist_pages cimport Place, block_at, place_after, same_place, view_block
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport Pending, PendingAt
-from millstream.storage.streams.pending_chunks cimport advance_pending, count_pending, count_up_to
-from millstream.storage.streams.trim_nodes cimport nodes_of
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport Pending, PendingAt
+from millstream.storage.groups.pending_chunks cimport advance_pending, count_pending, count_up_to
+from millstream.storage.log.trim_nodes cimport nodes_of
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream, Walk
 
 from millstream.storage.blocks.lazyfree import free_parts

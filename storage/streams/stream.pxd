@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from millstream.storage.streams.entry_log cimport EntryLog, Walk
+from millstream.storage.log.entry_log cimport EntryLog, Walk
 
 
 cdef enum:
@@ -30,7 +30,7 @@ cdef class Stream(EntryLog):
     cdef dict groups_by_name
     cdef public uint64_t incarnation
     cdef public uint64_t capture_mark
-    # A Held (storage/streams/held) once an ID was reserved, else None.
+    # A Held (storage/reservations/held) once an ID was reserved, else None.
     cdef public object held
     # A Lineage (storage/streams/lineage) if the stream is sealed or has parents, else None.
     cdef public object lineage

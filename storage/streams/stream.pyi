@@ -2,9 +2,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.streams.entry_log import EntryLog
-from millstream.storage.streams.group import Group
-from millstream.storage.streams.held import Held
+from millstream.storage.groups.group import Group
+from millstream.storage.log.entry_log import EntryLog
+from millstream.storage.reservations.held import Held
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.producers import Producers

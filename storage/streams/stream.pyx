@@ -15,13 +15,13 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
-from millstream.storage.streams.entry_log cimport EntryLog, Walk
-from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.pending cimport PendingAt
-from millstream.storage.streams.pending_chunks cimport find_pending
-from millstream.storage.streams.trim_nodes cimport boundary_by_nodes, node_count, radix_tree_nodes
-from millstream.storage.streams.shared_groups cimport shared_groups
-from millstream.storage.streams.trimming cimport (
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport PendingAt
+from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.groups.shared_groups cimport shared_groups
+from millstream.storage.log.entry_log cimport EntryLog, Walk
+from millstream.storage.log.trim_nodes cimport boundary_by_nodes, node_count, radix_tree_nodes
+from millstream.storage.log.trimming cimport (
     delete_entry, evict_all, evict_below, evict_ids, write_end_again,
 )
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from tests.support.history import Found, FoundGroup, FoundStream
 
-from millstream.storage.streams.group import Group as RealGroup
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.groups.group import Group as RealGroup
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream as RealStream
-from millstream.storage.streams.testing import check_stream
+from millstream.storage.testing import check_stream
 
 EntryId = tuple[int, int]
 Retry = tuple[int, int]  # retry_ms, expire_ms

@@ -29,7 +29,7 @@ from millstream.server.replication.following import Following
 from millstream.server.replication.node import LinkProtocol
 from millstream.server.replication.receiving import Replacement
 from millstream.server.replication.rewinding import Rewinding, why_impossible
-from millstream.storage.streams.keyspace import Line
+from millstream.storage.keyspace.keyspace import Line
 
 FIRST_MS = 1_700_000_000_000
 STEPS = 1500

@@ -5,6 +5,7 @@ server/wiring connects its parts as in a real server. Time and network are the f
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ from millstream.server.protocol.outbox import Client
 from millstream.server.replication.role import Replication
 from millstream.server.wiring import commit_tick, connect
 from millstream.storage.blocks.block import Block
-from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.restore import continue_times
+from millstream.storage.capture.restored_times import continue_times
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 if TYPE_CHECKING:
     from tests.sim.fleet import Fleet
@@ -169,8 +171,8 @@ class FleetNode:
         self.persistence = WatchedPersistence(
             config,
             Machine(disk, self.now_ms, self.steady_ms, self.loop, self.new_worker),
-            self.keyspace,
-            apply_effects,
+            StoredKeyspace(self.keyspace),
+            functools.partial(apply_effects, self.keyspace),
             Block,
         )
         self.executor = Executor(self)

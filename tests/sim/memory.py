@@ -12,7 +12,7 @@ from millstream.server.monitor.memory import Gauge
 from millstream.storage.blocks.lazyfree import TO_FREE, free_step
 from millstream.storage.blocks.open_block import open_bytes
 from millstream.storage.blocks.skiplist import sealed_bytes
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from tests.support.fakedisk import SECTOR, FakeDisk
 from tests.support.journals import journal_bytes, with_frames
 from tests.support.resp import Null, Reply, Simple, encode_command, read_reply
 
+from millstream.storage.capture.capture import Capture
 from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.journal_reader import JournalReader, TornEnd
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 START_MS = 1_700_000_000_000
@@ -211,7 +212,7 @@ def test_a_point_in_time_has_nothing_that_came_later() -> None:
     keyspace = Keyspace()
     database = keyspace.databases[0]
     database.set(b"was a stream", Stream(1))
-    capture = keyspace.begin_capture()
+    capture = Capture(keyspace)
     for key in (b"was a stream", b"is new"):
         database.delete(key)
         database.set(key, b"later")

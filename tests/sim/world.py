@@ -5,6 +5,7 @@ server/wiring connects its parts as in a real server; parts that need a process 
 
 from __future__ import annotations
 
+import functools
 import heapq
 import logging
 import random
@@ -47,12 +48,13 @@ from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
 from millstream.server.wiring import connect
 from millstream.storage.blocks.block import Block
+from millstream.storage.capture.restored_times import continue_times
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.manifest import NAME as MANIFEST
 from millstream.storage.files.manifest import load_manifest
 from millstream.storage.files.snapshot_reader import SnapshotReader
-from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.restore import continue_times
+from millstream.storage.keyspace.keyspace import Keyspace
 
 load_table()
 
@@ -357,8 +359,8 @@ class World:
         self.persistence = WatchedPersistence(
             self.config,
             Machine(disk, self.now_ms, self.steady_ms, self.loop, self._new_worker),
-            self.keyspace,
-            apply_effects,
+            StoredKeyspace(self.keyspace),
+            functools.partial(apply_effects, self.keyspace),
             Block,
         )
         self.persistence.world = self

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millstream.storage.blocks.block import Block, seal_forms
-from millstream.storage.streams.capture import Capture, Captured
-from millstream.storage.streams.small_rows import section_head, small_rows
-from millstream.storage.streams.small_streams import SmallStreams
+from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.captured_keys import Captured
+from millstream.storage.capture.small_rows import section_head, small_rows
+from millstream.storage.capture.small_streams import SmallStreams
 
 Step = list[Captured | SmallStreams]
 

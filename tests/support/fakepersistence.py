@@ -11,6 +11,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -277,7 +278,7 @@ class World:
             self.config,
             Machine(disk, self.loop.clock, self.loop.clock, self.loop, self._new_worker),
             self.keyspace,
-            apply_effects,
+            partial(apply_effects, self.keyspace),
             FakeBlock,
         )
         self.persistence.flush_tick = self.tick

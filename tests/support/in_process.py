@@ -18,8 +18,8 @@ from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
 from millstream.server.wiring import connect
 from millstream.storage.files.journal_writer import UNBOUNDED
-from millstream.storage.streams.group import Group
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.groups.group import Group
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 NOW_MS = 1_700_000_000_000

@@ -16,7 +16,7 @@ from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Reply
 
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import deliver_id
+from millstream.storage.testing import deliver_id
 
 MIB = 1 << 20
 

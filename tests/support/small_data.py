@@ -6,7 +6,7 @@ for tests that damage a directory at every byte and check what remains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,15 +17,17 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.journals import DIRECTORY, journal_bytes
 
-from millstream.commands.runtime.effects import apply_effects
 from millstream.server.durability.directory_loader import Loader, LoadReport
+from millstream.server.repair.checking import loader_of
 from millstream.storage.blocks.block import Block
+from millstream.storage.capture import capture
+from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files import snapshot_writer
 from millstream.storage.files.manifest import Manifest, load_manifest, store_manifest
 from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
-from millstream.storage.streams import capture
-from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.shared_groups import SharedGroups
+from millstream.storage.groups.shared_groups import SharedGroups
+from millstream.storage.keyspace.keyspace import Keyspace
 
 State = list[tuple[int, bytes, str, bytes, list[bytes]]]
 ID = DIRECTORY
@@ -70,7 +72,7 @@ class Written:
 def state_of(keyspace: Keyspace) -> State:
     """All data that a snapshot would contain."""
     found: State = []
-    for one in whole(keyspace.begin_capture()):
+    for one in whole(Capture(keyspace)):
         meta = {name: _plain(value) for name, value in one.meta.items() if name != "idempotence"}
         blocks = [block.to_bytes() for block in one.blocks]
         found.append((one.db, one.key, one.kind, msgpack.packb(meta, default=bytes), blocks))
@@ -134,12 +136,12 @@ def write_base(
         ),
         compressed=compressed,
     )
-    taking = keyspace.begin_capture()
+    taking = Capture(keyspace)
     while (captured := taking.step(100)) is not None:
         for one in captured:
             writer.add(one)
     taking.close()
-    writer.finish(keyspace.global_meta())
+    writer.finish(StoredKeyspace(keyspace).global_meta())
     file.sync()
 
 
@@ -189,8 +191,7 @@ def load(disk: FakeDisk) -> tuple[Keyspace, Loader]:
     keyspace = Keyspace()
     keyspace.node_entries = 2
     keyspace.set_time(CREATED_MS)
-    apply: Callable[[Any, bytes], int] = apply_effects
-    loader = Loader(disk, keyspace, apply, Block)
+    loader = loader_of(disk, keyspace)
     manifest = load_manifest(disk)
     assert manifest is not None
     for _ in loader.read(manifest, LoadReport()):

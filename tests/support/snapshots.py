@@ -17,7 +17,7 @@ from millstream.storage.files import snapshot_writer
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
 from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
-from millstream.storage.streams.testing import BlockWriter
+from millstream.storage.testing import BlockWriter
 
 EntryId = tuple[int, int]
 Fields = Sequence[bytes]

@@ -8,8 +8,10 @@ from tests.support.in_process import InProcessServer
 from tests.support.resp import encode_command
 
 from millstream.commands.runtime.effects import apply_effects
-from millstream.storage.streams.capture import Captured
-from millstream.storage.streams.keyspace import HISTORIES_MAX, Keyspace
+from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.captured_keys import Captured
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
+from millstream.storage.keyspace.keyspace import HISTORIES_MAX, Keyspace
 
 
 def effect(*words: str) -> bytes:
@@ -40,7 +42,7 @@ def test_a_capture_shows_a_stream_as_it_was_before_the_effect(words: tuple[str, 
     player.call("XADD s 1-1 f v")
     player.call("XGROUP CREATE s g 0")
     untouched = captured(server)
-    capture = server.keyspace.begin_capture()
+    capture = Capture(server.keyspace)
     apply(server, *words)
     found = [shown(one) for one in each(capture.step(10))]
     capture.close()
@@ -48,7 +50,7 @@ def test_a_capture_shows_a_stream_as_it_was_before_the_effect(words: tuple[str, 
 
 
 def captured(server: InProcessServer) -> list[object]:
-    capture = server.keyspace.begin_capture()
+    capture = Capture(server.keyspace)
     try:
         return [shown(one) for one in each(capture.step(10))]
     finally:
@@ -87,7 +89,7 @@ def test_a_history_is_stored_with_the_number_of_its_first_frame() -> None:
     apply_effects(keyspace, effect("HISTORY", "b" * 40, "7"))
     assert keyspace.histories == (("a" * 40, 1), ("b" * 40, 7))
     again = Keyspace()
-    again.restore_global(keyspace.global_meta())
+    StoredKeyspace(again).restore_global(StoredKeyspace(keyspace).global_meta())
     assert again.histories == keyspace.histories
 
 

@@ -35,7 +35,7 @@ from tests.unit.test_formats import decode
 from millstream.errors import BlockError
 from millstream.storage.blocks.block import Block
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import (
+from millstream.storage.testing import (
     BlockList,
     BlockWriter,
     bulk_size_of,

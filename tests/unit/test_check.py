@@ -41,15 +41,16 @@ from millstream.server.repair.check_report import FileReport, Report, Verdict, c
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.repairing import repair
 from millstream.storage.blocks.block import Block
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files import recovery as salvage
 from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.lost_manifest import guess_manifest
 from millstream.storage.files.manifest import NAME, Manifest, load_manifest, store_manifest
 from millstream.storage.files.snapshot_format import CHUNK_HEADER_SIZE
 from millstream.storage.files.snapshot_reader import SnapshotReader
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import BlockWriter, check_stream
+from millstream.storage.testing import BlockWriter, check_stream
 
 FOLDER = "damaged-20261120-120000"
 NAMES = [NAME, BASE, FIRST, LAST]
@@ -593,7 +594,7 @@ def test_a_block_in_a_value_is_not_taken_for_one() -> None:
         blocks.append(made.freeze())
     meta = Stream(1).dump()[0]
     meta.update(length=80, last_id=(80, 0), entries_added=80)
-    keyspace.restore(0, b"a", "stream", meta, blocks)
+    StoredKeyspace(keyspace).restore(0, b"a", "stream", meta, blocks)
     disk = FakeDisk()
     write_base(disk, BASE, keyspace, 1, compressed=False)
     store_manifest(disk, Manifest(BASE, (), 5, DIRECTORY))

@@ -17,7 +17,7 @@ from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply, encode_command
 
 from millstream.errors import CommandError
-from millstream.storage.streams.testing import check_group
+from millstream.storage.testing import check_group
 
 LARGEST = 2**63 - 1
 IDS = 12

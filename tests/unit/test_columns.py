@@ -17,7 +17,7 @@ from tests.unit.test_block import WRONG, changed, sealed, small_block, wide_bloc
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.column_buffers import not_utf8
 from millstream.storage.blocks.columns import Decoder, Kind, PieceError
-from millstream.storage.streams.testing import BlockWriter
+from millstream.storage.testing import BlockWriter
 
 FIRST, LAST = (0, 0), (MAX, MAX)
 EVERYTHING = [

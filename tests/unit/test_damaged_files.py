@@ -33,7 +33,7 @@ from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import NAME
 from millstream.storage.files.snapshot_format import HEADER_SIZE as HEADER_OF_BASE
 from millstream.storage.files.snapshot_reader import SnapshotReader
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 SECTOR = 512
 Result = TypeVar("Result")

@@ -6,7 +6,7 @@ import pytest
 from tests.support.resp import encode_command
 
 from millstream.commands.runtime.effects import APPLY, EffectError, Effects, apply_effects
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 SOUND = encode_command(["STREAM", "s", "1"])
 

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.support.captures import each
 
-from millstream.storage.streams.capture import Captured
-from millstream.storage.streams.database import Database
-from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.swap import swap_databases
+from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.captured_keys import Captured
+from millstream.storage.keyspace.database import Database
+from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.swap import swap_databases
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 DATABASES = st.integers(0, 2)
@@ -99,7 +100,7 @@ class Expiring(RuleBasedStateMachine):
     @rule()
     def begin_capture(self) -> None:
         if self.capture is None:
-            self.capture = self.keyspace.begin_capture()
+            self.capture = Capture(self.keyspace)
             # What is due and was not looked at yet is still there, and is captured.
             self.captured = {
                 (db.index, key): (

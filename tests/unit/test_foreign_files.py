@@ -23,7 +23,7 @@ from millstream.server.repair.check_report import Report, Verdict
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.repairing import repair
 from millstream.storage.files.manifest import NAME, load_manifest, store_manifest
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 FOLDER = "damaged-20261120-120000"
 OTHER = bytes(range(1, 17))

@@ -20,7 +20,7 @@ from millstream.storage.files.journal_format import read_head
 from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import Manifest
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import BlockWriter, deliver_id, hand_over_id, redeliver_id
+from millstream.storage.testing import BlockWriter, deliver_id, hand_over_id, redeliver_id
 
 MASK = MAX
 HEADER = "<2sBBIIIIHHQQQQ8x"

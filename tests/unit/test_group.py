@@ -19,10 +19,10 @@ from tests.sim.data import Group as GroupModel
 from tests.unit.models import MAX
 
 from millstream.errors import CommandError
-from millstream.storage.streams.group import PENDING_SIZE, Group
+from millstream.storage.groups.group import PENDING_SIZE, Group
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import CHUNK_RECORDS as CHUNK
-from millstream.storage.streams.testing import (
+from millstream.storage.testing import CHUNK_RECORDS as CHUNK
+from millstream.storage.testing import (
     acknowledge_id,
     check_group,
     check_stream,

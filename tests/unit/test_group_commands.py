@@ -14,8 +14,8 @@ from tests.support.resp import Error, Map, Null, Reply, Simple
 
 from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.registry import COMMANDS
-from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.testing import check_group, check_stream
+from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.testing import check_group, check_stream
 
 OK = Simple("OK")
 SYNTAX = Error("ERR syntax error")

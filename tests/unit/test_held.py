@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 
-from millstream.storage.streams import held_snapshot
-from millstream.storage.streams.ordering_snapshot import ordering_meta
-from millstream.storage.streams.restore import restart_leases
+from millstream.storage.capture.ordering_snapshot import ordering_meta
+from millstream.storage.capture.restored_times import restart_leases
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
+from millstream.storage.reservations import held_snapshot
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import check_held, check_stream, held_entries
+from millstream.storage.testing import check_held, check_stream, held_entries
 
 Id = tuple[int, int]
 
@@ -376,7 +377,7 @@ def test_a_writer_that_a_snapshot_does_not_have_is_a_clear_error(
     meta = {**meta, "groups": [], "held": ordering_meta(stream)["held"].dump()}
     meta["held"]["segments"][0][7] = 9
     with pytest.raises(ValueError, match="out of range"):
-        in_process.keyspace.restore(0, b"other", "stream", meta, list(blocks))
+        StoredKeyspace(in_process.keyspace).restore(0, b"other", "stream", meta, list(blocks))
 
 
 def test_reservations_given_up_after_an_open_one_take_no_memory(

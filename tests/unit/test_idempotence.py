@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, Simple, encode_command
 
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.idempotence import PRODUCERS_MAX, SharedWindow, Window
-from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 OK = Simple("OK")

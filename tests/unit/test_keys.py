@@ -18,9 +18,11 @@ from millstream.commands.runtime.replies import OK
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import acknowledge_id, check_stream, deliver_id
+from millstream.storage.testing import acknowledge_id, check_stream, deliver_id
 
 NOW_MS = 1_700_000_000_000
 LETTERS = b"g$xnmoct"
@@ -177,7 +179,7 @@ def test_a_string_that_grows_is_a_string_like_any(seed: int) -> None:
         assert answers[0] == answers[1], words
         contents(settled.keyspace)
         if capture is None and chance.random() < 0.05:
-            capture, then = room.keyspace.begin_capture(), contents(settled.keyspace)
+            capture, then = Capture(room.keyspace), contents(settled.keyspace)
         elif capture is not None and chance.random() < 0.3:
             found = capture.step(1)
             for one in each(found):
@@ -430,7 +432,7 @@ def test_a_capture_stays_right_under_renames_copies_and_swaps(room: Room) -> Non
     room.call("SET", "a", "v", "PX", 1000)
     room.call("SET", "b", "w")
     before = contents(room.keyspace)
-    capture = room.keyspace.begin_capture()
+    capture = Capture(room.keyspace)
     room.call("RENAME", "s", "b")
     room.call("COPY", "a", "s")
     room.call("EXPIRE", "a", 5000)
@@ -441,7 +443,7 @@ def test_a_capture_stays_right_under_renames_copies_and_swaps(room: Room) -> Non
     taken = Keyspace()
     while (found := capture.step(1)) is not None:
         for key in each(found):
-            taken.restore(key.db, key.key, key.kind, key.meta, key.blocks)
+            StoredKeyspace(taken).restore(key.db, key.key, key.kind, key.meta, key.blocks)
     capture.close()
     assert contents(taken) == before
 

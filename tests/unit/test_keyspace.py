@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.support.captures import each, whole
 
-from millstream.storage.streams.capture import Capture
-from millstream.storage.streams.database import Database
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.capture.capture import Capture
+from millstream.storage.keyspace.database import Database
+from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.swap import swap_databases
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.swap import swap_databases
 
 
 def finish(capture: Capture) -> dict[tuple[int, bytes], Any]:
@@ -30,7 +30,7 @@ def test_a_key_set_again_after_a_flush_is_captured_as_it_was(steps: int) -> None
     keyspace = Keyspace()
     db = keyspace.databases[0]
     db.set(b"k", b"old")
-    capture = keyspace.begin_capture()
+    capture = Capture(keyspace)
     db.clear()
     db.set(b"k", b"new")
     db.set(b"other", b"new")
@@ -69,7 +69,7 @@ def test_a_capture_is_the_point_in_time(seed: int) -> None:
             for key in db.keys()  # noqa: SIM118
         }
         found = {}
-        capture = keyspace.begin_capture()
+        capture = Capture(keyspace)
         while (step := capture.step(5)) is not None:
             for one in each(step):
                 assert (one.db, one.key) not in found, "a key was captured twice"
@@ -91,7 +91,7 @@ def many_keys() -> tuple[Keyspace, Database]:
 
 def test_a_step_is_short_after_many_deletions() -> None:
     keyspace, db = many_keys()
-    capture = keyspace.begin_capture()
+    capture = Capture(keyspace)
     for number in range(10_000):
         db.delete(b"%d" % number)
     assert len(finish(capture)) == 10_000
@@ -99,7 +99,7 @@ def test_a_step_is_short_after_many_deletions() -> None:
 
 def test_a_step_examines_few_keys_even_after_all_were_returned() -> None:
     keyspace, db = many_keys()
-    capture = keyspace.begin_capture()
+    capture = Capture(keyspace)
     for number in range(10_000):
         db.set(b"%d" % number, b"w")
     taken = 0

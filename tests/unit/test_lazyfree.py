@@ -12,9 +12,10 @@ from tests.support.resp import Reply, Simple
 
 from millstream.storage.blocks.lazyfree import defer, free_step
 from millstream.storage.blocks.skiplist import sealed_bytes
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.capture.capture import Capture
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import check_stream
+from millstream.storage.testing import check_stream
 
 BLOCKS = 3000  # more than are freed at once
 TURN = 500
@@ -196,7 +197,7 @@ def test_a_snapshot_has_all_keys_of_a_database_flushed_meanwhile() -> None:
     keyspace = Keyspace()
     for number in range(BLOCKS):
         keyspace.databases[0].set(b"k%d" % number, b"v")
-    capture = keyspace.begin_capture()
+    capture = Capture(keyspace)
     keyspace.databases[0].clear()
     assert not free_step(TURN), "the snapshot needs it still"
     found = 0

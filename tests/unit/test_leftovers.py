@@ -35,7 +35,7 @@ from millstream.storage.files.manifest import (
     load_manifest,
     store_manifest,
 )
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 FOLDER = "damaged-20261120-120000"
 MODES = ["always", "everysec", "no"]

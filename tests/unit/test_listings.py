@@ -15,9 +15,9 @@ from tests.unit.test_long_replies import SLICE_MAX_BYTES, Listener, listener
 
 from millstream.commands.xstream import xinfo as inspect
 from millstream.storage.blocks.lazyfree import defer, free_step
-from millstream.storage.streams.group import Group
+from millstream.storage.groups.group import Group
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import (
+from millstream.storage.testing import (
     acknowledge_id,
     check_group,
     deliver_id,

@@ -12,7 +12,7 @@ from tests.support.resp import Map, Null, Reply, Simple, encode_command
 
 from millstream.commands.runtime.replies import PAUSE, ArrayHead, LongReply
 from millstream.commands.table.registry import COMMANDS
-from millstream.storage.streams.testing import check_group, deliver_ids, shared_chunks
+from millstream.storage.testing import check_group, deliver_ids, shared_chunks
 
 SLICE_MAX_BYTES = 3 * 262_144
 COUNT = 300
@@ -340,12 +340,12 @@ def test_keys_without_waiting_readers_are_not_searched(in_process: InProcessServ
     leaving, silent = listener(in_process), listener(in_process)
     in_process.executor.feed(leaving, encode_command(["KEYS", "*"]))
     in_process.executor.end_tick()
-    assert in_process.keyspace.is_walked
+    assert in_process.keyspace.is_walked()
     in_process.executor.detach(leaving)
-    assert not in_process.keyspace.is_walked
+    assert not in_process.keyspace.is_walked()
     in_process.executor.feed(silent, encode_command(["CLIENT", "REPLY", "SKIP"]))
     in_process.executor.feed(silent, encode_command(["KEYS", "*"]))
-    assert not in_process.keyspace.is_walked
+    assert not in_process.keyspace.is_walked()
     assert silent.call("PING") == Simple("PONG")
 
 
@@ -356,7 +356,7 @@ def test_keys_are_found_also_while_the_client_takes_nothing(in_process: InProces
     in_process.executor.feed(reader, encode_command(["KEYS", "*"]))
     reader.paused = True
     in_process.settle()
-    assert not in_process.keyspace.is_walked
+    assert not in_process.keyspace.is_walked()
     assert not reader.unread
     reader.paused = False
     in_process.executor.outbox.on_writable(reader)

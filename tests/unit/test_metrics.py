@@ -19,8 +19,8 @@ from millstream.server.metrics import names
 from millstream.server.metrics.stream_series import Place, StreamSeries, choose
 from millstream.server.metrics.text import LABEL_MAX, histogram_lines, label, labels, number
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
-from millstream.storage.streams.group import Group
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.groups.group import Group
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 # Bytes, and texts that look like escapes of bytes.

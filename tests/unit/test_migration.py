@@ -17,7 +17,7 @@ from millstream.commands.runtime.effects import apply_effects
 from millstream.errors import CommandError
 from millstream.storage.dump.rdb import STREAM, STREAM_2, STREAM_5
 from millstream.storage.dump.rdb_bytes import compress
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 TEXT = payloads.sealed(b"\0\5plain")

@@ -22,7 +22,7 @@ from millstream.server.config.directives import Config, changed_values
 from millstream.server.execution.access import Access
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.protocol.resp import encode_reply
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 NOW_MS = 1_700_000_000_123

@@ -10,6 +10,7 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -1177,7 +1178,7 @@ def real_persistence(
         FakeConfig(appendfsync=mode),
         Machine(SystemDisk(directory), clock, clock, loop),
         keyspace,
-        apply_effects,
+        partial(apply_effects, keyspace),
         FakeBlock,
     )
 

@@ -17,11 +17,11 @@ from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer, J
 from tests.support.resp import Error, Map, Null, Simple
 
 from millstream.errors import WRONG_TYPE
-from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.retention_schedule import NEVER, RetentionSchedule
 from millstream.storage.streams.retention import bytes_of
-from millstream.storage.streams.retention_schedule import NEVER, RetentionSchedule
 from millstream.storage.streams.stream import RetentionPolicy, Stream
-from millstream.storage.streams.testing import check_stream, cut_of, due_moment_ms
+from millstream.storage.testing import check_stream, cut_of, due_moment_ms
 
 HEADER_BYTES = 64  # docs/formats.md
 OK = Simple("OK")

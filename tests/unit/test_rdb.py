@@ -21,7 +21,7 @@ from millstream.storage.dump import primitives, rdb
 from millstream.storage.dump.listpack import count_live_nodes, live_nodes, read_node, write_node
 from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import (
+from millstream.storage.testing import (
     acknowledge_id,
     check_stream,
     deliver_id,

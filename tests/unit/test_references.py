@@ -26,7 +26,7 @@ from tests.unit.models import EntryId, StreamModel
 
 from millstream.errors import INVALID_ID, WRONG_TYPE
 from millstream.storage.streams.retention import unheld
-from millstream.storage.streams.testing import check_stream
+from millstream.storage.testing import check_stream
 
 NODE_ENTRIES = 3
 POLICIES = ["", "KEEPREF", "DELREF", "ACKED"]

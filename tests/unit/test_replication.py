@@ -37,7 +37,7 @@ from millstream.server.replication.records import (
     parse_piece,
 )
 from millstream.server.replication.ring import Ring
-from millstream.storage.streams.keyspace import Keyspace, Line
+from millstream.storage.keyspace.keyspace import Keyspace, Line
 
 # Histories
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.streams.testing import BlockList, BlockWriter, find_rank
+from millstream.storage.testing import BlockList, BlockWriter, find_rank
 
 
 def block_of(first: int, count: int) -> Block:

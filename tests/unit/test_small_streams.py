@@ -14,19 +14,20 @@ from tests.support.captures import whole
 
 from millstream.errors import BlockError
 from millstream.storage.blocks.block import Block, seal_forms
-from millstream.storage.streams.group import Group
-from millstream.storage.streams.key_slots import SLOTS, KeySlots, slot_of
-from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.small_loader import SmallLoader
-from millstream.storage.streams.small_rows import (
+from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.small_loader import SmallLoader
+from millstream.storage.capture.small_rows import (
     chunk_of,
     is_small_section,
     section_head,
     small_rows,
 )
-from millstream.storage.streams.small_streams import SmallStreams
+from millstream.storage.capture.small_streams import SmallStreams
+from millstream.storage.groups.group import Group
+from millstream.storage.keyspace.key_slots import SLOTS, KeySlots, slot_of
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import check_stream, deliver_id, upcoming_id
+from millstream.storage.testing import check_stream, deliver_id, upcoming_id
 
 NOW_MS = 1_700_000_000_000
 BATCH_BYTES = 1 << 20
@@ -275,7 +276,7 @@ def test_a_capture_of_small_and_other_keys_is_complete() -> None:
             stream = database.make_stream(key, number)
             for ms in range(1, 900 if number % 50 == 1 else 3):
                 stream.append_entry(ms, 0, [b"f", b"v"])
-    found = {(one.db, one.key): one.kind for one in whole(keyspace.begin_capture(), 40)}
+    found = {(one.db, one.key): one.kind for one in whole(Capture(keyspace), 40)}
     assert found == {
         (number % 2, b"%d" % number): "stream" if number % 5 else "string" for number in range(300)
     }

@@ -41,9 +41,9 @@ from tests.unit.models import (
 )
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.streams.held import Held
+from millstream.storage.reservations.held import Held
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import (
+from millstream.storage.testing import (
     BlockWriter,
     check_stream,
     count_entries,

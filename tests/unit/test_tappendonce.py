@@ -13,8 +13,9 @@ from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, encode_command
 
 from millstream.errors import CommandError
+from millstream.storage.capture.capture import Capture
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import check_stream
+from millstream.storage.testing import check_stream
 
 U64_MAX = 2**64 - 1
 
@@ -213,7 +214,7 @@ def test_what_a_snapshot_has_seen_stays_as_it_was(
 ) -> None:
     for number in range(200):
         player.call(f"TAPPENDONCE s PRODUCER p{number} {number} f v")
-    capture = in_process.keyspace.begin_capture()
+    capture = Capture(in_process.keyspace)
     wanted = producers_at(in_process)
     player.call("TAPPENDONCE s PRODUCER p3 1000 f v")
     player.call("TAPPENDONCE s PRODUCER new 1 f v")

@@ -12,7 +12,7 @@ from tests.support.resp import Error, Null
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.testing import check_stream
+from millstream.storage.testing import check_stream
 
 EntryId = tuple[int, int]
 U64_MAX = 2**64 - 1

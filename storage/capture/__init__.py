@@ -1,0 +1,1 @@
+"""A point-in-time copy of all keys, and restoring it."""

@@ -1,0 +1,45 @@
+"""The parts of a capture: the keys of one database, and one key, at its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millstream.storage.blocks.skiplist_pages import Blocks
+
+if TYPE_CHECKING:
+    from millstream.storage.blocks.block import Block
+    from millstream.storage.keyspace.key_slots import KeySlots
+
+
+class CapturedKeys(NamedTuple):
+    """The keys of a database. FLUSHALL gives a database another table and does not change this one;
+    keys that are added later are marked as captured."""
+
+    db: int
+    slots: KeySlots
+    table: dict[bytes, Any]
+    expiries: dict[bytes, int]
+
+
+class Captured:
+    """One key at the beginning of the capture."""
+
+    __slots__ = ("blocks", "db", "key", "kind", "meta")
+
+    def __init__(
+        self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: Sequence[Block]
+    ) -> None:
+        self.db = db
+        self.key = key
+        self.kind = kind
+        self.meta = meta
+        self.blocks = blocks
+
+    def free_step(self, most: int) -> bool:
+        """Free about `most` of the blocks after use; False when none is left. Blocks that the
+        stream has removed meanwhile have no other reference."""
+        if isinstance(self.blocks, Blocks):
+            return self.blocks.free_step(most)
+        self.blocks = []
+        return False

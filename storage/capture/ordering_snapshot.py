@@ -1,0 +1,35 @@
+"""The parts of a stream besides its log and groups, in a snapshot: reservations and held entries,
+lineage, and whether readers have promises about it. Most streams have none of these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.storage.reservations import held_snapshot
+from millstream.storage.streams.lineage import Lineage
+from millstream.storage.streams.stream import Stream
+
+
+def ordering_meta(stream: Stream) -> dict[str, Any]:
+    """These parts in a stream's map; held entries are not packed yet."""
+    meta: dict[str, Any] = {}
+    if stream.held is not None:
+        meta["held"] = held_snapshot.share(stream.held)
+    if stream.lineage is not None:
+        meta["lineage"] = stream.lineage.dump()
+    if stream.is_followed:
+        meta["followed"] = True
+    return meta
+
+
+def restore_ordering(stream: Stream, meta: dict[str, Any], steady_ms: int) -> None:
+    """Restore the result of `ordering_meta`; ValueError when the parts are inconsistent."""
+    if "held" in meta:
+        stream.held = held_snapshot.load(meta["held"], stream, steady_ms)
+    if "lineage" in meta:
+        stream.lineage = Lineage.load(meta["lineage"])
+        if stream.lineage.sealed:
+            stream.set_sealed()
+    if meta.get("followed"):
+        stream.set_followed()

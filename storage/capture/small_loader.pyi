@@ -1,0 +1,9 @@
+from millstream.storage.keyspace.keyspace import Keyspace
+
+class SmallLoader:
+    def __init__(self, section: bytes, chunk: bytes | memoryview) -> None: ...
+    entries: int
+    key: bytes | None
+    @property
+    def chunk_number(self) -> int | None: ...
+    def step(self, keyspace: Keyspace, most: int) -> int: ...

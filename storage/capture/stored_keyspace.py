@@ -1,0 +1,82 @@
+"""A keyspace as persistence uses it: captured for a snapshot, and restored from one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.ordering_snapshot import restore_ordering
+from millstream.storage.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from millstream.storage.blocks.block import Block
+    from millstream.storage.capture.small_loader import SmallLoader
+    from millstream.storage.keyspace.keyspace import Keyspace
+
+
+class StoredKeyspace:
+    """The keys of a keyspace, and the state that belongs to no key, in the forms of a snapshot."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        self._keyspace = keyspace
+
+    def begin_capture(self) -> Capture:
+        """Begin a capture of the current keyspace."""
+        return Capture(self._keyspace)
+
+    def global_meta(self) -> dict[str, Any]:
+        """The state that belongs to no key, as msgpack-able values."""
+        keyspace = self._keyspace
+        steady_ms = max(keyspace.steady_ms, keyspace.newest_steady_ms)
+        meta: dict[str, Any] = {"incarnation": keyspace.incarnation, "steady_ms": steady_ms}
+        if keyspace.has_ordering:
+            meta["ordering"] = True
+        if keyspace.recorded_promise_ms:
+            meta["clock"] = keyspace.recorded_promise_ms
+        if keyspace.histories:
+            meta["histories"] = [list(line) for line in keyspace.histories]
+        return meta
+
+    def restore_global(self, meta: dict[str, Any]) -> None:
+        """Restore the result of global_meta."""
+        keyspace = self._keyspace
+        keyspace.incarnation = max(keyspace.incarnation, meta["incarnation"])
+        keyspace.note_steady(meta.get("steady_ms", 0))
+        keyspace.has_ordering = keyspace.has_ordering or "ordering" in meta
+        keyspace.note_promise(meta.get("clock", 0))
+        keyspace.histories = tuple((name, first) for name, first in meta.get("histories", ()))
+
+    def restore(
+        self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Block]
+    ) -> None:
+        """Restore a captured key; ValueError when its parts are inconsistent."""
+        keyspace = self._keyspace
+        if not 0 <= db < len(keyspace.databases):
+            raise ValueError(f"it belongs to database {db}; there are {len(keyspace.databases)}")
+        database = keyspace.databases[db]
+        value = _value_of(kind, meta, blocks, keyspace.steady_ms)
+        database.put(key, value)
+        if "expires_ms" in meta:
+            database.note_expiry(key, meta["expires_ms"])
+        if isinstance(value, Stream):
+            database.schedule_groups(key, value)
+
+    def restore_small(self, small: SmallLoader, most: int) -> int:
+        """Restore up to `most` small streams; their number, 0 at the end."""
+        return small.step(self._keyspace, most)
+
+
+def _value_of(
+    kind: str, meta: dict[str, Any], blocks: list[Block], steady_ms: int
+) -> bytes | Stream:
+    if kind == "stream":
+        try:
+            stream = Stream.load(meta, blocks, steady_ms)
+            restore_ordering(stream, meta, steady_ms)
+            return stream
+        except (OverflowError, IndexError) as error:
+            raise ValueError(f"a number is out of range: {error}") from error
+    if kind == "string":
+        value: bytes = meta["value"]
+        return value
+    raise ValueError(f"values of kind {kind!r} are not known to this version")

@@ -1,0 +1,1 @@
+"""Groups of a stream: their consumers and pending entries."""

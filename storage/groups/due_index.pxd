@@ -1,0 +1,29 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from millstream.entry_id cimport EntryId
+from millstream.storage.groups.pending cimport Chunk, Pending, Pendings
+
+
+cdef class DeliveryOrder:
+    cdef uint64_t latest_ms
+    cdef EntryId last
+    cdef bint numbered
+    cdef uint64_t count
+    cdef object numbers
+
+    cdef int note(self, uint64_t ms, uint64_t seq, uint64_t at_ms) except -1
+    cdef uint64_t number(self, const Pending* record) except? 0xffffffffffffffff
+
+
+cdef uint64_t claimable_ms(const Pending* record) noexcept
+cdef uint64_t due_ms(Pendings* pendings, const Pending* record, bint with_zero) noexcept
+cdef uint64_t expires_ms(Pendings* pendings, const Pending* record) noexcept
+cdef void move_bounds(Pendings* pendings, Chunk* chunk, const Pending* record) noexcept
+cdef void chunk_bounds(Pendings* pendings, Chunk* chunk) noexcept
+cdef void set_bound(Pendings* pendings, Chunk* chunk, int kind, uint64_t moment) noexcept
+cdef void leave_heaps(Pendings* pendings, Chunk* chunk) noexcept
+cdef void note_moved(Pendings* pendings, Chunk* chunk) noexcept
+cdef uint64_t exact_min(Pendings* pendings, int kind, uint64_t until_ms) noexcept
+cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t limit,
+                   DeliveryOrder order)
+cdef bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept

@@ -1,0 +1,26 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+cimport cython
+
+from millstream.storage.groups.pending_list cimport PendingList
+
+
+@cython.no_gc
+cdef class Group(PendingList):
+    cdef readonly bytes name
+    cdef public uint64_t offset_ms
+    cdef public uint64_t offset_seq
+    cdef public uint64_t gap_floor_ms
+    cdef public uint64_t gap_floor_seq
+    cdef public int64_t entries_read
+    cdef public uint64_t ttl_ms
+    cdef public uint64_t last_used_ms
+    cdef public uint64_t scheduled_ms
+    cdef public uint32_t blocked_clients
+    cdef public uint32_t retry_waiters
+
+    cdef uint64_t size_bytes(self) noexcept
+    cdef Group duplicate(self, uint64_t now_ms)
+    cdef dict header(self, pending)
+    cdef int load_retry_pairs(self, list pairs) except -1
+    cdef int load_pending(self, const char* packed, Py_ssize_t size) except -1
+    cdef int load_large_counts(self, rows) except -1

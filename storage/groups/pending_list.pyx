@@ -1,0 +1,535 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""The pending entries of a group: their owners, times and numbers of deliveries.
+
+Consumer 0 means no owner: deliveries of TREAD have no owner, nor do entries that XNACK released,
+whose last delivery is 0. The few delivery counts that are too large for a record are stored
+separately.
+"""
+
+from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
+cimport cython
+
+from millstream.entry_id cimport EntryId, id_less
+from millstream.storage.groups.consumers cimport Consumer, Details, Members
+from millstream.storage.groups.due_index cimport (
+    DeliveryOrder, chunk_bounds, earliest, exact_min, expires_ms, leave_heaps, move_bounds,
+)
+from millstream.storage.groups.pending cimport (
+    DELIVERIES_MAX, EXPIRE, IDLE, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk, Pending, PendingAt, Pendings,
+    RetryTimes, first_of, saturating_add,
+)
+from millstream.storage.groups.pending_chunks cimport (
+    SharedPending, allocated, chunk_with_space, close_gaps, copy_chunks, drop_chunk, erase_record,
+    find_pending, first_pending, free_pendings, insert_record, lower_floor, merge_small, next_pending,
+    nothing_pending, own_chunk, place_of, share_chunks,
+)
+from millstream.storage.groups.retry_pairs cimport copy_pairs, number_of
+
+cdef enum:
+    NOBODY = 0xffffffffu
+
+cdef int64_t COUNT_MAX = 0x7fffffffffffffff
+cdef uint64_t TIME_MAX = 0xffffffffffffULL
+cdef uint64_t FIRST_DELIVERY_MAX = 0x7fffffffffffULL
+
+
+cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64_t now_ms,
+                              uint32_t consumer, uint32_t retry_number) noexcept:
+    """Initialize the record of a first delivery."""
+    record.ms = ms
+    record.seq = seq
+    record.first_delivery_ms = min(now_ms, FIRST_DELIVERY_MAX)
+    record.last_delivery_ms = min(now_ms, TIME_MAX)
+    record.gone = 0
+    record.deliveries = 1
+    record.consumer = consumer
+    record.retry_number = retry_number
+
+
+cdef inline Chunk* last_chunk(Pendings* pendings) noexcept:
+    return pendings.chunks[pendings.chunk_count - 1] if pendings.chunk_count else NULL
+
+
+cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1:
+    """How often an entry was delivered, from the record or from the group's large counts."""
+    if record.deliveries < DELIVERIES_MAX:
+        return record.deliveries
+    # A snapshot from before large counts were stored has none.
+    return DELIVERIES_MAX if large_counts is None else large_counts.get(
+        (record.ms, record.seq), DELIVERIES_MAX)
+
+
+@cython.no_gc
+cdef class PendingList(Members):
+    """The pending entries of a group, and the consumers that own them."""
+
+    def __cinit__(self):
+        self.pendings = nothing_pending()
+
+    def __dealloc__(self):
+        free_pendings(self.pendings)
+
+    @property
+    def unowned_count(self) -> int:
+        return self.pendings.unowned
+
+    @property
+    def pending_count(self) -> int:
+        return self.pendings.count
+
+    @property
+    def work_counter(self) -> int:
+        return self.pendings.work_counter
+
+    # ------------------------------------------------------------ deliveries
+
+    cpdef uint32_t retry_number(self, uint64_t retry_ms, uint64_t expire_ms) except? 0:
+        """The number of a (retry, expire) pair; 0 means no retry. Use the number before requesting
+        another one: when all numbers are used, a pair without records is replaced."""
+        self.pendings = allocated(self.pendings)
+        return number_of(self.pendings, self.own_details(), retry_ms, expire_ms)
+
+    cdef int put(self, Pending* record) except -1:
+        """Add a record or replace the one with the same ID."""
+        cdef PendingAt at
+        cdef Pending* old
+        old = find_pending(self.pendings, EntryId(record.ms, record.seq), &at)
+        if old != NULL:
+            self.erase(&at)
+        first_pending(self.pendings, EntryId(record.ms, record.seq), &at)
+        return self.insert(&at, record)
+
+    cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
+                     uint32_t retry_number) except -1:
+        """Record the first delivery of an entry."""
+        cdef Pending record
+        cdef PendingAt at
+        cdef Chunk* last
+        begin_record(&record, ms, seq, now_ms, consumer, retry_number)
+        if self.pendings.chunk_count == 0:
+            at.chunk = at.index = 0
+            return self.insert(&at, &record)
+        last = self.pendings.chunks[self.pendings.chunk_count - 1]
+        if id_less(last.items[last.used - 1].ms, last.items[last.used - 1].seq, ms, seq):
+            at.chunk = self.pendings.chunk_count - 1
+            at.index = last.used
+            return self.insert(&at, &record)
+        return self.put(&record)
+
+    cdef size_t deliver_some(self, const EntryId* ids, size_t count, uint64_t now_ms,
+                             uint32_t consumer, uint32_t retry_number) except 0:
+        """Record the first delivery of the first of these entries, whose IDs are ascending: of as
+        many as fit into a chunk. Return their number. A failure changes nothing."""
+        cdef Chunk* chunk
+        cdef PendingAt at
+        cdef size_t i
+        chunk = last_chunk(self.pendings)
+        if chunk == NULL or not id_less(chunk.items[chunk.used - 1].ms,
+                                        chunk.items[chunk.used - 1].seq, ids[0].ms, ids[0].seq):
+            self.deliver(ids[0].ms, ids[0].seq, now_ms, consumer, retry_number)
+            return 1
+        at.chunk = self.pendings.chunk_count - 1
+        at.index = chunk.used
+        chunk = chunk_with_space(self.pendings, &at)
+        count = min(count, <size_t>(chunk.capacity - chunk.used))
+        for i in range(count):
+            begin_record(&chunk.items[chunk.used + i], ids[i].ms, ids[i].seq, now_ms, consumer,
+                         retry_number)
+        if at.index == 0:
+            lower_floor(self.pendings, at.chunk, chunk.items)
+        chunk.used += count
+        self.pendings.count += count
+        self.count_owner(consumer, count)
+        self.count_retry(retry_number, count)
+        move_bounds(self.pendings, chunk, &chunk.items[at.index])  # all have the same times
+        return count
+
+    cdef int insert(self, PendingAt* at, Pending* record) except -1:
+        cdef Chunk* chunk
+        self.pendings = allocated(self.pendings)
+        chunk = insert_record(self.pendings, at, record)
+        self.count_owner(record.consumer, 1)
+        self.count_retry(record.retry_number, 1)
+        move_bounds(self.pendings, chunk, record)
+        return 0
+
+    cdef int erase(self, PendingAt* at) except -1:
+        """Remove the record at `at`."""
+        cdef Pending* record = &own_chunk(self.pendings, at.chunk).items[at.index]
+        self.forget_count(record)
+        self.count_owner(record.consumer, -1)
+        self.count_retry(record.retry_number, -1)
+        return erase_record(self.pendings, at)
+
+    def delete_consumer(self, bytes name) -> int:
+        """Remove a consumer and its pending entries; return their number."""
+        cdef Consumer gone = self.consumer(name)
+        cdef uint32_t place
+        dropped = gone.pending
+        if dropped:
+            for place in range(self.pendings.chunk_count):
+                own_chunk(self.pendings, place)  # steps that can fail come before the first change
+            for place in range(self.pendings.chunk_count):
+                self.sweep_chunk(place, gone.index, 0, NEVER, None)
+            close_gaps(self.pendings)
+        if gone is self.only_member:
+            self.only_member = None
+        else:
+            self.details.remove(gone)
+        return dropped
+
+    cdef uint32_t sweep_chunk(self, uint32_t place, uint32_t consumer, uint64_t now_ms,
+                              uint64_t limit, list gone) except? 0xffffffff:
+        """Remove, in one pass, up to `limit` records of a consumer or (NOBODY) records expired by
+        now_ms, whose IDs are added to `gone`. Return their number. The chunk may become empty and
+        is then in no heap."""
+        cdef Chunk* chunk = own_chunk(self.pendings, place)
+        cdef Pending* record
+        cdef uint32_t kept = 0
+        cdef uint32_t removed = 0
+        cdef uint32_t i
+        cdef list found = []
+        self.pendings.work_counter += chunk.used
+        if consumer == NOBODY:
+            # The only step that can fail comes before the first change.
+            found = [(chunk.items[i].ms, chunk.items[i].seq) for i in range(chunk.used)
+                     if expires_ms(self.pendings, &chunk.items[i]) <= now_ms][:limit]
+            gone += found
+            limit = len(found)
+        for i in range(chunk.used):
+            record = &chunk.items[i]
+            if removed < limit and (expires_ms(self.pendings, record) <= now_ms if consumer == NOBODY
+                                    else record.consumer == consumer):
+                self.forget_count(record)
+                self.count_owner(record.consumer, -1)
+                self.count_retry(record.retry_number, -1)
+                removed += 1
+                continue
+            if kept != i:
+                chunk.items[kept] = record[0]
+            kept += 1
+        self.pendings.count -= removed
+        if kept == 0:
+            leave_heaps(self.pendings, chunk)
+        chunk.used = kept
+        if removed and kept:
+            chunk_bounds(self.pendings, chunk)
+        return removed
+
+    def take_expired(self, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
+        """Remove up to `limit` expired records; return their IDs in no particular order."""
+        cdef list gone = []
+        cdef Chunk* first = first_of(self.pendings, EXPIRE)
+        cdef uint32_t place
+        while <uint64_t>len(gone) < limit and first != NULL and first.bounds[EXPIRE] <= now_ms:
+            place = place_of(self.pendings, first)
+            if self.sweep_chunk(place, NOBODY, now_ms, limit - <uint64_t>len(gone), gone) == 0:
+                chunk_bounds(self.pendings, self.pendings.chunks[place])
+            elif self.pendings.chunks[place].used == 0:
+                drop_chunk(self.pendings, place)
+            else:
+                merge_small(self.pendings, place)
+            first = first_of(self.pendings, EXPIRE)
+        self.next_expiry_ms()
+        return gone
+
+    # ------------------------------------------------------------ owners, times and counts
+
+    cdef inline int count_owner(self, uint32_t consumer, int change) except -1:
+        if consumer == UNOWNED:
+            self.pendings.unowned += change
+        else:
+            if self.only_member is not None:
+                self.only_member.pending += change
+            else:
+                (<Consumer>self.details.consumers[consumer]).pending += change
+        return 0
+
+    cdef inline void count_retry(self, uint32_t retry_number, int change) noexcept:
+        if retry_number != NO_RETRY:
+            self.pendings.retry_times[retry_number].uses += change
+
+    cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
+        """Remove a pending entry; False when it is not pending."""
+        cdef PendingAt at
+        if find_pending(self.pendings, EntryId(ms, seq), &at) == NULL:
+            return False
+        self.erase(&at)
+        return True
+
+    cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t retry_number,
+                       bint change_retry) except -1:
+        """Record another delivery; the reader's retry pair, if any, replaces the record's. The
+        chunk may move: `record` is invalid afterwards."""
+        cdef Chunk* chunk = own_chunk(self.pendings, at.chunk)
+        record = &chunk.items[at.index]
+        record.last_delivery_ms = min(now_ms, TIME_MAX)
+        if record.deliveries < DELIVERIES_MAX - 1:
+            record.deliveries += 1
+        else:
+            self.set_deliveries(record, min(self.deliveries(record), COUNT_MAX - 1) + 1)
+        if change_retry:
+            self.count_retry(record.retry_number, -1)
+            self.count_retry(retry_number, 1)
+            record.retry_number = retry_number
+        move_bounds(self.pendings, chunk, record)
+        return 0
+
+    cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
+                       int64_t deliveries) except -1:
+        """Set owner, time of delivery and count of the record at `at`. Its retry and expiry are
+        removed."""
+        cdef Chunk* chunk = own_chunk(self.pendings, at.chunk)
+        cdef Pending* record = &chunk.items[at.index]
+        self.set_deliveries(record, deliveries)
+        self.count_owner(record.consumer, -1)
+        self.count_owner(consumer, 1)
+        self.count_retry(record.retry_number, -1)
+        record.consumer = consumer
+        record.retry_number = NO_RETRY
+        record.last_delivery_ms = min(delivery_ms, TIME_MAX)
+        move_bounds(self.pendings, chunk, record)
+        return 0
+
+    cpdef int claim(self, uint64_t ms, uint64_t seq, Consumer consumer, uint64_t delivery_ms,
+                    bytes count) except -1:
+        """Give an entry, pending or not, to a consumer. Its last delivery becomes delivery_ms. Its
+        number of deliveries becomes `count`: a number, b"+" for one more, b"=" for no change. An
+        entry that was not pending counts as delivered once before."""
+        cdef PendingAt at
+        cdef Pending* record = find_pending(self.pendings, EntryId(ms, seq), &at)
+        cdef int64_t deliveries
+        if record == NULL:
+            self.deliver(ms, seq, delivery_ms, UNOWNED, NO_RETRY)
+            record = find_pending(self.pendings, EntryId(ms, seq), &at)
+        deliveries = self.deliveries(record)
+        if count == b"+":
+            deliveries = min(deliveries, COUNT_MAX - 1) + 1
+        elif count != b"=":
+            deliveries = int(count)
+        return self.transfer(&at, consumer.index, delivery_ms, deliveries)
+
+    cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1:
+        """Note for DeliveryOrder that a command delivered a pending entry again at at_ms, mostly
+        now."""
+        if self.order is None:
+            self.order = DeliveryOrder()
+            # Earlier deliveries in this millisecond are unknown.
+            self.order.latest_ms = now_ms
+            self.order.numbered = True
+        return self.order.note(ms, seq, at_ms)
+
+    cpdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
+        """Remove an entry's owner, or make the entry pending without an owner. Its last delivery
+        becomes 0. Its number of deliveries becomes `count`: a number, b"-" for one less, b"=" for
+        no change. Its retry does not change."""
+        cdef PendingAt at
+        cdef Chunk* chunk
+        cdef Pending* record = find_pending(self.pendings, EntryId(ms, seq), &at)
+        cdef int64_t deliveries = 0
+        if record == NULL:
+            self.deliver(ms, seq, now_ms, UNOWNED, NO_RETRY)
+            record = find_pending(self.pendings, EntryId(ms, seq), &at)
+        else:
+            deliveries = self.deliveries(record)
+        if count == b"-":
+            deliveries = max(deliveries - 1, 0)
+        elif count != b"=":
+            deliveries = int(count)
+        chunk = own_chunk(self.pendings, at.chunk)
+        record = &chunk.items[at.index]
+        self.set_deliveries(record, deliveries)
+        self.count_owner(record.consumer, -1)
+        self.count_owner(UNOWNED, 1)
+        record.consumer = UNOWNED
+        record.last_delivery_ms = 0
+        move_bounds(self.pendings, chunk, record)
+        return 0
+
+    cdef int64_t deliveries(self, const Pending* record) except -1:
+        """How often an entry was delivered: 0 to the largest signed 64-bit number."""
+        return deliveries_of(record, self.large_counts())
+
+    cdef int set_deliveries(self, Pending* record, int64_t deliveries) except -1:
+        if deliveries < DELIVERIES_MAX:
+            self.forget_count(record)
+            record.deliveries = <uint32_t>deliveries
+            return 0
+        cdef Details details = self.own_details()
+        if details.large_counts is None:
+            details.large_counts = {}
+        details.large_counts[record.ms, record.seq] = deliveries
+        record.deliveries = DELIVERIES_MAX
+        return 0
+
+    cdef inline int forget_count(self, const Pending* record) except -1:
+        """Remove the large count of a record that is removed or whose count fits into it again."""
+        if record.deliveries == DELIVERIES_MAX and self.large_counts() is not None:
+            self.details.large_counts.pop((record.ms, record.seq), None)
+        return 0
+
+    cdef int mark_gone(self, uint64_t ms, uint64_t seq) except -1:
+        """Mark a record whose entry no longer exists in the stream: claims then ignore it. The next
+        claim that opens the chunk updates the bounds."""
+        cdef PendingAt at
+        if find_pending(self.pendings, EntryId(ms, seq), &at) != NULL:
+            own_chunk(self.pendings, at.chunk).items[at.index].gone = 1
+            self.pendings.has_gone = True
+        return 0
+
+    cdef int forget_gone(self) except -1:
+        """Remove these marks after a change that allows IDs to be used again."""
+        cdef Chunk* chunk
+        cdef uint32_t i, j
+        if not self.pendings.has_gone:
+            return 0
+        for i in range(self.pendings.chunk_count):
+            chunk = own_chunk(self.pendings, i)
+            for j in range(chunk.used):
+                chunk.items[j].gone = 0
+            chunk_bounds(self.pendings, chunk)
+        self.pendings.has_gone = False
+        return 0
+
+    # ------------------------------------------------------------ due times
+
+    cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept:
+        """Whether a record is due for redelivery."""
+        return exact_min(self.pendings, RETRY if with_zero else WAKE, now_ms) <= now_ms
+
+    cdef bint has_expired(self, uint64_t now_ms) noexcept:
+        return exact_min(self.pendings, EXPIRE, now_ms) <= now_ms
+
+    cdef uint64_t next_wake_ms(self) noexcept:
+        """The next time at which a timed retry is due; NEVER when there is none."""
+        return exact_min(self.pendings, WAKE, NEVER)
+
+    cdef uint64_t next_expiry_ms(self) noexcept:
+        """The next time at which a pending record expires; NEVER when there is none."""
+        return exact_min(self.pendings, EXPIRE, NEVER)
+
+    cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept:
+        """Whether a record has not been delivered for at least min_idle_ms."""
+        return now_ms >= min_idle_ms and exact_min(self.pendings, IDLE, now_ms - min_idle_ms) <= (
+            now_ms - min_idle_ms)
+
+    cdef uint64_t claim_bound(self) noexcept:
+        """A lower bound of the time at which a waiting claim finds an entry; NEVER when no client
+        waits for a claim or no entry is pending. Constant time."""
+        cdef uint64_t idle_ms = self.claim_idle()
+        return NEVER if idle_ms == NEVER else saturating_add(self.idle_bound(), idle_ms)
+
+    cdef uint64_t idle_bound(self) noexcept:
+        """A lower bound of the last deliveries of all pending entries; NEVER when there are none.
+        Constant time."""
+        return first_of(self.pendings, IDLE).bounds[IDLE] if self.pendings.heap_counts[IDLE] else NEVER
+
+    cdef uint64_t wake_bound(self) noexcept:
+        """A lower bound of next_wake_ms, in constant time."""
+        return first_of(self.pendings, WAKE).bounds[WAKE] if self.pendings.heap_counts[WAKE] else NEVER
+
+    cdef uint64_t expiry_bound(self) noexcept:
+        """A lower bound of next_expiry_ms, in constant time."""
+        return first_of(self.pendings, EXPIRE).bounds[EXPIRE] if self.pendings.heap_counts[EXPIRE] else NEVER
+
+    cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
+        """Up to `limit` IDs (ms, seq) due now, earliest due first, then by ID."""
+        return earliest(self.pendings, RETRY if with_zero else WAKE, now_ms, limit, self.order)
+
+    cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
+        """Up to `limit` IDs (ms, seq) that are idle for at least min_idle_ms, longest idle first,
+        then in the order of their deliveries (`DeliveryOrder`)."""
+        return [] if now_ms < min_idle_ms else earliest(self.pendings, IDLE, now_ms - min_idle_ms, limit, self.order)
+
+    # ------------------------------------------------------------ for Python and copies
+
+    def has(self, uint64_t ms, uint64_t seq) -> bool:
+        """Whether an entry is pending."""
+        cdef PendingAt at
+        return find_pending(self.pendings, EntryId(ms, seq), &at) != NULL
+
+    def pending_ends(self) -> tuple | None:
+        """The first and the last pending ID; None when there is none."""
+        cdef const Chunk* first
+        cdef const Chunk* last
+        if self.pendings.count == 0:
+            return None
+        first = self.pendings.chunks[0]
+        last = self.pendings.chunks[self.pendings.chunk_count - 1]
+        return ((first.items[0].ms, first.items[0].seq),
+                (last.items[last.used - 1].ms, last.items[last.used - 1].seq))
+
+    def ids_from(self, uint64_t ms, uint64_t seq, uint64_t most) -> list[tuple[int, int]]:
+        """The IDs of the first pending entries from an ID on."""
+        cdef PendingAt at
+        cdef Pending* record = first_pending(self.pendings, EntryId(ms, seq), &at)
+        cdef list found = []
+        while record != NULL and <uint64_t>len(found) < most:
+            found.append((record.ms, record.seq))
+            record = next_pending(self.pendings, &at)
+        return found
+
+    def redeliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, retry=None) -> None:
+        """Record another delivery, if the entry is pending; a pair (retry_ms, expire_ms) replaces
+        its own."""
+        cdef PendingAt at
+        cdef Pending* record = find_pending(self.pendings, EntryId(ms, seq), &at)
+        cdef uint32_t retry_number = NO_RETRY if retry is None else self.retry_number(retry[0], retry[1])
+        if record != NULL:
+            self.redeliver(record, &at, now_ms, retry_number, retry is not None)
+
+    def pending(self, uint64_t start_ms=0, uint64_t start_seq=0, end=None, limit=None,
+                consumer=None) -> list[tuple]:
+        """Records in ID order as (ms, seq, consumer name, last_delivery_ms, deliveries,
+        first_delivery_ms, retry_ms or None, expire_ms or None); b"" means no owner."""
+        cdef PendingAt at
+        cdef Pending* record = first_pending(self.pendings, EntryId(start_ms, start_seq), &at)
+        cdef uint64_t end_ms = NEVER
+        cdef uint64_t end_seq = NEVER
+        cdef list found = []
+        if end is not None:
+            end_ms, end_seq = end
+        while record != NULL and not id_less(end_ms, end_seq, record.ms, record.seq):
+            if limit is not None and len(found) >= limit:
+                break
+            self.pendings.work_counter += 1
+            row = self.row(record)
+            if consumer is None or consumer == row[2]:
+                found.append(row)
+            record = next_pending(self.pendings, &at)
+        return found
+
+    cdef tuple row(self, const Pending* record):
+        cdef RetryTimes* times
+        owner = self.members()[record.consumer]
+        times = &self.pendings.retry_times[record.retry_number]
+        pair = (None, None) if record.retry_number == NO_RETRY else (times.retry_ms, times.expire_ms)
+        return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
+                record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
+
+    def idle(self, uint64_t now_ms, uint64_t min_idle_ms,
+             uint64_t limit) -> list[tuple[int, int]]:
+        """IDs that are idle for at least min_idle_ms, longest idle first, then by ID."""
+        return self.idle_ids(now_ms, min_idle_ms, limit)
+
+    def due(self, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list[tuple[int, int]]:
+        """IDs due now, earliest due first, then by ID."""
+        return self.take_due(now_ms, limit, with_zero)
+
+    cdef SharedPending share_pending(self):
+        cdef SharedPending shared = share_chunks(self.pendings, 0, self.pendings.chunk_count)
+        shared.records = self.pendings.count
+        return shared
+
+    cdef int copy_pending(self, PendingList other) except -1:
+        """Copy the pending entries of another group to this group, which has none."""
+        self.pendings = allocated(self.pendings)
+        if other.details is not None:
+            copy_pairs(self.pendings, self.own_details(), other.pendings, other.details)
+        copy_chunks(self.pendings, other.pendings)
+        if other.large_counts() is not None:
+            self.own_details().large_counts = dict(other.large_counts())
+        self.pendings.count = other.pendings.count
+        self.pendings.unowned = other.pendings.unowned
+        self.pendings.has_gone = other.pendings.has_gone
+        return 0

@@ -1,0 +1,12 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from millstream.storage.groups.consumers cimport Details
+from millstream.storage.groups.pending cimport Pendings
+
+cdef uint32_t number_of(Pendings* pendings, Details details, uint64_t retry_ms,
+                        uint64_t expire_ms) except 0
+cdef list retry_pairs(Pendings* pendings)
+cdef int load_pairs(Pendings* pendings, Details details, list pairs) except -1
+cdef int copy_pairs(Pendings* pendings, Details details, Pendings* other,
+                    Details other_details) except -1
+cdef list checked_pairs(rows, bytes group_name)

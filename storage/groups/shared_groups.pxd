@@ -1,0 +1,52 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from millstream.entry_id cimport EntryId
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending_chunks cimport SharedPending
+
+
+cdef struct GroupRow:
+    EntryId offset
+    EntryId gap_floor
+    int64_t entries_read
+    uint64_t ttl_ms
+    uint64_t pending
+    uint32_t consumers
+
+
+cdef struct MemberRow:
+    int64_t seen_ms
+    int64_t active_ms
+    uint64_t pending
+
+
+# The consumers of a group, by number: their names (None where there is no consumer) and their data.
+cdef class SharedMembers:
+    cdef readonly list names
+    cdef MemberRow* rows
+    cdef uint32_t present
+
+    cdef const MemberRow* find(self, Py_ssize_t number) except NULL
+
+
+# The data of a group that most groups lack when a stream has very many groups.
+cdef class GroupParts:
+    cdef readonly SharedMembers members
+    cdef readonly SharedPending pending
+    cdef list retry_pairs
+    cdef dict large_counts
+
+
+cdef class SharedGroups:
+    cdef readonly list names
+    cdef readonly list parts
+    cdef GroupRow* rows
+    cdef size_t count
+
+    cdef const GroupRow* find(self, size_t i) except NULL
+    cdef dict header(self, size_t i, pending)
+
+
+cpdef SharedMembers shared_members(Group group)
+cdef GroupParts shared_parts(Group group)
+cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms)

@@ -1,0 +1,1 @@
+"""The databases: keys, their values and expiry."""

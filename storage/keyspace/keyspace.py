@@ -1,0 +1,105 @@
+"""All databases, and the state that they share.
+
+A timer of the server deletes expired keys. While effects are applied at start, no key expires: the
+journal contains the expiries.
+"""
+
+from __future__ import annotations
+
+from millstream.storage.keyspace.database import Database
+from millstream.storage.keyspace.keyspace_core import KeyspaceCore
+from millstream.storage.keyspace.retention_schedule import RetentionSchedule
+from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
+
+Line = tuple[str, int]
+"""A line of history: its ID, 40 hexadecimal digits, and the number of its first frame."""
+# A keyspace knows this number of lines, the newest ones.
+HISTORIES_MAX = 16
+# Default maximum of producers per stream.
+PRODUCERS_MAX = 100_000
+# Default limits of a stream: bytes of held entries and open reservations, and number of writers.
+HELD_MAX_BYTES = 256 << 20
+RESERVATIONS_MAX = 10_000
+WRITERS_MAX = 1000
+
+
+class Keyspace(KeyspaceCore):
+    """All databases and their common state.
+
+    `dirty` counts changes. `ready` and `timer_requests` collect work for the server: keys whose
+    waiting readers must be retried, and the times at which groups have automatic changes.
+    `node_entries` and `node_bytes` are the limits of a node.
+
+    Readers have the promise that no entry up to `promised_ms` will be added to the streams that
+    they follow; the journal has `recorded_promise_ms`, which is at or after it. `has_ordering`
+    means that a stream has, or had, features that only TRESERVE and similar commands use.
+    `expiry_log_ms` is the time from which an expired lease is logged again. `histories` has the
+    lines of history to which the frames of the data belong, the oldest first; empty if unknown.
+
+    `now_ms` is the time for the expiry of keys, `steady_ms` the time from which restored groups
+    count, and `newest_steady_ms` the latest time of that clock in the loaded data. While `expiring`
+    is false (at start), no key expires. While `may_delete` is false, expired keys do not exist for
+    commands, but are not deleted. While `touching` is false, commands do not count as a use of a
+    key. `on_expired(db_index, key)` is called for each key that expired. `expiry_noted` means that
+    a key got an expiry, or that `retention_schedule` got a stream to check for trimming. `deferred`
+    has the (db, key, name) of groups whose time came while deletions were not allowed.
+    """
+
+    databases: list[Database]
+
+    def __init__(
+        self, databases: int = 16, node_entries: int = 100, node_bytes: int = 4096
+    ) -> None:
+        super().__init__(node_entries, node_bytes, RetentionSchedule())
+        self.idmp_duration_s = DURATION_S
+        self.idmp_maxsize = MAXSIZE
+        self.producers_max = PRODUCERS_MAX
+        self.held_max_bytes = HELD_MAX_BYTES
+        self.reservations_max = RESERVATIONS_MAX
+        self.writers_max = WRITERS_MAX
+        self.histories: tuple[Line, ...] = ()
+        self.walks = []
+        self.databases = [Database(self, i) for i in range(databases)]
+
+    def next_expiry_ms(self) -> int | None:
+        """The earliest expiry of a key; None when no key will expire automatically."""
+        if not self.active_expiry:
+            return None
+        found = (db.due.earliest() for db in self.databases if db.expiries)
+        return min((earliest[0] for earliest in found if earliest), default=None)
+
+    def expire_due(self, limit: int) -> int:
+        """Delete expired keys, at most `limit`; return their number."""
+        dropped = 0
+        if not (self.active_expiry and self.may_delete and self.expiring):
+            return 0
+        for db in self.databases:
+            while dropped < limit and (earliest := db.due.earliest()):
+                at_ms, key = earliest
+                if at_ms > self.now_ms:
+                    break
+                db.drop_expired(key)
+                dropped += 1
+        return dropped
+
+    def mark_ready(self, db_index: int, key: bytes) -> None:
+        """Mark a key ready: blocked readers of this key may find something now."""
+        self.databases[db_index].mark_ready(key)
+
+    def is_walked(self) -> bool:
+        """Whether a snapshot or a reply reads keys at an earlier moment, including flushed keys."""
+        return self.capture is not None or len(self.walks) > 0
+
+    def begin_again(self) -> None:
+        """Empty all databases, and forget what was noted about their keys: other data follows."""
+        for db in self.databases:
+            db.clear()
+        self.ready = []
+        self.timer_requests = []
+        self.deferred = []
+        self.histories = ()
+
+    def begin_history(self, name: str, first_seq: int) -> None:
+        """The frames from this number on belong to another line of history."""
+        before = [line for line in self.histories if line[1] < first_seq]
+        self.histories = (*before, (name, first_seq))[-HISTORIES_MAX:]

@@ -1,0 +1,1 @@
+"""Reserved IDs, and entries that are complete but not visible yet."""

@@ -1,0 +1,500 @@
+# cython: language_level=3
+"""Operations on streams, groups and blocks that only tests need, callable from Python."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+
+from millstream.encoding cimport Output, Slice
+from millstream.entry_id cimport EntryId, id_less
+from millstream.storage.blocks.block cimport Block, sound_head, view_entries
+from millstream.storage.blocks.block_check cimport check_view, fault_text, first_fault, fits
+from millstream.storage.blocks.layout cimport Head, View, bulk_size, view_of
+from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
+from millstream.storage.blocks.reply_entries cimport Selection
+from millstream.storage.blocks.skiplist cimport SkipList
+from millstream.storage.blocks.skiplist_pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
+from millstream.storage.groups.due_index cimport claimable_ms, due_ms, expires_ms, is_before
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport (
+    ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk,
+    Pending, PendingAt, heap_of,
+)
+from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.log.entry_log cimport EntryLog, Walk
+from millstream.storage.reservations.held cimport Held
+from millstream.storage.reservations.held_segments cimport Run, Slot, Writer, list_of_words, size_of
+from millstream.storage.streams.retention cimport TrimPoint, age_trim_ms, find_trim_point
+from millstream.storage.streams.stream cimport RESERVING, Stream
+
+CHUNK_RECORDS = CHUNK_MAX
+
+cdef uint64_t NEVER = 0xffffffffffffffffULL
+
+# ---------------------------------------------------------------- streams
+
+def upcoming_id(Stream stream not None, uint64_t now_ms) -> tuple[int, int]:
+    """The ID that an entry added at this time would get."""
+    cdef EntryId found
+    stream.next_id(now_ms, &found)
+    return found.ms, found.seq
+
+
+def evict_some(Stream stream not None, list ids not None) -> int:
+    """Evict the entries with these ascending IDs; returns their number."""
+    return stream.evict_ids(ids)
+
+
+def move_last_id(Stream stream not None, uint64_t ms, uint64_t seq, uint32_t node_entries=100,
+                 uint32_t node_bytes=4096) -> None:
+    """Set the last ID generated; no entry is above it."""
+    stream.set_last_id(ms, seq, node_entries, node_bytes)
+
+
+def id_at(Stream stream not None, uint64_t rank) -> tuple[int, int] | None:
+    """The ID of the entry with this rank, 0 being the oldest."""
+    cdef EntryId found
+    return (found.ms, found.seq) if stream.nth(rank, &found) else None
+
+
+def encode_between(Stream stream not None, first, last, uint64_t limit, bint dotted=False,
+                   bint reverse=False) -> tuple[int, bytes]:
+    """Entries from the ID `first` to `last`, (ms, seq) each, as RESP elements: (how many, bytes)."""
+    cdef Output out = Output()
+    cdef Selection wanted
+    cdef EntryId newest
+    wanted.start.ms, wanted.start.seq = first
+    wanted.end.ms, wanted.end.seq = last
+    wanted.limit = limit
+    wanted.full_size = <Py_ssize_t>(1 << 60)
+    if reverse:
+        made = stream.encode_reverse(out, &wanted, dotted, &newest)
+    else:
+        made = stream.encode_range(out, &wanted, dotted, &newest)
+    return made, out.take()
+
+
+def count_entries(Stream stream not None, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                  uint64_t end_seq) -> int:
+    """How many entries have start <= id <= end."""
+    return stream.count_between(EntryId(ms, seq), EntryId(end_ms, end_seq))
+
+
+def check_stream(Stream stream not None) -> None:
+    """Raise AssertionError or ValueError when anything does not fit together."""
+    check_log(stream)
+    for group in stream.all_groups():
+        check_group(group)
+    if stream.idempotence is not None:
+        stream.idempotence.check()
+    if stream.producers is not None:
+        stream.producers.check()
+
+
+cdef int check_log(EntryLog log) except -1:
+    cdef Walk walk
+    cdef View view
+    cdef uint64_t count = 0
+    before = None
+    if log.sealed is not None:
+        check_list(log.sealed)
+        for block in log.sealed:
+            block.check()
+    if log.has_tail():
+        log.tail.view(&view)
+        check_view(&view)
+    log.walk_start(&walk, EntryId(0, 0))
+    while log.walk_next(&walk):
+        here = (walk.cursor.entry.ms, walk.cursor.entry.seq)
+        assert before is None or before < here
+        before = here
+        count += 1
+    assert count == log.length
+    assert before is None or before <= log.last_id
+    assert log.entries_added >= log.length
+    return 0
+
+
+def due_moment_ms(Stream stream not None) -> int | None:
+    """`age_trim_ms`; None for never."""
+    moment_ms = age_trim_ms(stream)
+    return None if moment_ms == NEVER else moment_ms
+
+
+def cut_of(Stream stream not None, uint64_t now_ms, uint32_t blocks_max=0xffffffff):
+    """The result of `find_trim_point`: (first ID to keep, "all" or None; whether there may be
+    more)."""
+    cdef TrimPoint cut
+    find_trim_point(stream, now_ms, blocks_max, &cut)
+    first = "all" if cut.all else (cut.first.ms, cut.first.seq) if cut.some else None
+    return first, bool(cut.more)
+
+
+# ---------------------------------------------------------------- reservations and held entries
+
+def check_held(Held held not None, Stream stream not None) -> None:
+    """Raise AssertionError or ValueError when anything does not fit together."""
+    cdef Slot segment
+    cdef Writer writer
+    cdef Run run
+    cdef uint64_t entries = 0
+    cdef uint64_t reservations = 0
+    cdef uint64_t size_bytes = 0
+    cdef Py_ssize_t i
+    for i in range(held.first):
+        assert held.segments[i] is None
+    for i in range(held.first, len(held.segments)):
+        segment = <Slot>held.segments[i]
+        if type(segment) is Run:
+            run = <Run>segment
+            check_log(run.entries)
+            assert run.entries.first_id == (segment.id.ms, segment.id.seq)
+            assert run.writers is None or <uint64_t>len(run.writers) == run.entries.length
+            entries += run.entries.length
+            size_bytes += run.size_bytes
+        elif segment.is_open:
+            reservations += 1
+            assert held.next_deadline_ms <= segment.deadline_ms
+        elif segment.words is not None:
+            entries += 1
+            size_bytes += size_of(segment.words)
+    assert (entries, reservations) == (held.entries, held.reservations)
+    assert size_bytes == held.size_bytes
+    assert bool(stream.restrictions & RESERVING) == (reservations > 0)
+    assert sum([writer.reservations for writer in held.writers.values()]) == reservations
+    kept = held.segments
+    held.segments = kept[held.first:]
+    try:
+        held.check_order(stream)
+    finally:
+        held.segments = kept
+    for writer in held.writers.values():
+        assert reserved_ids(held, writer.name) == sorted(reserved_ids(held, writer.name))
+        assert <uint64_t>len(reserved_ids(held, writer.name)) == writer.reservations
+
+
+def reserved_ids(Held held not None, bytes writer_name not None) -> list:
+    """The open reservations of a writer, as (ms, seq), in order."""
+    cdef Writer writer = held.writers.get(writer_name)
+    cdef void* at = NULL if writer is None else writer.oldest
+    found = []
+    while at != NULL:
+        found.append(((<Slot>at).id.ms, (<Slot>at).id.seq))
+        at = (<Slot>at).following
+    return found
+
+
+def held_entries(Held held not None) -> list:
+    """The held entries as (ms, seq, [field, value, ...])."""
+    cdef list found = []
+    cdef Slot slot
+    for slot in held.segments[held.first:]:
+        if type(slot) is Run:
+            found += (<Run>slot).entries.range()
+        elif slot.words is not None:
+            found.append((slot.id.ms, slot.id.seq, list_of_words(slot.words)))
+    return found
+
+
+def compact_held(Held held not None) -> int:
+    """Put held entries into runs now; returns the number of segments."""
+    held.compact()
+    return len(held.segments)
+
+
+# ---------------------------------------------------------------- groups
+
+def check_group(Group group not None) -> None:
+    """Raise AssertionError when order, counts, bounds or heaps are wrong."""
+    cdef uint32_t i, j, up
+    cdef int kind
+    cdef Chunk* chunk
+    cdef Pending* record
+    total = 0
+    unowned = 0
+    large = 0
+    before = None
+    members = group.consumers
+    assert group.consumer_count() == len(members)
+    assert all(group.consumer(name) is c for name, c in members.items())
+    owned = {c.index: 0 for c in members.values()}
+    uses = {}
+    in_heaps = [0] * KINDS
+    for i in range(group.pendings.chunk_count):
+        chunk = group.pendings.chunks[i]
+        assert 0 < chunk.used <= chunk.capacity <= CHUNK_MAX
+        floor = (group.pendings.chunk_first_ids[i].ms, group.pendings.chunk_first_ids[i].seq)
+        assert floor <= (chunk.items[0].ms, chunk.items[0].seq)
+        assert i == 0 or before < floor
+        for j in range(chunk.used):
+            record = &chunk.items[j]
+            assert before is None or before < (record.ms, record.seq)
+            before = (record.ms, record.seq)
+            assert chunk.bounds[RETRY] <= due_ms(group.pendings, record, True)
+            assert chunk.bounds[WAKE] <= due_ms(group.pendings, record, False)
+            assert chunk.bounds[EXPIRE] <= expires_ms(group.pendings, record)
+            assert chunk.bounds[IDLE] <= claimable_ms(record)
+            if record.deliveries == DELIVERIES_MAX:
+                large += 1
+            uses[record.retry_number] = uses.get(record.retry_number, 0) + 1
+            if record.consumer == UNOWNED:
+                unowned += 1
+            else:
+                owned[record.consumer] += 1
+        for kind in range(KINDS):
+            assert (chunk.heap_at[kind] == ABSENT) == (chunk.bounds[kind] == NEVER)
+            if chunk.heap_at[kind] != ABSENT:
+                in_heaps[kind] += 1
+                up = (chunk.heap_at[kind] - 1) // 2 if chunk.heap_at[kind] else 0
+                assert heap_of(group.pendings, kind)[chunk.heap_at[kind]] == chunk
+                assert not is_before(chunk, heap_of(group.pendings, kind)[up], kind)
+        total += chunk.used
+    # An old snapshot may have records with many deliveries but without their exact count.
+    assert len(group.large_counts() or ()) <= large
+    assert total == group.pendings.count and unowned == group.pendings.unowned
+    for c in members.values():
+        assert c.pending == owned[c.index]
+    for kind in range(KINDS):
+        assert in_heaps[kind] == group.pendings.heap_counts[kind]
+    free_retry_times = set(() if group.details is None else group.details.free_retry_times or ())
+    for i in range(1, group.pendings.retry_times_count):
+        assert group.pendings.retry_times[i].uses == uses.get(i, 0)
+        assert group.pendings.retry_times[i].known != (i in free_retry_times)
+
+
+def acknowledge_id(Group group not None, uint64_t ms, uint64_t seq) -> bool:
+    """Remove one entry from pending."""
+    return group.acknowledge(ms, seq)
+
+
+def deliver_id(Group group not None, uint64_t ms, uint64_t seq, uint64_t now_ms,
+               bytes consumer=b"", retry=None) -> None:
+    """Note a first delivery; retry is (retry_ms, expire_ms) or None."""
+    group.deliver(ms, seq, now_ms, owner_of(group, consumer), retry_number_of(group, retry))
+
+
+def deliver_ids(Group group not None, list ids, uint64_t now_ms, bytes consumer=b"",
+                retry=None) -> None:
+    """Like deliver_id, for many ascending IDs."""
+    cdef uint32_t index = owner_of(group, consumer)
+    cdef uint32_t retry_number = retry_number_of(group, retry)
+    cdef EntryId* run = <EntryId*>malloc(max(len(ids), 1) * sizeof(EntryId))
+    cdef size_t count = len(ids)
+    cdef size_t done = 0
+    if run == NULL:
+        raise MemoryError("no memory for ids")
+    try:
+        for i, (ms, seq) in enumerate(ids):
+            run[<size_t>i].ms = ms
+            run[<size_t>i].seq = seq
+        while done < count:
+            done += group.deliver_some(&run[done], count - done, now_ms, index, retry_number)
+    finally:
+        free(run)
+
+
+def redeliver_id(Group group not None, uint64_t ms, uint64_t seq, uint64_t now_ms,
+                 retry=None) -> bool:
+    """Note another delivery of a pending entry; a pair given replaces its own."""
+    cdef PendingAt at
+    cdef Pending* record = find_pending(group.pendings, EntryId(ms, seq), &at)
+    if record == NULL:
+        return False
+    group.redeliver(record, &at, now_ms, retry_number_of(group, retry), retry is not None)
+    return True
+
+
+def hand_over_id(Group group not None, uint64_t ms, uint64_t seq, bytes consumer,
+                 uint64_t delivery_ms, int64_t deliveries) -> bool:
+    """Give a pending entry another owner (b"": none), time of delivery and count."""
+    cdef PendingAt at
+    if find_pending(group.pendings, EntryId(ms, seq), &at) == NULL:
+        return False
+    group.transfer(&at, owner_of(group, consumer), delivery_ms, deliveries)
+    return True
+
+
+def next_event_ms(Group group not None) -> int | None:
+    """The next moment of a timed retry, of an expiry, or of the end of the group."""
+    cdef uint64_t moment = min(group.next_wake_ms(), group.next_expiry_ms())
+    if group.ttl_ms and not group.blocked_clients:
+        moment = min(moment, min(NEVER, <object>group.last_used_ms + group.ttl_ms))
+    return None if moment == NEVER else moment
+
+
+def consumer_at(Group group not None, uint32_t index):
+    """The consumer with a number, None if there is none."""
+    return group.members()[index]
+
+
+def shared_chunks(Group group not None) -> int:
+    """The number of chunks of pending entries that are shared."""
+    cdef uint32_t i
+    return sum(1 for i in range(group.pendings.chunk_count) if group.pendings.chunks[i].holders > 1)
+
+
+cdef uint32_t owner_of(Group group, bytes consumer) except? 0:
+    return group.consumer(consumer).index if consumer else UNOWNED
+
+
+cdef uint32_t retry_number_of(Group group, retry) except? 0:
+    return group.retry_number(retry[0], retry[1]) if retry else NO_RETRY
+
+
+# ---------------------------------------------------------------- blocks
+
+def find_rank(SkipList blocks not None, uint64_t rank):
+    """The block that holds the entry of this rank and the entries before that block."""
+    cdef uint64_t before
+    cdef Place place = blocks.seek_rank(rank, &before)
+    return None if place.page == NULL else (block_at(place), before)
+
+
+def bulk_size_of(Py_ssize_t size) -> int:
+    """The size of a RESP bulk string with this many bytes of content."""
+    return bulk_size(size)
+
+
+def verdicts(data) -> tuple[bool, str | None]:
+    """The results of `fits` and `first_fault` for a disk form."""
+    cdef const uint8_t[::1] raw = data
+    cdef const Head* head = sound_head(&raw[0], raw.shape[0])
+    cdef View view
+    cdef uint32_t entry
+    view_of(head, &view)
+    cdef const char* fault = first_fault(&view, &entry)
+    return fits(&view), None if fault == NULL else fault_text(fault, entry, view.count)
+
+
+cdef class BlockWriter(OpenBlock):
+    """An open block that Python can write to."""
+
+    @staticmethod
+    def reopen(Block block not None) -> BlockWriter | None:
+        """An open block that continues this block, which is not modified; None when the block was
+        not written by this implementation."""
+        cdef View view
+        cdef BlockWriter made = BlockWriter()
+        view_of(block.head, &view)
+        return made if made.resume(&view) else None
+
+    def __len__(self) -> int:
+        return self.live
+
+    def append_entry(self, uint64_t ms, uint64_t seq, list words not None,
+                     uint32_t node_entries=100, uint32_t node_bytes=4096) -> bool:
+        """Append one entry given as bytes; False when the block is full."""
+        cdef Slice[64] few
+        cdef Py_ssize_t i
+        cdef bytes word
+        if len(words) > 64 or len(words) % 2 or not words:
+            raise ValueError("1 to 32 fields with a value each")
+        if self.count and not id_less(self.last_ms, self.last_seq, ms, seq):
+            raise ValueError("ids must rise")
+        for i in range(len(words)):
+            word = words[i]
+            few[i].ptr = word
+            few[i].size = len(word)
+        if not self.place(payload_of(few, len(words)), node_entries, node_bytes):
+            return False
+        self.append(ms, seq, few, len(words), payload_of(few, len(words)))
+        return True
+
+    def delete_entry(self, uint64_t ms, uint64_t seq) -> bool:
+        """Mark one entry deleted."""
+        return self.delete(ms, seq)
+
+    def entries(self) -> list[tuple[int, int, list[bytes]]]:
+        """Every undeleted entry as (ms, seq, [field, value, ...])."""
+        cdef View view
+        self.view(&view)
+        return view_entries(&view)
+
+    def check(self) -> None:
+        """Check every length and offset; ValueError names the first invalid one."""
+        cdef View view
+        if self.count:
+            self.view(&view)
+            check_view(&view)
+
+
+cdef int check_list(SkipList blocks) except -1:
+    """Raise AssertionError when links, order, spans or totals are wrong."""
+    cdef Page* page = blocks.head.levels[0].next
+    cdef Page* before = NULL
+    cdef uint64_t rank = 0
+    cdef uint64_t count = 0
+    cdef uint64_t nodes = 0
+    cdef uint32_t i
+    cdef Block block
+    ranks = {}
+    last_id = None
+    while page != NULL:
+        assert page.previous == before
+        assert page.slots.first < page.slots.count <= page.slots.capacity <= PAGE_BLOCKS
+        assert (page.ms, page.seq) <= (
+            <Block>page.slots.items[page.slots.first].head.owner).first_id
+        assert last_id is None or last_id < (page.ms, page.seq)
+        ranks[<size_t>page] = rank
+        for i in range(page.slots.first, page.slots.count):
+            block = <Block>page.slots.items[i].head.owner
+            assert (page.slots.items[i].ms, page.slots.items[i].seq) == block.first_id
+            assert last_id is None or last_id < block.first_id
+            assert rank_in(page.slots, i) == rank - ranks[<size_t>page]
+            last_id = block.last_id
+            rank += block.head.live
+            count += 1
+            nodes += block.head.node_count
+        assert page.live == rank - ranks[<size_t>page]
+        before = page
+        page = page.levels[0].next
+    assert rank == blocks.live
+    assert blocks.parts or (count == blocks.blocks and nodes == blocks.block_nodes)
+    assert blocks.last[0] == (blocks.head if before == NULL else before)
+    for i in range(blocks.height):
+        page = blocks.head
+        while page.levels[i].next != NULL:
+            here = 0 if page == blocks.head else ranks[<size_t>page]
+            assert page.levels[i].span == ranks[<size_t>page.levels[i].next] - here
+            assert page.levels[i].next_ms == page.levels[i].next.ms
+            page = page.levels[i].next
+        assert blocks.last[i] == page
+        assert blocks.last_rank[i] == (0 if page == blocks.head else ranks[<size_t>page])
+    return 0
+
+
+cdef class BlockList(SkipList):
+    """A list of sealed blocks whose blocks Python can find and change."""
+
+    def shared(self) -> Blocks:
+        """A view of the current blocks."""
+        return self.share(None)
+
+    def find(self, uint64_t ms, uint64_t seq) -> tuple[Block, int] | None:
+        """The last block whose first ID is at most ms-seq, and the number of entries before it."""
+        cdef uint64_t rank
+        cdef Place place = self.seek(ms, seq, &rank)
+        return None if place.page == NULL else (block_at(place), rank)
+
+    def cut(self, uint64_t ms, uint64_t seq) -> SkipList | None:
+        """`cut_before` the last block whose first ID is at most ms-seq, if there is one."""
+        cdef Place place = self.seek(ms, seq, NULL)
+        return None if place.page == NULL else self.cut_before(place)
+
+    def delete(self, uint64_t ms, uint64_t seq) -> bool:
+        """Delete one entry: its block is replaced, or removed with its last entry."""
+        cdef Place place = self.seek(ms, seq, NULL)
+        cdef Block block
+        if place.page == NULL:
+            return False
+        block = block_at(place).without(ms, seq)
+        if block is None:
+            return False
+        if block.head.live:
+            self.replace(place, block)
+        else:
+            self.remove(place)
+        return True
+
+    def check(self) -> None:
+        """Raise AssertionError when links, order, spans or totals are wrong."""
+        check_list(self)
