@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.sim.model import Key, Room, Trimmed
+from tests.sim.model.clients import Key
+from tests.sim.model.events import Room, Trimmed
 from tests.sim.replay import demand
 
 from millstream.server.monitor.eviction import KEYS_AT_ONCE, Eviction
@@ -91,15 +92,15 @@ class WatchedEviction(Eviction):
         )
 
     def evict_to_limit(self) -> bool:
-        told = self._world.told
-        start, excess, has_freed = len(told), self._excess_bytes(), bool(TO_FREE)
+        events = self._world.events
+        start, excess, has_freed = len(events), self._excess_bytes(), bool(TO_FREE)
         full = super().evict_to_limit()
         dropped = []
-        while len(told) > start:
-            trimmed = told.pop()
+        while len(events) > start:
+            trimmed = events.pop()
             assert isinstance(trimmed, Trimmed)
             dropped.insert(0, trimmed)
-        told.append(Room(full, dropped))
+        events.append(Room(full, dropped))
         self._judge(excess, has_freed, full, dropped)
         return full
 
@@ -127,10 +128,10 @@ class WatchedEviction(Eviction):
 
     def _drop_oldest(self) -> int:
         demand(self._excess_bytes() > 0, "a block is dropped without need")
-        moments, before = self._moments(), len(self._world.told)
+        moments, before = self._moments(), len(self._world.events)
         dropped = super()._drop_oldest()
-        if len(self._world.told) > before and self._is_exact():
-            trimmed = self._world.told[-1]
+        if len(self._world.events) > before and self._is_exact():
+            trimmed = self._world.events[-1]
             assert isinstance(trimmed, Trimmed)
             oldest = min(moments.values()) == moments[trimmed.key]
             demand(oldest, f"of the blocks that end at {moments}, that of {trimmed.key} went")

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tests.sim.model import Request
+from tests.sim.model.clients import Request
 from tests.sim.replay import COUNTER, HALVES
 from tests.sim.users import new_rules
 from tests.support.resp import Map, Null, Reply, facts_of

@@ -19,19 +19,10 @@ from collections.abc import Callable
 from tests.sim import users
 from tests.sim.data import Data, EntryId, difference, found_in, seen_in, shown, without
 from tests.sim.memory import judge_bytes
-from tests.sim.model import (
-    ANY,
-    OUT_OF_MEMORY,
-    Answer,
-    Due,
-    Judged,
-    Key,
-    Model,
-    Request,
-    encoded,
-    parse_id,
-)
-from tests.sim.pages import ids_of
+from tests.sim.model import Model
+from tests.sim.model.answers import ANY, OUT_OF_MEMORY, Answer, Judged, encoded, parse_id
+from tests.sim.model.clients import Due, Key, Request
+from tests.sim.model.pages import ids_of
 from tests.sim.players import Player, Profile, read_by_consumer
 from tests.sim.replay import BrokenPromise, Replay, demand, effects_of
 from tests.sim.world import Faults, SimClient, World
@@ -266,7 +257,7 @@ class Simulation:
         self._feed(client, data, whole)
 
     def _feed(self, client: SimClient, data: bytes, whole: list[Request]) -> None:
-        self.world.told.clear()
+        self.world.events.clear()
         for words in whole:
             client.asked[id(words)] = words, self._history.ask(0, words, self.world.now_ms())
         self.world.executor.feed(client, data)
@@ -279,7 +270,7 @@ class Simulation:
             return
         name = getattr(timer.callback, "__name__", "?")
         self._note("loop", name)
-        self.world.told.clear()
+        self.world.events.clear()
         self.world.served.clear()
         timer.callback(*timer.args)
         if name == "free_released":
@@ -463,8 +454,8 @@ class Simulation:
             if client.model.due and not client.ended:
                 raise BrokenPromise(f"client {client.id} is not answered: {client.model.due}")
         demand(
-            self.world.executor.blocked_count == self.model.waiters,
-            f"{self.world.executor.blocked_count} wait and not {self.model.waiters}",
+            self.world.executor.blocked_count == self.model.waits.count,
+            f"{self.world.executor.blocked_count} wait and not {self.model.waits.count}",
         )
         demand(not self.world.eviction.goes_on, "more is to be dropped, but eviction has stopped")
         now_ms = self.world.now_ms()
@@ -562,10 +553,10 @@ class Simulation:
             rules_changed = [one for one in reply if isinstance(one, Error)]
             if any(one.text.startswith(users.CHANGED) for one in rules_changed):
                 self._count("rules changed before EXEC")
-        told = [(due.request, reply)]
+        parts = [(due.request, reply)]
         if due.queued and isinstance(reply, list):
-            told = list(zip(due.queued, reply, strict=True))
-        for request, part in told:
+            parts = list(zip(due.queued, reply, strict=True))
+        for request, part in parts:
             if counts:
                 if shows_data:
                     self._seen_seq = max(self._seen_seq, due.seq)
@@ -653,7 +644,7 @@ class Simulation:
         else:
             raise BrokenPromise("the disk works again and writes are still refused")
         self._free()
-        self.world.told.clear()
+        self.world.events.clear()
         self.world.stop()
         self._end_ticks()
         self._look()
@@ -797,7 +788,7 @@ class Simulation:
         self.model = Model(
             self._before.copy(),
             world.now_ms(),
-            world.told,
+            world.events,
             block_entries,
             lambda: world.steady_start_ms - world.wall_ms,
         )

@@ -15,18 +15,8 @@ from typing import Any
 
 from tests.sim.data import Data
 from tests.sim.memory import Memory, WatchedEviction, free_all
-from tests.sim.model import (
-    Added,
-    ClientModel,
-    Done,
-    Held,
-    Key,
-    Released,
-    Request,
-    Told,
-    Trimmed,
-    Turn,
-)
+from tests.sim.model.clients import ClientModel, Key, Request
+from tests.sim.model.events import Added, Done, Event, Held, Released, Trimmed, Turn
 from tests.sim.players import Player, Profile
 from tests.sim.replay import BrokenPromise, Replay
 from tests.support.fakedisk import Crashed, FakeDisk, Inode
@@ -131,8 +121,8 @@ class WatchedPersistence(Persistence):
 
     def writable_error(self) -> bytes | None:
         error = super().writable_error()
-        told = None if error is None else error.decode()
-        self.world.told.append(Turn(told, self.world.executor.queue_full))
+        text = None if error is None else error.decode()
+        self.world.events.append(Turn(text, self.world.executor.queue_full))
         return error
 
     def make_room(self, payload_bytes: int) -> int:
@@ -175,39 +165,39 @@ class WatchedExecutor(Executor):
 class HeldClients(dict[int, "SimClient"]):
     """Clients whose requests wait for the disk; reports each change to the model."""
 
-    def __init__(self, told: deque[Told]) -> None:
+    def __init__(self, events: deque[Event]) -> None:
         super().__init__()
-        self._told = told
+        self._events = events
 
     def __setitem__(self, number: int, client: SimClient) -> None:
-        self._told.append(Held(number, client.postponed_words()))
+        self._events.append(Held(number, client.postponed_words()))
         super().__setitem__(number, client)
 
 
-class Telling:
+class ReportedChanges:
     """Replaces the notification of subscribers: it reports changes of streams to the model."""
 
-    def __init__(self, keyspace: Keyspace, told: deque[Told]) -> None:
+    def __init__(self, keyspace: Keyspace, events: deque[Event]) -> None:
         self._keyspace = keyspace
-        self._told = told
+        self._events = events
 
     def keyspace_event(self, kind: bytes, event: bytes, name: bytes, db_index: int) -> None:
         key: Key = db_index, name
         if event == b"xadd":
-            self._told.append(Added(key))
+            self._events.append(Added(key))
         elif event == b"xtrim":
             stream = self._keyspace.databases[db_index].stream(name)
-            self._told.append(Trimmed(key, None if stream is None else stream.first_id))
+            self._events.append(Trimmed(key, None if stream is None else stream.first_id))
 
 
-class Finishing:
+class ReportedRequests:
     """Replaces the slow log: it reports the end of each request to the model."""
 
-    def __init__(self, told: deque[Told]) -> None:
-        self._told = told
+    def __init__(self, events: deque[Event]) -> None:
+        self._events = events
 
     def note(self, now_ms: int, taken_us: int, words: Sequence[bytes], client: Client) -> None:
-        self._told.append(Done(tuple(words)))
+        self._events.append(Done(tuple(words)))
 
 
 class UnloggedAccess(Access):
@@ -343,15 +333,15 @@ class World:
         self.broken: list[str] = []
         self.workers: list[HandWorker] = []
         self.durable = DurableFrames(disk)
-        self.told: deque[Told] = deque()
+        self.events: deque[Event] = deque()
         self.releases = 0  # of clients that waited for the disk
         self.time_passes = False  # each time the clock is read
         self.journal_failed = False
         self.on_unknown: Callable[[], None] = lambda: None
         self.keyspace = Keyspace(node_entries=profile.node_entries, node_bytes=profile.node_bytes)
         self.keyspace.producers_max = profile.producers_max
-        self.pubsub = Telling(self.keyspace, self.told)
-        self.slowlog = Finishing(self.told)
+        self.pubsub = ReportedChanges(self.keyspace, self.events)
+        self.slowlog = ReportedRequests(self.events)
         self.replication = NoReplicas()
         self.config = FakeConfig(
             appendfsync=profile.fsync, auto_aof_rewrite_min_size=profile.rewrite_bytes
@@ -380,13 +370,13 @@ class World:
 
     def _watch_backpressure(self) -> None:
         gate = self.executor.backpressure
-        gate.clients = HeldClients(self.told)
+        gate.clients = HeldClients(self.events)
         release = gate.release
 
         def told_release() -> Any:
             clients, unread = release()
-            gate.clients = HeldClients(self.told)
-            self.told.append(Released([client.id for client in clients]))
+            gate.clients = HeldClients(self.events)
+            self.events.append(Released([client.id for client in clients]))
             self.releases += len(clients)
             return clients, unread
 

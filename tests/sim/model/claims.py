@@ -1,31 +1,19 @@
-"""The model's commands about owners (claims, releases, deletions that check references) and about
-messages that count once."""
+"""Owners of pending entries: claims, releases, groups, and deletions that check references."""
 
 from __future__ import annotations
 
 from itertools import takewhile
 
 from tests.sim.data import COUNT_MAX, ZERO, EntryId, Group, Pending, Stream
-from tests.sim.model import (
-    KEY_NEEDED,
-    Answer,
-    ClientModel,
-    Model,
-    Refused,
-    Request,
-    Status,
-    does,
-    dotted,
-    parse_id,
-)
+from tests.sim.model.answers import OK, Answer, Refused, dashed, parse_id
+from tests.sim.model.clients import ClientModel, Key, Request
+from tests.sim.model.model import Model, does
 
-OK = Status("OK")
 LOOKS_PER_CLAIM = 10
-ID_MAX = 2**64 - 1
-
-
-def dashed(entry_id: EntryId) -> bytes:
-    return b"%d-%d" % entry_id
+KEY_NEEDED = (
+    "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "
+    "the MKSTREAM option to create an empty stream automatically."
+)
 
 
 def entry(stream: Stream, entry_id: EntryId) -> Answer:
@@ -34,8 +22,8 @@ def entry(stream: Stream, entry_id: EntryId) -> Answer:
 
 def named(model: Model, client: ClientModel, words: Request) -> tuple[Stream, Group]:
     """The stream and group that a command's first two words name."""
-    stream = model.stream(client, words[1])
-    group = None if stream is None else model.live((client.db, words[1]), words[2])
+    stream = model.values.stream((client.db, words[1]))
+    group = None if stream is None else model.values.live((client.db, words[1]), words[2])
     if stream is None or group is None:
         raise Refused(
             f"NOGROUP No such key '{words[1].decode()}' or consumer group '{words[2].decode()}'"
@@ -60,7 +48,7 @@ class Claim:
         self.just_id = b"JUSTID" in words
         self.answers: list[Answer] = []
         self.gone: list[EntryId] = []
-        self.delivery_ms = model.steady_ms
+        self.delivery_ms = model.state.steady_ms
         count = option(words, b"RETRYCOUNT")
         self.deliveries = None if count is None else int(count)
         group.consumers[self.consumer] = None
@@ -68,7 +56,7 @@ class Claim:
     def take(self, entry_id: EntryId) -> bool:
         """Transfer an existing entry if it has been idle long enough."""
         record = self.group.pending.get(entry_id)
-        now_ms = self.model.steady_ms
+        now_ms = self.model.state.steady_ms
         if record is None:
             record = Pending(self.delivery_ms, self.delivery_ms, 1, None)
             self.group.pending[entry_id] = record
@@ -86,7 +74,7 @@ class Claim:
     def finish(self) -> None:
         for entry_id in self.gone:
             self.group.pending.pop(entry_id, None)
-        self.group.last_used_ms = self.model.steady_ms
+        self.group.last_used_ms = self.model.state.steady_ms
 
 
 @does("xclaim")
@@ -98,7 +86,7 @@ def xclaim(model: Model, client: ClientModel, words: Request) -> Answer:
     claim = Claim(model, stream, group, words)
     idle_ms = option(words, b"IDLE")
     if idle_ms is not None:
-        claim.delivery_ms = model.steady_ms - int(idle_ms)
+        claim.delivery_ms = model.state.steady_ms - int(idle_ms)
     ids = takewhile(lambda word: word[:1].isdigit(), words[5:])
     for entry_id in map(parse_id, ids):
         if entry_id not in stream.entries:
@@ -140,7 +128,9 @@ def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
         if record is None and not (b"FORCE" in words and entry_id in stream.entries):
             continue
         if record is None:
-            record = group.pending[entry_id] = Pending(model.steady_ms, model.steady_ms, 0, None)
+            record = group.pending[entry_id] = Pending(
+                model.state.steady_ms, model.state.steady_ms, 0, None
+            )
         if count is not None:
             record.deliveries = int(count)
         elif words[3] == b"SILENT":
@@ -149,9 +139,9 @@ def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
             record.deliveries = COUNT_MAX
         record.owner, record.last_ms, record.order = b"", 0, 0
         released += 1
-    group.last_used_ms = model.steady_ms
+    group.last_used_ms = model.state.steady_ms
     if released:
-        model.mark_ready((client.db, words[1]))
+        model.waits.mark_ready((client.db, words[1]))
     return released
 
 
@@ -165,7 +155,7 @@ def claim_idle(
     model: Model, stream: Stream, group: Group, consumer: bytes, min_idle_ms: int, limit: int
 ) -> list[Answer]:
     """The entries for XREADGROUP CLAIM: those idle long enough, longest idle first."""
-    now_ms, answers = model.steady_ms, []
+    now_ms, answers = model.state.steady_ms, []
     for entry_id in looked_at(stream, group, now_ms, min_idle_ms, limit):
         record = group.pending[entry_id]
         answers.append(
@@ -192,28 +182,28 @@ def looked_at(
 @does("xgroup")
 def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
     key, name = words[2], words[3]
-    stream = model.stream(client, key)
+    stream = model.values.stream((client.db, key))
     if words[1] == b"CREATE":
         absent = stream is None
-        stream = model.make(client, key)
-        if not absent and model.live((client.db, key), name) is not None:
+        stream = model.values.make((client.db, key))
+        if not absent and model.values.live((client.db, key), name) is not None:
             raise Refused("BUSYGROUP Consumer Group name already exists")
         start = stream.last_id if words[4] == b"$" else parse_id(words[4])
-        stream.make_group(name, start, 0, model.steady_ms)
+        stream.make_group(name, start, 0, model.state.steady_ms)
         return OK
     if stream is None:
         raise Refused(KEY_NEEDED)
-    group = model.live((client.db, key), name)
+    group = model.values.live((client.db, key), name)
     if words[1] == b"DESTROY":
         if group is None:
             return 0
-        model.drop_group((client.db, key), name)
+        model.values.drop_group((client.db, key), name)
         return 1
     if group is None:
         raise Refused(
             f"NOGROUP No such consumer group '{name.decode()}' for key name '{key.decode()}'"
         )
-    group.last_used_ms = model.steady_ms
+    group.last_used_ms = model.state.steady_ms
     if words[1] == b"SETID":
         group.offset = stream.last_id if words[4] == b"$" else parse_id(words[4])
         return OK
@@ -230,7 +220,7 @@ def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
 
 
 def is_held(stream: Stream, entry_id: EntryId) -> bool:
-    """Whether a group has not read this ID yet, or has it pending."""
+    """True if a group has not read this ID yet, or has it pending."""
     return any(group.holds(entry_id) for group in stream.groups.values())
 
 
@@ -247,20 +237,20 @@ def delete_each(stream: Stream, policy: bytes, ids: list[EntryId]) -> list[int]:
     return answers
 
 
-def settle(model: Model, client: ClientModel, key: bytes, stream: Stream) -> None:
+def settle(model: Model, key: Key, stream: Stream) -> None:
     for name in list(stream.groups):
-        model.live((client.db, key), name)
+        model.values.live(key, name)
 
 
 @does("xdelex")
 def xdelex(model: Model, client: ClientModel, words: Request) -> Answer:
     """XDELEX key KEEPREF|DELREF|ACKED IDS n id ..."""
     ids = [parse_id(word) for word in words[5:]]
-    stream = model.stream(client, words[1])
+    stream = model.values.stream((client.db, words[1]))
     if stream is None:
         return [-1] * len(ids)
     if words[2] != b"KEEPREF":
-        settle(model, client, words[1], stream)
+        settle(model, (client.db, words[1]), stream)
     return delete_each(stream, words[2], ids)
 
 
@@ -268,21 +258,21 @@ def xdelex(model: Model, client: ClientModel, words: Request) -> Answer:
 def xackdel(model: Model, client: ClientModel, words: Request) -> Answer:
     """XACKDEL key group KEEPREF|DELREF|ACKED IDS n id ..."""
     ids = [parse_id(word) for word in words[6:]]
-    stream = model.stream(client, words[1])
-    group = None if stream is None else model.live((client.db, words[1]), words[2])
+    stream = model.values.stream((client.db, words[1]))
+    group = None if stream is None else model.values.live((client.db, words[1]), words[2])
     if stream is None or group is None:
         return [-1] * len(ids)
     if words[3] != b"KEEPREF":
-        settle(model, client, words[1], stream)
+        settle(model, (client.db, words[1]), stream)
     acked = [entry_id for entry_id in ids if group.pending.pop(entry_id, None) is not None]
     deleted = delete_each(stream, words[3], acked)
     # An acknowledged entry that does not exist also gives 1.
     answers = {i: 1 if answer == -1 else answer for i, answer in zip(acked, deleted, strict=True)}
-    group.last_used_ms = model.steady_ms
+    group.last_used_ms = model.state.steady_ms
     return [answers.pop(entry_id, -1) for entry_id in ids]
 
 
-def trim(model: Model, client: ClientModel, key: bytes, stream: Stream, words: Request) -> int:
+def trim(model: Model, key: Key, stream: Stream, words: Request) -> int:
     """XADD's and XTRIM's options: MAXLEN n or MINID id, with DELREF, and MINID with ACKED."""
     ids = list(stream.entries)
     keep, first_kept = option(words, b"MAXLEN"), option(words, b"MINID")
@@ -292,99 +282,16 @@ def trim(model: Model, client: ClientModel, key: bytes, stream: Stream, words: R
         assert first_kept is not None
         gone = [entry_id for entry_id in ids if entry_id < parse_id(first_kept)]
     if b"ACKED" in words and stream.groups:
-        settle(model, client, key, stream)
+        settle(model, key, stream)
         gone = [entry_id for entry_id in gone if not is_held(stream, entry_id)]
     if b"DELREF" in words:
         for group in stream.groups.values():
             for entry_id in gone:
                 group.pending.pop(entry_id, None)
-    return model.evict((client.db, key), stream, gone)
+    return model.log.evict(key, stream, gone)
 
 
 @does("xtrim")
 def xtrim(model: Model, client: ClientModel, words: Request) -> Answer:
-    stream = model.stream(client, words[1])
-    return 0 if stream is None else trim(model, client, words[1], stream, words)
-
-
-# ------------------------------------------------------------------------------------ once
-
-
-@does("tappendonce")
-def tappendonce(model: Model, client: ClientModel, words: Request) -> Answer:
-    """TAPPENDONCE key ID id field value ... or key PRODUCER name seq field value ..."""
-    return append_once(model, client, words, True)
-
-
-def append_once(model: Model, client: ClientModel, words: Request, is_last: bool) -> Answer:
-    stream = model.stream(client, words[1])
-    if words[2] == b"ID":
-        entry_id = parse_id(words[3])
-        if entry_id == ZERO:
-            raise Refused("ERR The ID specified in TAPPENDONCE must be greater than 0.0")
-        if stream is not None and entry_id <= stream.last_id:
-            return None
-        return dotted(model.append(client, words[1], words[4:], entry_id, is_last))
-    name, number = words[3], int(words[4])
-    if stream is not None and stream.producers.get(name, -1) >= number:
-        return None
-    entry_id = model.append(client, words[1], words[5:], None, is_last)
-    stream = model.make(client, words[1])
-    stream.note_producer(name, number)
-    for silent in list(stream.producers)[: -model.data.producers_max]:
-        del stream.producers[silent]
-    return dotted(entry_id)
-
-
-@does("tappendmany")
-def tappendmany(model: Model, client: ClientModel, words: Request) -> Answer:
-    """TAPPENDMANY numkeys key ... <ID | PRODUCER name> <numentries <id-or-seq numfields ...> ...>
-    is as many TAPPENDONCE, all or none; the policy is kept after all entries of a stream."""
-    count = int(words[1])
-    keys, at = words[2 : 2 + count], 2 + count
-    for key in keys:
-        model.stream(client, key)
-    how = words[at : at + (2 if words[at] == b"PRODUCER" else 1)]
-    at += len(how)
-    appended = 0
-    for key in keys:
-        entries, at = int(words[at]), at + 1
-        for left in range(entries - 1, -1, -1):
-            end = at + 2 + 2 * int(words[at + 1])
-            once = (b"TAPPENDONCE", key, *how, words[at], *words[at + 2 : end])
-            appended += append_once(model, client, once, left == 0) is not None
-            at = end
-    return appended
-
-
-@does("tseek")
-def tseek(model: Model, client: ClientModel, words: Request) -> Answer:
-    """TSEEK key after-id n"""
-    stream = model.stream(client, words[1])
-    after = [] if stream is None else stream.newer(parse_id(words[2]))[: int(words[3])]
-    return [len(after), dotted(after[-1]) if after else None]
-
-
-@does("xcfgset")
-def xcfgset(model: Model, client: ClientModel, words: Request) -> Answer:
-    """XCFGSET key IDMP-DURATION s IDMP-MAXSIZE n"""
-    stream = model.stream(client, words[1])
-    if stream is None:
-        raise Refused("ERR no such key")
-    stream.once.configure(int(words[3]), int(words[5]))
-    return OK
-
-
-def known(model: Model, stream: Stream | None, words: Request) -> EntryId | None:
-    """The ID that XADD's message got when it was sent before."""
-    producer = option(words, b"IDMP")
-    if stream is None or producer is None:
-        return None
-    return stream.once.find(producer, words[words.index(b"IDMP") + 2], model.now_ms)
-
-
-def note_once(model: Model, stream: Stream, words: Request, entry_id: EntryId) -> None:
-    producer = option(words, b"IDMP")
-    if producer is not None:
-        iid = words[words.index(b"IDMP") + 2]
-        stream.once.add(producer, iid, entry_id, min(entry_id[0], model.now_ms))
+    stream = model.values.stream((client.db, words[1]))
+    return 0 if stream is None else trim(model, (client.db, words[1]), stream, words)

@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.sim.data import ZERO, EntryId, Stream
-from tests.sim.model import Answer, ClientModel, Judged, Model, Request, does, parse_id
+from tests.sim.model.answers import Answer, Judged, parse_id
+from tests.sim.model.clients import ClientModel, Request
+from tests.sim.model.model import Model, does
 from tests.sim.replay import demand
 from tests.support.resp import Map, Null, Reply, facts_of
 
@@ -69,7 +71,7 @@ class Page(Judged):
         demand(max_evicted == stream.max_evicted, f"up to {max_evicted} is evicted")
         shown = facts[b"incarnation"]
         assert isinstance(shown, int)
-        self.model.judge_incarnation(stream, shown)
+        self.model.values.judge_incarnation(stream, shown)
 
 
 def word_of(facts: dict[bytes, Reply], name: bytes) -> bytes:
@@ -103,7 +105,7 @@ def rows_of(forms: list[bytes]) -> list[tuple[EntryId, tuple[bytes, ...]]]:
 @does("tblocks")
 def tblocks(model: Model, client: ClientModel, words: Request) -> Answer:
     """TBLOCKS key start end [COUNT blocks] [BYTES bytes]"""
-    stream = model.stream(client, words[1])
+    stream = model.values.stream((client.db, words[1]))
     if stream is None:
         return None
     start = ZERO if words[2] == b"-" else parse_id(words[2])

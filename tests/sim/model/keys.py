@@ -1,35 +1,18 @@
-"""The model's commands about keys, strings, expiries and transactions."""
+"""Keys, strings, expiries, and retention policies."""
 
 from __future__ import annotations
 
-from tests.sim import users
 from tests.sim.data import Stream, Value
-from tests.sim.model import (
-    NULL_ARRAY,
-    OUT_OF_MEMORY,
-    WRITES,
-    WRONG_TYPE,
-    Answer,
-    ClientModel,
-    Fields,
-    Key,
-    Model,
-    Refused,
-    Request,
-    Status,
-    Waiter,
-    does,
-    needs_memory,
-)
+from tests.sim.model.answers import OK, WRONG_TYPE, Answer, Fields, Refused
+from tests.sim.model.clients import ClientModel, Key, Request
+from tests.sim.model.model import Model, does
 
-OK = Status("OK")
 NO_KEY = "ERR no such key"
 SAME_OBJECT = "ERR source and destination objects are the same"
-UNBLOCKED = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
 
 
 def string(model: Model, key: Key) -> bytes | None:
-    value = model.value(key)
+    value = model.values.value(key)
     if isinstance(value, Stream):
         raise Refused(WRONG_TYPE)
     return value
@@ -46,12 +29,12 @@ def get(model: Model, client: ClientModel, words: Request) -> Answer:
 @does("set")
 def set_(model: Model, client: ClientModel, words: Request) -> Answer:
     key, options = (client.db, words[1]), words[3:]
-    was = model.value(key)
+    was = model.values.value(key)
     if (b"NX" in options and was is not None) or (b"XX" in options and was is None):
         return None
-    model.put(key, words[2], keep_expiry=b"KEEPTTL" in options)
+    model.values.put(key, words[2], keep_expiry=b"KEEPTTL" in options)
     if b"PX" in options:
-        model.set_expiry(key, model.now_ms + int(options[options.index(b"PX") + 1]))
+        model.values.set_expiry(key, model.state.now_ms + int(options[options.index(b"PX") + 1]))
     return OK
 
 
@@ -59,7 +42,7 @@ def set_(model: Model, client: ClientModel, words: Request) -> Answer:
 def append(model: Model, client: ClientModel, words: Request) -> Answer:
     key = client.db, words[1]
     value = (string(model, key) or b"") + words[2]
-    model.put(key, value, keep_expiry=True)
+    model.values.put(key, value, keep_expiry=True)
     return len(value)
 
 
@@ -69,7 +52,7 @@ def incr(model: Model, client: ClientModel, words: Request) -> Answer:
     value = string(model, key) or b"0"
     if value != b"%d" % int(value if value.isdigit() else 0):
         raise Refused("ERR value is not an integer or out of range")
-    model.put(key, b"%d" % (int(value) + 1), keep_expiry=True)
+    model.values.put(key, b"%d" % (int(value) + 1), keep_expiry=True)
     return int(value) + 1
 
 
@@ -78,7 +61,7 @@ def incr(model: Model, client: ClientModel, words: Request) -> Answer:
 
 @does("pexpire")
 def pexpire(model: Model, client: ClientModel, words: Request) -> Answer:
-    return expire_at(model, (client.db, words[1]), model.now_ms + int(words[2]))
+    return expire_at(model, (client.db, words[1]), model.state.now_ms + int(words[2]))
 
 
 @does("pexpireat")
@@ -87,31 +70,31 @@ def pexpireat(model: Model, client: ClientModel, words: Request) -> Answer:
 
 
 def expire_at(model: Model, key: Key, at_ms: int) -> int:
-    if model.value(key) is None:
+    if model.values.value(key) is None:
         return 0
-    if at_ms <= model.now_ms:
-        model.delete(key)
+    if at_ms <= model.state.now_ms:
+        model.values.delete(key)
     else:
-        model.set_expiry(key, at_ms)
+        model.values.set_expiry(key, at_ms)
     return 1
 
 
 @does("persist")
 def persist(model: Model, client: ClientModel, words: Request) -> Answer:
     key = client.db, words[1]
-    if model.value(key) is None or key[1] not in model.data.expiries[key[0]]:
+    if model.values.value(key) is None or key[1] not in model.data.expiries[key[0]]:
         return 0
-    model.set_expiry(key, 0)
+    model.values.set_expiry(key, 0)
     return 1
 
 
 @does("pttl")
 def pttl(model: Model, client: ClientModel, words: Request) -> Answer:
     key = client.db, words[1]
-    if model.value(key) is None:
+    if model.values.value(key) is None:
         return -2
     at_ms = model.data.expiries[key[0]].get(key[1])
-    return -1 if at_ms is None else at_ms - model.now_ms
+    return -1 if at_ms is None else at_ms - model.state.now_ms
 
 
 # ------------------------------------------------------------------------------------ keys
@@ -121,15 +104,15 @@ def pttl(model: Model, client: ClientModel, words: Request) -> Answer:
 def del_(model: Model, client: ClientModel, words: Request) -> Answer:
     gone = 0
     for key in [(client.db, name) for name in words[1:]]:
-        if model.value(key) is not None:
-            model.delete(key)
+        if model.values.value(key) is not None:
+            model.values.delete(key)
             gone += 1
     return gone
 
 
 @does("exists")
 def exists(model: Model, client: ClientModel, words: Request) -> Answer:
-    return sum(model.value((client.db, name)) is not None for name in words[1:])
+    return sum(model.values.value((client.db, name)) is not None for name in words[1:])
 
 
 @does("flushdb")
@@ -145,17 +128,17 @@ def flushall(model: Model, client: ClientModel, words: Request) -> Answer:
 def flush(model: Model, numbers: list[int]) -> Answer:
     for number in numbers:
         for name in model.data.databases[number]:
-            model.note_change((number, name))
+            model.values.note_change((number, name))
         model.data.clear(number)
-        for key in model.waiting_keys(number):
-            model.mark_ready(key)
+        for key in model.waits.keys(number):
+            model.waits.mark_ready(key)
     return OK
 
 
 @does("tpolicy")
 def tpolicy(model: Model, client: ClientModel, words: Request) -> Answer:
     """TPOLICY key [MAXLEN n] [MAXAGE ms] [MAXBYTES n] [EXACT | APPROX]"""
-    stream = model.stream(client, words[1])
+    stream = model.values.stream((client.db, words[1]))
     if stream is None:
         raise Refused(NO_KEY)
     length, age_ms, size, exact = stream.policy or (0, 0, 0, False)
@@ -168,7 +151,7 @@ def tpolicy(model: Model, client: ClientModel, words: Request) -> Answer:
     size = int(words[words.index(b"MAXBYTES") + 1]) if b"MAXBYTES" in words else size
     exact = (exact or b"EXACT" in words) and b"APPROX" not in words
     stream.policy = (length, age_ms, size, exact) if length or age_ms or size else None
-    model.keep_policy((client.db, words[1]), stream)
+    model.log.keep_policy((client.db, words[1]), stream)
     return OK
 
 
@@ -176,11 +159,11 @@ def tpolicy(model: Model, client: ClientModel, words: Request) -> Answer:
 def rename(model: Model, client: ClientModel, words: Request) -> Answer:
     key, new_key = (client.db, words[1]), (client.db, words[2])
     only_new = words[0] == b"RENAMENX"
-    if model.value(key) is None:
+    if model.values.value(key) is None:
         raise Refused(NO_KEY)
     if key == new_key:
         return 0 if only_new else OK
-    if model.value(new_key) is not None and only_new:
+    if model.values.value(new_key) is not None and only_new:
         return 0
     move_value(model, key, new_key)
     return 1 if only_new else OK
@@ -188,11 +171,11 @@ def rename(model: Model, client: ClientModel, words: Request) -> Answer:
 
 def move_value(model: Model, key: Key, new_key: Key) -> None:
     for one in (key, new_key):
-        model.note_change(one)
-    model.leave_key(key)
+        model.values.note_change(one)
+    model.values.leave_key(key)
     model.data.move(*key, *new_key)
     for one in (key, new_key):
-        model.mark_ready(one)
+        model.waits.mark_ready(one)
 
 
 @does("move")
@@ -200,7 +183,7 @@ def move(model: Model, client: ClientModel, words: Request) -> Answer:
     key, new_key = (client.db, words[1]), (int(words[2]), words[1])
     if key == new_key:
         raise Refused(SAME_OBJECT)
-    if model.value(key) is None or model.value(new_key) is not None:
+    if model.values.value(key) is None or model.values.value(new_key) is not None:
         return 0
     move_value(model, key, new_key)
     return 1
@@ -212,17 +195,17 @@ def copy(model: Model, client: ClientModel, words: Request) -> Answer:
     key, new_key = (client.db, words[1]), (int(words[4]), words[2])
     if key == new_key:
         raise Refused(SAME_OBJECT)
-    if model.value(key) is None:
+    if model.values.value(key) is None:
         return 0
-    if model.value(new_key) is not None and b"REPLACE" not in words:
+    if model.values.value(new_key) is not None and b"REPLACE" not in words:
         return 0
-    model.note_change(new_key)
-    model.data.duplicate(*key, *new_key, model.new_incarnation())
+    model.values.note_change(new_key)
+    model.data.duplicate(*key, *new_key, model.values.new_incarnation())
     made: Value = model.data.databases[new_key[0]][new_key[1]]
     if isinstance(made, Stream):
         for group in made.groups.values():
-            group.last_used_ms = model.steady_ms
-    model.mark_ready(new_key)
+            group.last_used_ms = model.state.steady_ms
+    model.waits.mark_ready(new_key)
     return 1
 
 
@@ -235,112 +218,17 @@ def swapdb(model: Model, client: ClientModel, words: Request) -> Answer:
         for number, name in watcher.watches:
             if number in (first, second):
                 # An expired key does not exist, so its move or its removal is not a change.
-                model.value((first, name))
-                model.value((second, name))
+                model.values.value((first, name))
+                model.values.value((second, name))
     databases = model.data.databases
     for name in {*databases[first], *databases[second]}:
-        model.note_change((first, name))
-        model.note_change((second, name))
+        model.values.note_change((first, name))
+        model.values.note_change((second, name))
     for number in (first, second):
         for name in databases[number]:
-            model.leave_key((number, name))
+            model.values.leave_key((number, name))
     model.data.swap(first, second)
     for number in (first, second):
-        for key in model.waiting_keys(number):
-            model.mark_ready(key)
+        for key in model.waits.keys(number):
+            model.waits.mark_ready(key)
     return OK
-
-
-# ------------------------------------------------------------------------------------ transactions
-
-
-@does("multi")
-def multi(model: Model, client: ClientModel, words: Request) -> Answer:
-    if client.queue is not None:
-        raise Refused("ERR MULTI calls can not be nested")
-    client.queue = []
-    return OK
-
-
-@does("exec")
-def exec_(model: Model, client: ClientModel, words: Request) -> Answer:
-    if client.queue is None:
-        raise Refused("ERR EXEC without MULTI")
-    queue, failed = client.queue, client.queue_failed
-    changed = any(model.mark_of(key) != mark for key, mark in client.watches.items())
-    leave(client)
-    if failed:
-        raise Refused("EXECABORT Transaction discarded because of previous errors.")
-    if changed:
-        return NULL_ARRAY
-    if model.write_error is not None and any(one[0].decode().lower() in WRITES for one in queue):
-        raise Refused(f"EXECABORT Transaction discarded because of: {model.write_error}")
-    if model.memory_full and any(map(needs_memory, queue)):
-        raise Refused(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
-    answers = []
-    for request in queue:
-        try:
-            model.check_permission(client, request, at_exec=True)
-            answer = model.outcome(client, request, in_queue=False)
-        except Refused as refusal:
-            answer = refusal
-        answers.append(model.gives_up(answer) if isinstance(answer, Waiter) else answer)
-    return answers
-
-
-@does("discard")
-def discard(model: Model, client: ClientModel, words: Request) -> Answer:
-    if client.queue is None:
-        raise Refused("ERR DISCARD without MULTI")
-    leave(client)
-    return OK
-
-
-def leave(client: ClientModel) -> None:
-    client.queue, client.queue_failed = None, False
-    client.watches.clear()
-
-
-@does("watch")
-def watch(model: Model, client: ClientModel, words: Request) -> Answer:
-    if client.queue is not None:
-        raise Refused("ERR WATCH inside MULTI is not allowed")
-    model.watchers[client.number] = client
-    for key in [(client.db, name) for name in words[1:]]:
-        if key not in client.watches:
-            client.watches[key] = model.mark_of(key)
-    return OK
-
-
-@does("unwatch")
-def unwatch(model: Model, client: ClientModel, words: Request) -> Answer:
-    client.watches.clear()
-    return OK
-
-
-# ------------------------------------------------------------------------------------ clients
-
-
-@does("auth")
-def auth(model: Model, client: ClientModel, words: Request) -> Answer:
-    client.is_limited = True
-    return OK
-
-
-@does("acl")
-def acl_setuser(model: Model, client: ClientModel, words: Request) -> Answer:
-    model.set_rules(users.parsed(words))
-    return OK
-
-
-@does("client")
-def client_unblock(model: Model, client: ClientModel, words: Request) -> Answer:
-    """CLIENT UNBLOCK number [TIMEOUT | ERROR]"""
-    waiter = model.waiter_of(int(words[2]))
-    if waiter is None:
-        return 0
-    if b"ERROR" in words:
-        model.end_wait(waiter, Refused(UNBLOCKED))
-    else:
-        model.timeout(waiter)
-    return 1
