@@ -38,7 +38,8 @@ from millstream.client.events import (
     ShardOpened,
 )
 from millstream.client.ids import ID
-from millstream.client.records import Record, Row, Seek, WriterPosition
+from millstream.client.records import Record
+from millstream.client.rows import Row, Seek, WriterPosition
 from millstream.client.stream import Stream
 from millstream.client.writer import Fact, Writer
 

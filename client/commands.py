@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from millstream.client.core import requests
-from millstream.client.records import Record, Row, Seek, T, WriterPosition
+from millstream.client.records import Record, T
+from millstream.client.rows import Row, Seek, WriterPosition
 
 if TYPE_CHECKING:
     from millstream.client.core.steps import Command, R

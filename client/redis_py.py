@@ -59,10 +59,10 @@ class Packer:
 
 def _encoded(word: Any) -> bytes:
     """A word of a command as bytes; redis-py's DataError for what it does not send either."""
-    if isinstance(word, bytes):
-        return word
     if isinstance(word, str):
         return word.encode("utf-8", "surrogateescape")
+    if isinstance(word, bytes):
+        return word
     if isinstance(word, (int, float)) and not isinstance(word, bool):
         return repr(word).encode()
     if isinstance(word, (bytearray, memoryview)):

@@ -34,7 +34,7 @@ from millstream.client.events import (
 )
 from millstream.client.ids import BEGINNING, ID, read_id
 from millstream.client.log import log
-from millstream.client.records import Record, RecordReader
+from millstream.client.records import Record, RecordReader, mark_late
 
 LATE_LOG_S = 1.0
 GAPS_KEPT = 1000
@@ -170,7 +170,8 @@ class Follower:
         not be lost. Events that a record causes are passed on by the next call.
         """
         while True:
-            yield from self.flush()
+            if self.events:
+                yield from self.flush()
             self._finish_report()
             shard = self._merge.first()
             gaps = self._lineage.orphans if shard is not None or self.ended else []
@@ -228,7 +229,7 @@ class Follower:
         return record
 
     def _note_late(self, record: Record[Any]) -> None:
-        record.late = True
+        mark_late(record)
         self._counts["late"] += 1
         now_s = self._now()
         if now_s - self._late_logged_s >= LATE_LOG_S:
@@ -363,7 +364,7 @@ class Follower:
     def _records_of(
         self, shard: ShardState, entries: list[Any], already: bool
     ) -> deque[Record[Any]]:
-        found = self._reader.read(shard.name, entries, len(self._lineage.states) > 1)
+        found = self._reader.read(shard.name, entries)
         if already:  # another answer was faster: some of these may be known
             found = [record for record in found if record.id > shard.fetched]
         return deque(found)

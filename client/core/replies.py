@@ -7,7 +7,8 @@ from typing import Any
 
 from millstream.client.core.words import Key, text
 from millstream.client.ids import ID, read_id
-from millstream.client.records import Record, RecordReader, Row, WriterPosition
+from millstream.client.records import Record, RecordReader
+from millstream.client.rows import Row, WriterPosition
 
 
 def read_id_or_none(reply: str | bytes | None) -> ID | None:

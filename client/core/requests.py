@@ -29,7 +29,8 @@ from millstream.client.core.words import (
     wait_words,
 )
 from millstream.client.ids import ID, read_id
-from millstream.client.records import Record, Seek, WriterPosition
+from millstream.client.records import Record
+from millstream.client.rows import Seek, WriterPosition
 
 A = TypeVar("A")
 

@@ -53,7 +53,11 @@ def field_words(fields: Fields) -> list[Word]:
 
 
 def _two(pair: Any) -> tuple[Word, Word]:
-    if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence) or len(pair) != 2:
+    # Of a mapping, pairs are tuples: asking for any other sequence takes longer.
+    is_pair = type(pair) is tuple or (
+        isinstance(pair, Sequence) and not isinstance(pair, (str, bytes))
+    )
+    if not is_pair or len(pair) != 2:
         raise InvalidFields(f"{pair!r} is not a pair of a field and a value")
     field, value = pair
     if not is_word(field):
@@ -72,6 +76,8 @@ def check_value(field: Any, value: Any) -> Value:
 
 
 def is_word(value: Any) -> bool:
+    if type(value) is str:  # most are, and this is asked twice for each field
+        return True
     if isinstance(value, bool):
         return False  # 1, "1", "true" or "True": whoever reads it would have to know
     return isinstance(value, (str, bytes, int, float, memoryview))

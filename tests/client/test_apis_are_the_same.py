@@ -104,8 +104,14 @@ def public(api: Any = sync) -> Iterator[tuple[str, Any]]:
         yield name, value
         if inspect.isclass(value):
             for member, function in own(value).items():
-                if callable(function_of(function)) or isinstance(function, property):
-                    yield f"{name}.{member}", function_of(function)
+                inner = function_of(function)
+                if callable(inner) or isinstance(function, property) or is_compiled(inner):
+                    yield f"{name}.{member}", inner
+
+
+def is_compiled(member: Any) -> bool:
+    """Whether a member is a property of a compiled class."""
+    return inspect.isgetsetdescriptor(member)
 
 
 # These have a docstring, and their example is that of another name.

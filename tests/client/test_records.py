@@ -5,12 +5,16 @@ from __future__ import annotations
 import copy
 import pickle
 import tracemalloc
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from millstream.client import ID, MillstreamError
-from millstream.client.records import LAYOUTS_MAX, Record, RecordReader
+from millstream.client.ids import read_id
+from millstream.client.records import LAYOUTS_MAX, Record, RecordReader, mark_late
 
 COUNT = 1000
 
@@ -92,22 +96,103 @@ def test_a_reader_forgets_field_names_that_are_data() -> None:
     entries = [["5.1", f"field {number}", "1"] for number in range(3 * LAYOUTS_MAX)]
     found = reader.read("s", entries)
     assert [list(record) for record in found] == [entry[1:2] for entry in entries]
-    assert len(reader._layouts) <= LAYOUTS_MAX
-
-
-@pytest.mark.parametrize("form", ["{}.{}", "{}-{}"])
-@pytest.mark.parametrize("kind", [str, str.encode])
-def test_ids_that_are_read_together_are_the_same(form: str, kind: Any) -> None:
-    reader = RecordReader()
-    entries = [[kind(form.format(ms, ms % 3)), "n", "1"] for ms in range(1, 20)]
-    ids = [ID(ms, ms % 3) for ms in range(1, 20)]
-    assert [record.id for record in reader.read("s", entries)] == ids
-    together = reader.read("s", entries)
-    assert [record._id for record in together] == ids
-    assert reader.read("s", []) == []
-    assert [record._id for record in reader.read("s", entries[:1])] == ids[:1]
+    assert reader.layouts <= LAYOUTS_MAX
 
 
 def test_an_id_is_read_in_either_form_of_text() -> None:
     for text in ("5.1", b"5.1", "5-1", b"5-1"):
         assert Record(None, "s", [text, "n", "1"]).id == ID(5, 1)
+
+
+def words(kind: Any) -> Any:
+    """Entries as a connection returns them: text with surrogates for other bytes, or bytes."""
+    text = st.text(max_size=4) | st.sampled_from(["n", "\udcff", "\0", "\u20ac"])
+    word = text if kind is str else st.binary(max_size=4)
+    part = st.integers(0, 2**64 - 1) | st.sampled_from([0, 10**18, 10**19 - 1, 10**19, 2**64 - 1])
+    entry_id = st.builds("{}{}{}".format, part, st.sampled_from(".-"), part)
+    pairs = st.lists(st.tuples(word, word), max_size=5)
+    return st.lists(st.tuples(entry_id if kind is str else entry_id.map(str.encode), pairs))
+
+
+@given(st.sampled_from([str, bytes]).flatmap(words))
+def test_a_record_is_like_a_dict_of_its_pairs(
+    rows: list[tuple[Any, list[tuple[Any, Any]]]],
+) -> None:
+    entries = [[entry_id, *(word for pair in pairs for word in pair)] for entry_id, pairs in rows]
+    for (entry_id, pairs), entry, record in zip(
+        rows, entries, RecordReader().read("s", entries), strict=True
+    ):
+        model = dict(pairs)
+        assert record.id == read_id(entry_id)
+        assert type(record.id) is ID
+        assert record.pairs == pairs
+        assert dict(record) == model
+        assert list(record.items()) == list(model.items())
+        assert list(record.values()) == list(model.values())
+        assert list(record) == list(record.keys()) == list(model)
+        assert len(record) == len(model)
+        for field in [*model, "absent", b"absent"]:
+            assert (field in record, record.get(field)) == (field in model, model.get(field))
+        assert repr(record) == f"Record(s {read_id(entry_id)} {model!r})"
+        assert record == Record(read_id(entry_id), "s", entry)
+        assert hash(record) == hash(pickle.loads(pickle.dumps(record)))
+        assert pickle.loads(pickle.dumps(record)).pairs == pairs
+
+
+def outcome(read: Any) -> Any:
+    try:
+        return read()
+    except Exception as error:
+        return type(error), str(error)
+
+
+@given(st.text("0123456789.-+_ \u0660\u20ac\0", max_size=24) | st.binary(max_size=24))
+@example("18446744073709551615.18446744073709551615")
+@example("99999999999999999999.0")
+@example("5")
+@example("")
+def test_an_id_of_any_text_is_that_of_read_id(text: str | bytes) -> None:
+    found = outcome(lambda: Record(None, "s", [text]).id)
+    assert found == outcome(lambda: read_id(text))
+
+
+def test_a_record_cannot_be_changed() -> None:
+    record = Record(None, "s", ["5.1", "n", "1"])
+    for name in ("id", "shard", "late", "pairs", "other"):
+        with pytest.raises(AttributeError):
+            setattr(record, name, "x")
+    with pytest.raises(TypeError):
+        record["n"] = "2"  # type: ignore[index]
+    assert (record["n"], record.late) == ("1", False)
+    mark_late(record)
+    assert record.late
+
+
+def test_a_record_is_a_mapping_for_every_use() -> None:
+    record = Record(None, "s", ["5.1", "n", "1"])
+    assert isinstance(record, Mapping)
+    match record:
+        case {"n": value}:
+            assert value == "1"
+        case _:
+            pytest.fail("a record is no mapping for `match`")
+    assert {**record} == {"n": "1"}
+    assert str(Record[bytes]).endswith("Record[bytes]")
+    with pytest.raises(TypeError, match="not reversible"):
+        reversed(record)  # type: ignore[call-overload]
+
+
+def test_a_record_without_a_call_of_init_is_empty() -> None:
+    record: Record[str] = Record.__new__(Record)
+    assert (dict(record), record.pairs) == ({}, [])
+    with pytest.raises(KeyError):
+        record["n"]
+
+
+@pytest.mark.parametrize("entry", [[], ["5.1", "n"], ["5.1", "n", "1", "m"]])
+def test_an_entry_of_another_form_is_an_error(entry: list[str]) -> None:
+    with pytest.raises(ValueError, match="words"):
+        RecordReader().read("s", [entry])
+    other: Any = tuple(entry)
+    with pytest.raises(TypeError):
+        RecordReader().read("s", [other])
