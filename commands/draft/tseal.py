@@ -13,7 +13,7 @@ from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError
 from millstream.ids import Id
 from millstream.storage.reservations.held import handed_out_id
-from millstream.storage.streams.lineage import lineage_of, seal
+from millstream.storage.streams.sealing import lineage_of, seal
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
 from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id
-from millstream.storage.streams.lineage import add_parents
+from millstream.storage.streams.sealing import add_parents
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args

@@ -15,6 +15,7 @@ from millstream.ids import Id
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+    from millstream.storage.reservations.held import Held
     from millstream.storage.streams.stream import Stream
 
 
@@ -29,7 +30,7 @@ def sealed_error(stream: Stream) -> str:
 
 def stalled_error(ctx: Context, stream: Stream, what: str) -> CommandError:
     """The refusal of a stream that holds too much; it names the oldest reservation."""
-    held = stream.held
+    held: Held | None = stream.held
     assert held is not None
     oldest = held.oldest_id
     assert oldest is not None

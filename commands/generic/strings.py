@@ -24,6 +24,7 @@ from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.effects import effect
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
+from millstream.storage.keyspace.string_changes import extend, patch, string_bytes
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
@@ -59,9 +60,9 @@ def apply_extend(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """EXTEND key bytes: append bytes to a string."""
     key, more = words
     db = keyspace.databases[db_index]
-    if db.string_bytes(key) is None:
+    if string_bytes(db, key) is None:
         raise ValueError(f"EXTEND of a key that has no string: {key!r}")
-    db.extend(key, more)
+    extend(db, key, more)
 
 
 @effect(b"PATCH")
@@ -70,9 +71,9 @@ def apply_patch(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     shorter."""
     key, offset, part = words
     db = keyspace.databases[db_index]
-    if db.string_bytes(key) is None:
+    if string_bytes(db, key) is None:
         raise ValueError(f"PATCH of a key that has no string: {key!r}")
-    db.patch(key, int(offset), part)
+    patch(db, key, int(offset), part)
 
 
 @effect(b"PADDED")
@@ -82,7 +83,7 @@ def apply_padded(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     db = keyspace.databases[db_index]
     if db.get(key) is not None:
         raise ValueError(f"PADDED of a key that is there: {key!r}")
-    db.patch(key, int(offset), part)
+    patch(db, key, int(offset), part)
 
 
 def as_string(value: object) -> bytes | None:
@@ -193,7 +194,7 @@ def strlen(ctx: Context, args: Args) -> object:
 
     The length in bytes, 0 if the key does not exist."""
     key = args.take()
-    size_bytes = ctx.db.string_bytes(key)
+    size_bytes = string_bytes(ctx.db, key)
     if size_bytes is None:
         as_string(look_up(ctx, key))
         return 0
@@ -342,14 +343,14 @@ def append(ctx: Context, args: Args) -> object:
 
     The new length of the value."""
     key, more = args.take(), args.take()
-    size_bytes = ctx.db.string_bytes(key)
+    size_bytes = string_bytes(ctx.db, key)
     if size_bytes is None:
         as_string(find(ctx, key))
         change(ctx, key, more, b"SET", key, more, event=b"append")
         size_bytes = len(more)
     else:
         _check_length(ctx, size_bytes + len(more))
-        size_bytes = ctx.db.extend(key, more)
+        size_bytes = extend(ctx.db, key, more)
         ctx.changed(b"EXTEND", key, more, event=b"append")
     return size_bytes
 
@@ -371,14 +372,14 @@ def setrange(ctx: Context, args: Args) -> object:
     key, offset, part = args.take(), args.take_int(), args.take()
     if offset < 0:
         raise CommandError(OFFSET_OUT_OF_RANGE)
-    size_bytes = ctx.db.string_bytes(key)
+    size_bytes = string_bytes(ctx.db, key)
     if size_bytes is None:
         as_string(find(ctx, key))
     if not part:
         return size_bytes or 0
     _check_length(ctx, offset + len(part))
     is_new = size_bytes is None
-    size_bytes = ctx.db.patch(key, offset, part)
+    size_bytes = patch(ctx.db, key, offset, part)
     if is_new:
         ctx.notify(b"new", key)
     ctx.changed(b"PADDED" if is_new else b"PATCH", key, b"%d" % offset, part, event=b"setrange")

@@ -38,7 +38,7 @@ def stream_of(keyspace: Keyspace, db: int, key: bytes) -> Stream:
 
 def held_of(keyspace: Keyspace, db: int, key: bytes) -> Held:
     """The reservations of a stream that an effect changes."""
-    held = stream_of(keyspace, db, key).held
+    held: Held | None = stream_of(keyspace, db, key).held
     if held is None:
         raise ValueError(f"key {key!r} has no reservations")
     return held

@@ -15,24 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from millstream.storage.blocks.lazyfree import discard_items, discard_table
 from millstream.storage.keyspace.expiry_queue import NEVER, ExpiryQueue
 from millstream.storage.keyspace.key_slots import KeySlots, slot_of
 from millstream.storage.keyspace.key_walk import KeyIterator
-from millstream.storage.keyspace.keyspace_core import DatabaseCore, patched
+from millstream.storage.keyspace.keyspace_core import DatabaseCore, KeyspaceCore
 from millstream.storage.streams.stream import Stream
-
-if TYPE_CHECKING:
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 Value = bytes | Stream
 
 # A longer string is always `raw` for OBJECT ENCODING.
 RAW_BYTES = 64
-# A longer string is patched in place.
-PATCHED_IN_PLACE_BYTES = 65_536
 
 
 class Appended(bytes):
@@ -48,7 +42,7 @@ class Sum(bytes):
 GROWING = Appended()
 
 
-def _changed_string(text: bytes | bytearray) -> bytes:
+def changed_string(text: bytes | bytearray) -> bytes:
     """The stored form of a string after APPEND or a patch."""
     return bytes(text) if len(text) > RAW_BYTES else Appended(text)
 
@@ -64,9 +58,7 @@ class Database(DatabaseCore):
     table contains GROWING for these keys, and `get` converts them to bytes.
     """
 
-    keyspace: Keyspace
-
-    def __init__(self, keyspace: Keyspace, index: int) -> None:
+    def __init__(self, keyspace: KeyspaceCore, index: int) -> None:
         super().__init__(keyspace, index)
         self.watched = {}
         self._begin_table()
@@ -171,64 +163,13 @@ class Database(DatabaseCore):
 
     def settle(self, key: bytes) -> bytes:
         """Convert a growing string to bytes: one copy for all appends before."""
-        value = self.table[key] = _changed_string(self.append_buffers.pop(key))
+        value = self.table[key] = changed_string(self.append_buffers.pop(key))
         return value
 
     def settle_all(self) -> None:
         """Convert all growing strings to bytes."""
         for key in list(self.append_buffers):
             self.settle(key)
-
-    def string_bytes(self, key: bytes) -> int | None:
-        """The length of the string at a key; None for a missing key or another type."""
-        value = self.table.get(key)
-        if not isinstance(value, bytes) or (self.expiries and self.has_expired(key)):
-            return None
-        return len(self.append_buffers[key] if value is GROWING else value)
-
-    def extend(self, key: bytes, more: bytes) -> int:
-        """Append to the string at a key and return its new length. The time does not depend on the
-        length unless the string was read since the last append. The expiry does not change."""
-        self.before_change(key)
-        text = self._buffer_of(key)
-        text += more
-        self._note_changed(key)
-        return len(text)
-
-    def patch(self, key: bytes, offset: int, part: bytes) -> int:
-        """Overwrite a part of the string at a key and return its new length. A missing key counts
-        as an empty string, and a shorter string is padded with zeros. The expiry does not change. A
-        long string is changed in place unless it was read since the last change."""
-        end = offset + len(part)
-        size_bytes = self.string_bytes(key) or 0
-        is_growing = size_bytes > 0 and key in self.append_buffers
-        if not is_growing and (size_bytes < PATCHED_IN_PLACE_BYTES or end > 2 * size_bytes):
-            old = bytes(self.table[key]) if size_bytes else b""
-            made = _changed_string(patched(old, offset, part))
-            self.set(key, made, True)
-            return len(made)
-        self.before_change(key)
-        text = self._buffer_of(key)
-        if len(text) < end:
-            text += bytes(end - len(text))
-        text[offset:end] = part
-        self._note_changed(key)
-        return len(text)
-
-    def _buffer_of(self, key: bytes) -> bytearray:
-        """The string at a key in the form that can be changed in place."""
-        value = self.table[key]
-        if value is GROWING:
-            return self.append_buffers[key]
-        text = self.append_buffers[key] = bytearray(value)
-        self.table[key] = GROWING
-        return text
-
-    def _note_changed(self, key: bytes) -> None:
-        """Record that a string was changed in place."""
-        if self.keyspace.touching:
-            self.note_use(key, GROWING)
-        self.mark_ready(key)
 
     # ------------------------------------------------------------ use
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.storage.keyspace.key_slots import SLOTS
 
 if TYPE_CHECKING:
-    from millstream.storage.keyspace.database import Database
-    from millstream.storage.keyspace.keyspace import Keyspace
+    from millstream.storage.keyspace.keyspace_core import DatabaseCore, KeyspaceCore
 
 
 class KeyIterator:
@@ -16,7 +15,7 @@ class KeyIterator:
     leave them out, and the keys that are removed, to list them at the end. Flushed tables are kept
     until the walk ends."""
 
-    def __init__(self, keyspace: Keyspace, database: Database) -> None:
+    def __init__(self, keyspace: KeyspaceCore, database: DatabaseCore) -> None:
         self._keyspace = keyspace
         self._slots = database.slots
         self._expiries = database.expiries

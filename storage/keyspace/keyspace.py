@@ -86,10 +86,6 @@ class Keyspace(KeyspaceCore):
         """Mark a key ready: blocked readers of this key may find something now."""
         self.databases[db_index].mark_ready(key)
 
-    def is_walked(self) -> bool:
-        """Whether a snapshot or a reply reads keys at an earlier moment, including flushed keys."""
-        return self.capture is not None or len(self.walks) > 0
-
     def begin_again(self) -> None:
         """Empty all databases, and forget what was noted about their keys: other data follows."""
         for db in self.databases:

@@ -3,7 +3,6 @@ from typing import Any
 
 from millstream.storage.groups.group import Group
 from millstream.storage.keyspace.key_slots import KeySlots
-from millstream.storage.keyspace.key_walk import KeyIterator
 from millstream.storage.keyspace.retention_schedule import RetentionSchedule
 from millstream.storage.reservations.held import Held
 from millstream.storage.streams.stream import Stream
@@ -12,7 +11,7 @@ def patched(old: bytes, offset: int, part: bytes) -> bytes: ...
 
 class DatabaseCore:
     index: int
-    keyspace: Any
+    keyspace: KeyspaceCore
     waiting: dict[bytes, Any]
     table: dict[bytes, Any]
     slots: KeySlots
@@ -62,7 +61,7 @@ class KeyspaceCore:
     deferred: list[tuple[int, bytes, bytes]]
     retention_schedule: RetentionSchedule
     capture: Any  # a Capture, or None
-    walks: list[KeyIterator]
+    walks: list[Any]  # of KeyIterator
     capture_number: int
     expiring: bool
     may_delete: bool
@@ -78,6 +77,7 @@ class KeyspaceCore:
     ) -> None: ...
     def set_time(self, now_ms: int, steady_ms: int | None = None) -> None: ...
     def open_reservations(self) -> int: ...
+    def is_walked(self) -> bool: ...
     def databases_with_keys(self) -> list[Any]: ...  # of Database
     def note_promise(self, promised_ms: int) -> None: ...
     def note_steady(self, steady_ms: int) -> int: ...

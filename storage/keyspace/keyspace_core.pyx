@@ -230,6 +230,10 @@ cdef class KeyspaceCore:
             count += db.reservations
         return count
 
+    def is_walked(self) -> bool:
+        """Whether a snapshot or a reply reads keys at an earlier moment, including flushed keys."""
+        return self.capture is not None or len(self.walks) > 0
+
     def databases_with_keys(self) -> list:
         cdef DatabaseCore db
         cdef list found = []

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from millstream.storage.streams.stream import Stream
+from typing import Any
 
 
 class Lineage:
@@ -32,26 +29,3 @@ class Lineage:
         if not isinstance(made.sealed, bool) or not all(isinstance(name, bytes) for name in names):
             raise ValueError("its lineage is malformed")
         return made
-
-
-def lineage_of(stream: Stream) -> Lineage:
-    """The lineage of a stream, created if necessary."""
-    if stream.lineage is None:
-        stream.lineage = Lineage()
-    return stream.lineage
-
-
-def seal(stream: Stream, children: list[bytes]) -> None:
-    """Seal a stream: it accepts no more entries, and continues in these children."""
-    lineage = lineage_of(stream)
-    lineage.sealed = True
-    lineage.children = children
-    stream.set_sealed()
-
-
-def add_parents(stream: Stream, parents: list[bytes]) -> list[bytes]:
-    """Add parents to a stream; returns those that are new."""
-    lineage = lineage_of(stream)
-    new = [name for name in parents if name not in lineage.parents]
-    lineage.parents += new
-    return new

@@ -4,7 +4,6 @@ from typing import Any
 from millstream.storage.blocks.block import Block
 from millstream.storage.groups.group import Group
 from millstream.storage.log.entry_log import EntryLog
-from millstream.storage.reservations.held import Held
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.producers import Producers
@@ -31,7 +30,7 @@ class Stream(EntryLog):
     policy: RetentionPolicy | None
     producers: Producers | None
     restrictions: int
-    held: Held | None
+    held: Any  # a Held (storage/reservations), or None
     lineage: Lineage | None
     @property
     def groups(self) -> dict[bytes, Group]: ...

@@ -1,6 +1,7 @@
 """The size of classes, functions and lists of parameters.
 
-A class that knows too much and a function with many parameters are hard to follow. Ruff counts
+A class that knows too much and a function with many parameters are hard to follow. A class has the
+lines of its bases too, in whichever file these are: a reader needs all of them. Ruff counts
 neither in the files of Cython. A command of the client has one keyword for each option of the
 command, so parameters that can only be given by name do not count.
 """
@@ -27,6 +28,15 @@ PACKAGES = (
 )
 
 CLASS_LINES_MAX = 500
+# Longer classes, which may only get shorter.
+LONG_CLASSES = {
+    "server/config/directives.py: Config": 514,
+    "server/durability/persistence.py: Persistence": 673,
+    "storage/groups/group.pyx: Group": 750,
+    "storage/groups/pending_list.pyx: PendingList": 591,
+    "storage/reservations/held.pyx: Held": 592,
+    "storage/streams/stream.pyx: Stream": 806,
+}
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 7
 
@@ -37,24 +47,30 @@ DEFINITION = re.compile(
     r"(?P<name>\w+)(?P<rest>\((?P<parameters>(?:[^()]|\([^()]*\))*)\)[^\n]*:|:)[ \t]*(?:#.*)?$",
     re.MULTILINE,
 )
+IMPORTED = re.compile(r"^[ \t]*from millstream\.([\w.]+) c?import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 STATEMENT = re.compile(r"\s*(?:cdef|cpdef|def|async def|class)\b")
 
 
 class Definition(NamedTuple):
-    """A class or a function. `parameters` counts those that can be given by position."""
+    """A class or a function. `parameters` counts those that can be given by position. `bases` are
+    the names of a class's bases."""
 
     name: str
     is_class: bool
     lines: int
     parameters: int
+    bases: tuple[str, ...] = ()
 
 
 def of_python(text: str) -> Iterator[Definition]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            is_class = isinstance(node, ast.ClassDef)
-            yield Definition(node.name, is_class, lines, 0 if is_class else positional(node.args))
+            if isinstance(node, ast.ClassDef):
+                bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
+                yield Definition(node.name, True, lines, 0, bases)
+            else:
+                yield Definition(node.name, False, lines, positional(node.args))
 
 
 def positional(arguments: ast.arguments) -> int:
@@ -71,9 +87,11 @@ def of_cython(text: str) -> Iterator[Definition]:
         names = [one.strip() for one in (found["parameters"] or "").split(",") if one.strip()]
         names = names[: names.index("*")] if "*" in names else names
         given = len(names) - (names[:1] in (["self"], ["cls"], ["self not None"]))
-        yield Definition(
-            found["name"], is_class, 1 + length(body, found["indent"]), 0 if is_class else given
-        )
+        lines = 1 + length(body, found["indent"])
+        if is_class:
+            yield Definition(found["name"], True, lines, 0, tuple(names))
+        else:
+            yield Definition(found["name"], False, lines, given)
 
 
 def length(body: list[str], indent: str) -> int:
@@ -101,17 +119,65 @@ def definitions() -> list[tuple[str, Definition]]:
     ]
 
 
+Classes = dict[tuple[str, str], Definition]  # by file and name
+
+
+def classes() -> Classes:
+    return {(file, one.name): one for file, one in definitions() if one.is_class}
+
+
+@cache
+def imported_from(file: str) -> dict[str, str]:
+    """The files of the names that a file imports, without their suffix."""
+    found = {}
+    for module, names in IMPORTED.findall((ROOT / file).read_text()):
+        top, *rest = module.split(".")
+        path = "/".join([top, *rest] if top in PACKAGES else ["src", "millstream", top, *rest])
+        found.update(dict.fromkeys(re.findall(r"\w+", names), path))
+    return found
+
+
+def bases_of(known: Classes, file: str, one: Definition) -> set[tuple[str, str]]:
+    """The file and the name of each base of a class, bases of bases included."""
+    found: set[tuple[str, str]] = set()
+    for name in one.bases:
+        stem = imported_from(file).get(name)
+        places = [file] if stem is None else [f"{stem}.py", f"{stem}.pyx"]
+        for base in [(place, name) for place in places if (place, name) in known]:
+            found |= {base} | bases_of(known, base[0], known[base])
+    return found
+
+
+def lines_with_bases() -> dict[str, int]:
+    """The lines of each class, those of its bases included."""
+    known = classes()
+    return {
+        f"{file}: {name}": sum(known[base].lines for base in bases_of(known, file, one)) + one.lines
+        for (file, name), one in known.items()
+    }
+
+
 def too_much(kind: str, limit: int) -> list[str]:
     found = []
     for file, one in definitions():
         amount = one.parameters if kind == "parameters" else one.lines
-        if amount > limit and one.is_class == (kind == "class"):
+        if amount > limit and not one.is_class:
             found.append(f"{file}: {one.name} has {amount}")
     return found
 
 
 def test_no_class_is_long() -> None:
-    assert too_much("class", CLASS_LINES_MAX) == []
+    long = {name: lines for name, lines in lines_with_bases().items() if lines > CLASS_LINES_MAX}
+    assert {name: lines for name, lines in long.items() if lines > LONG_CLASSES.get(name, 0)} == {}
+    assert sorted(LONG_CLASSES) == sorted(long), "a class is not long any more: remove it"
+
+
+def test_lines_of_bases_are_counted() -> None:
+    counted = lines_with_bases()
+    own = classes()
+    place = "storage/streams/stream.pyx", "Stream"
+    base = "storage/log/entry_log.pyx", "EntryLog"
+    assert counted[f"{place[0]}: Stream"] == own[place].lines + own[base].lines
 
 
 def test_no_function_is_long() -> None:
@@ -138,7 +204,7 @@ cdef class Held(Base):
 x = 1
 """
     assert list(of_cython(text)) == [
-        Definition("Held", True, 10, 0),
+        Definition("Held", True, 10, 0, ("Base",)),
         Definition("add", False, 4, 3),
         Definition("size", False, 2, 0),
     ]

@@ -65,17 +65,6 @@ LAYERS = {
 # get shorter: a ring that grows fails, and so does one that is smaller than its line here.
 RINGS: list[set[str]] = [
     {
-        "storage/reservations/held",
-        "storage/streams/lineage",
-        "storage/streams/stream",
-    },
-    {
-        "storage/keyspace/database",
-        "storage/keyspace/key_walk",
-        "storage/keyspace/keyspace",
-        "storage/keyspace/keyspace_core",
-    },
-    {
         "server/app",
         "server/client_registry",
         "server/metrics/http",
