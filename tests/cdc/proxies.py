@@ -42,7 +42,7 @@ class Proxy:
     @contextlib.contextmanager
     def holding_replies_to(self, word: bytes) -> Iterator[threading.Event]:
         """From the first request with this word on, no reply on its connection is passed on. The
-        event tells that there was one; at the end of the block, all connections are broken."""
+        event is set when there was one; at the end of the block, all connections are broken."""
         self._held.clear()
         self._wanted = word
         try:

@@ -79,7 +79,7 @@ def test_a_refused_request_appends_nothing(server: Server, client: RawClient) ->
 
 
 class AnsweringFirst(socketserver.BaseRequestHandler):
-    """Answers what the parser says about a large value before the rest of the request is there, as
+    """Sends the parser's error about a large value before the rest of the request is there, as
     a server does whose reply arrives before the reset of its connection."""
 
     def handle(self) -> None:

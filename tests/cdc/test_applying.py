@@ -923,13 +923,13 @@ def test_a_drop_while_apply_runs_leaves_no_position(
     own = replace(applier.config.source("shop:eu"), url=url_of(source))
     server = open_server(applier.config.millstream)
     record = SourceRecord(applier.config, own, server)
-    said: list[str] = []
+    printed: list[str] = []
 
     def positions() -> list[Any]:
         return applier.rows("SELECT sid FROM millstream_position ORDER BY 1")
 
-    drop(record, said.append)
-    assert said[-2] == "destination: removed 1 position"
+    drop(record, printed.append)
+    assert printed[-2] == "destination: removed 1 position"
     applier.feeds["us"].transaction(insert(b"2", None, None))
     assert applier.apply() == 0
     assert positions() == [("us",)]
@@ -941,7 +941,7 @@ def test_a_drop_while_apply_runs_leaves_no_position(
 
     def drop_meanwhile(*arguments: Any) -> Any:
         found = read_sources(*arguments)
-        drop(record, said.append)
+        drop(record, printed.append)
         return found
 
     with monkeypatch.context() as patched:

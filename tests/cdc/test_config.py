@@ -1,4 +1,4 @@
-"""The configuration file of change data capture: what it may say, and where a fault is."""
+"""The configuration file of change data capture: valid contents, and the places of faults."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_tables_with_dots_in_their_names_are_different() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         ("backlog_mb = 512", "backlog = 512", r"cdc.toml:3: millstream.backlog is unknown; "),
         ("backlog_mb = 512", 'backlog_mb = "512"', r"cdc.toml:3: .* must be a whole number"),
@@ -154,9 +154,9 @@ def test_tables_with_dots_in_their_names_are_different() -> None:
         ("[read]", "[read", r"is not valid TOML: .*line 7"),
     ],
 )  # fmt: skip
-def test_a_fault_is_named_with_its_place(before: str, after: str, told: str) -> None:
+def test_a_fault_is_named_with_its_place(before: str, after: str, message: str) -> None:
     assert before in WHOLE
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         read(WHOLE.replace(before, after, 1), PASSWORD="secret")
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -171,7 +171,7 @@ def test_a_source_does_not_have_the_key_of_applys_report() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", r"cdc.toml: database is missing or empty: at least one \[\[database\]\] is needed"),
         ("[database]", r"database is missing or empty: at least one"),
@@ -185,8 +185,8 @@ def test_a_source_does_not_have_the_key_of_applys_report() -> None:
         ),
     ],
 )
-def test_what_is_needed_is_named(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_is_needed_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read(f"[destination]\nurl = 'postgresql://c'\n{text}")
 
 

@@ -1,4 +1,4 @@
-"""Passwords do not appear in logs, whatever a library says about a connection."""
+"""Passwords do not appear in logs, with any message of a library about a connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ tables = {{ orders = {{}} }}
 
 
 def complaint(url: str) -> str:
-    """What libpq says about a URL that it cannot read."""
+    """The error of libpq for a URL that it cannot read."""
     try:
         return str(conninfo_to_dict(url).get("host"))
     except psycopg.Error as error:

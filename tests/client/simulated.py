@@ -1,4 +1,4 @@
-"""Servers in memory that answer the words of a stream's reader as docs/commands says.
+"""Servers in memory that answer the words of a stream's reader as docs/commands describes.
 
 A world has a time that only its steps move, servers with clocks that are wrong by some seconds, and
 a network between them and the reader: replies come late, get lost, or come twice as late as the
@@ -52,7 +52,7 @@ class SimStream:
         return sorted(entry_id for entry_id in self.entries if entry_id <= mark)
 
     def position(self) -> ID:
-        """The last ID handed out below the oldest reservation, as near as a reader can tell."""
+        """The last ID handed out below the oldest reservation, as far as a reader sees it."""
         return self.watermark()
 
 

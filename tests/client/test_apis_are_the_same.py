@@ -148,10 +148,10 @@ def test_the_example_runs(test: doctest.DocTest, server: Server) -> None:
     with sync.connect(url) as ms:
         names = {name: getattr(sync, name) for name in sync.__all__}
         test.globs.update(names, ms=ms, url=url, os=os)
-        told: list[str] = []
+        printed: list[str] = []
         runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
-        failed, _ = runner.run(test, out=told.append)
-    assert failed == 0, "".join(told)
+        failed, _ = runner.run(test, out=printed.append)
+    assert failed == 0, "".join(printed)
 
 
 ASYNCIO_EXAMPLES = [

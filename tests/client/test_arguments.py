@@ -1,4 +1,4 @@
-"""Wrong arguments: each is refused at once, by an error that says what to give."""
+"""Wrong arguments: each is refused at once, by an error that names the valid ones."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ class Reader:
     def __init__(self, world: World, writers: Writers, kind: Kind, random: Random) -> None:
         self.world, self.writers, self.kind, self.random = world, writers, kind, random
         self.expired: list[tuple[str, ID, ID | None]] = []
-        self.told: list[Gap] = []
+        self.reported: list[Gap] = []
         self.records: list[tuple[str, int, ID]] = []
         self.late: list[bool] = []
         self.watermarks: list[tuple[ID, int]] = []
@@ -304,7 +304,7 @@ class Reader:
         match step:
             case Notify(event):
                 if isinstance(event, Gap):
-                    self.told.append(event)
+                    self.reported.append(event)
             case Sleep(seconds):
                 self.pass_time(int(seconds * 1000) + 1)
             case Together(asks):
@@ -486,8 +486,8 @@ def play(seed: int) -> None:
             cancel = 0.2 if kind.cancels and random.random() < 0.5 else 0.0
             reader.read(random.choice((0, 0, 0.002, 0.05)), cancel)
         elif choice < 0.75:
-            told = reader.gaps + list(reader.follower.gaps)
-            tokens.append((len(reader.records), told, reader.token()))
+            reported = reader.gaps + list(reader.follower.gaps)
+            tokens.append((len(reader.records), reported, reader.token()))
         elif choice < 0.8:
             reader.replace(reader.token())
         elif choice < 0.85:
@@ -498,11 +498,11 @@ def play(seed: int) -> None:
     writers.finish()
     reader.to_the_end()
     check(reader, writers, opening)
-    for count, told, token in tokens[-3:]:
+    for count, reported, token in tokens[-3:]:
         again = Reader(world, writers, kind, random)
         again.records = reader.records[:count]
         again.replace(token)
-        again.gaps += told
+        again.gaps += reported
         again.to_the_end()
         check(again, writers, opening)
         if kind.strict and not kind.evicts and not kind.deletes:

@@ -1,4 +1,4 @@
-"""The programs in docs/examples/client do what they say, as a user runs them."""
+"""The programs in docs/examples/client work as described, as a user runs them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def test_the_sessions_of_the_guide_run(server: Server) -> None:
     text = "".join(sessions).replace("6455", str(server.port))
 
     test = doctest.DocTestParser().get_doctest(text, {}, GUIDE.name, None, 0)
-    told: list[str] = []
-    doctest.DocTestRunner(verbose=False).run(test, out=told.append, clear_globs=False)
+    printed: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(test, out=printed.append, clear_globs=False)
     test.globs["ms"].close()
-    assert "".join(told) == ""
+    assert "".join(printed) == ""

@@ -61,14 +61,14 @@ def read_until(stream: Any, done: Callable[[], bool]) -> None:
 def test_a_child_that_does_not_exist_is_an_error_with_its_cure(
     ms: Any, how: str, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     nowhere(ms, "elsewhere" if how == "resolved to none" else how)
     with ms.stream(
         "p",
         "trim_horizon",
         order=order,
         max_wait=0.3,
-        on_event=told.append,
+        on_event=events.append,
         resolve=(lambda name: None) if how == "resolved to none" else None,
     ) as stream:
         take(stream, 1)
@@ -77,7 +77,7 @@ def test_a_child_that_does_not_exist_is_an_error_with_its_cure(
         assert "'p' is sealed and continues in it" in str(error)
         assert "TCREATE" in str(error)
         assert "resolve" in str(error)
-        assert [event for event in told if isinstance(event, ShardMissing)] == [
+        assert [event for event in events if isinstance(event, ShardMissing)] == [
             ShardMissing("p1", ("p",))
         ]
         assert caplog.text.count("the stream waits for it") == 1
@@ -85,7 +85,7 @@ def test_a_child_that_does_not_exist_is_an_error_with_its_cure(
         ms.tcreate("p1", None, ["p"])
         ms.tappend("p1", {"n": 2})
         assert take(stream, 1)[0]["n"] == "2"
-        assert ShardEnded("p", ("p1",)) in told
+        assert ShardEnded("p", ("p1",)) in events
 
 
 def test_the_warning_comes_without_max_wait_too(ms: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -161,33 +161,33 @@ def test_a_child_on_a_server_that_is_away_is_an_error(
 ) -> None:
     one, two = servers(2)
     first, second = api.connect(url_of(one)), api.connect(url_of(two))
-    told: list[Any] = []
+    events: list[Any] = []
     nowhere(first, "elsewhere")
     with first.stream(
         "p",
         "trim_horizon",
         max_wait=0.3,
         resolve=lambda name: api.shard(name, second),
-        on_event=told.append,
+        on_event=events.append,
     ) as stream:
         take(stream, 1)
         two.stop()
         error = unavailable(stream)
         assert error.shard == "p1"
-        assert ("p1",) in [getattr(event, "shards", None) for event in told]
+        assert ("p1",) in [getattr(event, "shards", None) for event in events]
         two.start()
         second.tappend("p1", {"n": 2})
         assert read_when_available(stream)["n"] == "2"
 
 
 def test_a_key_that_is_deleted_is_reported(ms: Any, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     ms.tappend("s", {"n": 1})
-    with ms.stream("s", "trim_horizon", on_event=told.append) as stream:
+    with ms.stream("s", "trim_horizon", on_event=events.append) as stream:
         take(stream, 1)
         ms.delete("s")
         read_until(stream, lambda: bool(caplog.text))
-        assert told[-1] == ShardMissing("s", ())
+        assert events[-1] == ShardMissing("s", ())
         assert "shard 's': its key does not exist; the stream waits for it" in caplog.text
 
 

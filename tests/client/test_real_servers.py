@@ -489,8 +489,8 @@ def test_a_stream_closed_during_a_wait_leaves_no_blocked_reader(ms: Any) -> None
 def test_a_gap_is_raised_once_and_reading_goes_on(ms: Any, caplog: Any) -> None:
     for n in range(5):
         ms.tappend("s", {"n": n})
-    told: list[Any] = []
-    with ms.stream("s", "trim_horizon", batch=1, on_event=told.append) as stream:
+    events: list[Any] = []
+    with ms.stream("s", "trim_horizon", batch=1, on_event=events.append) as stream:
         first = take(stream, 1)[0].id
         ms.xtrim("s", maxlen=2, approximate=False)
         with (
@@ -501,7 +501,7 @@ def test_a_gap_is_raised_once_and_reading_goes_on(ms: Any, caplog: Any) -> None:
         assert "removed" in caplog.text
         gap = Gap("s", first, raised.value.resumed)
         assert stream.gaps == [gap]
-        assert told.count(gap) == 1
+        assert events.count(gap) == 1
         assert [record["n"] for record in take(stream, 2)] == ["3", "4"]
         assert stream.metrics()["gaps"] == 1
 
@@ -531,14 +531,14 @@ def test_a_key_deleted_and_created_again_is_read_from_its_start(ms: Any) -> None
 
 
 def test_events_report_a_split(ms: Any) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     ms.tappend("s", {"n": 1})
     ms.tseal("s", "left", "right")
     ms.tseal("left")
     ms.tseal("right")
-    with ms.stream("s", "trim_horizon", on_event=told.append) as stream:
+    with ms.stream("s", "trim_horizon", on_event=events.append) as stream:
         rest(stream)
-    assert told == [
+    assert events == [
         ShardOpened("s"),
         ShardEnded("s", ("left", "right")),
         ShardOpened("left"),
@@ -551,10 +551,10 @@ def test_events_report_a_split(ms: Any) -> None:
 def test_an_event_handler_that_raises_is_logged_and_skipped(
     ms: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
 
     def fail(event: Any) -> None:
-        told.append(event)
+        events.append(event)
         raise ZeroDivisionError
 
     for n in range(3):
@@ -568,9 +568,9 @@ def test_an_event_handler_that_raises_is_logged_and_skipped(
         ms.tseal("t")
         assert [record["n"] for record in rest(stream)] == ["3"]
         assert len(stream.gaps) == 1
-    kinds = [type(event) for event in told]
+    kinds = [type(event) for event in events]
     assert kinds == [ShardOpened, ShardOpened, Gap, ShardEnded, ShardOpened, ShardEnded]
-    assert caplog.text.count("on_event raised an error") == len(told)
+    assert caplog.text.count("on_event raised an error") == len(events)
 
 
 def test_children_on_another_server_are_found_by_resolve(
@@ -751,8 +751,8 @@ def stream_until_available(stream: Any) -> list[Any]:
 
 def test_a_reader_goes_on_after_its_server_was_killed(api: Api, durable_server: Server) -> None:
     ms = api.connect(url_of(durable_server), timeout=1.0)
-    told: list[Any] = []
-    with ms.stream(["s", "t"], on_event=told.append) as stream, ms.writer("s", "w") as writer:
+    events: list[Any] = []
+    with ms.stream(["s", "t"], on_event=events.append) as stream, ms.writer("s", "w") as writer:
         for round_ in range(3):
             wanted = [writer.append({"n": n}) for n in range(5)]
             assert [record.id for record in take(stream, 5)] == wanted
@@ -764,7 +764,7 @@ def test_a_reader_goes_on_after_its_server_was_killed(api: Api, durable_server: 
         assert stream.gaps == []
         assert stream.metrics()["reconnects"] >= 3
         assert len(ms.trange("s")) == 18
-    names = [type(event) for event in told]
+    names = [type(event) for event in events]
     assert names.count(Disconnected) == names.count(Reconnected) >= 3
 
 

@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "client"
 
 
 def mypy(folder: Path) -> str:
-    """What mypy says about the programs of a user in a folder."""
+    """The output of mypy for the programs of a user in a folder."""
     programs = [str(path) for path in sorted(folder.glob("*.py"))]
     return run(folder, "mypy", "--strict", "--config-file=", *programs)
 
@@ -60,8 +60,8 @@ def wrong_program() -> tuple[str, list[int]]:
 
 
 @pytest.fixture(scope="module", params=CHECKERS)
-def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What a checker says about the cases, the examples and a wrong program: its lines. It runs
+def output(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A checker's output lines about the cases, the examples and a wrong program. It runs
     once, because it spends nearly all of its time on the libraries."""
     folder = tmp_path_factory.mktemp(request.param)
     for path in (CASES, *EXAMPLES.glob("*.py")):
@@ -71,17 +71,17 @@ def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_the_types_match_the_documentation_and_its_examples(
-    said: list[str],
+    output: list[str],
 ) -> None:
-    errors = [line for line in said if " error: " in line or " - warning: " in line]
-    assert errors, said
+    errors = [line for line in output if " error: " in line or " - warning: " in line]
+    assert errors, output
     assert [line for line in errors if "wrong.py:" not in line] == []
 
 
-def test_wrong_types_are_found(said: list[str]) -> None:
+def test_wrong_types_are_found(output: list[str]) -> None:
     _, lines = wrong_program()
     for line in lines:
-        assert any(f"wrong.py:{line}:" in one for one in said), said
+        assert any(f"wrong.py:{line}:" in one for one in output), output
 
 
 def test_the_package_declares_its_types() -> None:

@@ -33,15 +33,15 @@ def test_a_server_that_hangs_does_not_delay_records_of_others(
     one, two = servers(2)
     first, second = api.connect(url_of(one)), api.connect(url_of(two), timeout=3.0)
     shards = ["s", api.shard("t", second)]
-    told: list[Any] = []
+    events: list[Any] = []
     with first.stream(
-        shards, "trim_horizon", order="available", max_wait=None, on_event=told.append
+        shards, "trim_horizon", order="available", max_wait=None, on_event=events.append
     ) as stream:
         first.tappend("s", {"n": 0})
         take(stream, 1)
         two.signal(signal.SIGSTOP)
         try:
-            while not any(isinstance(event, Disconnected) for event in told):
+            while not any(isinstance(event, Disconnected) for event in events):
                 stream.read(timeout=0.2)
             slowest_s = 0.0
             began_s = time.monotonic()

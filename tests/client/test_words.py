@@ -1,4 +1,4 @@
-"""How long a server may wait, as the words of a command say."""
+"""The time that a server may wait, from the words of a command."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ MASKED_FIELDS = {b"idle", b"seen-time", b"radix-tree-keys", b"radix-tree-nodes"}
 # How far a group has read. Where something is missing from the stream, 7.4 and later compute it in
 # another way than 7.0; the lag is then held against `lag_promised`.
 COUNTER_FIELDS = {b"entries-read", b"lag"}
-# Words that later versions changed: those of 7.0, and what 8.6 says.
+# Words that later versions changed: those of 7.0, and those of 8.6.
 _UNBALANCED = (
     "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified."
 )
@@ -94,14 +94,14 @@ class Comparison:
 
 def played_on(client: RawClient, requests: list[Words]) -> list[Reply]:
     """The replies of a server that is emptied before, those to `made_before` left out."""
-    said = [["DISCARD"], ["UNWATCH"], ["FLUSHALL"]]
+    sent = [["DISCARD"], ["UNWATCH"], ["FLUSHALL"]]
     asked = []
     for words in requests:
-        said += made_before(words)
-        asked.append(len(said))
-        said.append(words)
-    client.send_raw(b"".join(map(encode_command, said)))
-    replies = [client.read() for _ in said]
+        sent += made_before(words)
+        asked.append(len(sent))
+        sent.append(words)
+    client.send_raw(b"".join(map(encode_command, sent)))
+    replies = [client.read() for _ in sent]
     assert replies[2] == Simple("OK")
     return [replies[number] for number in asked]
 
@@ -145,7 +145,7 @@ def masked_replies(requests: list[Words], replies: list[Reply]) -> Iterator[str]
 
 
 def leaves_gaps(words: Words) -> bool:
-    """Whether ids may be missing now, or a group be told a wrong count."""
+    """True if IDs may be missing now, or the count of a group may be wrong."""
     options = {"MAXLEN", "MINID", "ENTRIESREAD"} & {word.upper() for word in words}
     return words[0] in ("XDEL", "XTRIM", "XSETID") or bool(options)
 
@@ -229,7 +229,7 @@ def wrong_lag(words: Words, reply: Reply) -> tuple[str, str] | None:
 
 
 def lag_promised(stream: dict[Reply, Reply], group: dict[Reply, Reply]) -> int | None:
-    """How many entries are before a group, as 8.6 computes it; None where it cannot tell."""
+    """The number of entries before a group, as 8.6 computes it; None where it is unknown."""
     length, added = as_int(stream[b"length"]), as_int(stream[b"entries-added"])
     first, last, deleted = (
         id_of(stream[name])

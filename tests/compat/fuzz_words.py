@@ -83,7 +83,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Play:
-    """What each client speaks (RESP2 or RESP3), and what they say in turn."""
+    """The protocol of each client (RESP2 or RESP3), and their requests in turn."""
 
     protocols: list[int]
     steps: list[Step]
@@ -199,7 +199,7 @@ class Drawer:
         return token + self.repeated(argument)[1]
 
     def repeated(self, argument: Argument) -> tuple[int, Words]:
-        """How often an argument is said, and its words."""
+        """The number of repetitions of an argument, and its words."""
         times = self.chance.choice((1, 1, 2, 3)) if argument.multiple else 1
         return times, [word for _ in range(times) for word in self.once(argument)]
 

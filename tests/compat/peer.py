@@ -4,7 +4,7 @@ Few keys, groups, consumers and ids, so that commands meet. Nothing depends on t
 it runs: ids are given (`5-*` at most), an age is either next to nothing or hours. A part of the
 requests is spoilt on purpose, as the words of an error are a promise too.
 
-What 7.0 does not have, or later versions answer in another way, is not said: see `may_say`.
+What 7.0 does not have, or later versions answer in another way, is not sent: see `is_known`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAR_S = 4_000_000_000  # a moment to expire at, in the year 2096
 
 
 class Peer:
-    """One player: what it says next depends on `chance` and on what it has said."""
+    """One player: its next request depends on `chance` and on its earlier ones."""
 
     def __init__(self, chance: random.Random, gaps: bool = True) -> None:
         """Without `gaps` nothing is deleted from inside a stream, which is where versions count a
@@ -50,23 +50,23 @@ class Peer:
         # from inside, or the stream is copied: the copy's next entry begins a node of ours.
         self.nodes = chance.random() < 0.4
         if self.nodes:
-            commands = {name: say for name, say in commands.items() if name not in MIXING}
-        self.says = [say for say, _ in commands.values()]
+            commands = {name: draw for name, draw in commands.items() if name not in MIXING}
+        self.draws = [draw for draw, _ in commands.values()]
         self.weights = [weight * chance.choice([0.3, 1, 1, 3]) for _, weight in commands.values()]
 
     def play(self, length: int) -> list[Words]:
         """Some requests, with a look at everything now and then and at the end."""
-        said = self.beginning() if self.chance.random() < 0.7 else []
+        requests = self.beginning() if self.chance.random() < 0.7 else []
         spoken = 0
         while spoken < length:
             for _ in range(self.chance.randint(5, 25)):
-                words = self.say()
-                said += words
+                words = self.draw()
+                requests += words
                 spoken += len(words)
             if self.in_transaction:
-                said += self.transaction()
-            said += self.look()
-        return said
+                requests += self.transaction()
+            requests += self.look()
+        return requests
 
     def beginning(self) -> list[Words]:
         """Something that most commands find something in."""
@@ -77,12 +77,12 @@ class Peer:
                 ["XREADGROUP", "GROUP", "g", "alice", "COUNT", "2", "STREAMS", "s", "t", ">", ">"],
                 ["SET", "str", "x"]]  # fmt: skip
 
-    def say(self) -> list[Words]:
-        [say] = self.chance.choices(self.says, self.weights)
-        said = list(say(self))
-        if said and self.chance.random() < self.spoilt:
-            said[-1] = self.spoil(said[-1])
-        return said
+    def draw(self) -> list[Words]:
+        [draw] = self.chance.choices(self.draws, self.weights)
+        requests = list(draw(self))
+        if requests and self.chance.random() < self.spoilt:
+            requests[-1] = self.spoil(requests[-1])
+        return requests
 
     def look(self) -> list[Words]:
         """Everything that can be seen."""
@@ -116,14 +116,14 @@ class Peer:
                 spoilt.append(self.pick(ODD_WORDS))
             else:
                 spoilt[at] = self.pick(ODD_WORDS)
-            if spoilt and self.may_say(spoilt):
+            if spoilt and self.is_known(spoilt):
                 return spoilt
         return words
 
-    def may_say(self, words: Words) -> bool:
-        """Whether both servers must answer this alike, and at once."""
+    def is_known(self, words: Words) -> bool:
+        """True if both servers must send the same reply to this, and at once."""
         upper = [word.upper() for word in words]
-        if upper[0] not in {say.split()[0] for say in {**COMMANDS, **GAPS}}:
+        if upper[0] not in {draw.split()[0] for draw in {**COMMANDS, **GAPS}}:
             return False
         if "*" in words or (">" in words and upper[0] != "XREADGROUP"):
             return False
@@ -348,8 +348,8 @@ class Peer:
     def watch(self) -> list[Words]:
         if self.in_transaction:
             return self.transaction()
-        changed = self.say() if self.chance.random() < 0.3 else []
-        if self.in_transaction:  # a MULTI was just said
+        changed = self.draw() if self.chance.random() < 0.3 else []
+        if self.in_transaction:  # a MULTI was just sent
             return changed
         self.in_transaction = True
         # What a reload brings back may count as changed with us, and XSETID does not with Redis.
@@ -363,7 +363,7 @@ class Peer:
 
 Say = Callable[[Peer], list[Words]]
 
-# What is said by the name of what the server must have, with its weight.
+# Requests by the name of the command that the server must have, with their weights.
 COMMANDS: dict[str, tuple[Say, float]] = {
     "XADD": (Peer.xadd, 20),
     "XLEN": (Peer.xlen, 1),

@@ -115,7 +115,7 @@ def test_a_file_of_one_server_is_read_by_the_other(tmp_path: Path, writer: str) 
     file.write_text("")
     programs = {"redis": redis_program(), "millstream": None}
     reader = "millstream" if writer == "redis" else "redis"
-    told = []
+    replies = []
     for name in (writer, reader):
         server = Server(tmp_path / name, {"aclfile": str(file)}, programs[name])
         server.start()
@@ -127,7 +127,7 @@ def test_a_file_of_one_server_is_read_by_the_other(tmp_path: Path, writer: str) 
                             "ACL", "SETUSER", f"u{number}", *rules.split()
                         ) == Simple("OK")
                     assert client.call("ACL", "SAVE") == Simple("OK")
-                told.append([
+                replies.append([
                     [show_kind(client.call("ACL", "DRYRUN", f"u{number}", *words))
                      for words in REQUESTS]
                     for number in range(len(RULE_SETS))
@@ -135,4 +135,4 @@ def test_a_file_of_one_server_is_read_by_the_other(tmp_path: Path, writer: str) 
                 assert client.call("ACL", "LOAD") == Simple("OK")
         finally:
             server.stop()
-    assert told[0] == told[1]
+    assert replies[0] == replies[1]

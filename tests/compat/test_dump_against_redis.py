@@ -1,8 +1,8 @@
 """DUMP and RESTORE between millstream and a real redis-server 7.0, in both directions.
 
 The same random stream is made on both servers. Each dump is restored on both, and all of them must
-then say the same of their streams as those from which the dumps came. What 7.0 has no place for in
-its dumps, when a consumer was last active, is left out.
+then describe their streams like the originals. The time at which a consumer was last active is left
+out, because dumps of 7.0 do not have it.
 """
 
 from __future__ import annotations

@@ -75,5 +75,5 @@ def test_only_times_may_differ(ours: Reply, theirs: Reply, are_alike: bool) -> N
 def test_a_seed_repeats_its_play_and_draws_every_command() -> None:
     tokens: dict[str, frozenset[str]] = {name: frozenset() for name in rows()}
     assert drawn(7, tokens) == drawn(7, tokens)
-    said = {step.words[0] for seed in range(100) for step in drawn(seed, tokens).steps}
-    assert {name.split("|")[0].upper() for name in tokens} <= said
+    names = {step.words[0] for seed in range(100) for step in drawn(seed, tokens).steps}
+    assert {name.split("|")[0].upper() for name in tokens} <= names

@@ -90,7 +90,7 @@ def converse_with(
     """The same calls with each server, by one program: starting it takes longer than the calls."""
     ports = ",".join(str(server.port) for server in servers)
     with Program("converse.cjs", library, ports, protocol) as program:
-        program.tell(calls)
+        program.send(calls)
         program.end()
         replies = [program.hear() for _ in servers]
     assert all(isinstance(one, list) for one in replies), replies
@@ -159,4 +159,4 @@ def test_no_order_is_lost_or_done_twice_over_a_restart(
     with Program("ioredis_orders.cjs", library, durable_server.port, protocol) as program:
         assert program.hear() == "restart"
         durable_server.restart("SIGKILL")
-        program.tell("go on")
+        program.send("go on")

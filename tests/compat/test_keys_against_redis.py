@@ -154,7 +154,7 @@ def with_fixed_ids(requests: list[Words]) -> list[Words]:
 
 
 def last_look() -> list[Words]:
-    """Requests that tell what is in the databases."""
+    """Requests that show the contents of the databases."""
     requests: list[Words] = [["DISCARD"]]
     for database in DATABASES:
         requests += [["SELECT", database], ["DBSIZE"]]

@@ -61,7 +61,7 @@ def test_node(
             ["flushAll"],
         ]
     with Program("converse.cjs", library, 1, protocol) as program:
-        program.tell(calls)
+        program.send(calls)
         program.end()
         added, length, no_key, no_command = program.hear()
     assert (added, length) == ("1-1", 1)

@@ -1,6 +1,6 @@
 """What a transcript tags `@redis` is also true of a real redis-server.
 
-So those sections say what Redis says, not what we remember of it; and the player is shown to work.
+So those sections have the real replies of Redis, and the player is shown to work.
 """
 
 from __future__ import annotations

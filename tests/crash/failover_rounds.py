@@ -106,7 +106,7 @@ class FailoverRounds:
     def play(self) -> str:
         with self.pair.client() as client:
             _check_policy(client)
-        said = self.load.play()
+        played = self.load.play()
         assert self.pair.full_syncs == 0, "the old primary needed a full sync"
         with self.pair.client() as client:
             _check_policy(client)
@@ -116,7 +116,7 @@ class FailoverRounds:
                 what="equal data",
                 deadline_s=BACK_DEADLINE_S,
             )
-        return f"{said}; {self.pair.rewinds} rewinds so far"
+        return f"{played}; {self.pair.rewinds} rewinds so far"
 
 
 def _check_policy(client: RawClient) -> None:

@@ -1,7 +1,7 @@
 """SENTINEL FAILOVER while the primary works and has load, with the default configuration.
 
 Nothing that a client was answered may be missing on any server afterwards, and the old primary
-becomes a replica without a rewind or a full sync, before Sentinel tells it to.
+becomes a replica without a rewind or a full sync, before Sentinel orders it.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Client(TalkingClient):
         self.name = name.encode()
         self.record = record
         self.chance = random.Random(seed)
-        self.known: list[bytes] = []  # ids that it was told
+        self.known: list[bytes] = []  # IDs in its replies
 
     def talk(self) -> None:
         while True:

@@ -70,9 +70,9 @@ def entries_in(server: Server) -> list[object]:
 
 
 def test_what_a_killed_server_leaves_is_whole(killed: Server) -> None:
-    code, said, complained = millstream("check", killed.directory)
+    code, output, complained = millstream("check", killed.directory)
     assert (code, complained) == (0, "")
-    assert said.splitlines()[-1] == f"{killed.directory}: whole"
+    assert output.splitlines()[-1] == f"{killed.directory}: whole"
 
 
 def test_a_refused_start_names_the_command_that_repairs(killed: Server) -> None:
@@ -80,15 +80,15 @@ def test_a_refused_start_names_the_command_that_repairs(killed: Server) -> None:
     with pytest.raises(AssertionError, match="did not start"):
         killed.start()
     (command,) = re.findall(r"see what can be recovered: (.*)$", killed.log, re.MULTILINE)
-    code, said = typed(command)
+    code, output = typed(command)
     assert code == 1
     journal = data_directory.last_journal(killed.directory).name
-    assert f"{journal} " in said
-    assert "at offset" in said
-    assert "a repair loses" in said
-    (command,) = re.findall(r"^(.*) recovers the rest$", said, re.MULTILINE)
-    code, said = typed(command)
-    assert code == 0, said
+    assert f"{journal} " in output
+    assert "at offset" in output
+    assert "a repair loses" in output
+    (command,) = re.findall(r"^(.*) recovers the rest$", output, re.MULTILINE)
+    code, output = typed(command)
+    assert code == 0, output
     killed.start()
     entries = entries_in(killed)
     written = [[b"%d.1" % n, b"f", b"value %d" % n] for n in range(1, 2 * ENTRIES + 1)]
@@ -104,8 +104,8 @@ def test_a_refused_start_names_the_command_that_repairs(killed: Server) -> None:
 
 def test_json_has_the_fields_that_a_script_needs(killed: Server) -> None:
     damage_journal(killed)
-    code, said, _ = millstream("check", "--json", killed.directory)
-    report: dict[str, Any] = json.loads(said)
+    code, output, _ = millstream("check", "--json", killed.directory)
+    report: dict[str, Any] = json.loads(output)
     assert (code, report["verdict"]) == (1, "damaged")
     (wrong,) = [file for file in report["files"] if file["places"]]
     assert wrong["name"] == data_directory.last_journal(killed.directory).name
@@ -119,17 +119,17 @@ def test_a_directory_in_use_is_not_checked_but_inspected(new_server: NewServer) 
         client.call("XADD", "s", "1-1", "f", "v")
         client.call("XGROUP", "CREATE", "s", "g", "0")
         for option in ((), ("--repair",)):
-            code, said, complained = millstream("check", server.directory, *option)
-            assert (code, said) == (2, "")
+            code, output, complained = millstream("check", server.directory, *option)
+            assert (code, output) == (2, "")
             assert "is used by a server" in complained
-        code, said, _ = millstream("inspect", "--json", server.directory)
+        code, output, _ = millstream("inspect", "--json", server.directory)
         assert code == 0
-        (row,) = json.loads(said)["rows"]
+        (row,) = json.loads(output)["rows"]
         assert (row["key"], row["entries"], row["groups"], row["last_id"]) == ("s", 1, 1, "1-1")
         client.call("XADD", "s", "2-1", "f", "v")  # the server has noticed nothing
         client.call("XADD", "\x1b]0;title\x07\x1b[2J\n", "1-1", "f", "v")
-    code, said, _ = millstream("inspect", server.directory)
-    assert [line.split()[:4] for line in said.splitlines() if " stream " in line] == [
+    code, output, _ = millstream("inspect", server.directory)
+    assert [line.split()[:4] for line in output.splitlines() if " stream " in line] == [
         ["0", r"\x1b]0;title\x07\x1b[2J\n", "stream", "1"],
         ["0", "s", "stream", "2"],
     ]
@@ -149,8 +149,8 @@ def test_an_impossible_check_is_reported_in_one_sentence(tmp_path: Path) -> None
         ("empty", "holds no data of a server"),
     ):
         for command in ("check", "inspect"):
-            code, said, complained = millstream(command, tmp_path / name)
-            assert (code, said) == (2, "")
+            code, output, complained = millstream(command, tmp_path / name)
+            assert (code, output) == (2, "")
             assert words in complained
             assert len(complained.splitlines()) == 1
     assert not (tmp_path / "missing").exists()
@@ -164,11 +164,11 @@ def test_a_read_only_directory_is_checked_and_not_repaired(killed: Server) -> No
     killed.directory.chmod(0o555)
     try:
         wrapper = tuple(data_directory.without_privileges())
-        code, said, _ = millstream("check", killed.directory, wrapper=wrapper)
-        assert (code, said.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
-        code, said, _ = millstream("check", "--repair", killed.directory, wrapper=wrapper)
-        assert (code, said.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
-        assert "the repair could not be done: Permission denied" in said
+        code, output, _ = millstream("check", killed.directory, wrapper=wrapper)
+        assert (code, output.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
+        code, output, _ = millstream("check", "--repair", killed.directory, wrapper=wrapper)
+        assert (code, output.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
+        assert "the repair could not be done: Permission denied" in output
     finally:
         killed.directory.chmod(0o755)
     assert contents(killed.directory) == before
@@ -180,8 +180,10 @@ def test_a_repair_without_disk_space_leaves_the_data_unchanged(killed: Server) -
     assert limit, "prlimit is missing: apt-get install util-linux"
     damage_journal(killed)
     before = contents(killed.directory)
-    code, said, _ = millstream("check", "--repair", killed.directory, wrapper=(limit, "--fsize=8"))
-    assert (code, said.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
-    assert "the repair could not be done: File too large" in said
-    assert "--repair" not in said
+    code, output, _ = millstream(
+        "check", "--repair", killed.directory, wrapper=(limit, "--fsize=8")
+    )
+    assert (code, output.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
+    assert "the repair could not be done: File too large" in output
+    assert "--repair" not in output
     assert contents(killed.directory) == before

@@ -1,4 +1,4 @@
-"""A server is stopped while its journal has failed: it says what is not on the disk."""
+"""A server is stopped while its journal has failed: it logs which frames are not on disk."""
 
 from __future__ import annotations
 

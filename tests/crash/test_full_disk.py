@@ -104,7 +104,7 @@ def test_appends_are_refused_before_they_execute_and_taken_again(
     disk.fill(leave_bytes=MEGABYTE)
     assert writer.append_until_full() == FULL
     client = writer.client
-    # A smaller one may have its place until the journal's worker tells that no more is to be had.
+    # A smaller one may fit until the journal's worker reports that there is no more space.
     wait_until(lambda: writer.append(10), lambda reply: reply == FULL, "a refusal")
     length = client.call("XLEN", "s")
     for line in ("SET x 1", "TREAD s 0 1 GROUP g 0 RETRY 1 0", "XGROUP CREATE s g 0", "DEL s",

@@ -155,7 +155,7 @@ def test_servers_that_follow_each_other(replicas: Replicas) -> None:
     # By its address, the server would know its replica, and the two would change their roles.
     one.execute_command("REPLICAOF", "localhost", replicas.servers["b"].port)
     wait_until(lambda: facts(one)["repl_refusals"] + facts(other)["repl_refusals"] >= 2)
-    wait_until(lambda: all(says_ring(replicas, name, 2) for name in "ab"))
+    wait_until(lambda: all(reports_ring(replicas, name, 2) for name in "ab"))
     assert (one.xlen("s"), other.xlen("s")) == (20, 20)
     one.execute_command("REPLICAOF", "NO", "ONE")
     wait_until(lambda: is_up(other))
@@ -171,11 +171,11 @@ def test_three_servers_in_a_ring_whose_links_work(replicas: Replicas) -> None:
     wait_until(lambda: is_up(third))
     replicas.follow("a", "c")
     wait_until(lambda: all(map(is_up, (primary, second, third))))
-    wait_until(lambda: all(says_ring(replicas, name, 3) for name in "abc"))
+    wait_until(lambda: all(reports_ring(replicas, name, 3) for name in "abc"))
 
 
-def says_ring(replicas: Replicas, name: str, servers: int) -> bool:
-    """The server says in its log and in INFO that it is in a ring of this number of servers."""
+def reports_ring(replicas: Replicas, name: str, servers: int) -> bool:
+    """The log and INFO of the server report a ring of this number of servers."""
     sentence = f"{servers} servers follow each other in a ring"
     last_error = str(facts(replicas.client(name))["repl_last_error"])
     return last_error.startswith(sentence) and sentence in replicas.servers[name].log

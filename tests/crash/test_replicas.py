@@ -221,12 +221,12 @@ def discarded(replicas: Replicas, name: str = "a") -> list[Path]:
 
 def entries_in(folder: Path) -> list[int]:
     """The numbers of entries of the streams in a directory."""
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "millstream", "inspect", str(folder), "--json"],
         capture_output=True,
         check=True,
     )
-    return [row["entries"] for row in json.loads(told.stdout)["rows"]]
+    return [row["entries"] for row in json.loads(done.stdout)["rows"]]
 
 
 def test_frames_of_a_dead_line_of_history_are_cut_off_and_kept(replicas: Replicas) -> None:

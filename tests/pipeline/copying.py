@@ -4,7 +4,7 @@
 
 Every entry of `in:*` becomes one of `out:*` with the field `of`, the id of the original, and its
 field `n`. Runs until it is killed; with `available-now` until everything is copied. One task dies
-with its worker in the middle of its rows and is retried: the file MARKER says that it has died.
+with its worker in the middle of its rows and is retried: the file MARKER shows that it has died.
 """
 
 from __future__ import annotations

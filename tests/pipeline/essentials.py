@@ -89,7 +89,7 @@ class Essentials:
         return {"batches": batches + self._copy(), "first": first, "second": self._numbers("out")}
 
     def refusal(self) -> str:
-        """What is said of an option that does not exist."""
+        """The error about an option that does not exist."""
         try:
             self._read("in:*", startingOfsets="latest").collect()
         except Exception as error:

@@ -85,8 +85,8 @@ def _hand_over_compiled(tree: Path) -> None:
 
 
 def install(wheel: Path, extra: str, venv: Path) -> None:
-    """A virtualenv that holds the wheel, and of what is installed here just what the wheel and its
-    extra say that they require."""
+    """A virtualenv with the wheel, and with the installed packages that the wheel and its extra
+    require, and no others."""
     run(sys.executable, "-m", "venv", "--without-pip", venv)
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python"]
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)

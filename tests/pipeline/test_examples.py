@@ -1,4 +1,4 @@
-"""The programs in docs/examples do what they say, on little data and as a user runs them."""
+"""The programs in docs/examples work as described, on little data and as a user runs them."""
 
 from __future__ import annotations
 

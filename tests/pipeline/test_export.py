@@ -63,7 +63,7 @@ def rows(source: object, output: Path, *arguments: str) -> list[dict[str, Any]]:
 
 
 def refusal(source: object, output: Path, *arguments: str, format_: str = "parquet") -> str:
-    """What is said when nothing can be exported; one line, and no file is left."""
+    """The error when nothing can be exported; one line, and no file is left."""
     there = sorted(output.parent.iterdir())
     done = export(source, output, *arguments, format_=format_)
     assert done.exit_code == 1
@@ -307,7 +307,7 @@ def test_an_export_without_entries_is_reported(
     """It succeeds: the file is complete, and has no rows."""
     name = output if output == "-" else str(tmp_path / output)
 
-    def said(source: object, *arguments: str) -> str:
+    def errors_of(source: object, *arguments: str) -> str:
         words = ["export", str(source), "--format", "jsonl", "--output", name, *arguments]
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 0
@@ -315,12 +315,12 @@ def test_an_export_without_entries_is_reported(
         return done.stderr
 
     none = "millstream: no entries were exported:"
-    assert said(three, "--key", "x*", "--to", "5-0") == (
+    assert errors_of(three, "--key", "x*", "--to", "5-0") == (
         f"{none} the database has none in the newest snapshot that match --key 'x*' --to '5-0'\n"
     )
-    assert said(three, "--db", "9") == f"{none} database 9 has none in the newest snapshot\n"
-    assert said(url(server)) == f"{none} the database has none\n"
-    dropped = said(three, "--schema", "key, n boolean", "--from", f"{T0 + 2}", "--mode",
+    assert errors_of(three, "--db", "9") == f"{none} database 9 has none in the newest snapshot\n"
+    assert errors_of(url(server)) == f"{none} the database has none\n"
+    dropped = errors_of(three, "--schema", "key, n boolean", "--from", f"{T0 + 2}", "--mode",
                    "dropmalformed")  # fmt: skip
     assert dropped.endswith(f"match --from '{T0 + 2}', or --mode DROPMALFORMED dropped all rows\n")
 
@@ -347,8 +347,8 @@ def test_a_reader_that_has_enough_ends_the_export_without_a_word(three: Path) ->
     )
     assert process.stdout is not None
     process.stdout.close()
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (1, b"")
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (1, b"")
 
 
 def test_a_pipe_is_written_and_stays_a_pipe(three: Path, tmp_path: Path) -> None:

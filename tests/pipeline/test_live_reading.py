@@ -1,5 +1,5 @@
 """Batch reads of a live server: which entries come, with which columns, in which partitions, and
-what an impossible read says."""
+the errors of impossible reads."""
 
 from __future__ import annotations
 

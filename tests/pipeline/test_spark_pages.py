@@ -1,4 +1,4 @@
-"""What README.md and docs/spark.md say of Spark is so."""
+"""The session in README.md and the options in docs/spark.md are correct."""
 
 from __future__ import annotations
 

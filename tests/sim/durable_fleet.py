@@ -96,8 +96,8 @@ class DurableFleet(Fleet):
             self._guarded(node, lambda: node.ask(node.accept(), b"REPLICAOF", b"NO", b"ONE"))
 
     def _judge_promotion(self, chosen: FleetNode) -> None:
-        """The data of the new primary is complete, if its primary said so. The others are told to
-        follow it later, one after the other."""
+        """The data of the new primary is complete, if its primary reported it. The others are
+        ordered to follow it later, one after the other."""
         self._to_tell = [node.index for node in self.nodes if node is not chosen]
         self.chance.shuffle(self._to_tell)
         if chosen.replication.promotion.was_complete:
@@ -179,7 +179,7 @@ class DurableFleet(Fleet):
             if old in (one.replica, one.primary):
                 one.cut()
                 if one.replica is chosen:
-                    one.tell("replica")
+                    one.notify("replica")
         pair = frozenset((old.index, chosen.index))
         added = {pair} - self.partitions
         self.partitions |= added

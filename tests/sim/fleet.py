@@ -216,7 +216,7 @@ class Fleet:
             return
         if what in one.ends and one.is_cut:
             node = one.replica if what == "replica" else one.primary
-            self._guarded(node, lambda: one.tell(what))
+            self._guarded(node, lambda: one.notify(what))
         else:
             pipe, node = (one.up, one.primary) if what == "up" else (one.down, one.replica)
             size = len(pipe.data)
@@ -509,7 +509,7 @@ class Fleet:
         """Whether a partial sync or a rewind was possible."""
         if self.disk_faults or following.is_distrusted or change.is_published:
             return False
-        if following.wants_all:  # it did not tell its histories
+        if following.wants_all:  # it did not report its histories
             seq = following.rewind_seq
             return seq >= 0 and not why_impossible(node, seq)
         common = change.full.common_seq
@@ -575,7 +575,7 @@ class Fleet:
         raise BrokenPromise(f"the servers do not become equal: {self._positions()}")
 
     def _allow_less(self) -> None:
-        """Servers that refuse to replace more data by less are told to do it."""
+        """Servers that refuse to replace more data by less are ordered to do it."""
         for node in self.nodes:
             following = node.replication.following
             if following is not None and not following.is_connected:

@@ -127,7 +127,7 @@ class WatchedPersistence(Persistence):
 
 
 class WatchedWorker(HandWorker):
-    """Tells its node while it runs a task."""
+    """Informs its node while it runs a task."""
 
     def __init__(self, name: str, node: FleetNode) -> None:
         super().__init__(name)

@@ -78,8 +78,8 @@ class Connection:
         """Nothing that was not delivered arrives any more."""
         self.is_cut = self.up.is_cut = self.down.is_cut = True
 
-    def tell(self, end: str) -> None:
-        """An end learns that the connection is cut."""
+    def notify(self, end: str) -> None:
+        """Report to an end that the connection is cut."""
         self.ends.discard(end)
         if end == "replica" and self.replica.is_alive:
             self.protocol.connection_lost(None)

@@ -49,7 +49,7 @@ class PlannedFleet(DurableFleet):
         online = [feed for feed in node.replication.feeds if feed.is_online]
         if online:  # a server that is not online would be followed without the data
             feed = self.chance.choice(online)
-            self.note("told to follow its replica", f"{node.index} -> {feed.address}")
+            self.note("ordered to follow its replica", f"{node.index} -> {feed.address}")
             words = (b"REPLICAOF", feed.host.encode(), b"%d" % feed.port)
             self._guarded(node, lambda: node.ask(node.accept(), *words))
 
@@ -67,7 +67,7 @@ class PlannedFleet(DurableFleet):
             self._to_tell = []
 
     def _restart(self, node: FleetNode, disk: FakeDisk) -> None:
-        """Only an order changes the configuration file, not what the data directory says."""
+        """Only an order changes the configuration file, not the contents of the data directory."""
         replicaof = node.config.replicaof
         super()._restart(node, disk)
         self.nodes[node.index].config.replicaof = replicaof

@@ -76,7 +76,7 @@ class Replay:
         return group
 
     def _apply_history(self, name: bytes, seq: bytes) -> None:
-        """It says nothing about the data."""
+        """It has no information about the data."""
 
     # Keys
 

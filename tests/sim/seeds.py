@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 class Play(NamedTuple):
     """A seed that was played without a failure: how often each kind of event happened, and what
-    identifies the run, where a simulation can say it."""
+    identifies the run, where a simulation has one."""
 
     counts: dict[str, int]
     trace: str = ""

@@ -129,7 +129,7 @@ class Simulation:
 
     def _let_requests_wait(self) -> None:
         """Little may wait for the disk. Chosen without chance, so that other seeds play on as they
-        did. Of a transaction it is not told when it ends, so none is made."""
+        did. The end of a transaction is not reported to it, so none is made."""
         self.profile.queue_bytes = (1, 200, 2000)[self.seed // 2 % 3]
         self.profile.transactions = 0
         left_out = ("watcher", "pairer", "counter")
@@ -156,7 +156,7 @@ class Simulation:
             self._feed(client, *client.take(len(client.unsent)))
 
     def _idle_client(self) -> SimClient | None:
-        """One that may say what is no part of its role."""
+        """A client that may also send requests outside its role."""
         for client in self.world.clients.values():
             is_busy = client.unsent or client.model.due or client.model.queue is not None
             if not is_busy and client.player.role != "scanner":
@@ -289,7 +289,7 @@ class Simulation:
         self._end_ticks()
 
     def _end_ticks(self) -> None:
-        """Tell the model of the ticks that ended in this event."""
+        """Pass the ticks that ended in this event to the model."""
         for full in self.world.ticks:
             self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq, full)
         self.world.ticks.clear()

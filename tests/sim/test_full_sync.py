@@ -66,7 +66,7 @@ def test_a_promotion_at_any_step_of_a_full_sync(base: str) -> None:
         node = fleet.nodes[0]
         for one in fleet.connections:
             one.cut()
-            one.tell("replica")
+            one.notify("replica")
         promoted(node)
         fleet.rest()
         fleet._judge(node)

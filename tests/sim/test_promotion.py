@@ -98,7 +98,7 @@ def shown(fleet: Three, index: int, field: str) -> object:
 
 
 def shows_promotion(fleet: Three, index: int) -> bool:
-    """INFO of the server says that it, or a replica of it, is being promoted."""
+    """True if INFO of the server shows that it, or a replica of it, is being promoted."""
     return shown(fleet, index, "promotion_in_progress") == 1
 
 
@@ -486,7 +486,7 @@ def test_a_silent_primary_is_not_waited_for(fleet: Three) -> None:
 
 
 def test_a_promotion_does_not_wait_for_ever(fleet: Three) -> None:
-    """The primary sends beats, and never says that the replica has everything."""
+    """The primary sends beats, and never reports that the replica has everything."""
     fleet.stopped = {(1, "up")}
     fleet.ask(1, *NO_ONE)
     for _ in range(19):
@@ -513,7 +513,7 @@ def test_a_promotion_does_not_wait_for_a_lost_primary(fleet: Three) -> None:
     for one in fleet.connections:
         one.cut()
         for end in list(one.ends):
-            one.tell(end)
+            one.notify(end)
     fleet.rest()
     fleet.rest(1000)
     assert fleet.is_promoted()
@@ -523,8 +523,8 @@ def test_a_promotion_does_not_wait_for_a_lost_primary(fleet: Three) -> None:
 def test_a_promoted_replica_does_not_wait_for_its_old_peers(
     fleet: Three,
 ) -> None:
-    """The frames are on the disk, and the event loop is not told yet: the reply to Sentinel's
-    transaction waits for that when the server becomes a primary without replicas."""
+    """The frames are on the disk, which is not reported to the event loop yet: the reply to
+    Sentinel's transaction waits for that when the server becomes a primary without replicas."""
     fleet.append()
     fleet.rest()
     node = fleet.nodes[1]
@@ -646,7 +646,7 @@ def test_a_sub_replica_without_a_link_is_not_reported_complete(fleet: Three, is_
     for one in fleet.connections:
         if one.replica is fleet.nodes[1]:
             one.cut()
-            one.tell("replica")
+            one.notify("replica")
     if not is_late:
         fleet.ask(2, *NO_ONE)
     fleet.rest()
@@ -700,7 +700,7 @@ def test_a_request_from_before_the_promotion_does_not_undo_it(fleet: Three, has_
     for one in fleet.connections:
         if one.replica is node:
             one.cut()
-            one.tell("primary")
+            one.notify("primary")
     fleet.stopped = set()
     fleet.ask(2, b"PING")
     while fleet.held is None:

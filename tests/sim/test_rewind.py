@@ -148,14 +148,14 @@ def test_a_rewind_that_fails_is_followed_by_a_full_sync(operation: str) -> None:
 
 def test_a_crash_right_after_a_promotion_hides_no_later_write() -> None:
     """The server was accepted by server 1 before. Its own frames are on the disk, and the manifest
-    does not say yet that it became a primary: Sentinel may not choose it."""
+    does not show yet that it became a primary: Sentinel may not choose it."""
     fleet = OldPrimary(1, "always")
     fleet.go_back()
     node = fleet.nodes[0]
     assert node.replication.shown_priority() == 100
     for one in list(fleet.connections):  # with a link, the promotion would wait for its last frames
         one.cut()
-        one.tell("replica")
+        one.notify("replica")
     node.ask(node.accept(), b"REPLICAOF", b"NO", b"ONE")
     node.ask(node.accept(), b"XADD", b"a", b"*", b"n", b"lost")
     journal = next(worker for worker in node.workers if worker.name == "millstream-journal")

@@ -1,4 +1,4 @@
-"""Servers that follow each other in a ring: each of them says so."""
+"""Servers that follow each other in a ring: each of them reports it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_each_server_of_a_ring_reports_it(count: int, caplog: pytest.LogCaptureF
     assert fleet.are_connected() == [count > 2] * count
     sentence = f"{count} servers follow each other in a ring"
     assert all(text.startswith(sentence) for text in fleet.last_errors())
-    assert caplog.text.count(sentence) == count  # each says it once
+    assert caplog.text.count(sentence) == count  # each reports it once
     caplog.clear()
     fleet.nodes[0].ask(fleet.nodes[0].accept(), b"REPLICAOF", b"NO", b"ONE")
     fleet.pass_seconds(2 * count)

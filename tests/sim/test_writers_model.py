@@ -53,7 +53,9 @@ class Readers:
     tread: EntryId = ZERO
     token: bytes = b"0"
     peeked: set[EntryId] = field(default_factory=set)
-    told: set[EntryId] = field(default_factory=set)  # evicted, and TPEEK has shown a gap since
+    gaps_shown: set[EntryId] = field(
+        default_factory=set
+    )  # evicted, and TPEEK has shown a gap since
     tmread: EntryId = ZERO
     followed: set[EntryId] = field(default_factory=set)
 
@@ -146,7 +148,7 @@ class ModelPlay:
         self.check()
 
     def check(self) -> None:
-        """Everything that the server says about the streams is what the model says."""
+        """Everything that the server reports about the streams agrees with the model."""
         for key, stream in self.streams.items():
             visible = [(i, stream.entries[i]) for i in stream.visible()]
             assert entries_of(self.ask(b"TRANGE", key, b"-", b"+")) == visible, key
@@ -302,7 +304,7 @@ class ModelPlay:
         token, rows = as_list(self.ask(b"TPEEK", key, reader.token, b"%d" % limit))
         wanted = [i for i in stream.peekable() if i not in reader.peeked][:limit]
         assert entries_of(rows) == [(i, stream.entries[i]) for i in wanted], (key, reader.token)
-        missed = stream.evicted - reader.peeked - reader.told
+        missed = stream.evicted - reader.peeked - reader.gaps_shown
         begins = reader.token in (b"0", b"0.0")
         has_gap = any(isinstance(row, Null) for row in as_list(rows))
         assert has_gap or begins or not missed, (key, reader.token, missed)
@@ -312,7 +314,7 @@ class ModelPlay:
             key,
             reader.token,
         )
-        reader.told |= missed
+        reader.gaps_shown |= missed
         reader.peeked |= set(wanted)
         reader.token = as_bytes(token)
         if len(stream.entries) == len(stream.visible()) and not stream.open and len(wanted) < limit:

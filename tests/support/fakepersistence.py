@@ -211,7 +211,7 @@ class HandWorker:
             return True
         return False
 
-    def drain(self, tell: Callable[[float], None] | None = None) -> None:
+    def drain(self, report: Callable[[float], None] | None = None) -> None:
         while self.run_one():
             pass
 

@@ -203,7 +203,7 @@ class History:
         if self._tearing.pop(operation.asked, None) is not None:
             self._tear(operation)
         if operation.words[0] == b"TAPPENDMANY":
-            return  # the number of appended entries does not say which ones were appended
+            return  # the number of appended entries does not show which ones were appended
         place = 2 if operation.words[0] == b"XGROUP" else 1
         key = operation.db, operation.words[min(place, len(operation.words) - 1)]
         stream = self._streams.get(key)

@@ -80,7 +80,7 @@ class Program:
         line = self._process.stdout.readline()
         return json.loads(line) if line else None
 
-    def tell(self, what: object) -> None:
+    def send(self, what: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(what) + "\n")
         self._process.stdin.flush()

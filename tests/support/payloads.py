@@ -97,8 +97,8 @@ def string(data: bytes, form: int = 0) -> bytes:
 
 def listpack(elements: Sequence[bytes], count: int | None = None) -> bytes:
     body = b"".join(elements)
-    told = len(elements) if count is None else count
-    return struct.pack("<IH", 7 + len(body), min(told, 0xFFFF)) + body + b"\xff"
+    stored_count = len(elements) if count is None else count
+    return struct.pack("<IH", 7 + len(body), min(stored_count, 0xFFFF)) + body + b"\xff"
 
 
 @dataclass

@@ -301,7 +301,7 @@ def test_self_check_does_not_draw_over_the_real_chart() -> None:
 
 
 class StandIn:
-    """A server that answers what it was told to, for what measures it."""
+    """A server with fixed replies, for the functions that measure it."""
 
     def __init__(self, answers: list[bytes]) -> None:
         self._answers = answers

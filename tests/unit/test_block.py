@@ -411,7 +411,7 @@ def changed(data: bytes, at: int, value: int) -> bytes:
 
 
 def quickly_refused(data: bytes | memoryview) -> None:
-    """The quick way, which only says no, must not accept what the other one refuses."""
+    """The quick check, which can only refuse, must not accept blocks that the full one refuses."""
     try:
         quick, fault = verdicts(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A check finds whatever a start would refuse, and a repair loses what the check said and no more.
+"""A check finds all that a start would refuse, and a repair loses exactly the reported data.
 
 Every byte of a small directory is changed in turn. What a repair leaves starts, holds no entry that
 was never written, and is the old directory or the new one wherever it is interrupted.
@@ -276,8 +276,8 @@ def test_damage_of_what_is_known_twice_loses_nothing(written: Written, part: str
     assert holds_all_but(disk, written, 0)
 
 
-def told_ranges(loss: str) -> list[tuple[bytes, tuple[int, int], tuple[int, int]]]:
-    """(key, first id, last id) of what a sentence says is lost."""
+def reported_ranges(loss: str) -> list[tuple[bytes, tuple[int, int], tuple[int, int]]]:
+    """(key, first ID, last ID) of each range that a sentence reports as lost."""
     (key,) = re.findall(r"'(\w+)'", loss)
     ranges = re.findall(r"from (\d+)-(\d+) to (\d+)-(\d+)", loss)
     return [
@@ -294,12 +294,12 @@ def test_a_bad_chunk_costs_exactly_the_reported_losses(written: Written) -> None
         assert loses
         mend(disk)
         gone = {(key, ms, seq) for key, ms, seq, _ in before - entries_of(loads(disk))}
-        told = [one for loss in loses for one in told_ranges(loss)]
+        reported = [one for loss in loses for one in reported_ranges(loss)]
         assert gone == {
             (key, ms, seq)
             for key, ms, seq, _ in before
-            for told_key, first, last in told
-            if key == told_key and first <= (ms, seq) <= last
+            for reported_key, first, last in reported
+            if key == reported_key and first <= (ms, seq) <= last
         }
 
 
@@ -538,13 +538,15 @@ def test_a_changed_byte_of_a_chunk_costs_one_block_at_most() -> None:
     for at in range(chunk.offset, chunk.offset + 16 + chunk.length, 61):
         disk = whole.copy()
         disk.put(BASE, data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
-        told = [one for loss in file_of(check(disk), BASE).loses for one in told_ranges(loss)]
+        reported = [
+            one for loss in file_of(check(disk), BASE).loses for one in reported_ranges(loss)
+        ]
         keyspace = repaired(disk)
         lost = known - entries_of(keyspace)
         assert len(lost) <= BLOCK_ENTRIES, at
         assert entries_of(keyspace) <= known
         if lost:
-            ((key, first, last),) = told
+            ((key, first, last),) = reported
             assert all(key == one[0] and first <= one[1:3] <= last for one in lost)
         stream = keyspace.databases[0].stream(b"a")
         assert stream is not None

@@ -316,7 +316,7 @@ TestClaims = ClaimMachine.TestCase
 
 
 def test_the_model_is_not_empty() -> None:
-    """A record of the model can be told from another; else the comparison above shows nothing."""
+    """Different records of the model differ; otherwise the test above shows nothing."""
     record = Record(b"alice", 5, 1)
     assert record != replace(record, deliveries=2) != replace(record, owner=b"")
 

@@ -1,4 +1,4 @@
-"""The real disk: who may use a directory, whether it is still there, and errors that say where."""
+"""The real disk: locks, removed directories, and errors that name the file."""
 
 import errno
 import fcntl
@@ -93,19 +93,19 @@ def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
 def test_opening_a_file_during_its_removal_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
+    signals: list[int] = []
     opened: list[int] = []
 
     def open_meanwhile(descriptor: int, size: int) -> None:
         opened.append(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK))
 
     monkeypatch.setattr(os, "ftruncate", open_meanwhile)
-    before = signal.signal(signal.SIGIO, lambda number, _: told.append(number))
+    before = signal.signal(signal.SIGIO, lambda number, _: signals.append(number))
     try:
         (tmp_path / "base").write_bytes(MUCH)
         SystemDisk(tmp_path).remove("base")
         assert len(opened) == 19
-        assert not told
+        assert not signals
     finally:
         signal.signal(signal.SIGIO, before)
         for descriptor in opened:

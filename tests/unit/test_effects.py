@@ -1,4 +1,4 @@
-"""Effects that cannot be applied say where they stand in the frame and what is wrong with them."""
+"""The error of an effect that cannot be applied has its place in the frame and the reason."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ def test_of_many_streams_mostly_the_oldest_go() -> None:
 def test_an_eviction_is_reported_as_a_trim_and_is_no_key_use() -> None:
     limited = Limited()
     limited.fill("s", 1, 10)
-    told = []
+    reported = []
     context = limited.in_process.executor.context
     context.events = b"Kt"
 
@@ -369,12 +369,12 @@ def test_an_eviction_is_reported_as_a_trim_and_is_no_key_use() -> None:
         class pubsub:
             @staticmethod
             def keyspace_event(kind: bytes, event: bytes, key: bytes, db: int) -> None:
-                told.append((event, key, db))
+                reported.append((event, key, db))
 
     context.server = Host()
     limited.in_process.wall_ms += 10_000
     limited.limit(REST_BYTES)
-    assert told == [(b"xtrim", b"s", 0)]
+    assert reported == [(b"xtrim", b"s", 0)]
     assert limited.call("OBJECT IDLETIME s") == 10
 
 

@@ -15,7 +15,7 @@ from millstream.server.execution import timers
 
 
 class SlowJournal(Journal):
-    """Nothing is durable until the test says so."""
+    """Nothing is durable until the test reports it."""
 
     def commit(self, payload: bytes) -> int:
         self.payloads.append(payload)

@@ -145,7 +145,7 @@ def test_a_message_follows_the_frames_that_its_publisher_saw() -> None:
 
 
 def test_a_replica_that_has_connected_again_counts_once() -> None:
-    """Its first connection is dead, but nothing has said so yet."""
+    """Its first connection is dead, but this is not known yet."""
     made = OnlineFeeds(FakeDisk(1), 1)
     (dead,) = made.clients
     dead.feed.acknowledge(9, 9, 0, 0)

@@ -31,16 +31,16 @@ class Talk:
     def ask(self, line: str) -> Operation:
         return self.history.ask(0, line.encode().split(), self.now_ms)
 
-    def say(self, line: str, reply: Reply) -> None:
+    def exchange(self, line: str, reply: Reply) -> None:
         self.history.answer(self.ask(line), reply, self.now_ms)
 
     def appended(self, *numbers: int) -> None:
         for number in numbers:
-            self.say(f"XADD s * n {number}", b"%d-0" % number)
+            self.exchange(f"XADD s * n {number}", b"%d-0" % number)
 
     def given(self, *numbers: int, rest: str = "RETRY 1000 0") -> None:
         entries: list[Reply] = [[b"%d.0" % n, b"n", b"%d" % n] for n in numbers]
-        self.say(f"TREAD s 0 10 GROUP g 0 {rest}", entries)
+        self.exchange(f"TREAD s 0 10 GROUP g 0 {rest}", entries)
 
 
 def stream(*numbers: int, offset: int = 0, pending: tuple[int, ...] = ()) -> Found:
@@ -78,30 +78,30 @@ def trimmed_by_an_unanswered_append(talk: Talk) -> Found:
 
 
 def numbered_and_sent_again(talk: Talk) -> Found:
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", Null.BULK)
-    talk.say("TAPPENDONCE s PRODUCER q 7 n 2", b"2.0")
-    talk.say("TAPPENDONCE s ID 3.0 n 3", b"3.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", Null.BULK)
+    talk.exchange("TAPPENDONCE s PRODUCER q 7 n 2", b"2.0")
+    talk.exchange("TAPPENDONCE s ID 3.0 n 3", b"3.0")
     return stream(1, 2, 3)
 
 
 def numbered_without_an_answer(talk: Talk) -> Found:
     talk.ask("TAPPENDONCE s PRODUCER p 7 n 1")
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", Null.BULK)
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", Null.BULK)
     return stream(1)
 
 
 def numbers_of_a_key_made_anew(talk: Talk) -> Found:
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
-    talk.say("DEL s", 1)
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 2", b"2.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.exchange("DEL s", 1)
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 2", b"2.0")
     return stream(2)
 
 
 def deleted_before_it_was_trimmed(talk: Talk) -> Found:
     talk.appended(1, 2, 3)
-    talk.say("XDEL s 2-0", 1)
-    talk.say("XTRIM s MAXLEN 2", 0)
+    talk.exchange("XDEL s 2-0", 1)
+    talk.exchange("XTRIM s MAXLEN 2", 0)
     return stream(1, 3)
 
 
@@ -124,13 +124,13 @@ def retried_for_one_who_died(talk: Talk) -> Found:
 def acknowledged(talk: Talk) -> Found:
     talk.appended(1)
     talk.given(1)
-    talk.say("TACK s g 1.0", 1)
+    talk.exchange("TACK s g 1.0", 1)
     return stream(1, offset=1)
 
 
 def key_made_anew(talk: Talk) -> Found:
     talk.appended(5)
-    talk.say("DEL s", 1)
+    talk.exchange("DEL s", 1)
     talk.appended(1)
     return stream(1)
 
@@ -142,13 +142,13 @@ def appended_while_the_key_was_deleted(talk: Talk) -> Found:
 
 
 def renamed(talk: Talk) -> Found:
-    talk.say("XADD t * n 1", b"1-0")
-    talk.say("RENAME t s", OK)
+    talk.exchange("XADD t * n 1", b"1-0")
+    talk.exchange("RENAME t s", OK)
     return stream(1)
 
 
 def renamed_without_an_answer(talk: Talk) -> Found:
-    talk.say("XADD t * n 1", b"1-0")
+    talk.exchange("XADD t * n 1", b"1-0")
     talk.ask("RENAME t s")
     return stream(1)
 
@@ -156,14 +156,14 @@ def renamed_without_an_answer(talk: Talk) -> Found:
 def read_of_new_and_own_entries_at_once(talk: Talk) -> Found:
     talk.appended(1, 2)
     own: Reply = [b"s", [[b"1-0", [b"n", b"1"]]]]
-    talk.say("XREADGROUP GROUP g a COUNT 1 STREAMS s >", [own])
-    talk.say("XREADGROUP GROUP g a STREAMS s s 0 >", [own, [b"s", [[b"2-0", [b"n", b"2"]]]]])
+    talk.exchange("XREADGROUP GROUP g a COUNT 1 STREAMS s >", [own])
+    talk.exchange("XREADGROUP GROUP g a STREAMS s s 0 >", [own, [b"s", [[b"2-0", [b"n", b"2"]]]]])
     return stream(1, 2, offset=2, pending=(1, 2))
 
 
 def gone_by_its_time(talk: Talk) -> Found:
     talk.appended(1)
-    talk.say("PEXPIRE s 10", 1)
+    talk.exchange("PEXPIRE s 10", 1)
     return {}
 
 
@@ -181,25 +181,25 @@ def group_destroyed_while_it_is_read(talk: Talk) -> Found:
 
 
 def string_set_last(talk: Talk) -> Found:
-    talk.say("SET s 1", OK)
-    talk.say("SET s 2", OK)
+    talk.exchange("SET s 1", OK)
+    talk.exchange("SET s 2", OK)
     return {S: b"2"}
 
 
 def string_set_without_an_answer(talk: Talk) -> Found:
-    talk.say("SET s 1", OK)
+    talk.exchange("SET s 1", OK)
     talk.ask("SET s 2")
     return {S: b"2"}
 
 
 def refused(talk: Talk) -> Found:
     talk.appended(1)
-    talk.say("XADD s * n 2", Error("MISCONF"))
+    talk.exchange("XADD s * n 2", Error("MISCONF"))
     return stream(1)
 
 
 @pytest.mark.parametrize(
-    "tell",
+    "play",
     [acked_and_there, unanswered_append_there, unanswered_append_missing, deleted_by_somebody,
      trimmed_by_an_unanswered_append, deleted_before_it_was_trimmed, retried_in_time,
      retried_for_one_who_died, acknowledged, key_made_anew, appended_while_the_key_was_deleted,
@@ -209,9 +209,9 @@ def refused(talk: Talk) -> Found:
      overwritten_while_it_was_made, group_destroyed_while_it_is_read, renamed,
      renamed_without_an_answer, string_set_last, string_set_without_an_answer, refused],
 )  # fmt: skip
-def test_what_may_have_happened_is_no_fault(tell: Callable[[Talk], Found]) -> None:
+def test_what_may_have_happened_is_no_fault(play: Callable[[Talk], Found]) -> None:
     talk = Talk()
-    talk.history.check(tell(talk))
+    talk.history.check(play(talk))
 
 
 def lost_append(talk: Talk) -> Found:
@@ -236,36 +236,36 @@ def there_twice(talk: Talk) -> Found:
 
 def refused_and_there(talk: Talk) -> Found:
     talk.appended(1)
-    talk.say("XADD s * n 2", Error("MISCONF"))
+    talk.exchange("XADD s * n 2", Error("MISCONF"))
     return stream(1, 2)
 
 
 def number_appended_twice(talk: Talk) -> Found:
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 2", b"2.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 2", b"2.0")
     return stream(1, 2)
 
 
 def lower_number_appended(talk: Talk) -> Found:
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
-    talk.say("TAPPENDONCE s PRODUCER p 6 n 2", b"2.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 6 n 2", b"2.0")
     return stream(1, 2)
 
 
 def repeat_that_is_there_twice(talk: Talk) -> Found:
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", Null.BULK)
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", Null.BULK)
     return {S: FoundStream([((1, 0), (b"n", b"1")), ((2, 0), (b"n", b"1"))])}
 
 
 def unanswered_repeat_that_is_there_twice(talk: Talk) -> Found:
     talk.ask("TAPPENDONCE s PRODUCER p 7 n 1")
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"2.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", b"2.0")
     return {S: FoundStream([((1, 0), (b"n", b"1")), ((2, 0), (b"n", b"1"))])}
 
 
 def numbered_append_lost(talk: Talk) -> Found:
-    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.exchange("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
     return {}
 
 
@@ -276,39 +276,39 @@ def ids_fall(talk: Talk) -> Found:
 
 def deleted_comes_back(talk: Talk) -> Found:
     talk.appended(1, 2)
-    talk.say("XDEL s 1-0", 1)
+    talk.exchange("XDEL s 1-0", 1)
     return stream(1, 2)
 
 
 def trimmed_comes_back(talk: Talk) -> Found:
     talk.appended(1, 2, 3)
-    talk.say("XTRIM s MAXLEN 2", 1)
+    talk.exchange("XTRIM s MAXLEN 2", 1)
     return stream(1, 2, 3)
 
 
 def trimmed_too_much(talk: Talk) -> Found:
     talk.appended(1, 2, 3)
-    talk.say("XTRIM s MAXLEN 2", 1)
+    talk.exchange("XTRIM s MAXLEN 2", 1)
     return stream(3)
 
 
 def evicted_by_id_comes_back(talk: Talk) -> Found:
     talk.appended(1, 2, 3)
-    talk.say("XTRIM s MINID 3-0", 2)
+    talk.exchange("XTRIM s MINID 3-0", 2)
     return stream(2, 3)
 
 
 def acknowledged_and_pending(talk: Talk) -> Found:
     talk.appended(1)
     talk.given(1)
-    talk.say("TACK s g 1.0", 1)
+    talk.exchange("TACK s g 1.0", 1)
     return stream(1, offset=1, pending=(1,))
 
 
 def acknowledged_and_given_again(talk: Talk) -> Found:
     talk.appended(1)
     talk.given(1)
-    talk.say("TACK s g 1.0", 1)
+    talk.exchange("TACK s g 1.0", 1)
     talk.now_ms += 5000
     talk.given(1)
     return stream(1, offset=1, pending=(1,))
@@ -335,8 +335,8 @@ def group_lost(talk: Talk) -> Found:
 def given_to_two(talk: Talk) -> Found:
     talk.appended(1)
     entry: Reply = [[b"s", [[b"1-0", [b"n", b"1"]]]]]
-    talk.say("XREADGROUP GROUP g a STREAMS s >", entry)
-    talk.say("XREADGROUP GROUP g b STREAMS s >", entry)
+    talk.exchange("XREADGROUP GROUP g a STREAMS s >", entry)
+    talk.exchange("XREADGROUP GROUP g b STREAMS s >", entry)
     return stream(1, offset=1, pending=(1,))
 
 
@@ -358,25 +358,25 @@ def given_out_of_order(talk: Talk) -> Found:
 def acknowledged_is_claimed(talk: Talk) -> Found:
     talk.appended(1)
     talk.given(1)
-    talk.say("XACK s g 1-0", 1)
-    talk.say("XCLAIM s g b 0 1-0", [[b"1-0", [b"n", b"1"]]])
+    talk.exchange("XACK s g 1-0", 1)
+    talk.exchange("XCLAIM s g b 0 1-0", [[b"1-0", [b"n", b"1"]]])
     return stream(1, offset=1, pending=(1,))
 
 
 def string_falls_back(talk: Talk) -> Found:
-    talk.say("SET s 1", OK)
-    talk.say("SET s 2", OK)
+    talk.exchange("SET s 1", OK)
+    talk.exchange("SET s 2", OK)
     return {S: b"1"}
 
 
 def renamed_and_lost(talk: Talk) -> Found:
-    talk.say("XADD t * n 1", b"1-0")
-    talk.say("RENAME t s", OK)
+    talk.exchange("XADD t * n 1", b"1-0")
+    talk.exchange("RENAME t s", OK)
     return {}
 
 
 @pytest.mark.parametrize(
-    "tell",
+    "play",
     [lost_append, other_fields, nobody_asked, there_twice, refused_and_there, ids_fall,
      number_appended_twice, lower_number_appended, repeat_that_is_there_twice,
      unanswered_repeat_that_is_there_twice, numbered_append_lost,
@@ -385,7 +385,7 @@ def renamed_and_lost(talk: Talk) -> Found:
      position_goes_back, group_lost, given_to_two, retried_too_early, given_out_of_order,
      acknowledged_is_claimed, string_falls_back, renamed_and_lost],
 )  # fmt: skip
-def test_a_broken_promise_is_found(tell: Callable[[Talk], Found]) -> None:
+def test_a_broken_promise_is_found(play: Callable[[Talk], Found]) -> None:
     talk = Talk()
     with pytest.raises(BrokenHistory):
-        talk.history.check(tell(talk))
+        talk.history.check(play(talk))

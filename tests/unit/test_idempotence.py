@@ -1,7 +1,7 @@
 """A message that a producer sends again is answered with its first id and changes nothing else.
 
 The window of remembered messages is held against a plain list, then through commands: what XADD
-answers, what is trimmed, told, counted and journaled.
+answers, trims, events, counters and the journal.
 """
 
 from __future__ import annotations

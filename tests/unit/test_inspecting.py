@@ -159,8 +159,8 @@ def test_files_that_a_server_replaced_meanwhile_are_found(
 
 def test_a_missing_directory_is_reported_as_by_check(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    said = {CliRunner().invoke(tool, [missing]).stderr for tool in (tools.inspect, tools.check)}
-    assert said == {
+    errors = {CliRunner().invoke(tool, [missing]).stderr for tool in (tools.inspect, tools.check)}
+    assert errors == {
         f"millstream: cannot use the data directory {missing}: No such file or directory\n"
     }
 

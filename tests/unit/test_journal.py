@@ -451,7 +451,7 @@ def test_every_flipped_byte_of_the_last_frame_is_refused() -> None:
     payloads = effects(3)
     data = journal_file(payloads)
     start = len(data) - FRAME_SIZE - len(payloads[2])
-    # Length and sequence number both wrong cannot be told from a torn one; one wrong byte can.
+    # A frame with wrong length and wrong number looks torn; one with a wrong byte does not.
     for broken in flips(data, start, len(data)):
         disk, names = disk_with(broken)
         with pytest.raises(DataError, match=rf"damaged at offset {start}"):
@@ -550,7 +550,7 @@ def test_a_journal_shorter_than_its_header_is_refused(which: int, size: int) -> 
 
 @pytest.mark.parametrize("synced_each", [True, False])
 def test_frames_missing_before_a_journal_made_ahead_of_them(synced_each: bool) -> None:
-    """Its header does not say with which frame it begins: its first frame does."""
+    """Its header does not have the number of its first frame: the frame itself does."""
     later = journal_file(effects(2), synced_each, first=4)
     if not synced_each:
         later = with_frames(header(), [(4, 3, b"four\n"), (5, 4, b"five\n")])

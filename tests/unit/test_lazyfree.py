@@ -82,14 +82,14 @@ def test_a_trim_answers_as_if_all_were_gone_and_then_it_is(trim: str) -> None:
         large = Large()
         large.call("XGROUP CREATE s g 5")
         large.call("XDEL s 17-1 2995-1")
-        said = [large.call(trim)]
+        replies = [large.call(trim)]
         turns = free_all()
         assert turns >= (BLOCKS - 1500) // TURN if later else turns == 0
-        said += large.answers()
+        replies += large.answers()
         large.append(20_001, 20_010)
-        said += [*large.answers(), large.call("XTRIM s MAXLEN 3"), *large.answers()]
+        replies += [*large.answers(), large.call("XTRIM s MAXLEN 3"), *large.answers()]
         check_stream(large.in_process.stream())
-        return said, large.bytes_that_go()
+        return replies, large.bytes_that_go()
 
     assert played(True) == played(False)
 

@@ -49,7 +49,7 @@ def ask(in_process: InProcessServer, player: InProcessClient, line: str) -> None
     in_process.executor.end_tick()
 
 
-def tell(in_process: InProcessServer, *lines: str) -> None:
+def run_lines(in_process: InProcessServer, *lines: str) -> None:
     """Run commands of another client between two slices."""
     other = in_process.player()
     for line in lines:
@@ -78,7 +78,7 @@ def test_a_long_list_of_consumers_goes_out_in_slices_as_it_was(
     reader = listener(in_process, resp)
     in_process.wall_ms += 7
     ask(in_process, reader, "XINFO CONSUMERS s g")
-    tell(
+    run_lines(
         in_process,
         f"XGROUP DELCONSUMER s g {found[0]}",
         "XGROUP CREATECONSUMER s g zz",
@@ -125,7 +125,7 @@ def test_a_long_summary_of_pending_entries_is_of_one_moment(in_process: InProces
     player.call("XREADGROUP GROUP g idle STREAMS s >")
     reader = listener(in_process)
     ask(in_process, reader, "XPENDING s g")
-    tell(in_process, f"XGROUP DELCONSUMER s g {found[5]}", "XACK s g 1-1 1000-1")
+    run_lines(in_process, f"XGROUP DELCONSUMER s g {found[5]}", "XACK s g 1-1 1000-1")
     in_process.settle()
     owners = [[name.encode(), b"1"] for name in sorted(found)]
     assert reader.read() == [1000, b"1-1", b"1000-1", owners]
@@ -204,7 +204,7 @@ def test_full_shows_each_group_and_consumer_as_it_was(
     expected = shown_groups(in_process.stream(), most)
     reader = listener(in_process, 2 + seed % 2)
     ask(in_process, reader, f"XINFO STREAM s FULL{limit}")
-    tell(
+    run_lines(
         in_process, "XGROUP DELCONSUMER s g0 all", "XGROUP DESTROY s g0", "XTRIM s MAXLEN 5 DELREF"
     )
     in_process.settle()

@@ -1,4 +1,4 @@
-"""The manifest says which files count, and is never half there."""
+"""The manifest names the files in use, and is never incomplete."""
 
 import pytest
 from hypothesis import given

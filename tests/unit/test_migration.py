@@ -23,7 +23,7 @@ from millstream.storage.streams.stream import Stream
 TEXT = payloads.sealed(b"\0\5plain")
 
 
-def say(player: InProcessClient, *words: bytes | str | int) -> Any:
+def call_words(player: InProcessClient, *words: bytes | str | int) -> Any:
     player.in_process.executor.feed(player, encode_command(words))
     player.in_process.settle()
     return player.read()
@@ -36,7 +36,7 @@ def long_stream(in_process: InProcessServer, entries: int = 5000) -> bytes:
         player.call(f"XADD s {i + 1}-0 field {i}")
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g ann COUNT 1000 STREAMS s >")
-    dumped = say(player, "DUMP", "s")
+    dumped = call_words(player, "DUMP", "s")
     assert isinstance(dumped, bytes)
     return dumped
 
@@ -57,7 +57,7 @@ def test_a_long_stream_is_dumped_and_restored_in_turns() -> None:
     assert other.read() == 0  # it had its turn, and saw nothing of what was half done
     in_process.settle()
     assert player.read() == Simple("OK")
-    assert say(player, "DUMP", "t") == payload
+    assert call_words(player, "DUMP", "t") == payload
     assert player.call("XLEN t") == 5000
 
 
@@ -97,7 +97,7 @@ def test_a_pause_during_a_long_restore_puts_it_off() -> None:
     in_process.executor.pauses.end()
     in_process.settle()
     assert player.read() == Simple("OK")
-    assert say(player, "DUMP", "t") == payload
+    assert call_words(player, "DUMP", "t") == payload
 
 
 def test_a_client_that_goes_during_a_long_restore_leaves_nothing() -> None:
@@ -115,8 +115,8 @@ def test_a_transaction_restores_and_dumps_in_one_go() -> None:
     payload = long_stream(in_process)
     player = in_process.player()
     for words in (["MULTI"], ["RESTORE", "t", 0, payload], ["DUMP", "t"], ["XLEN", "t"]):
-        say(player, *words)
-    assert say(player, "EXEC") == [Simple("OK"), payload, 5000]
+        call_words(player, *words)
+    assert call_words(player, "EXEC") == [Simple("OK"), payload, 5000]
 
 
 def test_a_long_restore_counts_as_one_call() -> None:
@@ -124,7 +124,7 @@ def test_a_long_restore_counts_as_one_call() -> None:
     payload = long_stream(in_process)
     player = in_process.player()
     before = player.total_commands
-    say(player, "RESTORE", "t", "0", payload)
+    call_words(player, "RESTORE", "t", "0", payload)
     assert player.total_commands == before + 1
 
 
@@ -144,10 +144,10 @@ def test_replies_that_a_client_skips_stay_in_step() -> None:
 def test_a_long_string_is_dumped_as_it_goes_out(size: int) -> None:
     in_process = InProcessServer()
     player = in_process.player()
-    say(player, "SET", "s", b"x" * size)
-    payload = say(player, "DUMP", "s")
-    assert say(player, "RESTORE", "t", 0, payload) == Simple("OK")
-    assert say(player, "GET", "t") == b"x" * size
+    call_words(player, "SET", "s", b"x" * size)
+    payload = call_words(player, "DUMP", "s")
+    assert call_words(player, "RESTORE", "t", 0, payload) == Simple("OK")
+    assert call_words(player, "GET", "t") == b"x" * size
 
 
 def test_a_string_that_was_appended_to_is_dumped(room: Room) -> None:
@@ -188,7 +188,7 @@ def jumped(request: pytest.FixtureRequest) -> TwoClocks:
 
 
 def times_shown(player: InProcessClient, key: str) -> list[Any]:
-    """What XINFO STREAM FULL says of the entry's deliveries and of the consumer."""
+    """The times of the entry's deliveries and of the consumer in XINFO STREAM FULL."""
     player.send(f"XINFO STREAM {key} FULL")
     reply: Any = player.read()
     [group] = dict(zip(reply[::2], reply[1::2], strict=True))[b"groups"]
@@ -211,21 +211,21 @@ def test_times_are_shown_as_times_of_day(jumped: TwoClocks) -> None:
 
 def test_a_dump_carries_times_of_day(jumped: TwoClocks) -> None:
     player = jumped.player()
-    payload = say(player, "DUMP", "s")
+    payload = call_words(player, "DUMP", "s")
     other = TwoClocks()
     other.wall_ms = jumped.wall_ms
     other.steady += 5
-    assert say(other.player(), "RESTORE", "s", 0, payload) == Simple("OK")
+    assert call_words(other.player(), "RESTORE", "s", 0, payload) == Simple("OK")
     assert times_shown(other.player(), "s") == [jumped.wall_ms - 10_000] * 4
     assert idle_ms(other.player(), "s") == 10_000
-    assert say(other.player(), "DUMP", "s") == payload
+    assert call_words(other.player(), "DUMP", "s") == payload
 
 
 def test_a_restore_keeps_idle_times_through_a_replay(jumped: TwoClocks) -> None:
     player = jumped.player()
-    payload = say(player, "DUMP", "s")
+    payload = call_words(player, "DUMP", "s")
     jumped.wall_ms += HOUR_MS  # between DUMP and RESTORE an hour seems to pass
-    assert say(player, "RESTORE", "t", 0, payload) == Simple("OK")
+    assert call_words(player, "RESTORE", "t", 0, payload) == Simple("OK")
     assert idle_ms(player, "t") == 10_000 + HOUR_MS
     again = jumped.replayed().databases[0].stream(b"t")
     assert again is not None
@@ -233,7 +233,7 @@ def test_a_restore_keeps_idle_times_through_a_replay(jumped: TwoClocks) -> None:
 
 
 def test_an_effect_without_clocks_is_applied(jumped: TwoClocks) -> None:
-    payload = say(jumped.player(), "DUMP", "s")
+    payload = call_words(jumped.player(), "DUMP", "s")
     again = Keyspace()
     apply_effects(again, encode_command(["RESTORE", "t", "7", payload]))
     stream = again.databases[0].stream(b"t")
@@ -249,7 +249,7 @@ def test_streams_are_numbered_by_one_clock_however_they_are_made(jump_ms: int) -
     in_process.wall_ms += jump_ms
     player = in_process.player()
     player.call("XADD s 1-0 n v")
-    assert say(player, "RESTORE", "t", 0, say(player, "DUMP", "s")) == Simple("OK")
+    assert call_words(player, "RESTORE", "t", 0, call_words(player, "DUMP", "s")) == Simple("OK")
     player.call("COPY s u")
     made = [in_process.stream(key).incarnation for key in (b"s", b"t", b"u")]
     first = in_process.steady << 10
@@ -263,10 +263,10 @@ def test_two_clock_readings_do_not_move_the_times_shown(apart_ms: int) -> None:
     player.call("XADD s 1-0 n v")
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g ann STREAMS s >")
-    shown, payload = times_shown(player, "s"), say(player, "DUMP", "s")
+    shown, payload = times_shown(player, "s"), call_words(player, "DUMP", "s")
     in_process.wall_ms += apart_ms
     assert times_shown(player, "s") == shown
-    assert say(player, "DUMP", "s") == payload
+    assert call_words(player, "DUMP", "s") == payload
 
 
 def test_a_time_that_is_none_stays_none() -> None:
@@ -408,9 +408,9 @@ def test_pending_entries_of_tread_move_without_an_owner(room: Room) -> None:
     player = in_process.player()
     player.call("TAPPEND s f v")
     player.call("TREAD s 0 1 GROUP g 0 RETRY 1000 0")
-    payload = say(player, "DUMP", "s")
+    payload = call_words(player, "DUMP", "s")
     assert payload[0] == STREAM_5
-    assert say(player, "RESTORE", "t", 0, payload) == Simple("OK")
+    assert call_words(player, "RESTORE", "t", 0, payload) == Simple("OK")
     assert player.call("XPENDING t g") == player.call("XPENDING s g")
 
 
@@ -419,15 +419,15 @@ def test_a_count_of_added_entries_that_wraps_is_restored(added: int) -> None:
     player = InProcessServer().player()
     stream = payloads.Stream([[payloads.Entry((1, 0), [b"f", b"v"])]], entries_added=added)
     payload = payloads.sealed(stream.body(STREAM_2))
-    assert say(player, "RESTORE", "s", 0, payload) == Simple("OK")
-    assert say(player, "XADD", "s", "2-0", "f", "v") == b"2-0"
+    assert call_words(player, "RESTORE", "s", 0, payload) == Simple("OK")
+    assert call_words(player, "XADD", "s", "2-0", "f", "v") == b"2-0"
     player.call("XGROUP CREATE s g 0")
     shown = added + 1 - 2**64 if added >= 2**63 - 1 else added + 1
     for line in ("XINFO STREAM s", "XINFO STREAM s FULL", "TINFO s"):
         reply = player.call(line)
         pairs = dict(zip(reply[::2], map(repr, reply[1::2]), strict=True))
         assert pairs[b"entries-added"] == repr(shown), line
-    assert say(player, "RESTORE", "t", 0, say(player, "DUMP", "s")) == Simple("OK")
+    assert call_words(player, "RESTORE", "t", 0, call_words(player, "DUMP", "s")) == Simple("OK")
     assert player.call("XLEN t") == 2
 
 

@@ -1,4 +1,4 @@
-"""The packages that users install: what is in them, and what they say about themselves."""
+"""The packages that users install: their contents and their metadata."""
 
 from __future__ import annotations
 

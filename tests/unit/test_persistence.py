@@ -1186,28 +1186,28 @@ def real_persistence(
 # ------------------------------------------------------------------------------------- the queue
 
 
-def queue_told(world: World) -> list[int]:
+def queue_reports(world: World) -> list[int]:
     """What was queued each time that it may have become less."""
-    told: list[int] = []
-    world.persistence.on_queue = lambda: told.append(world.persistence.queued_bytes)
-    return told
+    reported: list[int] = []
+    world.persistence.on_queue = lambda: reported.append(world.persistence.queued_bytes)
+    return reported
 
 
 def test_a_shorter_queue_is_reported_once_it_is_written() -> None:
     world = new_world()
-    told = queue_told(world)
+    reported = queue_reports(world)
     write_many(world, 3)
     assert world.persistence.is_queue_full(0)
-    assert not told
+    assert not reported
     world.settle()
-    assert set(told) == {0}
+    assert set(reported) == {0}
     assert not world.persistence.is_queue_full(0)
 
 
 @pytest.mark.parametrize("way", ["write fails", "appendonly no", "appendfsync no"])
 def test_any_end_of_the_queue_is_reported(way: str) -> None:
     world = new_world()
-    told = queue_told(world)
+    reported = queue_reports(world)
     write_many(world, 3)
     assert world.persistence.is_queue_full(0)
     if way == "write fails":
@@ -1218,13 +1218,13 @@ def test_any_end_of_the_queue_is_reported(way: str) -> None:
     else:
         world.persistence.set_fsync("no")
     world.settle()
-    assert told[-1] == 0
+    assert reported[-1] == 0
 
 
 def test_a_queue_may_be_full_before_its_journal_counts() -> None:
     """Switched on at run time, it counts from its base on; what goes to it waits all the same."""
     world = new_world(appendonly=False)
-    told = queue_told(world)
+    reported = queue_reports(world)
     world.persistence.set_appendonly(True)
     while not world.persistence.queued_bytes:
         if not world.step_any():
@@ -1232,7 +1232,7 @@ def test_a_queue_may_be_full_before_its_journal_counts() -> None:
         write_many(world, 1)
     assert world.persistence.is_queue_full(0)
     world.settle()
-    assert told[-1] == 0
+    assert reported[-1] == 0
 
 
 def test_more_than_a_frame_can_hold_is_refused_before_it_runs(
@@ -1349,11 +1349,11 @@ def test_the_first_effect_precedes_those_of_the_next_frame() -> None:
     world = World(FakeDisk())
     world.load()
     world.persistence.first_effect = lambda seq: b"NOP\r\n"
-    told: list[tuple[int, bytes | None]] = []
-    world.persistence.on_commit = lambda seq, payload: told.append((seq, payload))
+    reported: list[tuple[int, bytes | None]] = []
+    world.persistence.on_commit = lambda seq, payload: reported.append((seq, payload))
     world.write_tick()
     world.write_tick()
-    assert told == [(1, b"NOP\r\nADD s 1\r\n"), (2, b"ADD s 2\r\n")]
+    assert reported == [(1, b"NOP\r\nADD s 1\r\n"), (2, b"ADD s 2\r\n")]
 
 
 def test_the_total_size_of_frames_is_the_same_after_a_restart() -> None:

@@ -115,14 +115,14 @@ def test_a_pattern_that_is_too_long_changes_nothing() -> None:
 def test_keyspace_events_have_two_channels_each_with_its_switch() -> None:
     pubsub, listener = made(), Listener()
     pubsub.subscribe_pattern(listener, b"*")
-    told = []
+    received = []
     for pubsub.tells_keyspace in (False, True):
         for pubsub.tells_keyevent in (False, True):
             pubsub.keyspace_event(b"$", b"set", b"k", 3)
-            told.append([data.split(b"\r\n")[6::2] for data in listener.got])
+            received.append([data.split(b"\r\n")[6::2] for data in listener.got])
             listener.got.clear()
     by_key, by_event = [b"__keyspace@3__:k", b"set"], [b"__keyevent@3__:set", b"k"]
-    assert told == [[], [by_event], [by_key], [by_key, by_event]]
+    assert received == [[], [by_event], [by_key], [by_key, by_event]]
 
 
 # Through the executor
@@ -140,7 +140,7 @@ class Exchange(InProcessServer):
 
 
 class SlowJournal(Journal):
-    """Nothing is durable until the test says so."""
+    """Nothing is durable until the test reports it."""
 
     def commit(self, payload: bytes) -> int:
         self.payloads.append(payload)

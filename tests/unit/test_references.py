@@ -1,4 +1,4 @@
-"""KEEPREF, DELREF and ACKED remove just what they say, in XADD, XTRIM, XDELEX and XACKDEL.
+"""KEEPREF, DELREF and ACKED remove exactly these references in XADD, XTRIM, XDELEX, XACKDEL.
 
 Random steps run through commands and on naive models: lists of ids, and the simulation's model of a
 group. After every step both show the same entries, pending ids and counters, and

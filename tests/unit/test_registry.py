@@ -1,4 +1,4 @@
-"""The command table: rows are complete, consistent with each other, and say where the keys are."""
+"""The command table: rows are complete, consistent with each other, and have the places of keys."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def opening(**fields: object) -> Opening:
     return Opening(**given)  # type: ignore[arg-type]
 
 
-def said(link: Link) -> bytes:
+def sent_by(link: Link) -> bytes:
     data = bytes(link.output)
     link.output.clear()
     return data
@@ -226,22 +226,22 @@ def events(link: Link, data: bytes) -> list[Event]:
 
 def test_a_replica_sends_one_handshake_step_per_reply() -> None:
     link = Link(opening(user="u", password="p", announced_ip="10.0.0.9"), 1 << 20)
-    assert said(link) == b"*1\r\n$4\r\nPING\r\n"
+    assert sent_by(link) == b"*1\r\n$4\r\nPING\r\n"
     assert events(link, b"+PONG\r\n") == []
-    assert said(link) == b"*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n"
+    assert sent_by(link) == b"*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n"
     assert events(link, b"+OK\r\n") == []
-    introduction = said(link)
+    introduction = sent_by(link)
     for word in (b"listening-port", b"7001", b"ip-address", b"10.0.0.9", b"a" * 40 + b":1"):
         assert word in introduction
     assert events(link, b"+OK\r\n") == []
-    assert said(link) == b"*3\r\n$5\r\nPSYNC\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n8\r\n"
+    assert sent_by(link) == b"*3\r\n$5\r\nPSYNC\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n8\r\n"
 
 
 def asked(**fields: object) -> Link:
     """A link that waits for the answer to PSYNC."""
     link = Link(opening(**fields), 1 << 20)
     assert events(link, b"+PONG\r\n+OK\r\n") == []
-    said(link)
+    sent_by(link)
     return link
 
 
@@ -310,6 +310,6 @@ def test_redis_as_a_primary_is_named() -> None:
 def test_an_ack_has_the_offsets_applied_and_on_disk() -> None:
     link = asked()
     link.acknowledge(9, -1, 400)
-    assert said(link).split(b"\r\n")[2::2] == [
+    assert sent_by(link).split(b"\r\n")[2::2] == [
         b"REPLCONF", b"ACK", b"9", b"FACK", b"-1", b"OFFSET", b"400",
     ]  # fmt: skip

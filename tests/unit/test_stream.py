@@ -625,7 +625,7 @@ print((rss() - before) / len(kept), kept[0].memory_bytes)
 
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer takes more")
 def test_a_stream_of_one_entry_stays_small() -> None:
-    """Measured: 603 bytes of resident memory each, of a two-field entry; it says 655."""
+    """Measured: 603 bytes of resident memory each, of a two-field entry; the stream counts 655."""
     result = subprocess.run(
         [sys.executable, "-c", GROWTH], check=True, capture_output=True, text=True
     )

@@ -290,7 +290,7 @@ def whole_words(pattern: str) -> re.Pattern[str]:
 
 
 def word_list() -> list[tuple[str, str]]:
-    """The rows of the word list: a regular expression, and what to say instead."""
+    """The rows of the word list: a regular expression, and a replacement."""
     rows = [line for line in WORDS_TO_AVOID.read_text().splitlines() if not line.startswith("#")]
     pairs = (row.rsplit("|", 1) for row in rows)
     return [(words.strip(), advice.strip()) for words, advice in pairs]

@@ -10,7 +10,7 @@ from millstream.server.replication.upstream import Upstream, parse_ids
 
 
 def ring_of(count: int) -> list[Upstream]:
-    """Servers of which each follows the next one, after they have told each other everything."""
+    """Servers of which each follows the next one, after they have exchanged all reports."""
     servers = [Upstream(f"{number:040x}"[::-1]) for number in range(count)]
     for _ in range(count):
         for number, server in enumerate(servers):

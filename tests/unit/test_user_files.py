@@ -62,11 +62,11 @@ def test_an_error_names_the_line(tmp_path: Path, line: str, message: str) -> Non
     file.write_text(f"user alice on\n{line}\nuser carl +other\n")
     with pytest.raises(CommandError) as caught:
         read_users(file, Users())
-    told = caught.value.message
-    assert told.startswith("ERR " + message.format(file))
-    assert f"{file}:3: Error in applying operation '+other'" in told
-    assert told.endswith("no change to the previously active ACL rules was performed")
-    assert "secret" not in told
+    error = caught.value.message
+    assert error.startswith("ERR " + message.format(file))
+    assert f"{file}:3: Error in applying operation '+other'" in error
+    assert error.endswith("no change to the previously active ACL rules was performed")
+    assert "secret" not in error
 
 
 def test_lines_with_comments_are_skipped(tmp_path: Path) -> None:

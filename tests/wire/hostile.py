@@ -114,7 +114,7 @@ def push_out(attacker: socket.socket, data: bytes, patience_s: float = 0.5) -> i
 
 
 def answer(attacker: socket.socket) -> bytes:
-    """What the server says until it closes the connection."""
+    """The bytes that the server sends until it closes the connection."""
     attacker.settimeout(30)
     pieces = []
     with contextlib.suppress(ConnectionError):
@@ -156,15 +156,15 @@ def has_been_refused(attacker: socket.socket) -> bool:
     with contextlib.suppress(ConnectionError):
         attacker.sendall(b"PING\r\n")
     try:
-        told = attacker.recv(1024)
+        reply = attacker.recv(1024)
     except ConnectionError:
         return True
-    assert told in (b"+PONG\r\n", b"-ERR max number of clients reached\r\n"), told
-    return told != b"+PONG\r\n"
+    assert reply in (b"+PONG\r\n", b"-ERR max number of clients reached\r\n"), reply
+    return reply != b"+PONG\r\n"
 
 
 def idle_clients(server: Server, sizes: Sizes) -> None:
-    """Connections that say nothing."""
+    """Connections that send nothing."""
     with sockets(server.port, sizes.idle_clients), server.client() as client:
         wait_until(
             lambda: int(client.info("clients")["connected_clients"]),
@@ -318,10 +318,10 @@ def nested_multi(server: Server, sizes: Sizes) -> None:
         requests = b"MULTI\r\n" * sizes.nested + b"EXEC\r\nEXEC\r\nQUIT\r\n"
         sender = threading.Thread(target=attacker.sendall, args=(requests,), daemon=True)
         sender.start()
-        told = answer(attacker)
+        reply = answer(attacker)
         sender.join()
-        assert told.startswith(b"+OK\r\n-ERR MULTI calls can not be nested\r\n"), told[:100]
-        assert told.endswith(b"-ERR EXEC without MULTI\r\n+OK\r\n"), told[-100:]
+        assert reply.startswith(b"+OK\r\n-ERR MULTI calls can not be nested\r\n"), reply[:100]
+        assert reply.endswith(b"-ERR EXEC without MULTI\r\n+OK\r\n"), reply[-100:]
 
 
 def many_words(server: Server, sizes: Sizes) -> None:

@@ -1,4 +1,4 @@
-"""While data is loaded the server answers: LOADING, or what can be told without the data.
+"""While data is loaded, the server replies LOADING, or sends replies that need no data.
 
 The server runs on a thread of the test, which holds the loading until everything was asked.
 """

@@ -1,4 +1,4 @@
-"""What the server says of its memory is so."""
+"""The memory that the server reports is what it uses."""
 
 from __future__ import annotations
 

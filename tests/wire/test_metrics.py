@@ -1,4 +1,4 @@
-"""The HTTP port: what each path answers, its limits, and what the metrics say."""
+"""The HTTP port: the replies of each path, the limits, and the values of the metrics."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_figures_of_a_stream_and_its_groups(port: int, client: RawClient) -> Non
     age = "millstream_group_oldest_unacked_age_seconds"
     old = value(series, age, **place, group="g")
     assert old is not None
-    assert old > 1e9  # the IDs say 1970
+    assert old > 1e9  # the IDs are of 1970
     assert value(series, age, **place, group="done") == 0
     assert value(series, "redis_stream_group_lag", **place, group="done") == 0
     assert value(series, "redis_stream_group_entries_read", **place, group="done") == 5

@@ -1,5 +1,5 @@
-"""The process around the commands: its log, its limits on clients, how it stops, and that what
-CONFIG SET says is in force at once."""
+"""The process around the commands: its log, its limits on clients, its stop, and the immediate
+effect of CONFIG SET."""
 
 from __future__ import annotations
 

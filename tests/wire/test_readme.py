@@ -101,11 +101,11 @@ def test_the_python_session(server: Server) -> None:
     namespace: dict[str, object] = {}
     test = doctest.DocTestParser().get_doctest(session, namespace, "README.md", None, 0)
     assert test.examples
-    told: list[str] = []
+    printed: list[str] = []
     runner = doctest.DocTestRunner(checker=Checker(), verbose=False)
     with contextlib.closing(_Closing(namespace)):
-        failed, _ = runner.run(test, out=told.append, clear_globs=False)
-    assert failed == 0, "".join(told)
+        failed, _ = runner.run(test, out=printed.append, clear_globs=False)
+    assert failed == 0, "".join(printed)
 
 
 class _Closing:

@@ -1,4 +1,4 @@
-"""DEBUG RELOAD, LOADAOF and DIGEST: the digest tells whether the data is the same, and it is."""
+"""DEBUG RELOAD, LOADAOF and DIGEST: the digest shows that the data is the same."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_the_time_to_start_is_extended_while_data_is_loaded(
     note = supervision.progress(lambda done, total: shown.append((done, total)))
     supervision.loading()
     note(1 << 20, 4 << 20)
-    supervision.loading()  # too early to say it again
+    supervision.loading()  # too early to report it again
     now_s += BETWEEN_S
     supervision.loading()
     assert manager.next() == {"EXTEND_TIMEOUT_USEC": "60000000", "STATUS": "loading"}
