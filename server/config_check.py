@@ -1,13 +1,15 @@
-"""What a start would refuse, found without starting: `millstream serve --check`."""
+"""Checks a configuration without starting: errors, which would prevent a start, and warnings, which
+a start logs. `millstream serve --check`."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from millstream.commands.access.users import Users
 from millstream.commands.table.loader import load_table
+from millstream.memory_reserve import never_overcommits, own_limit
 from millstream.server.config.directives import Config
-from millstream.server.config.doubts import doubts
 from millstream.server.config.user_files import configured_users
 from millstream.server.monitor import log
 from millstream.server.net.sockets import check_ports
@@ -25,4 +27,48 @@ def check_config(config: Config, file: Path | None) -> list[str]:
     configured_users(config, Users())
     make_link_context(config)
     expired = make_tls(config).warning() if config.tls_port else ""
-    return doubts(config, file) + ([expired] if expired else [])
+    return warnings(config, file) + ([expired] if expired else [])
+
+
+def warnings(config: Config, file: Path | None) -> list[str]:
+    """One sentence for each valid value that may not do what its author expects."""
+    found = []
+    if config.replicas_durable and not config.appendonly:
+        found.append(
+            "replicas-durable needs appendonly yes: a server without a journal has no replicas, so"
+            " it refuses writes"
+        )
+    if (config.replicas_durable or config.replicaof) and not _is_replaceable(file):
+        found.append(
+            f"{_what(file)}: after a failover, Sentinel cannot record the role of this server, and"
+            " a restart returns to the earlier role"
+        )
+    found += _memory_warnings(config)
+    return found
+
+
+def _memory_warnings(config: Config) -> list[str]:
+    """Limits under which an allocation fails while the server still accepts data."""
+    limit = own_limit()
+    if limit is not None and not 0 < config.maxmemory < limit[1]:
+        setting, limit_bytes = limit
+        return [
+            f"the operating system allows this process {limit_bytes} bytes ({setting}) and"
+            f" maxmemory is {config.maxmemory}: set maxmemory well below this limit, or commands"
+            " and snapshots fail when it is reached"
+        ]
+    if not config.maxmemory and never_overcommits():
+        return [
+            "vm.overcommit_memory is 2 and maxmemory is 0: set maxmemory, or commands and snapshots"
+            " fail when the system has no more memory to promise"
+        ]
+    return []
+
+
+def _is_replaceable(file: Path | None) -> bool:
+    """Whether CONFIG REWRITE can write the file: it makes a new one next to it."""
+    return file is not None and os.access(file.absolute().parent, os.W_OK)
+
+
+def _what(file: Path | None) -> str:
+    return "there is no configuration file" if file is None else f"{file} cannot be replaced"

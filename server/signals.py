@@ -13,13 +13,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from millstream.memory_reserve import RESERVE
 from millstream.server.monitor.log import LOGGER
-
-if TYPE_CHECKING:
-    from millstream.server.app import Server
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 HANDLED = (*ENDING, signal.SIGHUP)
@@ -28,10 +25,30 @@ _AGAIN_S = 0.01
 _SAME_S = 0.005
 
 
+class Stop(Protocol):
+    def stop_by_signal(self, name: str) -> None:
+        """Stop as SHUTDOWN does."""
+
+
+class Signalled(Protocol):
+    """The server that the signals are for."""
+
+    stopping: asyncio.Event
+    has_stopped: bool
+
+    @property
+    def shutdown(self) -> Stop: ...
+
+    def reopen_files(self) -> None: ...
+
+    def give_up(self) -> None:
+        """Log which data is not on the disk."""
+
+
 class Signals:
     """The signals of one server. A second signal to stop ends the process immediately."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: Signalled, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
         self._loop = loop
         self._has_thread = False
@@ -101,7 +118,7 @@ class Signals:
     def _in_loop(self, number: int) -> None:
         server = self._server
         if number == signal.SIGHUP:
-            server.reload_files()
+            server.reopen_files()
         elif server.stopping.is_set():
             self._give_up()
         else:
@@ -112,10 +129,9 @@ class Signals:
             give_up(self._server)
 
 
-def give_up(server: Server) -> NoReturn:
-    """End the process immediately, and log which data is not on the disk."""
+def give_up(server: Signalled) -> NoReturn:
+    """End the process immediately."""
     try:
-        server.persistence.unsynced.tell_given_up()
-        server.pid_file.remove()
+        server.give_up()
     finally:
         os._exit(1)

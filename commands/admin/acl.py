@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.access.catalog import CATEGORIES, in_category
 from millstream.commands.access.users import DEFAULT_USER, Selector, changed_user, has_spaces
@@ -14,6 +14,8 @@ from millstream.commands.table.registry import COMMANDS, Command
 from millstream.errors import CommandError, shown, wrong_arity
 
 if TYPE_CHECKING:
+    from millstream.commands.access.denial_log import DenialLog
+    from millstream.commands.access.users import User, Users
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
 
@@ -31,6 +33,39 @@ acl_command = Container(
 )
 
 
+class UserTable(Protocol):
+    """Users, and the log of refusals."""
+
+    users: Users
+    log: DenialLog
+
+    def set_user(self, user: User) -> None:
+        """Adds this user, or gives the one with this name these rules."""
+
+    def remove(self, name: bytes) -> bool:
+        """Removes a user and disconnects its clients; false if there is none of this name."""
+
+
+class UserStore(Protocol):
+    """The file of users."""
+
+    def load(self) -> None:
+        """Reads the file again; an error changes nothing."""
+
+    def save(self) -> None:
+        """Replaces the file."""
+
+
+class AclHost(Protocol):
+    @property
+    def access(self) -> UserTable: ...
+    @property
+    def user_store(self) -> UserStore: ...
+
+    def random_number(self) -> int:
+        """64 random bits."""
+
+
 # Users
 
 
@@ -39,7 +74,7 @@ acl_command = Container(
     "admin request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of rules",
 )
-def acl_setuser(ctx: Context, args: Args) -> object:
+def acl_setuser(ctx: Context[AclHost], args: Args) -> object:
     """Creates and modifies an ACL user and its rules.
 
     OK. The rules are applied in order; after an error, none is. They affect the user's connected
@@ -59,7 +94,7 @@ def acl_setuser(ctx: Context, args: Args) -> object:
     "admin request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of names and of connections",
 )
-def acl_deluser(ctx: Context, args: Args) -> object:
+def acl_deluser(ctx: Context[AclHost], args: Args) -> object:
     """Deletes ACL users, and terminates their connections.
 
     The number of users deleted."""
@@ -82,7 +117,7 @@ def _selector_reply(selector: Selector) -> dict[bytes, object]:
     "admin",
     complexity="O(N), N the number of passwords, commands and pattern rules that the user has",
 )
-def acl_getuser(ctx: Context, args: Args) -> object:
+def acl_getuser(ctx: Context[AclHost], args: Args) -> object:
     """Lists the ACL rules of a user.
 
     A map of flags, passwords (as SHA-256), commands, keys, channels and selectors; null if there
@@ -100,7 +135,7 @@ def acl_getuser(ctx: Context, args: Args) -> object:
 
 
 @acl_command("LIST", "admin", complexity="O(N), N the number of users")
-def acl_list(ctx: Context, args: Args) -> object:
+def acl_list(ctx: Context[AclHost], args: Args) -> object:
     """Dumps the effective rules in ACL file format.
 
     A line for each user, sorted by name."""
@@ -108,7 +143,7 @@ def acl_list(ctx: Context, args: Args) -> object:
 
 
 @acl_command("USERS", "admin", complexity="O(N), N the number of users")
-def acl_users(ctx: Context, args: Args) -> object:
+def acl_users(ctx: Context[AclHost], args: Args) -> object:
     """Lists all ACL users."""
     return [user.name for user in ctx.server.access.users]
 
@@ -151,7 +186,7 @@ def _find_command(words: list[bytes]) -> Command:
 
 
 @acl_command("DRYRUN username command [arg [arg ...]]", "admin", since="7.0.0")
-def acl_dryrun(ctx: Context, args: Args) -> object:
+def acl_dryrun(ctx: Context[AclHost], args: Args) -> object:
     """Simulates the execution of a command by a user, without executing the command.
 
     OK, or a text that says which permission the user lacks, with the name of the key or channel."""
@@ -164,7 +199,7 @@ def acl_dryrun(ctx: Context, args: Args) -> object:
 
 
 @acl_command("GENPASS [bits]")
-def acl_genpass(ctx: Context, args: Args) -> object:
+def acl_genpass(ctx: Context[AclHost], args: Args) -> object:
     """Generates a pseudorandom, secure password that can be used to identify ACL users.
 
     Hexadecimal digits with this number of random bits (256 by default), or up to 3 more."""
@@ -182,7 +217,7 @@ def acl_genpass(ctx: Context, args: Args) -> object:
 
 
 @acl_command("LOG [operation: count | RESET]", "admin", complexity="O(N), N the number of entries")
-def acl_log(ctx: Context, args: Args) -> object:
+def acl_log(ctx: Context[AclHost], args: Args) -> object:
     """Lists recent security events generated due to ACL rules.
 
     The latest entries (10 by default), newest first, as maps. RESET clears the log and returns
@@ -201,7 +236,7 @@ def acl_log(ctx: Context, args: Args) -> object:
 
 
 @acl_command("LOAD", "admin", complexity="O(N), N the number of users")
-def acl_load(ctx: Context, args: Args) -> object:
+def acl_load(ctx: Context[AclHost], args: Args) -> object:
     """Reloads the rules from the configured ACL file.
 
     OK. Clients of users that were removed or changed are disconnected. If a line of the file is
@@ -216,7 +251,7 @@ def acl_load(ctx: Context, args: Args) -> object:
     "admin request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of users",
 )
-def acl_save(ctx: Context, args: Args) -> object:
+def acl_save(ctx: Context[AclHost], args: Args) -> object:
     """Saves the effective ACL rules in the configured ACL file.
 
     OK: the file is replaced as a whole and synced."""

@@ -6,16 +6,68 @@ The line has Redis' fields in Redis' order, because tools split it by position a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.access.users import DEFAULT_USER
 from millstream.commands.admin.transactions import has_changed_watches
 
 if TYPE_CHECKING:
+    from millstream.commands.access.users import User
     from millstream.commands.runtime.context import Session
-    from millstream.commands.runtime.host import Client
 
 CLIENT_BYTES = 2400  # an idle connection, measured with 10,000 of them
+
+
+class Client(Protocol):
+    """One connected client for CLIENT LIST and CLIENT KILL: a Session and its buffers."""
+
+    id: int
+    db_index: int
+    resp: int
+    close_after_reply: bool
+    blocked: bool
+    name: bytes
+    lib_name: bytes
+    lib_version: bytes
+    address: str
+    local_address: str
+    created_ms: int
+    last_active_ms: int
+    last_command: str | None
+    no_evict: bool
+    no_touch: bool
+    queue: list[Any] | None
+    watches: dict[tuple[int, bytes], Any]
+    channels: dict[bytes, None]
+    shard_channels: dict[bytes, None]
+    patterns: dict[bytes, None]
+
+    @property
+    def subscribed(self) -> bool: ...
+
+    monitoring: bool
+    user: User | None
+    closed: bool
+    queued_bytes: int
+    held_bytes: int  # replies that wait for the disk or for replicas
+    total_bytes_in: int
+    total_bytes_out: int
+    total_commands: int
+    feed: Any  # not None: the client is a replica
+
+    @property
+    def file_number(self) -> int:
+        """The descriptor of its socket; -1 when it is closed."""
+
+    @property
+    def query_buffer_bytes(self) -> int: ...
+    @property
+    def query_buffer_free_bytes(self) -> int: ...
+    @property
+    def output_bytes(self) -> int: ...
+
+    def close(self, after_reply: bool) -> None:
+        """Closes the connection, at once or after the output was sent."""
 
 
 def _flags(client: Client) -> str:

@@ -6,8 +6,8 @@ Clients are never evicted and there is no tracking of keys for caches on the cli
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.admin.client_line import TYPES, Filter, client_line, user_name
 from millstream.commands.admin.connection import checked_name, is_plain
@@ -18,15 +18,55 @@ from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, shown
 
 if TYPE_CHECKING:
+    from millstream.commands.access.users import Users
+    from millstream.commands.admin.client_line import Client
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.host import Client
 
 command = CommandGroup("server")
 
 NO_SUCH_CLIENT = "ERR No such client"
 BAD_CLIENT_ID = "ERR client-id should be greater than 0"
 MONITOR_IN_TRANSACTION = "ERR MONITOR isn't allowed for DENY BLOCKING client"
+
+
+class ConnectedClients(Protocol):
+    def get(self, client_id: int) -> Client | None: ...
+    def values(self) -> Collection[Client]: ...
+
+    def kill(self, client: Client) -> None:
+        """Closes another client's connection."""
+
+    def pause(self, until_ms: int, writes_only: bool) -> None:
+        """Postpones commands, or only writes, until a time of the steady clock."""
+
+    def end_pause(self) -> None: ...
+
+    def unblock(self, client: Client, error: bool) -> bool:
+        """Ends a client's wait as its timeout would, or with an error; false if it does not
+        wait."""
+
+    def monitor(self, client: Any) -> None:
+        """Shows the client every command from now on (MONITOR)."""
+
+
+class UsersByName(Protocol):
+    users: Users
+
+
+class PrimaryLink(Protocol):
+    def primary_clients(self) -> list[Client]:
+        """The link to the primary, as a client."""
+
+
+class ClientsHost(Protocol):
+    @property
+    def clients(self) -> ConnectedClients: ...
+    @property
+    def access(self) -> UsersByName: ...
+    @property
+    def replication(self) -> PrimaryLink: ...
+
 
 client_command = Container(
     "CLIENT",
@@ -125,9 +165,11 @@ def _client_text(ctx: Context, args: Args, clients: Iterable[Client]) -> Verbati
 
 
 @client_command("INFO", "dataless nondeterministic_output", since="6.2.0")
-def client_info(ctx: Context, args: Args) -> object:
+def client_info(ctx: Context[ClientsHost], args: Args) -> object:
     """Returns information about the connection."""
-    return _client_text(ctx, args, [ctx.server.clients[ctx.session.id]])
+    client = ctx.server.clients.get(ctx.session.id)
+    assert client is not None
+    return _client_text(ctx, args, [client])
 
 
 def _take_type(args: Args) -> Filter:
@@ -138,7 +180,7 @@ def _take_type(args: Args) -> Filter:
     return found
 
 
-def _all_clients(ctx: Context) -> list[Client]:
+def _all_clients(ctx: Context[ClientsHost]) -> list[Client]:
     """All connections, with the one to the primary."""
     return [*ctx.server.clients.values(), *ctx.server.replication.primary_clients()]
 
@@ -173,7 +215,7 @@ def _id_filter(args: Args) -> Filter:
     return lambda client: client.id == wanted
 
 
-def _user_filter(ctx: Context, args: Args) -> Filter:
+def _user_filter(ctx: Context[ClientsHost], args: Args) -> Filter:
     name = args.take()
     if ctx.server.access.users.get(name) is None:
         raise CommandError(f"ERR No such user '{shown(name)}'")
@@ -212,12 +254,12 @@ def _take_yes(args: Args) -> bool:
     raise CommandError(SYNTAX)
 
 
-def _kill(ctx: Context, chosen: list[Client]) -> None:
+def _kill(ctx: Context[ClientsHost], chosen: list[Client]) -> None:
     for client in chosen:
         if client.id == ctx.session.id:
             ctx.session.close_after_reply = True
         else:
-            ctx.server.kill_client(client)
+            ctx.server.clients.kill(client)
 
 
 @client_command(
@@ -281,7 +323,7 @@ def client_reply(ctx: Context, args: Args) -> object:
 
 
 @client_command("UNBLOCK client-id [unblock-type: TIMEOUT | ERROR]", "admin", since="5.0.0")
-def client_unblock(ctx: Context, args: Args) -> object:
+def client_unblock(ctx: Context[ClientsHost], args: Args) -> object:
     """Unblocks a client blocked by a blocking command from a different connection.
 
     Ends another client's wait as its timeout would (TIMEOUT, the default) or with the error
@@ -296,11 +338,11 @@ def client_unblock(ctx: Context, args: Args) -> object:
             raise CommandError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
         error = True
     client = ctx.server.clients.get(number)
-    return int(client is not None and ctx.server.unblock_client(client, error))
+    return int(client is not None and ctx.server.clients.unblock(client, error))
 
 
 @client_command("PAUSE timeout [mode: WRITE | ALL]", "admin dataless", since="3.0.0")
-def client_pause(ctx: Context, args: Args) -> object:
+def client_pause(ctx: Context[ClientsHost], args: Args) -> object:
     """Suspends commands processing.
 
     Postpones commands for `timeout` milliseconds: the commands of all clients (ALL, the
@@ -313,16 +355,16 @@ def client_pause(ctx: Context, args: Args) -> object:
     writes_only = args.option(b"WRITE")
     if not writes_only and args.remaining and not args.option(b"ALL"):
         raise CommandError("ERR CLIENT PAUSE mode must be WRITE or ALL")
-    ctx.server.pause_clients(ctx.steady_ms + timeout_ms, writes_only)
+    ctx.server.clients.pause(ctx.steady_ms + timeout_ms, writes_only)
     return OK
 
 
 @client_command(
     "UNPAUSE", "admin dataless", since="6.2.0", complexity="O(N), N the number of paused clients"
 )
-def client_unpause(ctx: Context, args: Args) -> object:
+def client_unpause(ctx: Context[ClientsHost], args: Args) -> object:
     """Resumes processing commands from paused clients."""
-    ctx.server.unpause_clients()
+    ctx.server.clients.end_pause()
     return OK
 
 
@@ -338,7 +380,7 @@ def client_getredir(ctx: Context, args: Args) -> object:
 
 
 @command("MONITOR", "admin noscript loading stale")
-def monitor(ctx: Context, args: Args) -> object:
+def monitor(ctx: Context[ClientsHost], args: Args) -> object:
     """Listens for all requests received by the server in real-time.
 
     Sends every command that runs from now on as a status line: time, database, address and
@@ -349,5 +391,5 @@ def monitor(ctx: Context, args: Args) -> object:
         raise CommandError(MONITOR_IN_TRANSACTION)
     if ctx.session.monitoring:
         return NO_REPLY
-    ctx.server.add_monitor(ctx.session)
+    ctx.server.clients.monitor(ctx.session)
     return OK

@@ -6,7 +6,7 @@ CLIENT has a module of its own (clients), and so have users (acl).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.access.users import DEFAULT_USER
 from millstream.commands.generic.keys import take_database
@@ -15,8 +15,9 @@ from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, shown, wrong_arity
 
 if TYPE_CHECKING:
+    from millstream.commands.access.users import User, Users
     from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
+    from millstream.commands.runtime.context import Context, Session
 
 command = CommandGroup("connection")
 cluster_command = CommandGroup("cluster", "@connection", since="3.0.0")
@@ -40,6 +41,46 @@ NO_CLUSTER = "ERR This instance has cluster support disabled"
 
 
 PONG = Simple(b"PONG")
+
+
+class Logins(Protocol):
+    """The users of connected clients."""
+
+    users: Users
+
+    def log_in_default(self, client: Session) -> None:
+        """Makes the client `default` again, logged in only if that user needs no password."""
+
+    def log_in(self, client: Session, user: User) -> None: ...
+
+    def refuse_login(self, client: Session, name: bytes, word: bytes) -> None:
+        """Records a wrong password; `word` is the command that had it."""
+
+
+class Subscriptions(Protocol):
+    def forget(self, client: Any) -> None:
+        """Ends all of a client's subscriptions without a message."""
+
+
+class MonitoringClients(Protocol):
+    def end_monitor(self, client: Any) -> None:
+        """Ends MONITOR for a client."""
+
+
+class RoleName(Protocol):
+    @property
+    def is_replica(self) -> bool: ...
+
+
+class ConnectionHost(Protocol):
+    @property
+    def access(self) -> Logins: ...
+    @property
+    def pubsub(self) -> Subscriptions: ...
+    @property
+    def clients(self) -> MonitoringClients: ...
+    @property
+    def replication(self) -> RoleName: ...
 
 
 # Greeting and password
@@ -83,7 +124,7 @@ def quit_(ctx: Context, args: Args) -> object:
 @command(
     "RESET", "noscript loading stale fast no_auth allow_busy unqueued subscribed", since="6.2.0"
 )
-def reset(ctx: Context, args: Args) -> object:
+def reset(ctx: Context[ConnectionHost], args: Args) -> object:
     """Resets the connection.
 
     Returns the connection to its initial state: no transaction, no watched keys, no
@@ -93,7 +134,7 @@ def reset(ctx: Context, args: Args) -> object:
     session = ctx.session
     session.leave_transaction()
     ctx.server.pubsub.forget(session)
-    ctx.server.remove_monitor(session)
+    ctx.server.clients.end_monitor(session)
     session.reply_mode = "on"
     session.db_index = 0
     session.resp = 2
@@ -104,7 +145,7 @@ def reset(ctx: Context, args: Args) -> object:
     return Simple(b"RESET")
 
 
-def _authenticate(ctx: Context, name: bytes, password: bytes, word: bytes) -> None:
+def _authenticate(ctx: Context[ConnectionHost], name: bytes, password: bytes, word: bytes) -> None:
     """Log in; `word` is the command, for ACL LOG."""
     access = ctx.server.access
     user = access.users.get(name)
@@ -115,7 +156,7 @@ def _authenticate(ctx: Context, name: bytes, password: bytes, word: bytes) -> No
 
 
 @command("AUTH [username] password", "noscript loading stale fast no_auth allow_busy dataless")
-def auth(ctx: Context, args: Args) -> object:
+def auth(ctx: Context[ConnectionHost], args: Args) -> object:
     """Authenticates the connection.
 
     OK. Without a name, the user is `default`, whose password is set by the directive
@@ -142,7 +183,7 @@ def _take_protocol(args: Args) -> int:
     "noscript loading stale fast no_auth allow_busy dataless",
     since="6.0.0",
 )
-def hello(ctx: Context, args: Args) -> object:
+def hello(ctx: Context[ConnectionHost], args: Args) -> object:
     """Handshakes with the server.
 
     A map of the server's properties. `protover` 2 or 3 selects the protocol of this reply and of

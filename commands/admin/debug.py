@@ -7,7 +7,7 @@ internals; the reply is OK because test suites set them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.generic.strings import put_string
 from millstream.commands.runtime.replies import OK, Raw, Several, Simple, Verbatim
@@ -33,16 +33,41 @@ Words = Sequence[bytes]
 Handler = Callable[["Context", Words], object]
 
 
-def _sleep(ctx: Context, words: Words) -> object:
+class JournalDirective(Protocol):
+    appendonly: bool
+
+
+class LoadingState(Protocol):
+    @property
+    def loading(self) -> bool: ...
+
+
+class DebugHost(Protocol):
+    @property
+    def config(self) -> JournalDirective: ...
+    @property
+    def persistence(self) -> LoadingState: ...
+
+    def log(self, message: str) -> None: ...
+
+    def sleep(self, seconds: float) -> None:
+        """Blocks the whole server for this time."""
+
+    def reload(self, *, save: bool, flush: bool) -> None:
+        """Loads the data on the disk into the running server: after a snapshot (save), into emptied
+        databases (flush) or over the existing data."""
+
+
+def _sleep(ctx: Context[DebugHost], words: Words) -> object:
     try:
         seconds = float(words[0])
     except ValueError:
         seconds = 0.0
-    ctx.server.stand_still(max(0.0, seconds))
+    ctx.server.sleep(max(0.0, seconds))
     return OK
 
 
-def _reload(ctx: Context, words: Words) -> object:
+def _reload(ctx: Context[DebugHost], words: Words) -> object:
     options = {word.upper() for word in words}
     if not options <= {b"MERGE", b"NOFLUSH", b"NOSAVE"}:
         raise CommandError(RELOAD_OPTIONS)
@@ -52,14 +77,14 @@ def _reload(ctx: Context, words: Words) -> object:
     return OK
 
 
-def _loadaof(ctx: Context, words: Words) -> object:
-    if not ctx.server.keeps_journal:
+def _loadaof(ctx: Context[DebugHost], words: Words) -> object:
+    if not ctx.server.config.appendonly:
         raise CommandError("ERR DEBUG LOADAOF needs a journal: appendonly is off")
     ctx.server.reload(save=False, flush=True)
     return OK
 
 
-def _log(ctx: Context, words: Words) -> object:
+def _log(ctx: Context[DebugHost], words: Words) -> object:
     ctx.server.log(f"DEBUG LOG: {shown(words[0])}")
     return OK
 
@@ -145,8 +170,8 @@ def _error(ctx: Context, words: Words) -> object:
     raise CommandError(shown(words[0]).replace("\r", " ").replace("\n", " "))
 
 
-def _populate(ctx: Context, words: Words) -> object:
-    if ctx.server.is_loading:
+def _populate(ctx: Context[DebugHost], words: Words) -> object:
+    if ctx.server.persistence.loading:
         raise CommandError(LOADING)
     if ctx.write_error is not None:
         raise CommandError(ctx.write_error)

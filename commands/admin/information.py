@@ -1,11 +1,12 @@
 """Commands about the server itself: INFO, CONFIG and the like.
 
-`ctx.server` (commands/runtime/host) does the work; this module has the syntax and the error texts.
+The server does the work; this module has the syntax and the error texts.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION
@@ -21,12 +22,44 @@ if TYPE_CHECKING:
 command = CommandGroup("server")
 
 
+class InfoText(Protocol):
+    def text(self, names: Sequence[str]) -> str:
+        """The text of INFO for these sections (lower case; none: the default ones)."""
+
+
+class Directives(Protocol):
+    def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
+        """Directives whose names match one of the globs, in the order of the table."""
+
+
+class Settings(Protocol):
+    def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Sets all of these directives or, with a CommandError, none."""
+
+    def rewrite(self) -> None:
+        """Updates the configuration file."""
+
+
+class InformationHost(Protocol):
+    @property
+    def info(self) -> InfoText: ...
+    @property
+    def config(self) -> Directives: ...
+    @property
+    def settings(self) -> Settings: ...
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch, read at each call."""
+
+    def reset_stats(self) -> None: ...
+
+
 @command(
     "INFO [section [section ...]]",
     "loading stale dataless nondeterministic_output request_policy:all_shards "
     "response_policy:special @dangerous",
 )
-def info(ctx: Context, args: Args) -> object:
+def info(ctx: Context[InformationHost], args: Args) -> object:
     """Returns information and statistics about the server.
 
     Text: `# Section` lines, each followed by `name:value` lines with Redis' names. Sections:
@@ -35,11 +68,11 @@ def info(ctx: Context, args: Args) -> object:
     all sections except commandstats and latencystats; with `all` or `everything`, all of them.
     """
     sections = [word.decode("utf-8", "replace").lower() for word in args.rest()]
-    return Verbatim(ctx.server.info(sections).encode("utf-8", "surrogateescape"))
+    return Verbatim(ctx.server.info.text(sections).encode("utf-8", "surrogateescape"))
 
 
 @command("TIME", "loading stale fast hot dataless nondeterministic_output", since="2.6.0")
-def time(ctx: Context, args: Args) -> object:
+def time(ctx: Context[InformationHost], args: Args) -> object:
     """Returns the server time.
 
     [seconds since 1970, microseconds of that second] at this moment. Other commands use the
@@ -61,11 +94,11 @@ config_command = Container(
 
 
 @config_command("GET parameter [parameter ...]", complexity="O(N), N the number of directives")
-def config_get(ctx: Context, args: Args) -> object:
+def config_get(ctx: Context[InformationHost], args: Args) -> object:
     """Returns the effective values of configuration parameters.
 
     A map from directive to value, for the directives that match one of the glob patterns."""
-    found = ctx.server.config_get(args.rest())
+    found = ctx.server.config.matching(args.rest())
     return {
         name.encode(): value.encode("utf-8", "surrogateescape") for name, value in found.items()
     }
@@ -76,19 +109,19 @@ def config_get(ctx: Context, args: Args) -> object:
     "request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of pairs",
 )
-def config_set(ctx: Context, args: Args) -> object:
+def config_set(ctx: Context[InformationHost], args: Args) -> object:
     """Sets configuration parameters in-flight.
 
     OK, or an error, in which case none of the pairs has been set."""
     words = args.rest()
     if len(words) % 2:
         raise CommandError(SYNTAX)
-    ctx.server.config_set(list(zip(words[::2], words[1::2], strict=True)))
+    ctx.server.settings.set(list(zip(words[::2], words[1::2], strict=True)))
     return OK
 
 
 @config_command("RESETSTAT", "request_policy:all_nodes response_policy:all_succeeded")
-def config_resetstat(ctx: Context, args: Args) -> object:
+def config_resetstat(ctx: Context[InformationHost], args: Args) -> object:
     """Resets the server's statistics."""
     ctx.server.reset_stats()
     return OK
@@ -100,14 +133,14 @@ def config_resetstat(ctx: Context, args: Args) -> object:
     since="2.8.0",
     complexity="O(N), N the number of directives",
 )
-def config_rewrite(ctx: Context, args: Args) -> object:
+def config_rewrite(ctx: Context[InformationHost], args: Args) -> object:
     """Persists the effective configuration to file.
 
     OK when the configuration file has the values that the server uses. Comments and the order of
     lines are kept. Values that differ from the default and are not in the file are added at its
     end. The file is replaced in one step.
     """
-    ctx.server.config_rewrite()
+    ctx.server.settings.rewrite()
     return OK
 
 

@@ -6,7 +6,7 @@ memory of the process and how much of it is in use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.runtime.replies import OK, Verbatim
 from millstream.commands.table.containers import Container
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 
 KEY_OVERHEAD_BYTES = 120  # a key's place in the table and the headers of its two byte strings
 LITTLE_BYTES = 5 * 1024**2  # below this there is nothing to diagnose
+
+
+class ProcessMemory(Protocol):
+    def facts(self) -> dict[str, object]:
+        """The figures of MEMORY STATS, with its names."""
+
+    def trim(self) -> None:
+        """Makes the C library return unused memory to the system."""
+
+
+class MemoryHost(Protocol):
+    @property
+    def memory(self) -> ProcessMemory: ...
+
 
 memory_command = Container(
     "MEMORY", "server", "A container for memory diagnostics commands.", since="4.0.0"
@@ -45,7 +59,7 @@ def memory_usage(ctx: Context, args: Args) -> object:
 @memory_command(
     "STATS", "nondeterministic_output request_policy:all_shards response_policy:special"
 )
-def memory_stats(ctx: Context, args: Args) -> object:
+def memory_stats(ctx: Context[MemoryHost], args: Args) -> object:
     """Returns details about memory usage.
 
     A map with Redis' names. `total.allocated` is the memory in use: what the process holds minus
@@ -53,17 +67,17 @@ def memory_stats(ctx: Context, args: Args) -> object:
     the memory of clients. `fragmentation` is the memory that the process holds divided by the
     memory in use.
     """
-    return {name.encode(): value for name, value in ctx.server.memory_facts().items()}
+    return {name.encode(): value for name, value in ctx.server.memory.facts().items()}
 
 
 @memory_command(
     "DOCTOR", "nondeterministic_output request_policy:all_shards response_policy:special"
 )
-def memory_doctor(ctx: Context, args: Args) -> object:
+def memory_doctor(ctx: Context[MemoryHost], args: Args) -> object:
     """Outputs a memory problems report.
 
     A report as text."""
-    facts = ctx.server.memory_facts()
+    facts = ctx.server.memory.facts()
     used, peak = int(str(facts["total.allocated"])), int(str(facts["peak.allocated"]))
     clients, free = int(str(facts["clients.normal"])), int(str(facts["fragmentation.bytes"]))
     if used - int(str(facts["startup.allocated"])) < LITTLE_BYTES:
@@ -89,11 +103,11 @@ def memory_doctor(ctx: Context, args: Args) -> object:
 
 
 @memory_command("PURGE", "request_policy:all_shards response_policy:all_succeeded")
-def memory_purge(ctx: Context, args: Args) -> object:
+def memory_purge(ctx: Context[MemoryHost], args: Args) -> object:
     """Asks the allocator to release memory.
 
     OK, after the C library has returned the memory that it can return."""
-    ctx.server.give_back_memory()
+    ctx.server.memory.trim()
     return OK
 
 

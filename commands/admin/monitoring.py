@@ -5,20 +5,56 @@ The server measures and records; this module has the syntax and the replies.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.runtime.replies import OK, Verbatim
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.errors import CommandError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
 
 SLOWLOG_COUNT = 10
 BAD_COUNT = "ERR count should be greater than or equal to -1"
+
+
+class SlowlogEntries(Protocol):
+    def entries(self, count: int) -> Sequence[Iterable[object]]:
+        """The newest entries, newest first, -1 for all: number, unix time in seconds, microseconds,
+        words, address, name."""
+
+    def clear(self) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class LatencySeries(Protocol):
+    """Latency spikes by event."""
+
+    threshold_ms: int
+
+    def latest(self) -> list[tuple[str, int, int, int]]:
+        """(event, unix time in seconds and milliseconds of the last spike, greatest ever)."""
+
+    def history(self, event: str) -> list[list[int]]:
+        """[unix time in seconds, milliseconds], oldest first."""
+
+    def reset(self, events: list[str]) -> int:
+        """Forgets these events, or all when none is named; returns their number."""
+
+    def counts(self) -> dict[str, list[int]]:
+        """For each command that was called, the number of calls that took up to 1, 2, 4 ...
+        microseconds; empty while latency-tracking is off."""
+
+
+class MonitoringHost(Protocol):
+    @property
+    def slowlog(self) -> SlowlogEntries: ...
+    @property
+    def latency(self) -> LatencySeries: ...
+
 
 # SLOWLOG
 
@@ -36,7 +72,7 @@ slowlog_command = Container(
     "request_policy:all_nodes nondeterministic_output",
     complexity="O(N), N the number of entries returned",
 )
-def slowlog_get(ctx: Context, args: Args) -> object:
+def slowlog_get(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns the slow log's entries.
 
     The latest `count` entries (10 by default; -1 for all), newest first, each as [number, Unix time
@@ -54,7 +90,7 @@ def slowlog_get(ctx: Context, args: Args) -> object:
 
 
 @slowlog_command("LEN", "request_policy:all_nodes response_policy:agg_sum nondeterministic_output")
-def slowlog_len(ctx: Context, args: Args) -> object:
+def slowlog_len(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns the number of entries in the slow log."""
     return len(ctx.server.slowlog)
 
@@ -64,7 +100,7 @@ def slowlog_len(ctx: Context, args: Args) -> object:
     "request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of entries",
 )
-def slowlog_reset(ctx: Context, args: Args) -> object:
+def slowlog_reset(ctx: Context[MonitoringHost], args: Args) -> object:
     """Clears all entries from the slow log."""
     ctx.server.slowlog.clear()
     return OK
@@ -84,7 +120,7 @@ latency_command = Container(
 @latency_command(
     "LATEST", "nondeterministic_output request_policy:all_nodes response_policy:special"
 )
-def latency_latest(ctx: Context, args: Args) -> object:
+def latency_latest(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns the latest latency samples for all events.
 
     For each event: [name, Unix time in seconds and milliseconds of the last spike, greatest
@@ -96,7 +132,7 @@ def latency_latest(ctx: Context, args: Args) -> object:
 @latency_command(
     "HISTORY event", "nondeterministic_output request_policy:all_nodes response_policy:special"
 )
-def latency_history(ctx: Context, args: Args) -> object:
+def latency_history(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns timestamp-latency samples for an event.
 
     [Unix time in seconds, milliseconds], oldest first, at most 160."""
@@ -104,7 +140,7 @@ def latency_history(ctx: Context, args: Args) -> object:
 
 
 @latency_command("RESET [event [event ...]]", "request_policy:all_nodes response_policy:agg_sum")
-def latency_reset(ctx: Context, args: Args) -> object:
+def latency_reset(ctx: Context[MonitoringHost], args: Args) -> object:
     """Resets the latency data for one or more events.
 
     The number of events that had samples."""
@@ -119,7 +155,7 @@ GRAPH_ROWS = 4
 @latency_command(
     "GRAPH event", "nondeterministic_output request_policy:all_nodes response_policy:special"
 )
-def latency_graph(ctx: Context, args: Args) -> object:
+def latency_graph(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns a latency graph for an event.
 
     A graph as text: one column per second, the newest on the right, with the age below each column.
@@ -176,7 +212,7 @@ ADVICE = {
 @latency_command(
     "DOCTOR", "nondeterministic_output request_policy:all_nodes response_policy:special"
 )
-def latency_doctor(ctx: Context, args: Args) -> object:
+def latency_doctor(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns a human-readable latency analysis report.
 
     A text report on the samples."""
@@ -201,14 +237,14 @@ def latency_doctor(ctx: Context, args: Args) -> object:
     since="7.0.0",
     complexity="O(N), N the number of commands",
 )
-def latency_histogram(ctx: Context, args: Args) -> object:
+def latency_histogram(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns the cumulative distribution of latencies of a subset or all commands.
 
     A map from command (a subcommand as `container|sub`) to its `calls` and `histogram_usec`: the
     number of calls that took at most that many microseconds, at powers of two. Commands that were
     not called are left out. Consecutive calls of one command in a pipeline share their total time.
     """
-    counts = ctx.server.latency_counts()
+    counts = ctx.server.latency.counts()
     wanted = [word.lower().decode("utf-8", "replace") for word in args.rest()]
     names = list(counts) if not wanted else [name for word in wanted for name in _of(word, counts)]
     return {name.encode(): _histogram(counts[name]) for name in dict.fromkeys(names)}

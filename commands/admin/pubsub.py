@@ -8,7 +8,7 @@ subscriptions, because in RESP2 it could not distinguish messages and replies.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.runtime.replies import NO_REPLY, Push, Several
 from millstream.commands.table.containers import Container, wrong_subcommand
@@ -27,6 +27,50 @@ command = CommandGroup("pubsub", since="2.0.0")
 _DENIED_IN_MULTI = "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"
 
 
+class Subscriptions(Protocol):
+    """The subscribers of channels, patterns and shard channels."""
+
+    def subscribe(self, client: Any, channel: bytes) -> None: ...
+    def unsubscribe(self, client: Any, channel: bytes) -> None: ...
+    def subscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
+    def unsubscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
+    def subscribe_shard(self, client: Any, channel: bytes) -> None: ...
+    def unsubscribe_shard(self, client: Any, channel: bytes) -> None: ...
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Sends a message; returns how often it was sent."""
+
+    def publish_shard(self, channel: bytes, message: bytes) -> int:
+        """Sends a message to the subscribers of a shard channel; returns their number."""
+
+
+class Channels(Subscriptions, Protocol):
+    """The same, with the channels that have subscribers."""
+
+    @property
+    def pattern_count(self) -> int: ...
+
+    def channels(self) -> list[bytes]: ...
+    def listeners_of(self, channel: bytes) -> int: ...
+    def shard_channels(self) -> list[bytes]: ...
+    def shard_listeners_of(self, channel: bytes) -> int: ...
+
+
+class ReplicaSubscribers(Protocol):
+    def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
+        """Passes a message to the subscribers at replicas."""
+
+
+class PubSubHost(Protocol):
+    @property
+    def pubsub(self) -> Channels: ...
+    @property
+    def replication(self) -> ReplicaSubscribers: ...
+
+    def push(self, client: Any, message: object) -> None:
+        """Sends a client a separate message, after the reply of the running command."""
+
+
 One = Callable[["Session", bytes], None]
 Count = Callable[["Session"], int]
 
@@ -41,7 +85,7 @@ def shard_subscription_count(session: Session) -> int:
     return len(session.shard_channels)
 
 
-def _answer(ctx: Context, answers: list[Push]) -> object:
+def _answer(ctx: Context[PubSubHost], answers: list[Push]) -> object:
     """Replies to subscriptions are messages, so CLIENT REPLY OFF does not drop them."""
     if ctx.session.reply_mode == "on":
         return Several(answers)
@@ -78,7 +122,7 @@ def _unsubscribe(
     "pubsub noscript loading stale denyoom subscribed dataless channels",
     complexity="O(N), N the number of channels",
 )
-def subscribe(ctx: Context, args: Args) -> object:
+def subscribe(ctx: Context[PubSubHost], args: Args) -> object:
     """Listens for messages published to channels.
 
     For each channel, a push of `subscribe`, the channel's name and the client's number of
@@ -92,7 +136,7 @@ def subscribe(ctx: Context, args: Args) -> object:
     "pubsub noscript loading stale denyoom subscribed dataless patterns",
     complexity="O(N), N the number of patterns",
 )
-def psubscribe(ctx: Context, args: Args) -> object:
+def psubscribe(ctx: Context[PubSubHost], args: Args) -> object:
     """Listens for messages published to channels that match one or more patterns.
 
     Like SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and the
@@ -110,7 +154,7 @@ def psubscribe(ctx: Context, args: Args) -> object:
     "pubsub noscript loading stale subscribed dataless",
     complexity="O(N), N the number of channels",
 )
-def unsubscribe(ctx: Context, args: Args) -> object:
+def unsubscribe(ctx: Context[PubSubHost], args: Args) -> object:
     """Stops listening to messages posted to channels.
 
     Without channels, it ends all subscriptions to channels; subscriptions to patterns stay. There
@@ -125,7 +169,7 @@ def unsubscribe(ctx: Context, args: Args) -> object:
     "pubsub noscript loading stale subscribed dataless",
     complexity="O(N), N the number of patterns",
 )
-def punsubscribe(ctx: Context, args: Args) -> object:
+def punsubscribe(ctx: Context[PubSubHost], args: Args) -> object:
     """Stops listening to messages published to channels that match one or more patterns.
 
     Like UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
@@ -141,7 +185,7 @@ def punsubscribe(ctx: Context, args: Args) -> object:
     "pubsub loading stale fast dataless tells channel",
     complexity="O(N+M), N the listeners of the channel, M the number of patterns",
 )
-def publish(ctx: Context, args: Args) -> object:
+def publish(ctx: Context[PubSubHost], args: Args) -> object:
     """Posts a message to a channel.
 
     The number of clients that received the message, not counting those of replicas. If the
@@ -163,7 +207,7 @@ def publish(ctx: Context, args: Args) -> object:
     since="7.0.0",
     complexity="O(N), N the number of shard channels",
 )
-def ssubscribe(ctx: Context, args: Args) -> object:
+def ssubscribe(ctx: Context[PubSubHost], args: Args) -> object:
     """Listens for messages published to shard channels.
 
     For each shard channel, a push of `ssubscribe`, its name and the client's number of shard
@@ -184,7 +228,7 @@ def ssubscribe(ctx: Context, args: Args) -> object:
     since="7.0.0",
     complexity="O(N), N the number of shard channels",
 )
-def sunsubscribe(ctx: Context, args: Args) -> object:
+def sunsubscribe(ctx: Context[PubSubHost], args: Args) -> object:
     """Stops listening to messages posted to shard channels.
 
     Without shard channels, it ends all subscriptions to them; those to channels and patterns stay.
@@ -202,7 +246,7 @@ def sunsubscribe(ctx: Context, args: Args) -> object:
     since="7.0.0",
     complexity="O(N), N the listeners of the shard channel",
 )
-def spublish(ctx: Context, args: Args) -> object:
+def spublish(ctx: Context[PubSubHost], args: Args) -> object:
     """Posts a message to a shard channel.
 
     The number of clients that received the message, not counting those of replicas. Subscribers on
@@ -235,7 +279,7 @@ def _matching(args: Args, channels: list[bytes]) -> list[bytes]:
 
 
 @pubsub_command("CHANNELS [pattern]", complexity="O(N), N the number of active channels")
-def pubsub_channels(ctx: Context, args: Args) -> object:
+def pubsub_channels(ctx: Context[PubSubHost], args: Args) -> object:
     """Returns the active channels.
 
     The channels that match the pattern and have at least one subscriber by name."""
@@ -243,7 +287,7 @@ def pubsub_channels(ctx: Context, args: Args) -> object:
 
 
 @pubsub_command("NUMSUB [channel [channel ...]]", complexity="O(N), N the number of channels")
-def pubsub_numsub(ctx: Context, args: Args) -> object:
+def pubsub_numsub(ctx: Context[PubSubHost], args: Args) -> object:
     """Returns a count of subscribers to channels.
 
     Each channel followed by the number of its subscribers by name."""
@@ -252,13 +296,13 @@ def pubsub_numsub(ctx: Context, args: Args) -> object:
 
 
 @pubsub_command("NUMPAT")
-def pubsub_numpat(ctx: Context, args: Args) -> object:
+def pubsub_numpat(ctx: Context[PubSubHost], args: Args) -> object:
     """Returns a count of unique pattern subscriptions."""
     return ctx.server.pubsub.pattern_count
 
 
 @pubsub_command("SHARDCHANNELS [pattern]", since="7.0.0")
-def pubsub_shardchannels(ctx: Context, args: Args) -> object:
+def pubsub_shardchannels(ctx: Context[PubSubHost], args: Args) -> object:
     """Returns the active shard channels.
 
     The shard channels that match the pattern and have at least one subscriber."""
@@ -266,7 +310,7 @@ def pubsub_shardchannels(ctx: Context, args: Args) -> object:
 
 
 @pubsub_command("SHARDNUMSUB [shardchannel [shardchannel ...]]", since="7.0.0")
-def pubsub_shardnumsub(ctx: Context, args: Args) -> object:
+def pubsub_shardnumsub(ctx: Context[PubSubHost], args: Args) -> object:
     """Returns the count of subscribers of shard channels.
 
     Each shard channel followed by the number of its subscribers."""

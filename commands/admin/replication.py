@@ -5,10 +5,10 @@ server/replication carries out the requests of a link; this module has their syn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from millstream.commands.runtime.arguments import take_timeout
-from millstream.commands.runtime.host import Takeover
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
@@ -17,7 +17,6 @@ from millstream.host_names import check_host
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.host import Host
 
 command = CommandGroup("server")
 generic_command = CommandGroup("generic", "@connection")
@@ -35,6 +34,103 @@ ON_REPLICA = (
 )
 
 
+class Takeover(NamedTuple):
+    """What a primary says that asks its replica to take over: its newest history, and whether the
+    replica shall do so even if it lacks frames."""
+
+    history: bytes
+    is_forced: bool
+
+
+class Progress(Protocol):
+    """The frames that replicas have."""
+
+    def applied_on(self, seq: int) -> int:
+        """The number of replicas that have applied this frame."""
+
+    def synced_on(self, seq: int) -> int:
+        """The number of replicas that have this frame on their disks."""
+
+
+class Link(Protocol):
+    """The requests of replicas."""
+
+    def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """Stores the properties that a replica reports, and returns the answer; CommandError for
+        unknown ones."""
+
+    def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
+        """Stores the frames that a replica has. No effect if the client is not a replica."""
+
+    def psync(self, client: Any, next_seq: int, takeover: Takeover | None) -> None:
+        """Begins to send frames to a replica, from this number on; with `takeover`, it asks this
+        server to become the primary."""
+
+
+class Failover(Protocol):
+    """Changing roles with a replica."""
+
+    def begin(self, target: tuple[str, int] | None, forced: bool, timeout_ms: int) -> None:
+        """Begins a failover; CommandError when that is impossible. `timeout_ms` 0: no limit."""
+
+    def abort(self) -> None:
+        """Cancels the failover; CommandError when there is none."""
+
+
+class Role(Progress, Link, Protocol):
+    """This server as a primary or a replica (server/replication)."""
+
+    @property
+    def is_replica(self) -> bool: ...
+    @property
+    def is_promoting(self) -> bool:
+        """Whether this server becomes a primary as soon as the last frames of its primary have
+        arrived."""
+
+    @property
+    def failover(self) -> Failover: ...
+
+    def follow(self, host: str, port: int) -> str:
+        """Becomes a replica of the server at this address; Redis' reply."""
+
+    def no_primary(self, is_independent: bool) -> None:
+        """Becomes a primary, at once or when the last frames of its primary have arrived;
+        `is_independent`: at once, and the primary remains one."""
+
+    def role_reply(self) -> list[Any]:
+        """The reply to ROLE."""
+
+
+class FrameWaits(Protocol):
+    """The clients that wait for frames on a disk (server/durability/frame_waits)."""
+
+    def add(self, wait: PositionWait) -> None: ...
+    def remove(self, client_id: int) -> None: ...
+
+    def write_position(self) -> int:
+        """The frame with the last change by the client of the running command."""
+
+    @property
+    def synced_seq(self) -> int:
+        """The last frame that is on the disk, or will be before any reply is sent."""
+
+    def sync_soon(self) -> None:
+        """Forces the journal to disk soon."""
+
+
+class JournalDirective(Protocol):
+    appendonly: bool
+
+
+class ReplicationHost(Protocol):
+    @property
+    def replication(self) -> Role: ...
+    @property
+    def waits(self) -> FrameWaits: ...
+    @property
+    def config(self) -> JournalDirective: ...
+
+
 # Choosing a primary
 
 
@@ -43,7 +139,7 @@ ON_REPLICA = (
     "admin noscript stale no_async_loading dataless",
     since="5.0.0",
 )
-def replicaof(ctx: Context, args: Args) -> object:
+def replicaof(ctx: Context[ReplicationHost], args: Args) -> object:
     """Configures a server as replica of another, or promotes it to a master.
 
     OK. The server becomes a replica of the primary at this host and port: its data becomes that of
@@ -77,7 +173,7 @@ def replicaof(ctx: Context, args: Args) -> object:
     "SLAVEOF <args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE> [INDEPENDENT]>>",
     "admin noscript stale no_async_loading dataless",
 )
-def slaveof(ctx: Context, args: Args) -> object:
+def slaveof(ctx: Context[ReplicationHost], args: Args) -> object:
     """Sets a Redis server as a replica of another, or promotes it to being a master.
 
     The older name of [REPLICAOF](replicaof.md)."""
@@ -85,7 +181,7 @@ def slaveof(ctx: Context, args: Args) -> object:
 
 
 @command("ROLE", "noscript loading stale fast dataless @admin @dangerous", since="2.8.12")
-def role(ctx: Context, args: Args) -> object:
+def role(ctx: Context[ReplicationHost], args: Args) -> object:
     """Returns the replication role.
 
     On a primary, [master, offset, replicas], with [address, port, offset] for each replica. On a
@@ -100,7 +196,7 @@ def role(ctx: Context, args: Args) -> object:
     "admin noscript stale dataless",
     since="6.2.0",
 )
-def failover(ctx: Context, args: Args) -> object:
+def failover(ctx: Context[ReplicationHost], args: Args) -> object:
     """Starts a coordinated failover from a server to one of its replicas.
 
     OK. Then this primary and a replica swap roles: writes are held back until the replica has
@@ -153,7 +249,7 @@ def _option_number(word: bytes | None) -> int:
 
 
 @command("REPLCONF", "admin noscript loading stale allow_busy dataless", since="3.0.0", arity=-1)
-def replconf(ctx: Context, args: Args) -> object:
+def replconf(ctx: Context[ReplicationHost], args: Args) -> object:
     """An internal command for configuring the replication stream.
 
     Sent by replicas: their address and capabilities (listening-port, ip-address, capa, version,
@@ -188,7 +284,7 @@ def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:
     since="2.8.0",
     arity=-3,
 )
-def psync(ctx: Context, args: Args) -> object:
+def psync(ctx: Context[ReplicationHost], args: Args) -> object:
     """An internal command used in replication.
 
     Sent by replicas: the history, and the number of the frame that they need next. The frames
@@ -228,26 +324,27 @@ def _take_deadline(ctx: Context, args: Args) -> int:
 
 
 class PositionWait(BlockedRead):
-    """A wait for a frame, until `is_over(server)` or the timeout. The server checks its `waits`
-    whenever more frames are on its disk, or a replica has acknowledged something."""
+    """A wait for a frame, until `is_over` or the timeout. The server checks its `waits` whenever
+    more frames are on its disk, or a replica has acknowledged something."""
 
-    def __init__(self, ctx: Context, seq: int) -> None:
+    def __init__(self, ctx: Context[ReplicationHost], seq: int) -> None:
+        self.host = ctx.server
         self.keys = []
         self.client_id = ctx.session.id
         self.seq = seq
 
-    def is_over(self, server: Host) -> bool:
+    def is_over(self) -> bool:
         raise NotImplementedError
 
-    def ended(self, ctx: Context) -> None:
-        ctx.server.waits.pop(self.client_id, None)
+    def ended(self, ctx: Context[ReplicationHost]) -> None:
+        ctx.server.waits.remove(self.client_id)
 
 
-def _begin(ctx: Context, waiting: PositionWait, deadline_ms: int) -> object:
+def _begin(ctx: Context[ReplicationHost], waiting: PositionWait, deadline_ms: int) -> object:
     """Return the Wait, or the reply if it is already over or waiting is not allowed (EXEC)."""
-    if not ctx.may_block or waiting.is_over(ctx.server):
+    if not ctx.may_block or waiting.is_over():
         return waiting.timeout_reply(ctx)
-    ctx.server.waits[waiting.client_id] = waiting
+    ctx.server.waits.add(waiting)
     return Wait(waiting, deadline_ms)
 
 
@@ -257,10 +354,10 @@ class PromotionWait(PositionWait):
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx, 0)
 
-    def is_over(self, server: Host) -> bool:
-        return not server.replication.is_promoting
+    def is_over(self) -> bool:
+        return not self.host.replication.is_promoting
 
-    def timeout_reply(self, ctx: Context) -> object:
+    def timeout_reply(self, ctx: Context[ReplicationHost]) -> object:
         if not ctx.server.replication.is_replica:
             return OK
         return CommandError(PROMOTING if ctx.server.replication.is_promoting else NOT_PROMOTED)
@@ -273,10 +370,10 @@ class ReplicasWait(PositionWait):
         super().__init__(ctx, seq)
         self.wanted = wanted
 
-    def is_over(self, server: Host) -> bool:
-        return server.replication.applied_on(self.seq) >= self.wanted
+    def is_over(self) -> bool:
+        return self.host.replication.applied_on(self.seq) >= self.wanted
 
-    def timeout_reply(self, ctx: Context) -> object:
+    def timeout_reply(self, ctx: Context[ReplicationHost]) -> object:
         return ctx.server.replication.applied_on(self.seq)
 
 
@@ -285,7 +382,7 @@ class ReplicasWait(PositionWait):
     "blocking dataless request_policy:all_shards response_policy:agg_min",
     since="3.0.0",
 )
-def wait(ctx: Context, args: Args) -> object:
+def wait(ctx: Context[ReplicationHost], args: Args) -> object:
     """Blocks until the asynchronous replication of all preceding write commands sent by the
     connection is completed.
 
@@ -296,10 +393,10 @@ def wait(ctx: Context, args: Args) -> object:
     wanted = args.take_int()
     deadline_ms = _take_deadline(ctx, args)
     _refuse_on_replica(ctx, "WAIT")
-    return _begin(ctx, ReplicasWait(ctx, ctx.server.write_position(), wanted), deadline_ms)
+    return _begin(ctx, ReplicasWait(ctx, ctx.server.waits.write_position(), wanted), deadline_ms)
 
 
-def _refuse_on_replica(ctx: Context, name: str) -> None:
+def _refuse_on_replica(ctx: Context[ReplicationHost], name: str) -> None:
     if ctx.server.replication.is_replica:
         raise CommandError(ON_REPLICA.format(name))
 
@@ -312,18 +409,19 @@ class SyncWait(PositionWait):
         self.local = local
         self.replicas = replicas
 
-    def is_over(self, server: Host) -> bool:
-        if self.local and not server.keeps_journal:
+    def is_over(self) -> bool:
+        host = self.host
+        if self.local and not host.config.appendonly:
             return True  # CONFIG SET appendonly no
-        is_local = not self.local or server.journal_synced >= self.seq
-        return is_local and server.replication.synced_on(self.seq) >= self.replicas
+        is_local = not self.local or host.waits.synced_seq >= self.seq
+        return is_local and host.replication.synced_on(self.seq) >= self.replicas
 
     def timeout_reply(self, ctx: Context) -> object:
-        server = ctx.server
-        if self.local and not server.keeps_journal:
+        host = self.host
+        if self.local and not host.config.appendonly:
             return CommandError(AOF_OFF)
-        is_local = server.keeps_journal and server.journal_synced >= self.seq
-        return [int(is_local), server.replication.synced_on(self.seq)]
+        is_local = host.config.appendonly and host.waits.synced_seq >= self.seq
+        return [int(is_local), host.replication.synced_on(self.seq)]
 
 
 @generic_command(
@@ -331,7 +429,7 @@ class SyncWait(PositionWait):
     "blocking dataless request_policy:all_shards response_policy:agg_min",
     since="7.2.0",
 )
-def waitaof(ctx: Context, args: Args) -> object:
+def waitaof(ctx: Context[ReplicationHost], args: Args) -> object:
     """Blocks until all of the preceding write commands sent by the connection are written
     to the append-only file of the master and/or replicas.
 
@@ -349,10 +447,10 @@ def waitaof(ctx: Context, args: Args) -> object:
         raise CommandError("ERR value is out of range, must be positive")
     deadline_ms = _take_deadline(ctx, args)
     _refuse_on_replica(ctx, "WAITAOF")
-    if local and not ctx.server.keeps_journal:
+    if local and not ctx.server.config.appendonly:
         raise CommandError(AOF_OFF)
-    waiting = SyncWait(ctx, ctx.server.write_position(), local, replicas)
+    waiting = SyncWait(ctx, ctx.server.waits.write_position(), local, replicas)
     reply = _begin(ctx, waiting, deadline_ms)
     if local and isinstance(reply, Wait):
-        ctx.server.sync_soon()
+        ctx.server.waits.sync_soon()
     return reply

@@ -6,7 +6,7 @@ persistence shows each under its own name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
 from millstream.commands.table.registry import CommandGroup
@@ -18,6 +18,43 @@ if TYPE_CHECKING:
 
 command = CommandGroup("server")
 
+
+class Snapshots(Protocol):
+    last_save_s: int
+    """Unix time of the last snapshot that succeeded."""
+
+    def save(self) -> None:
+        """Writes a snapshot before it returns."""
+
+    def bgsave(self, schedule: bool) -> str:
+        """Starts or schedules a snapshot in the background; returns Redis' reply."""
+
+    def rewrite(self) -> str:
+        """Starts or schedules a rewrite of the journal in the background; returns Redis' reply."""
+
+
+class Shutdown(Protocol):
+    """Stopping the server."""
+
+    def wait_for_replicas(self, save: bool | None, is_forced: bool, client_id: int) -> bool:
+        """Waits for replicas that lack the last changes, then stops; false if there are none.
+        `save`: SAVE or NOSAVE."""
+
+    def save_and_stop(self, save: bool | None, is_forced: bool) -> None:
+        """Stops the server after this tick. `save` None writes a snapshot only if there is no other
+        copy of the data (journal off, save points set)."""
+
+    def abort(self) -> None:
+        """Ends the wait for replicas without stopping. CommandError if there is none."""
+
+
+class SavingHost(Protocol):
+    @property
+    def snapshots(self) -> Snapshots: ...
+    @property
+    def shutdown(self) -> Shutdown: ...
+
+
 SHUTDOWN_FAILED = "ERR Errors trying to SHUTDOWN. Check logs."
 
 
@@ -26,16 +63,16 @@ SHUTDOWN_FAILED = "ERR Errors trying to SHUTDOWN. Check logs."
     "admin noscript no_async_loading no_multi",
     complexity="O(N), N the number of keys in all databases",
 )
-def save(ctx: Context, args: Args) -> object:
+def save(ctx: Context[SavingHost], args: Args) -> object:
     """Synchronously saves the database(s) to disk.
 
     OK when the snapshot is on disk. No other client is served during that time: prefer BGSAVE."""
-    ctx.server.save()
+    ctx.server.snapshots.save()
     return OK
 
 
 @command("BGSAVE [SCHEDULE]", "admin noscript no_async_loading")
-def bgsave(ctx: Context, args: Args) -> object:
+def bgsave(ctx: Context[SavingHost], args: Args) -> object:
     """Asynchronously saves the database(s) to disk.
 
     Starts a snapshot in the background, without a fork; LASTSAVE and INFO persistence show when
@@ -44,23 +81,23 @@ def bgsave(ctx: Context, args: Args) -> object:
     """
     schedule = args.option(b"SCHEDULE")
     args.finish()
-    return Simple(ctx.server.bgsave(schedule).encode())
+    return Simple(ctx.server.snapshots.bgsave(schedule).encode())
 
 
 @command("BGREWRITEAOF", "admin noscript no_async_loading")
-def bgrewriteaof(ctx: Context, args: Args) -> object:
+def bgrewriteaof(ctx: Context[SavingHost], args: Args) -> object:
     """Asynchronously rewrites the append-only file to disk.
 
     Replaces a long journal with a new base and an empty journal. During a BGSAVE, the rewrite
     starts after it.
     """
-    return Simple(ctx.server.rewrite().encode())
+    return Simple(ctx.server.snapshots.rewrite().encode())
 
 
 @command("LASTSAVE", "loading stale fast nondeterministic_output @admin @dangerous")
-def lastsave(ctx: Context, args: Args) -> object:
+def lastsave(ctx: Context[SavingHost], args: Args) -> object:
     """Returns the Unix timestamp of the last successful save to disk."""
-    return ctx.server.last_save_s
+    return ctx.server.snapshots.last_save_s
 
 
 @command(
@@ -68,7 +105,7 @@ def lastsave(ctx: Context, args: Args) -> object:
     "admin noscript loading stale no_multi allow_busy unblocked",
     complexity="O(N) when saving, N the number of keys in all databases",
 )
-def shutdown(ctx: Context, args: Args) -> object:
+def shutdown(ctx: Context[SavingHost], args: Args) -> object:
     """Synchronously saves the database(s) to disk and shuts down the server.
 
     Closes the connection and stops the server. Unless NOW is given, the server first holds back

@@ -9,7 +9,7 @@ SCRIPT LOAD or EVAL, until SCRIPT FLUSH or the end of the server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millstream.commands.generic.expiry import expire_from_now
 from millstream.commands.generic.keys import delete_keys, look_up, look_up_no_touch
@@ -22,13 +22,23 @@ from millstream.errors import NOT_INTEGER, CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
+    from millstream.commands.runtime.context import Context, Session
 
 command = CommandGroup("scripting", since="2.6.0")
 
 NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
 NOT_RUNNING = "NOTBUSY No scripts in execution right now."
 DIGEST_LETTERS = 40
+
+
+class ScriptAccess(Protocol):
+    def check_script(self, client: Session, words: list[bytes]) -> None:
+        """Refuses a command that a script runs, if the client's user may not run it."""
+
+
+class ScriptHost(Protocol):
+    @property
+    def access(self) -> ScriptAccess: ...
 
 
 class Script(NamedTuple):
@@ -47,7 +57,7 @@ def _is_held(ctx: Context, key: bytes, token: bytes) -> bool:
     return as_string(look_up(ctx, key)) == token
 
 
-def _runs(ctx: Context, *words: bytes) -> None:
+def _runs(ctx: Context[ScriptHost], *words: bytes) -> None:
     """Check that the user may run a command that the script runs."""
     if ctx.session.permission is not None:
         ctx.server.access.check_script(ctx.session, list(words))

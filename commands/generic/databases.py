@@ -6,7 +6,7 @@ readers of a stream are notified that it was deleted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.generic.keys import DB_OUT_OF_RANGE, INT32_MAX, INT32_MIN, alive, type_name
 from millstream.commands.runtime.effects import effect
@@ -35,6 +35,28 @@ KEYS_AT_ONCE = 4096  # KEYS searches a database with more keys in steps
 LOOKS = 1024  # keys, and slots for keys, examined in one step
 KEYS_PER_PART = 128
 ANY_KEY = b"*"
+
+
+class ShownDirectives(Protocol):
+    def shown(self, name: str) -> str:
+        """A directive's value in the form of CONFIG GET."""
+
+
+class Saving(Protocol):
+    def save(self) -> None:
+        """Writes a snapshot before it returns."""
+
+
+class DatabasesHost(Protocol):
+    @property
+    def config(self) -> ShownDirectives: ...
+    @property
+    def snapshots(self) -> Saving: ...
+
+    def log(self, message: str) -> None: ...
+
+    def random_number(self) -> int:
+        """64 random bits."""
 
 
 # ---------------------------------------------------------------- finding
@@ -136,7 +158,7 @@ def _scanned(ctx: Context, following: int, found: list[bytes]) -> list[object]:
     "RANDOMKEY",
     "readonly request_policy:all_shards response_policy:special nondeterministic_output",
 )
-def randomkey(ctx: Context, args: Args) -> object:
+def randomkey(ctx: Context[DatabasesHost], args: Args) -> object:
     """Returns a random key name from the database.
 
     Null if the database is empty."""
@@ -196,7 +218,7 @@ def flushdb(ctx: Context, args: Args) -> object:
     "write request_policy:all_shards response_policy:all_succeeded @dangerous",
     complexity="O(N), N the number of keys in all databases",
 )
-def flushall(ctx: Context, args: Args) -> object:
+def flushall(ctx: Context[DatabasesHost], args: Args) -> object:
     """Removes all keys from all databases.
 
     OK. ASYNC and SYNC make no difference here. If save points are set, an empty snapshot replaces
@@ -205,9 +227,9 @@ def flushall(ctx: Context, args: Args) -> object:
     removed = _flush(args, ctx.keyspace.databases)
     ctx.changed_databases(b"FLUSHALL", count=removed + 1)
     # Not inside a transaction, whose effects must stay in one frame.
-    if ctx.may_block and any(ctx.server.config_get([b"save"]).values()):
+    if ctx.may_block and ctx.server.config.shown("save"):
         try:
-            ctx.server.save()
+            ctx.server.snapshots.save()
         except CommandError:
             pass  # logged already
         except Exception as error:  # an error reply would say that the keys are still there

@@ -10,7 +10,7 @@ do not.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.generic.expiry import invalid_expiry, let_expire, let_stay
 from millstream.commands.generic.keys import (
@@ -36,6 +36,15 @@ command = CommandGroup("string")
 LIMIT_MIN_BYTES = 1024**2  # the minimum of proto-max-bulk-len
 TOO_LONG = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
 OFFSET_OUT_OF_RANGE = "ERR offset is out of range"
+
+
+class StringLimit(Protocol):
+    proto_max_bulk_len: int
+
+
+class StringHost(Protocol):
+    @property
+    def config(self) -> StringLimit: ...
 
 
 # ---------------------------------------------------------------- values in the database
@@ -325,9 +334,9 @@ def change(ctx: Context, key: bytes, value: bytes, *effect: bytes, event: bytes)
     ctx.changed(*effect, event=event)
 
 
-def _check_length(ctx: Context, size_bytes: int) -> None:
+def _check_length(ctx: Context[StringHost], size_bytes: int) -> None:
     """Refuse a string above proto-max-bulk-len."""
-    if size_bytes > LIMIT_MIN_BYTES and size_bytes > ctx.server.longest_string_bytes:
+    if size_bytes > LIMIT_MIN_BYTES and size_bytes > ctx.server.config.proto_max_bulk_len:
         raise CommandError(TOO_LONG)
 
 

@@ -1,13 +1,16 @@
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from millstream.commands.access.permission import Permission
 from millstream.commands.access.users import User
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.effects import Effects
-from millstream.commands.runtime.host import Host
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
+
+HostT = TypeVar("HostT", default=Any)
 
 class Session:
     id: int
@@ -47,7 +50,9 @@ class Session:
         self, id: int, address: str = "", local_address: str = "", now_ms: int = 0
     ) -> None: ...
 
-class Context:
+class Context(Generic[HostT]):
+    """`HostT` is a protocol with what a command needs of its server."""
+
     session: Session
     keyspace: Keyspace
     db: Database
@@ -55,7 +60,7 @@ class Context:
     now_ms: int
     steady_ms: int
     wall_ahead_ms: int
-    server: Host
+    server: HostT
     may_block: bool
     write_error: str | None
     shared: dict[object, bytes] | None
@@ -80,5 +85,5 @@ class Context:
     def changed_databases(self, *effect: bytes | int, count: int, db_index: int = -1) -> None: ...
     def notify(self, event: bytes, key: bytes, db_index: int | None = None) -> None: ...
     def __init__(
-        self, keyspace: Keyspace, effects: Effects, server: Host | None = None
+        self, keyspace: Keyspace, effects: Effects, server: HostT | None = None
     ) -> None: ...

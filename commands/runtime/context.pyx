@@ -7,7 +7,7 @@ count look-ups and let a running snapshot capture the stream, and reports what i
 
 Handlers take the time from `now_ms` and `steady_ms` and never from a clock, so a whole server can
 run with fake clocks. `server` is the part of the server that commands may use
-(commands/runtime/host.py has its protocol).
+(each module of commands/ states what it needs of it).
 """
 
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t

@@ -16,6 +16,23 @@ from typing import Any
 
 from millstream.errors import CommandError
 from millstream.glob import matcher
+from millstream.server.config.apply import (
+    READ,
+    default_channels,
+    default_password,
+    denial_log_length,
+    journal,
+    keyspace_events,
+    log_style,
+    memory_limit,
+    of_keyspace,
+    of_nodes,
+    of_requests,
+    output_limits,
+    queue_limit,
+    slow_commands,
+    slowlog_length,
+)
 from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN, Form
 from millstream.server.config.kinds import (
     ADDRESSES,
@@ -79,7 +96,9 @@ class Accepted:
 
 for _name, _written, _form, _mutable in ACCEPTED:
     _kind = _kind_of(_form)
-    _row = Directive(_kind.parse(_written, None), _kind, "", COMPATIBILITY, _mutable)
+    _row = Directive(
+        _kind.parse(_written, None), _kind, "", COMPATIBILITY, READ if _mutable else None
+    )
     _row.__set_name__(Accepted, _name.replace("-", "_"))
     setattr(Accepted, _row.attribute, _row)
 
@@ -92,19 +111,23 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         integer(0, 65535),
         "TCP port; 0 selects a free one, or none if there is `tls-port` or `unixsocket`",
         section=NETWORK,
-        mutable=False,
     )
     bind: tuple[str, ...] = directive(
-        ("127.0.0.1",), ADDRESSES, "addresses to listen on", section=NETWORK, mutable=False
+        ("127.0.0.1",), ADDRESSES, "addresses to listen on", section=NETWORK
     )
     protected_mode: bool = directive(
         True,
         YES_NO,
         "without a password, serve only clients on this machine",
         section=NETWORK,
+        apply=READ,
     )
     requirepass: str = directive(
-        "", TEXT, "password of the user `default`; empty: no password is required", section=NETWORK
+        "",
+        TEXT,
+        "password of the user `default`; empty: no password is required",
+        section=NETWORK,
+        apply=default_password,
     )
     aclfile: str = directive(
         "",
@@ -112,33 +135,40 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "file of users, for ACL LOAD and ACL SAVE; empty: users are lines `user NAME RULE ...` in "
         "the configuration file",
         section=NETWORK,
-        mutable=False,
     )
     acl_pubsub_default: str = directive(
         "resetchannels",
         one_of("allchannels", "resetchannels"),
         "channels that new users may use: all or none",
         section=NETWORK,
+        apply=default_channels,
     )
     acllog_max_len: int = directive(
-        128, integer(0, INT64_MAX), "number of entries that ACL LOG keeps", section=NETWORK
+        128,
+        integer(0, INT64_MAX),
+        "number of entries that ACL LOG keeps",
+        section=NETWORK,
+        apply=denial_log_length,
     )
     tcp_backlog: int = directive(
         511,
         integer(1, INT32_MAX),
         "maximum number of connections waiting to be accepted",
         section=NETWORK,
-        mutable=False,
     )
     tcp_keepalive: int = directive(
-        300, integer(0, INT32_MAX), "seconds between TCP keepalives; 0: none", section=NETWORK
+        300,
+        integer(0, INT32_MAX),
+        "seconds between TCP keepalives; 0: none",
+        section=NETWORK,
+        apply=READ,
     )
     timeout: int = directive(
         0, integer(0, INT32_MAX), "close clients idle for this many seconds; 0: never",
-        section=NETWORK,
+        section=NETWORK, apply=READ,
     )  # fmt: skip
     maxclients: int = directive(
-        10000, integer(1, INT32_MAX), "maximum number of clients", section=NETWORK
+        10000, integer(1, INT32_MAX), "maximum number of clients", section=NETWORK, apply=READ
     )
 
     dir: Path = directive(
@@ -146,15 +176,17 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         PATH,
         "directory of the data files; created if it does not exist",
         section=DATA,
-        mutable=False,
     )
-    appendonly: bool = directive(True, YES_NO, "keep a journal of every change", section=DATA)
+    appendonly: bool = directive(
+        True, YES_NO, "keep a journal of every change", section=DATA, apply=journal
+    )
     appendfsync: str = directive(
         "always",
         one_of("everysec", "always", "no"),
         "when the journal is forced to disk: `always`: before a reply is sent; `everysec`: once a "
         "second; `no`: when the operating system decides",
         section=DATA,
+        apply=journal,
     )
     save: str | None = directive(
         None,
@@ -163,12 +195,14 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         f"never. If not set: `{SAVE_POINTS_DEFAULT}` without a journal, and never with a journal, "
         "because its rewriting does the same work",
         section=DATA,
+        apply=READ,
     )
     stop_writes_on_bgsave_error: bool = directive(
         True,
         YES_NO,
         "with save points: refuse writes after a snapshot has failed, until one succeeds",
         section=DATA,
+        apply=READ,
     )
     rdbcompression: bool = directive(
         False,
@@ -177,6 +211,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "several times as much CPU time and loading twice as long. Small streams are always "
         "compressed. Redis' default is yes",
         section=DATA,
+        apply=READ,
     )
     journal_reserve_size: int = directive(
         16 * MEGABYTE,
@@ -184,6 +219,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "disk space reserved in advance for the journal, so that on a full disk writes are refused "
         "before they run; 0: none",
         section=DATA,
+        apply=READ,
     )
     journal_queue_limit: int = directive(
         64 * MEGABYTE,
@@ -191,6 +227,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "maximum memory for data that waits for a slow disk: frames to be written to the journal, "
         "and replies held until they are durable; above it, requests wait until half of it is free",
         section=DATA,
+        apply=queue_limit,
     )
     auto_aof_rewrite_percentage: int = directive(
         100,
@@ -198,33 +235,39 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "rewrite the journal when it has grown by this percentage of its size after the last "
         "rewrite; 0: never",
         section=DATA,
+        apply=READ,
     )
     auto_aof_rewrite_min_size: int = directive(
         64 * MEGABYTE,
         size(0),
         "minimum size of a journal that is rewritten automatically",
         section=DATA,
+        apply=READ,
     )
 
     databases: int = directive(
-        16, integer(1, 10000), "number of databases for SELECT", section=DATA, mutable=False
+        16, integer(1, 10000), "number of databases for SELECT", section=DATA
     )
     disable_thp: bool = directive(
         False,
         YES_NO,
         "do not use huge pages; without forks, they are not expensive here",
         section=DATA,
-        mutable=False,
     )
 
     proto_max_bulk_len: int = directive(
-        512 * MEGABYTE, size(MEGABYTE), "longest single argument of a request", section=LIMIT
+        512 * MEGABYTE,
+        size(MEGABYTE),
+        "longest single argument of a request",
+        section=LIMIT,
+        apply=of_requests("bulk_bytes"),
     )
     client_query_buffer_limit: int = directive(
         1024 * MEGABYTE,
         size(MEGABYTE),
         "longest request; a client that sends a longer one is disconnected",
         section=LIMIT,
+        apply=of_requests("query_bytes"),
     )
     client_output_buffer_limit: OutputLimits = directive(
         dict(OUTPUT_LIMITS),
@@ -232,6 +275,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "for each class of clients: disconnect a client that has this much unsent output, or that "
         "exceeds the soft limit for this many seconds; 0: no limit",
         section=LIMIT,
+        apply=output_limits,
     )
 
     stream_node_max_bytes: int = directive(
@@ -239,24 +283,28 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         size(0),
         "bytes in a node, the unit of `MAXLEN ~`; 0: only the limit of a block, 64 KB",
         section=STREAM,
+        apply=of_nodes("node_bytes"),
     )
     stream_node_max_entries: int = directive(
         100,
         integer(0, INT64_MAX),
         "entries in a node; 0: only the limit of a block, 4,096",
         section=STREAM,
+        apply=of_nodes("node_entries"),
     )
     stream_idmp_duration: int = directive(
         100,
         integer(1, 86400),
         "seconds for which a new stream remembers the IDs of idempotent producers",
         section=STREAM,
+        apply=of_keyspace("idmp_duration_s"),
     )
     stream_idmp_maxsize: int = directive(
         100,
         integer(1, 10000),
         "number of IDs of each producer that a new stream remembers",
         section=STREAM,
+        apply=of_keyspace("idmp_maxsize"),
     )
     stream_producers_max: int = directive(
         100_000,
@@ -264,6 +312,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "number of producers whose last number a stream remembers (TAPPENDONCE); above that, it "
         "forgets the producer whose last append is oldest",
         section=STREAM,
+        apply=of_keyspace("producers_max"),
     )
     stream_held_max_bytes: int = directive(
         256 << 20,
@@ -271,12 +320,14 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "bytes of entries that a stream holds while IDs below them are reserved; above that, "
         "appends are refused; 0: no limit",
         section=STREAM,
+        apply=of_keyspace("held_max_bytes"),
     )
     stream_reservations_max: int = directive(
         10_000,
         integer(1, 1_000_000),
         "number of IDs that can be reserved in a stream at a time (TRESERVE)",
         section=STREAM,
+        apply=of_keyspace("reservations_max"),
     )
     stream_writers_max: int = directive(
         1000,
@@ -284,11 +335,12 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "number of writers that a stream remembers (TPOSITION); above that, it forgets the least "
         "recently used writer without reservations",
         section=STREAM,
+        apply=of_keyspace("writers_max"),
     )
 
     loglevel: str = directive(
         "notice", one_of("debug", "verbose", "notice", "warning", "nothing"), "how much is logged",
-        section=LOG,
+        section=LOG, apply=log_style,
     )  # fmt: skip
     supervised: str = directive(
         "no",
@@ -296,23 +348,20 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "service manager to notify when the server is loading, ready, or stopping; `auto`: "
         "systemd if NOTIFY_SOCKET is set in the environment",
         section=LOG,
-        mutable=False,
     )
     pidfile: str = directive(
         "",
         TEXT,
         "file with the process ID, while the server runs; empty: none",
         section=LOG,
-        mutable=False,
     )
-    logfile: str = directive(
-        "", TEXT, "log file; empty: standard output", section=LOG, mutable=False
-    )
+    logfile: str = directive("", TEXT, "log file; empty: standard output", section=LOG)
     log_format: str = directive(
         "text",
         one_of("text", "json"),
         "one readable line, or one JSON object, per event",
         section=LOG,
+        apply=log_style,
     )
 
     slowlog_log_slower_than: int = directive(
@@ -320,25 +369,32 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         integer(-1, INT64_MAX),
         "minimum microseconds for a command to enter the slow log; 0: all commands, -1: none",
         section=WATCHING,
+        apply=slow_commands,
     )
     slowlog_max_len: int = directive(
-        128, integer(0, INT64_MAX), "entries kept in the slow log", section=WATCHING
+        128,
+        integer(0, INT64_MAX),
+        "entries kept in the slow log",
+        section=WATCHING,
+        apply=slowlog_length,
     )
     latency_monitor_threshold: int = directive(
         0,
         integer(0, INT64_MAX),
         "minimum milliseconds for an event to be recorded for LATENCY; 0: none",
         section=WATCHING,
+        apply=slow_commands,
     )
     latency_tracking: bool = directive(
         True, YES_NO, "show each command's latencies in INFO latencystats and LATENCY HISTOGRAM",
-        section=WATCHING,
+        section=WATCHING, apply=READ,
     )  # fmt: skip
     latency_tracking_info_percentiles: tuple[float, ...] = directive(
         (50.0, 99.0, 99.9),
         PERCENTILES,
         "percentiles that INFO latencystats shows",
         section=WATCHING,
+        apply=READ,
     )
     notify_keyspace_events: str = directive(
         "",
@@ -346,13 +402,13 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "which keyspace events are published: K and E choose the two kinds of channels, the other "
         "letters the classes of events, as in Redis; empty: none",
         section=WATCHING,
+        apply=keyspace_events,
     )
     enable_debug_command: str = directive(
         "no",
         one_of("no", "yes", "local"),
         "which clients may use DEBUG: no: none; yes: all; local: clients on this machine",
         section=WATCHING,
-        mutable=False,
     )
     maxmemory: int = directive(
         0,
@@ -360,6 +416,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "maximum memory in bytes, compared with `used_memory` of INFO; 0: no limit. "
         "maxmemory-policy decides what happens above it",
         section=LIMIT,
+        apply=memory_limit,
     )
     maxmemory_policy: str = directive(
         "noeviction",
@@ -369,6 +426,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
         "left. Redis' other policies remove whole keys, which does not suit streams, and are "
         "refused",
         section=LIMIT,
+        apply=memory_limit,
     )
 
     # The lines `user NAME RULE ...` of the configuration file: no directive, since there are many.

@@ -279,31 +279,50 @@ LIMITS = Kind(
 
 
 class Directive:
-    """One row of the table, for documentation and parsing. It is an attribute of a class of
-    directives, which gives it its name."""
+    """One row of the table. It is an attribute of a class of directives, which gives it its name.
+    `apply` puts a value in force (server/config/apply); without it, the directive cannot be changed
+    while the server runs."""
 
-    __slots__ = ("_default", "attribute", "kind", "meaning", "mutable", "name", "section")
+    __slots__ = ("_default", "apply", "attribute", "kind", "meaning", "name", "section")
 
-    def __init__(self, default: Any, kind: Kind, meaning: str, section: str, mutable: bool) -> None:
+    def __init__(
+        self,
+        default: Any,
+        kind: Kind,
+        meaning: str,
+        section: str,
+        apply: Callable[[Any, Any], object] | None,
+    ) -> None:
         self.attribute = self.name = ""
         self.kind = kind
         self.meaning = meaning
         self.section = section
-        self.mutable = mutable
+        self.apply = apply
         self._default = default
 
     def __set_name__(self, owner: type, attribute: str) -> None:
         self.attribute = attribute
         self.name = attribute.replace("_", "-")
 
+    @property
+    def mutable(self) -> bool:
+        return self.apply is not None
+
     def initial_value(self) -> Any:
         """The default, for one configuration."""
         return dict(self._default) if isinstance(self._default, dict) else self._default
 
 
-def directive(default: Any, kind: Kind, meaning: str, *, section: str, mutable: bool = True) -> Any:
+def directive(
+    default: Any,
+    kind: Kind,
+    meaning: str,
+    *,
+    section: str,
+    apply: Callable[[Any, Any], object] | None = None,
+) -> Any:
     """A Directive in place of the value that the attribute has in a configuration."""
-    return Directive(default, kind, meaning, section, mutable)
+    return Directive(default, kind, meaning, section, apply)
 
 
 NETWORK, DATA, LIMIT, STREAM, LOG = "Network", "Data", "Limits", "Streams", "Log"

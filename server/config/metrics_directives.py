@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from millstream.server.config.apply import (
+    READ,
+)
 from millstream.server.config.kinds import ADDRESSES, YES_NO, Kind, directive, integer
 
 METRICS = "Metrics"
@@ -19,20 +22,19 @@ class MetricsDirectives:
         integer(0, 65535),
         "HTTP port of the metrics and health checks, without authentication; 0: none",
         section=METRICS,
-        mutable=False,
     )
     metrics_bind: tuple[str, ...] = directive(
         ("127.0.0.1",),
         ADDRESSES,
         "addresses on which the metrics are served",
         section=METRICS,
-        mutable=False,
     )
     metrics_streams: tuple[str, ...] = directive(
         ("*",),
         PATTERNS,
         "streams that have their own metrics, in all databases; empty: none",
         section=METRICS,
+        apply=READ,
     )
     metrics_streams_max: int = directive(
         1000,
@@ -40,10 +42,12 @@ class MetricsDirectives:
         "maximum number of streams that have their own metrics, the first ones in the order of "
         "their keys, and of ten times as many groups",
         section=METRICS,
+        apply=READ,
     )
     metrics_consumers: bool = directive(
         False,
         YES_NO,
         "metrics of each consumer, too; at most ten times as many consumers as groups",
         section=METRICS,
+        apply=READ,
     )

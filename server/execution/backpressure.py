@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from millstream.server.durability.persistence import Persistence
-    from millstream.server.net.connection import Connection
     from millstream.server.protocol.outbox import Client, Outbox
 
 LOGGER = logging.getLogger("millstream")
@@ -43,7 +42,7 @@ class Backpressure:
         self.is_on = False
         self.count = 0
         self.clients: dict[int, Client] = {}
-        self.unread: set[Connection] = set()
+        self.unread: set[Client] = set()
         self._persistence = persistence
         self._outbox = outbox
         self._now_s = now_s
@@ -68,7 +67,7 @@ class Backpressure:
         self.is_on = is_on
         return is_on
 
-    def release(self) -> tuple[list[Client], set[Connection]]:
+    def release(self) -> tuple[list[Client], set[Client]]:
         """Forget and return the waiting clients in order of arrival, and the connections to be read
         again."""
         clients, self.clients = list(self.clients.values()), {}

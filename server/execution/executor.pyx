@@ -68,7 +68,7 @@ cdef class Executor:
 
     `server` has keyspace, persistence, loop (call_soon, call_later), now_ms(), optionally
     steady_clock or steady_ms() for a clock that never jumps (default: now_ms), and, for the
-    commands, the members of commands/runtime/host.py.
+    commands, what the modules of commands/ state.
     """
 
     def __init__(self, server):

@@ -97,10 +97,13 @@ class PubSub:
         self._patterns = Subscribers()
         self._shard_channels = Subscribers()
         self._matchers: dict[bytes, Callable[[bytes], object]] = {}  # of each pattern
-        # Which of the two channels of a keyspace event are published: notify-keyspace-events K and
-        # E.
-        self.tells_keyspace = False
-        self.tells_keyevent = False
+        self._by_key = self._by_event = False  # the channels of keyspace events
+
+    def publish_events(self, letters: str) -> bool:
+        """notify-keyspace-events: K and E choose the channels of keyspace events. Return whether
+        there are any."""
+        self._by_key, self._by_event = "K" in letters, "E" in letters
+        return self._by_key or self._by_event
 
     # Subscribing
 
@@ -167,14 +170,21 @@ class PubSub:
                 sent += 1
         return sent
 
+    def deliver(self, channel: bytes, message: bytes, *, is_shard: bool) -> None:
+        """Publish a message that the primary of this server has sent."""
+        if is_shard:
+            self.publish_shard(channel, message)
+        else:
+            self.publish(channel, message)
+
     def keyspace_event(self, kind: bytes, event: bytes, key: bytes, db_index: int) -> None:
         """Publish an event at a key. The caller has checked that events of its kind are
         published."""
         if not self._channels and not self._patterns:
             return
-        if self.tells_keyspace:
+        if self._by_key:
             self.publish(b"__keyspace@%d__:%b" % (db_index, key), event)
-        if self.tells_keyevent:
+        if self._by_event:
             self.publish(b"__keyevent@%d__:%b" % (db_index, event), key)
 
     # Inspecting

@@ -7,13 +7,11 @@ within TIMEOUT_S. An idle connection is closed after the same time; scrapers con
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import h11
-
-if TYPE_CHECKING:
-    from millstream.server.metrics.service import Metrics
 
 HEADER_MAX = 8192  # bytes
 TIMEOUT_S = 10.0
@@ -26,6 +24,18 @@ class Answer(NamedTuple):
     status: HTTPStatus
     content_type: str
     parts: list[bytes]
+
+
+class HttpServer(Protocol):
+    """Answers requests, and limits the number of connections."""
+
+    connections: set[HttpConnection]
+
+    @property
+    def is_full(self) -> bool: ...
+
+    def answer(self, path: str, respond: Callable[[Answer], object]) -> None:
+        """Call `respond` with the answer to a GET, now or later."""
 
 
 class Size:
@@ -42,7 +52,7 @@ class Size:
 class HttpConnection(asyncio.Protocol):
     """Answers GET and HEAD; closes a connection that breaks a limit or the protocol."""
 
-    def __init__(self, metrics: Metrics, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, metrics: HttpServer, loop: asyncio.AbstractEventLoop) -> None:
         self._metrics = metrics
         self._loop = loop
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_MAX)

@@ -18,8 +18,7 @@ from millstream.server.metrics.stream_series import StreamSeries
 from millstream.server.monitor.log import LOGGER
 
 if TYPE_CHECKING:
-    from millstream.server.app import Server
-    from millstream.server.metrics.server_series import Lines
+    from millstream.server.metrics.server_series import Lines, Sources
 
 STEP_S = 0.0007  # a step may exceed it by the time of one yield
 KEPT_S = 1.0
@@ -34,7 +33,7 @@ Page = list[bytes]
 Receiver = Callable[[Page | None], object]
 
 
-def build(server: Server, streams: StreamSeries, page: Page) -> Iterator[None]:
+def build(sources: Sources, streams: StreamSeries, page: Page) -> Iterator[None]:
     """Fill `page` with parts of the text, in steps.
 
     Samples become bytes after a few steps, so that the memory of their strings is used again:
@@ -42,7 +41,7 @@ def build(server: Server, streams: StreamSeries, page: Page) -> Iterator[None]:
     """
     lines: Lines = {name: [] for name in FAMILIES}
     parts: dict[str, list[bytes]] = {name: [] for name in FAMILIES}
-    steps = chain(server_lines(server, lines), streams.lines(lines))
+    steps = chain(server_lines(sources, lines), streams.lines(lines))
     for number, _ in enumerate(steps, start=1):
         if number % STEPS_AT_ONCE == 0:
             _encode(lines, parts)
@@ -66,12 +65,12 @@ class Pages:
     """Builds pages and keeps the last one for a second."""
 
     def __init__(
-        self, server: Server, scheduler: Scheduler, clock: Callable[[], float] = time.perf_counter
+        self, sources: Sources, scheduler: Scheduler, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._server = server
+        self._sources = sources
         self._scheduler = scheduler
         self._clock = clock
-        self._streams = StreamSeries(server, clock)
+        self._streams = StreamSeries(sources, clock)
         self._page: Page = []
         self._built_at = float("-inf")
         self._steps: Iterator[None] | None = None
@@ -86,7 +85,7 @@ class Pages:
         self._receivers.append(receiver)
         if self._steps is None:
             self._page = []
-            self._steps = build(self._server, self._streams, self._page)
+            self._steps = build(self._sources, self._streams, self._page)
             self._scheduler.call_soon(self._step)
 
     def _step(self) -> None:

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream import __version__
 from millstream.server.metrics.names import INFO_ROWS
 from millstream.server.metrics.text import histogram_lines, label, labels, number
-from millstream.server.monitor.client_totals import ClientTotals
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
-from millstream.server.monitor.info import SECTIONS, clients_section, latency_fields
-from millstream.server.monitor.info_lines import Section, fields_of
-from millstream.server.monitor.memory_info import memory_section
+from millstream.server.monitor.info import latency_fields
+from millstream.server.monitor.info_lines import Section
 
 if TYPE_CHECKING:
-    from millstream.server.app import Server
+    from asyncio import Event
+
+    from millstream.server.clients import Clients
+    from millstream.server.config.directives import Config
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.execution.executor import Executor
+    from millstream.server.monitor.info import Info, Process
+    from millstream.server.monitor.latency import LatencyMonitor
+    from millstream.server.monitor.slowlog import Slowlog
+    from millstream.server.net.listeners import Listeners
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 CLIENTS_AT_ONCE = 100
 FILES_AT_ONCE = 100
@@ -31,32 +40,51 @@ PERCENTILE = "latency_percentiles_usec_"
 Lines = dict[str, list[str]]
 
 
-def server_lines(server: Server, lines: Lines) -> Iterator[None]:
+@dataclass(frozen=True)
+class Sources:
+    """The parts of a server that its metrics describe."""
+
+    config: Config
+    process: Process
+    info: Info
+    clients: Clients
+    executor: Executor
+    persistence: Persistence
+    listeners: Listeners
+    slowlog: Slowlog
+    latency: LatencyMonitor
+    stopping: Event
+    loop_delay_s: Callable[[], float]
+    now_ms: Callable[[], int]
+    steady_ms: Callable[[], int]
+
+    def why_writes_are_refused(self) -> str | None:
+        """The error of write commands, for all clients: the disk, the memory, or too few replicas.
+        A replica refuses writes by design and gives no reason here."""
+        error = self.persistence.writable_error()
+        if error is not None:
+            return error.decode()
+        return self.executor.admission.out_of_memory or self.executor.lacks_replicas
+
+
+def server_lines(sources: Sources, lines: Lines) -> Iterator[None]:
     """Add the samples to the lists in `lines`, by the name of the metric. Each step takes a
     fraction of a millisecond."""
     found: dict[str, Section] = {}
-    totals = ClientTotals()
-    clients = list(server.clients.values())
-    for start in range(0, len(clients), CLIENTS_AT_ONCE):
-        totals.add(server, clients[start : start + CLIENTS_AT_ONCE])
-        yield
+    totals = yield from sources.clients.totals_in_steps(CLIENTS_AT_ONCE)
     for name in dict.fromkeys(row.section for row in INFO_ROWS):
-        if name == "clients":
-            found[name] = fields_of(clients_section(server, totals))
-        elif name == "memory":
-            found[name] = fields_of(memory_section(server, totals))
-        else:
-            found[name] = fields_of(SECTIONS[name][1](server))
+        found[name] = sources.info.fields(name, totals)
         yield
     _info_lines(found, lines)
     yield
-    _instance_lines(server, found, lines)
+    _instance_lines(sources, found, lines)
     _replication_lines(found["replication"], lines)
-    yield from _command_lines(server, lines)
-    _latency_lines(server, lines)
-    yield from _database_lines(server, lines)
-    _own_lines(server, lines)
-    yield from _process_lines(server, lines)
+    yield from _command_lines(sources.executor, lines)
+    yield from _latency_percentile_lines(sources, lines)
+    _latency_lines(sources.latency, sources.slowlog, lines)
+    yield from _database_lines(sources.executor.keyspace, lines)
+    _own_lines(sources, lines)
+    yield from _process_lines(sources.process, lines)
 
 
 def _info_lines(found: dict[str, Section], lines: Lines) -> None:
@@ -73,14 +101,14 @@ def _add(lines: Lines, name: str, value: object, **named: Any) -> None:
     lines[name].append(f"{name}{text} {value}\n")
 
 
-def _instance_lines(server: Server, found: dict[str, Section], lines: Lines) -> None:
+def _instance_lines(sources: Sources, found: dict[str, Section], lines: Lines) -> None:
     facts = {**found["server"], **found["memory"], **found["replication"]}
     _add(lines, "redis_up", 1)
     _add(lines, "redis_instance_info", 1, **{name: facts[name] for name in INSTANCE_LABELS})
-    started_s = server.now_ms() // 1000 - server.uptime_s()
+    started_s = sources.now_ms() // 1000 - sources.process.uptime_s()
     _add(lines, "redis_start_time_seconds", started_s)
     for name in ("maxmemory", "maxclients", "io_threads"):
-        _add(lines, f"redis_config_{name}", server.config.shown(name.replace("_", "-")))
+        _add(lines, f"redis_config_{name}", sources.config.shown(name.replace("_", "-")))
 
 
 def _replication_lines(facts: Section, lines: Lines) -> None:
@@ -106,18 +134,20 @@ def _replication_lines(facts: Section, lines: Lines) -> None:
         _add(lines, f"redis_{field}", facts[field], **primary)
 
 
-def _command_lines(server: Server, lines: Lines) -> Iterator[None]:
-    stats = server.executor.command_stats()
-    for name, stat in stats.items():
+def _command_lines(executor: Executor, lines: Lines) -> Iterator[None]:
+    for name, stat in executor.command_stats().items():
         _add(lines, "redis_commands_total", stat.calls, cmd=name)
         _add(lines, "redis_commands_duration_seconds_total", stat.usec / 1e6, cmd=name)
         _add(lines, "redis_commands_failed_calls_total", stat.failed_calls, cmd=name)
         _add(lines, "redis_commands_rejected_calls_total", stat.rejected_calls, cmd=name)
-    for code, count in sorted(server.executor.statistics.errors_by_code.items()):
+    for code, count in sorted(executor.statistics.errors_by_code.items()):
         _add(lines, "redis_errors_total", count, err=code)
     yield
-    family = "redis_latency_percentiles_usec"
-    for field, fact in latency_fields(server).items():
+
+
+def _latency_percentile_lines(sources: Sources, lines: Lines) -> Iterator[None]:
+    family, stats = "redis_latency_percentiles_usec", sources.executor.command_stats()
+    for field, fact in latency_fields(sources.latency, sources.config).items():
         name = field.removeprefix(PERCENTILE)
         for part in str(fact).split(","):
             percentage, _, value = part.removeprefix("p").partition("=")
@@ -129,19 +159,19 @@ def _command_lines(server: Server, lines: Lines) -> Iterator[None]:
     yield
 
 
-def _latency_lines(server: Server, lines: Lines) -> None:
-    for event, last_s, last_ms, _ in server.latency.latest():
+def _latency_lines(latency: LatencyMonitor, slowlog: Slowlog, lines: Lines) -> None:
+    for event, last_s, last_ms, _ in latency.latest():
         _add(lines, "redis_latency_spike_last", last_s, event_name=event)
         _add(lines, "redis_latency_spike_duration_seconds", last_ms / 1000, event_name=event)
-    last = server.slowlog.entries(1)
-    _add(lines, "redis_slowlog_length", len(server.slowlog))
+    last = slowlog.entries(1)
+    _add(lines, "redis_slowlog_length", len(slowlog))
     _add(lines, "redis_slowlog_last_id", last[0].number if last else 0)
     seconds = last[0].duration_us / 1e6 if last else 0
     _add(lines, "redis_last_slow_execution_duration_seconds", seconds)
 
 
-def _database_lines(server: Server, lines: Lines) -> Iterator[None]:
-    for db in server.keyspace.databases:
+def _database_lines(keyspace: Keyspace, lines: Lines) -> Iterator[None]:
+    for db in keyspace.databases:
         name = f"db{db.index}"
         _add(lines, "redis_db_keys", len(db), db=name)
         _add(lines, "redis_db_keys_expiring", db.expiring_count, db=name)
@@ -151,27 +181,27 @@ def _database_lines(server: Server, lines: Lines) -> Iterator[None]:
             yield
 
 
-def _own_lines(server: Server, lines: Lines) -> None:
-    executor, persistence = server.executor, server.persistence
+def _own_lines(sources: Sources, lines: Lines) -> None:
+    executor, persistence = sources.executor, sources.persistence
     named = f'{{version="{label(__version__)}"}}'
     lines["millstream_build_info"].append(f"millstream_build_info{named} 1\n")
     values: dict[str, object] = {
-        "writes_refused": int(server.why_writes_are_refused() is not None),
-        "loop_delay_seconds": server.loop_delay_s,
+        "writes_refused": int(sources.why_writes_are_refused() is not None),
+        "loop_delay_seconds": sources.loop_delay_s(),
         "journal_size_bytes": persistence.current_bytes(),
         "journal_frames_total": persistence.last_seq,
         "snapshot_running": int(persistence.snapshots.job is not None),
         "snapshot_last_seconds": persistence.snapshots.last_duration_s,
         "held_replies": executor.outbox.held_count,
-        "held_replies_age_seconds": executor.outbox.hold_age_ms(server.steady_ms()) / 1000,
+        "held_replies_age_seconds": executor.outbox.hold_age_ms(sources.steady_ms()) / 1000,
         "tls_certificate_expiry_timestamp_seconds": (
-            None if server.listeners.tls is None else server.listeners.tls.expires_s
+            None if sources.listeners.tls is None else sources.listeners.tls.expires_s
         ),
     }
     for name, value in values.items():
         if value is not None:
             _add(lines, f"millstream_{name}", value)
-    keyspace = server.keyspace
+    keyspace = executor.keyspace
     for cause, count in (
         ("retry", keyspace.redelivered_due),
         ("claim", keyspace.redelivered_claimed),
@@ -191,7 +221,7 @@ def _limit(kind: int) -> float:
     return float(2**64 - 1) if soft == resource.RLIM_INFINITY else soft
 
 
-def _process_lines(server: Server, lines: Lines) -> Iterator[None]:
+def _process_lines(process: Process, lines: Lines) -> Iterator[None]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     page_bytes = resource.getpagesize()
     virtual_pages, resident_pages = Path("/proc/self/statm").read_text().split()[:2]
@@ -200,7 +230,7 @@ def _process_lines(server: Server, lines: Lines) -> Iterator[None]:
         "resident_memory_bytes": int(resident_pages) * page_bytes,
         "virtual_memory_bytes": int(virtual_pages) * page_bytes,
         "virtual_memory_max_bytes": _limit(resource.RLIMIT_AS),
-        "start_time_seconds": server.started_at_ms / 1000,
+        "start_time_seconds": process.started_at_ms / 1000,
         "max_fds": _limit(resource.RLIMIT_NOFILE),
     }
     for name, value in values.items():

@@ -21,7 +21,7 @@ from millstream.server.monitor.log import LOGGER
 from millstream.server.net.sockets import bind_sockets, start_listening
 
 if TYPE_CHECKING:
-    from millstream.server.app import Server
+    from millstream.server.metrics.server_series import Sources
 
 BACKLOG = 100
 CONNECTIONS_MAX = 32
@@ -36,27 +36,28 @@ INDEX = b"""<!doctype html><html lang="en"><title>millstream</title><h1>millstre
 class Metrics:
     """Serves the metrics and health checks of a server that has a `metrics-port`."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.port = server.config.metrics_port
-        self.pages = Pages(server, server.loop)
+    def __init__(self, sources: Sources, loop: asyncio.AbstractEventLoop) -> None:
+        self._sources = sources
+        self._loop = loop
+        self.port = sources.config.metrics_port
+        self.pages = Pages(sources, loop)
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self.connections: set[HttpConnection] = set()
 
     def bind(self) -> None:
         """Take the port. StartError with one sentence."""
-        self._sockets = bind_sockets(self._server.config.metrics_bind, self.port, "metrics-port")
+        self._sockets = bind_sockets(self._sources.config.metrics_bind, self.port, "metrics-port")
 
     async def listen(self) -> None:
         """Accept connections from now on. StartError if another program is listening there."""
-        loop = self._server.loop
+        loop = self._loop
         for bound in self._sockets:
             start_listening(bound, BACKLOG, "metrics-port")
             found = await loop.create_server(lambda: HttpConnection(self, loop), sock=bound)
             self._servers.append(found)
         if self._servers:
-            where = ", ".join(f"{one}:{self.port}" for one in self._server.config.metrics_bind)
+            where = ", ".join(f"{one}:{self.port}" for one in self._sources.config.metrics_bind)
             LOGGER.info("metrics  http://%s/metrics", where)
 
     def close(self) -> None:
@@ -85,23 +86,23 @@ class Metrics:
 
     def _health(self) -> Answer:
         """200 while the loop runs and the server is not stopping."""
-        if self._server.stopping.is_set():
+        if self._sources.stopping.is_set():
             return _status(HTTPStatus.SERVICE_UNAVAILABLE, "stopping")
         return _status(HTTPStatus.OK, "ok")
 
     def _readiness(self) -> Answer:
         """200, or 503 with the reason: loading, stopping, or why commands are refused."""
-        server, unready = self._server, HTTPStatus.SERVICE_UNAVAILABLE
-        if server.stopping.is_set():
+        sources, unready = self._sources, HTTPStatus.SERVICE_UNAVAILABLE
+        if sources.stopping.is_set():
             return _status(unready, "stopping")
-        if server.persistence.loading or server.executor.loading:
-            loader = server.persistence.data_loading.loader
+        if sources.persistence.loading or sources.executor.loading:
+            loader = sources.persistence.data_loading.loader
             return _status(
                 unready, "loading", loaded_bytes=loader.done_bytes, total_bytes=loader.total_bytes
             )
-        if server.executor.admission.stale is not None:
-            return _status(unready, "stale", reason=server.executor.admission.stale)
-        reason = server.why_writes_are_refused()
+        if sources.executor.admission.stale is not None:
+            return _status(unready, "stale", reason=sources.executor.admission.stale)
+        reason = sources.why_writes_are_refused()
         if reason is not None:
             return _status(unready, "writes refused", reason=reason)
         return _status(HTTPStatus.OK, "ready")

@@ -23,8 +23,7 @@ from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
-    from millstream.server.app import Server
-    from millstream.server.metrics.server_series import Lines
+    from millstream.server.metrics.server_series import Lines, Sources
     from millstream.storage.groups.group import Group
     from millstream.storage.keyspace.database import Database
     from millstream.storage.keyspace.keyspace import Keyspace
@@ -100,8 +99,8 @@ def _walk(keyspace: Keyspace, db: Database) -> Iterator[list[bytes]]:
 class StreamSeries:
     """Adds the samples of streams, groups and consumers to a page."""
 
-    def __init__(self, server: Server, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._server = server
+    def __init__(self, sources: Sources, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._sources = sources
         self._clock = clock
         self._choice = Choice()
         self._chosen_for: tuple[tuple[str, ...], int] | None = None
@@ -109,19 +108,19 @@ class StreamSeries:
 
     def lines(self, lines: Lines) -> Iterator[None]:
         """Add the samples to the lists in `lines`, in steps of a fraction of a millisecond."""
-        server, config = self._server, self._server.config
-        if server.persistence.loading:
+        sources, config = self._sources, self._sources.config
+        if sources.persistence.loading:
             return
         yield from self._choose()
         counts = _Left(config.metrics_streams_max * GROUPS_FACTOR)
         write, write_group = _stream_writer(lines), _group_writer(lines)
         for index, key in self._choice.places:
-            db = server.keyspace.databases[index]
+            db = sources.executor.keyspace.databases[index]
             stream = db.table.get(key)
             if not isinstance(stream, Stream) or (db.expiries and db.has_expired(key)):
                 continue  # it has gone since the choice
             named = f'db="db{index}",stream="{label(key)}"'
-            write(f"{{{named}}}", stream, server.steady_ms())
+            write(f"{{{named}}}", stream, sources.steady_ms())
             if stream.groups:
                 yield from self._groups(lines, write_group, named, stream, counts)
             yield
@@ -134,13 +133,13 @@ class StreamSeries:
             lines[name].append(f"{name} {count}\n")
 
     def _choose(self) -> Iterator[None]:
-        config = self._server.config
+        config = self._sources.config
         wanted = (config.metrics_streams, config.metrics_streams_max)
         begun = self._clock()
         if wanted == self._chosen_for and begun < self._kept_until:
             return
         used = 0.0
-        for found in choose(self._server.keyspace, *wanted):
+        for found in choose(self._sources.executor.keyspace, *wanted):
             used += self._clock() - begun
             if found is not None:
                 self._choice = found
@@ -157,13 +156,13 @@ class StreamSeries:
         stream: Stream,
         counts: _Left,
     ) -> Iterator[None]:
-        server, shows_consumers = self._server, self._server.config.metrics_consumers
+        sources, shows_consumers = self._sources, self._sources.config.metrics_consumers
         groups = list(stream.groups.values())
         for start in range(0, len(groups), GROUPS_AT_ONCE):
             some = groups[start : start + GROUPS_AT_ONCE]
             if start:
                 yield
-            now_ms, steady_ms = server.now_ms(), server.steady_ms()
+            now_ms, steady_ms = sources.now_ms(), sources.steady_ms()
             ends = StreamEnds(stream)
             shown = []  # before any other command runs: `ends` is of this moment
             for group in some:

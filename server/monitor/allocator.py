@@ -8,6 +8,7 @@ memory and the resident set replace these figures.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 
@@ -27,3 +28,11 @@ class ResidentSet:
 def peak_rss_bytes() -> int:
     """The peak of the resident set."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def trim() -> None:
+    """Make the C library return unused memory to the system."""
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

@@ -69,6 +69,12 @@ class Eviction:
         self._fruitless_keys = 0
         self._warned_s = -float(WARNED_EVERY_S)
 
+    def set_limit(self, limit_bytes: int, evicts: bool) -> bool:
+        """Return whether that changes anything."""
+        before = self.limit_bytes, self.evicts
+        self.limit_bytes, self.evicts = limit_bytes, evicts
+        return before != (limit_bytes, evicts)
+
     def reset_stats(self) -> None:
         self.evicted_entries = self.evicted_blocks = 0
 

@@ -11,21 +11,32 @@ import math
 import os
 import resource
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
-from millstream.server.monitor.client_totals import ClientTotals, client_totals
-from millstream.server.monitor.info_lines import Part, Section, lines, part_of
-from millstream.server.monitor.memory_info import memory_section
+from millstream.server.monitor.info_lines import Part, Section, fields_of, part_of
 
 if TYPE_CHECKING:
-    from millstream.server.app import Server
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from millstream.server.clients import Clients, ClientTotals
+    from millstream.server.config.directives import Config
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.execution.access import Access
+    from millstream.server.execution.executor import Executor
+    from millstream.server.execution.pubsub import PubSub
+    from millstream.server.monitor.eviction import Eviction
+    from millstream.server.monitor.latency import LatencyMonitor
+    from millstream.server.net.listeners import Listeners
+    from millstream.server.replication.role import Replication
+    from millstream.storage.keyspace.keyspace import Keyspace
 
 TOTALS = 5  # commands, bytes in and out, bytes in and out of the links of replicas
 NO_RATES = [0.0] * TOTALS
@@ -55,6 +66,20 @@ class Rates:
         self.per_second = NO_RATES
 
 
+class Process:
+    """The process of a server, for INFO and the metrics."""
+
+    def __init__(self, run_id: str, config_file: Path | None, started_at_ms: int) -> None:
+        self.run_id = run_id
+        self.config_file = config_file
+        self.number = os.getpid()
+        self.started_at_ms = started_at_ms
+        self._started_s = time.monotonic()
+
+    def uptime_s(self) -> int:
+        return int(time.monotonic() - self._started_s)
+
+
 # What does not change while the server runs.
 _PROGRAM = part_of(
     {
@@ -73,21 +98,6 @@ _PROGRAM = part_of(
         "gcc_version": _COMPILER.removeprefix("GCC "),
     }
 )
-_PROCESS = lines(
-    "process_id",
-    "process_supervised",
-    "run_id",
-    "tcp_port",
-    "server_time_usec",
-    "uptime_in_seconds",
-    "uptime_in_days",
-    "hz",
-    "configured_hz",
-    "lru_clock",
-    "executable",
-    "config_file",
-    "io_threads_active:0",
-)
 
 
 @cache
@@ -100,65 +110,55 @@ def _absolute(file: Path | None) -> str:
     return "" if file is None else str(file.absolute())
 
 
-def _server(server: Server) -> Sequence[Part]:
-    uptime_s = server.uptime_s()
-    hz = server.config.shown("hz")
-    process = (
-        server.process_id,
-        server.supervision.name,
-        server.run_id,
-        server.port,
-        server.now_us(),
-        uptime_s,
-        uptime_s // 86400,
-        hz,
-        hz,
-        server.now_ms() // 1000 & 0xFFFFFF,
-        _executable(),
-        _absolute(server.config_file),
-    )
-    return _PROGRAM, (_PROCESS, process), server.listeners.info()
+def server_section(
+    process: Process, supervisor: Callable[[], str], listeners: Listeners, config: Config,
+    now_us: Callable[[], int],
+) -> Sequence[Part]:  # fmt: skip
+    """`supervisor` returns the name of the service manager."""
+    uptime_s, hz, time_us = process.uptime_s(), config.shown("hz"), now_us()
+    fields = {
+        "process_id": process.number,
+        "process_supervised": supervisor(),
+        "run_id": process.run_id,
+        "tcp_port": listeners.port,
+        "server_time_usec": time_us,
+        "uptime_in_seconds": uptime_s,
+        "uptime_in_days": uptime_s // 86400,
+        "hz": hz,
+        "configured_hz": hz,
+        "lru_clock": time_us // 1_000_000 & 0xFFFFFF,
+        "executable": _executable(),
+        "config_file": _absolute(process.config_file),
+        "io_threads_active": 0,
+    }
+    return _PROGRAM, part_of(fields), listeners.info()
 
 
-_CLIENTS = lines(
-    "connected_clients",
-    "cluster_connections:0",
-    "maxclients",
-    "client_recent_max_input_buffer",
-    "client_recent_max_output_buffer",
-    "blocked_clients",
-    "tracking_clients:0",
-    "pubsub_clients",
-    "watching_clients",
-    "clients_in_timeout_table",
-    "total_watched_keys",
-    "total_blocking_keys",
-    "total_blocking_keys_on_nokey",
-    "paused_reason",
-    "paused_actions",
-    "paused_timeout_milliseconds",
-)
-
-
-def clients_section(server: Server, totals: ClientTotals) -> Sequence[Part]:
-    executor = server.executor
+def clients_section(
+    totals: ClientTotals, clients: Clients, executor: Executor, config: Config,
+    steady_ms: Callable[[], int],
+) -> Sequence[Part]:  # fmt: skip
     waiting = executor.serving.waiting
     is_waiting = waiting.count > 0
-    values = (
-        len(server.clients),
-        server.config.maxclients,
-        totals.input_max_bytes,
-        totals.output_max_bytes,
-        executor.blocked_count,
-        totals.subscribed,
-        totals.watching,
-        waiting.timed_count,
-        len(totals.watched),
-        len([*waiting.keys()]) if is_waiting else 0,
-        sum(1 for _ in waiting.keys_that_must_stay()) if is_waiting else 0,
-        *_pause(server),
-    )
-    return ((_CLIENTS, values),)
+    fields = {
+        "connected_clients": len(clients),
+        "cluster_connections": 0,
+        "maxclients": config.maxclients,
+        "client_recent_max_input_buffer": totals.input_max_bytes,
+        "client_recent_max_output_buffer": totals.output_max_bytes,
+        "blocked_clients": executor.blocked_count,
+        "tracking_clients": 0,
+        "pubsub_clients": totals.subscribed,
+        "watching_clients": totals.watching,
+        "clients_in_timeout_table": waiting.timed_count,
+        "total_watched_keys": len(totals.watched),
+        "total_blocking_keys": len([*waiting.keys()]) if is_waiting else 0,
+        "total_blocking_keys_on_nokey": (
+            sum(1 for _ in waiting.keys_that_must_stay()) if is_waiting else 0
+        ),
+        **_pause(executor, steady_ms),
+    }
+    return (part_of(fields),)
 
 
 _PAUSE_REASONS = {
@@ -168,212 +168,158 @@ _PAUSE_REASONS = {
 }
 
 
-def _pause(server: Server) -> tuple[str, str, int]:
+def _pause(executor: Executor, steady_ms: Callable[[], int]) -> Section:
     """Why commands are postponed, which ones, and for how long."""
-    pause = server.executor.pauses.current
-    if pause is None:
-        return "none", "none", 0
-    reason = _PAUSE_REASONS[next(iter(sorted(pause.reasons)), "")]
-    actions = "all" if pause.all else "write"
-    return reason, actions, max(0, pause.until_ms - server.steady_ms())
+    pause = executor.pauses.current
+    reason, actions, left_ms = "none", "none", 0
+    if pause is not None:
+        reason = _PAUSE_REASONS[next(iter(sorted(pause.reasons)), "")]
+        actions = "all" if pause.all else "write"
+        left_ms = max(0, pause.until_ms - steady_ms())
+    return {
+        "paused_reason": reason,
+        "paused_actions": actions,
+        "paused_timeout_milliseconds": left_ms,
+    }
 
 
-_STALLS = lines("journal_queue_stalls")
-
-
-def _persistence(server: Server) -> Sequence[Part]:
-    parts = server.persistence.info(server.keyspace.dirty)
-    if server.persistence.appendonly:
-        parts.append((_STALLS, (server.executor.backpressure.count,)))
+def persistence_section(
+    persistence: Persistence, keyspace: Keyspace, executor: Executor
+) -> Sequence[Part]:
+    parts = persistence.info(keyspace.dirty)
+    if persistence.appendonly:
+        parts.append(part_of({"journal_queue_stalls": executor.backpressure.count}))
     return parts
 
 
-_TRAFFIC = lines(
-    "total_connections_received",
-    "total_commands_processed",
-    "instantaneous_ops_per_sec",
-    "total_net_input_bytes",
-    "total_net_output_bytes",
-    "total_net_repl_input_bytes",
-    "total_net_repl_output_bytes",
-    "instantaneous_input_kbps:%.2f",
-    "instantaneous_output_kbps:%.2f",
-    "instantaneous_input_repl_kbps:%.2f",
-    "instantaneous_output_repl_kbps:%.2f",
-    "rejected_connections",
-    "sync_full",
-    "sync_partial_ok",
-    "sync_partial_err",
-    "sync_rewinds",
-)
-
-
-def _traffic(server: Server) -> Part:
-    commands, bytes_in, bytes_out, repl_in, repl_out = server.rates.per_second
-    executor, replication = server.executor, server.replication
-    return _TRAFFIC, (
-        server.registry.connections_received,
-        executor.statistics.commands,
-        round(commands),
-        executor.bytes_in,
-        executor.outbox.bytes_out,
-        replication.received_bytes,
-        replication.feeds.sent_bytes,
-        bytes_in / 1024,
-        bytes_out / 1024,
-        repl_in / 1024,
-        repl_out / 1024,
-        server.registry.connections_rejected,
-        replication.resync.full_syncs,
-        replication.resync.partial_syncs,
-        replication.resync.refused_partial_syncs,
-        replication.rewinds,
-    )
-
-
-_DATA_STATS = lines(
-    "expired_subkeys:0",
-    "expired_keys",
-    "expired_keys_active",
-    "expired_subkeys_active:0",
-    "reservations_pending",
-    "reservations_expired",
-    "expired_stale_perc:0.00",
-    "expired_time_cap_reached_count:0",
-    "evicted_keys:0",
-    "evicted_entries",
-    "evicted_blocks",
-    "evicted_clients:0",
-    "evicted_scripts:0",
-    "total_eviction_exceeded_time:0",
-    "current_eviction_exceeded_time:0",
-    "keyspace_hits",
-    "keyspace_misses",
-    "pubsub_channels",
-    "pubsub_patterns",
-    "pubsubshard_channels",
-    "latest_fork_usec:0",
-    "total_forks:0",
-    "migrate_cached_sockets:0",
-    "slave_expires_tracked_keys:0",
-    "active_defrag_hits:0",
-    "active_defrag_misses:0",
-    "active_defrag_key_hits:0",
-    "active_defrag_key_misses:0",
-    "total_active_defrag_time:0",
-    "current_active_defrag_time:0",
-)
-
-
-def _data_stats(server: Server) -> Part:
-    keyspace = server.keyspace
-    return _DATA_STATS, (
-        keyspace.expired_count,
-        server.executor.due.expired_count,
-        keyspace.open_reservations(),
-        keyspace.reservations_expired,
-        server.eviction.evicted_entries,
-        server.eviction.evicted_blocks,
-        keyspace.hits,
-        keyspace.misses,
-        server.pubsub.channel_count,
-        server.pubsub.pattern_count,
-        server.pubsub.shard_channel_count,
-    )
-
-
-_REQUEST_STATS = lines(
-    "tracking_total_keys:0",
-    "tracking_total_items:0",
-    "tracking_total_prefixes:0",
-    "unexpected_error_replies:0",
-    "total_error_replies",
-    "dump_payload_sanitizations:0",
-    "total_reads_processed",
-    "total_writes_processed",
-    "io_threaded_reads_processed:0",
-    "io_threaded_writes_processed:0",
-    "io_threaded_total_prefetch_batches:0",
-    "io_threaded_total_prefetch_entries:0",
-    "client_output_buffer_limit_disconnections",
-    "reply_buffer_shrinks:0",
-    "reply_buffer_expands:0",
-    "acl_access_denied_auth",
-    "acl_access_denied_cmd",
-    "acl_access_denied_key",
-    "acl_access_denied_channel",
-)
-
-
-def _request_stats(server: Server) -> Part:
-    executor = server.executor
-    denied = server.access.log.counts
-    return _REQUEST_STATS, (
-        executor.statistics.error_replies,
-        executor.statistics.reads,
-        executor.outbox.writes,
-        server.registry.output_limit_closings,
-        denied.get("auth", 0),
-        denied.get("command", 0),
-        denied.get("key", 0),
-        denied.get("channel", 0),
-    )
-
-
-def _stats(server: Server) -> Sequence[Part]:
-    return _traffic(server), _data_stats(server), _request_stats(server)
-
-
-def _replication(server: Server) -> Sequence[Part]:
-    return server.replication.info()
-
-
-_CPU = lines(
-    "used_cpu_sys:%.6f",
-    "used_cpu_user:%.6f",
-    "used_cpu_sys_children:%.6f",
-    "used_cpu_user_children:%.6f",
-    "used_cpu_sys_main_thread:%.6f",
-    "used_cpu_user_main_thread:%.6f",
-)
-
-
-def _cpu(server: Server) -> Sequence[Part]:
-    return ((_CPU, _cpu_times(server.steady_ms())),)
-
-
-@lru_cache(maxsize=1)
-def _cpu_times(now_ms: int) -> tuple[float, ...]:
-    """The times of the process, its children and its main thread, read once in a millisecond."""
-    whole = resource.getrusage(resource.RUSAGE_SELF)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    main = resource.getrusage(resource.RUSAGE_THREAD)
-    return (
-        whole.ru_stime,
-        whole.ru_utime,
-        children.ru_stime,
-        children.ru_utime,
-        main.ru_stime,
-        main.ru_utime,
-    )
-
-
-def _modules(server: Server) -> Sequence[Part]:
-    return ()
-
-
-def _commandstats(server: Server) -> Sequence[Part]:
+def traffic_stats(
+    clients: Clients, executor: Executor, replication: Replication, rates: Rates
+) -> Sequence[Part]:
+    commands, bytes_in, bytes_out, repl_in, repl_out = rates.per_second
     fields = {
-        f"cmdstat_{name}": f"calls={stat.calls},usec={stat.usec},"
-        f"usec_per_call={stat.usec / stat.calls if stat.calls else 0:.2f},"
-        f"rejected_calls={stat.rejected_calls},failed_calls={stat.failed_calls}"
-        for name, stat in server.executor.command_stats().items()
+        "total_connections_received": clients.connections_received,
+        "total_commands_processed": executor.statistics.commands,
+        "instantaneous_ops_per_sec": round(commands),
+        "total_net_input_bytes": executor.bytes_in,
+        "total_net_output_bytes": executor.outbox.bytes_out,
+        "total_net_repl_input_bytes": replication.received_bytes,
+        "total_net_repl_output_bytes": replication.feeds.sent_bytes,
+        "instantaneous_input_kbps": f"{bytes_in / 1024:.2f}",
+        "instantaneous_output_kbps": f"{bytes_out / 1024:.2f}",
+        "instantaneous_input_repl_kbps": f"{repl_in / 1024:.2f}",
+        "instantaneous_output_repl_kbps": f"{repl_out / 1024:.2f}",
+        "rejected_connections": clients.connections_rejected,
+        "sync_full": replication.resync.full_syncs,
+        "sync_partial_ok": replication.resync.partial_syncs,
+        "sync_partial_err": replication.resync.refused_partial_syncs,
+        "sync_rewinds": replication.rewinds,
     }
     return (part_of(fields),)
 
 
-def _errorstats(server: Server) -> Sequence[Part]:
-    counts = server.executor.statistics.errors_by_code
+def data_stats(
+    keyspace: Keyspace, executor: Executor, eviction: Eviction, pubsub: PubSub
+) -> Sequence[Part]:
+    fields = {
+        "expired_subkeys": 0,
+        "expired_keys": keyspace.expired_count,
+        "expired_keys_active": executor.due.expired_count,
+        "expired_subkeys_active": 0,
+        "reservations_pending": keyspace.open_reservations(),
+        "reservations_expired": keyspace.reservations_expired,
+        "expired_stale_perc": "0.00",
+        "expired_time_cap_reached_count": 0,
+        "evicted_keys": 0,
+        "evicted_entries": eviction.evicted_entries,
+        "evicted_blocks": eviction.evicted_blocks,
+        "evicted_clients": 0,
+        "evicted_scripts": 0,
+        "total_eviction_exceeded_time": 0,
+        "current_eviction_exceeded_time": 0,
+        "keyspace_hits": keyspace.hits,
+        "keyspace_misses": keyspace.misses,
+        "pubsub_channels": pubsub.channel_count,
+        "pubsub_patterns": pubsub.pattern_count,
+        "pubsubshard_channels": pubsub.shard_channel_count,
+        "latest_fork_usec": 0,
+        "total_forks": 0,
+        "migrate_cached_sockets": 0,
+        "slave_expires_tracked_keys": 0,
+        "active_defrag_hits": 0,
+        "active_defrag_misses": 0,
+        "active_defrag_key_hits": 0,
+        "active_defrag_key_misses": 0,
+        "total_active_defrag_time": 0,
+        "current_active_defrag_time": 0,
+    }
+    return (part_of(fields),)
+
+
+def request_stats(executor: Executor, clients: Clients, access: Access) -> Sequence[Part]:
+    denied = access.log.counts
+    fields = {
+        "tracking_total_keys": 0,
+        "tracking_total_items": 0,
+        "tracking_total_prefixes": 0,
+        "unexpected_error_replies": 0,
+        "total_error_replies": executor.statistics.error_replies,
+        "dump_payload_sanitizations": 0,
+        "total_reads_processed": executor.statistics.reads,
+        "total_writes_processed": executor.outbox.writes,
+        "io_threaded_reads_processed": 0,
+        "io_threaded_writes_processed": 0,
+        "io_threaded_total_prefetch_batches": 0,
+        "io_threaded_total_prefetch_entries": 0,
+        "client_output_buffer_limit_disconnections": clients.output_limit_closings,
+        "reply_buffer_shrinks": 0,
+        "reply_buffer_expands": 0,
+        "acl_access_denied_auth": denied.get("auth", 0),
+        "acl_access_denied_cmd": denied.get("command", 0),
+        "acl_access_denied_key": denied.get("key", 0),
+        "acl_access_denied_channel": denied.get("channel", 0),
+    }
+    return (part_of(fields),)
+
+
+def cpu_section(steady_ms: Callable[[], int]) -> Sequence[Part]:
+    return (_cpu_times(steady_ms()),)
+
+
+@lru_cache(maxsize=1)
+def _cpu_times(now_ms: int) -> Part:
+    """The times of the process, its children and its main thread, read once in a millisecond."""
+    whole = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    main = resource.getrusage(resource.RUSAGE_THREAD)
+    return part_of(
+        {
+            "used_cpu_sys": f"{whole.ru_stime:.6f}",
+            "used_cpu_user": f"{whole.ru_utime:.6f}",
+            "used_cpu_sys_children": f"{children.ru_stime:.6f}",
+            "used_cpu_user_children": f"{children.ru_utime:.6f}",
+            "used_cpu_sys_main_thread": f"{main.ru_stime:.6f}",
+            "used_cpu_user_main_thread": f"{main.ru_utime:.6f}",
+        }
+    )
+
+
+def no_section() -> Sequence[Part]:
+    """INFO modules: there are none."""
+    return ()
+
+
+def commands_section(executor: Executor) -> Sequence[Part]:
+    fields = {
+        f"cmdstat_{name}": f"calls={stat.calls},usec={stat.usec},"
+        f"usec_per_call={stat.usec / stat.calls if stat.calls else 0:.2f},"
+        f"rejected_calls={stat.rejected_calls},failed_calls={stat.failed_calls}"
+        for name, stat in executor.command_stats().items()
+    }
+    return (part_of(fields),)
+
+
+def errors_section(executor: Executor) -> Sequence[Part]:
+    counts = executor.statistics.errors_by_code
     if not counts:
         return ()
     return (part_of({f"errorstat_{code}": f"count={counts[code]}" for code in sorted(counts)}),)
@@ -391,88 +337,92 @@ def percentile_us(counts: Sequence[int], percentage: float) -> int:
     raise ValueError("there are no calls")
 
 
-def latency_fields(server: Server) -> Section:
+def latency_fields(latency: LatencyMonitor, config: Config) -> Section:
     """The percentiles of each command's times."""
-    percentages = server.config.latency_tracking_info_percentiles
+    percentages = config.latency_tracking_info_percentiles
     return {
         f"latency_percentiles_usec_{name}": ",".join(
             f"p{percentage:g}={percentile_us(counts, percentage):.3f}" for percentage in percentages
         )
-        for name, counts in server.latency_counts().items()
+        for name, counts in latency.counts().items()
         if any(counts)
     }
 
 
-def _latencystats(server: Server) -> Sequence[Part]:
-    return (part_of(latency_fields(server)),)
+def latency_section(latency: LatencyMonitor, config: Config) -> Sequence[Part]:
+    return (part_of(latency_fields(latency, config)),)
 
 
-_CLUSTER = lines("cluster_enabled:0")
+_CLUSTER = part_of({"cluster_enabled": 0})
 
 
-def _cluster(server: Server) -> Sequence[Part]:
-    return ((_CLUSTER, ()),)
+def cluster_section() -> Sequence[Part]:
+    return (_CLUSTER,)
 
 
-def _keyspace(server: Server) -> Sequence[Part]:
+def keyspace_section(keyspace: Keyspace) -> Sequence[Part]:
     fields: Section = {}
-    for db in server.keyspace.databases_with_keys():
+    for db in keyspace.databases_with_keys():
         fields[f"db{db.index}"] = (
             f"keys={len(db)},expires={db.expiring_count},avg_ttl={db.average_ttl_ms()},subexpiry=0"
         )
     return (part_of(fields),)
 
 
-Collect = Callable[..., Sequence[Part]]
-OF_CLIENTS: dict[str, Collect] = {
-    "clients": clients_section,
-    "memory": memory_section,
-}
-"""Sections for which all clients are looked at, once for all of these sections."""
-SECTIONS: dict[str, tuple[str, Collect]] = {
-    "server": ("\r\n# Server\r\n", _server),
-    "clients": ("\r\n# Clients\r\n", lambda server: clients_section(server, client_totals(server))),
-    "memory": ("\r\n# Memory\r\n", lambda server: memory_section(server, client_totals(server))),
-    "persistence": ("\r\n# Persistence\r\n", _persistence),
-    "stats": ("\r\n# Stats\r\n", _stats),
-    "replication": ("\r\n# Replication\r\n", _replication),
-    "cpu": ("\r\n# CPU\r\n", _cpu),
-    "modules": ("\r\n# Modules\r\n", _modules),
-    "commandstats": ("\r\n# Commandstats\r\n", _commandstats),
-    "errorstats": ("\r\n# Errorstats\r\n", _errorstats),
-    "latencystats": ("\r\n# Latencystats\r\n", _latencystats),
-    "cluster": ("\r\n# Cluster\r\n", _cluster),
-    "keyspace": ("\r\n# Keyspace\r\n", _keyspace),
-}
+SECTIONS = (
+    "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "modules",
+    "commandstats", "errorstats", "latencystats", "cluster", "keyspace",
+)  # fmt: skip
 EVERYTHING = frozenset(SECTIONS)
 BY_DEFAULT = EVERYTHING - {"commandstats", "latencystats"}
 GROUPS = {"default": BY_DEFAULT, "all": EVERYTHING, "everything": EVERYTHING}
 NAMES = frozenset({*EVERYTHING, *GROUPS})
 ONLY_DEFAULT = frozenset({"default"})
 
+Collect = Callable[[], Sequence[Part]]
+CollectOfClients = Callable[["ClientTotals"], Sequence[Part]]
+
 
 @lru_cache(maxsize=16)
-def _chosen(names: frozenset[str]) -> tuple[tuple[str, Collect, bool], ...]:
-    """The sections that these names select: title, function, and whether it needs the clients."""
+def _chosen(names: frozenset[str]) -> tuple[str, ...]:
+    """The sections that these names select, in the order of SECTIONS."""
     chosen: frozenset[str] = frozenset().union(*(GROUPS.get(name, {name}) for name in names))
-    return tuple(
-        (title, OF_CLIENTS.get(name, collect), name in OF_CLIENTS)
-        for name, (title, collect) in SECTIONS.items()
-        if name in chosen
-    )
+    return tuple(name for name in SECTIONS if name in chosen)
 
 
-def info_text(server: Server, names: Sequence[str]) -> str:
-    """INFO for these sections (lower case; none: the default ones), in Redis' layout."""
-    totals: ClientTotals | None = None
-    found: list[str] = []
-    for title, collect, of_clients in _chosen(NAMES.intersection(names) if names else ONLY_DEFAULT):
-        found.append(title if found else title[2:])  # no empty line before the first title
-        if of_clients:
-            totals = totals or client_totals(server)
-            parts = collect(server, totals)
-        else:
-            parts = collect(server)
-        for part, values in parts:
-            found.append(part.text(values))
-    return "".join(found)
+class Info:
+    """The text of INFO. `sections` has a function for each section; those in `of_clients` are given
+    the totals of all clients, which are computed once for all of these sections."""
+
+    def __init__(
+        self,
+        sections: Mapping[str, Collect],
+        of_clients: Mapping[str, CollectOfClients],
+        totals: Callable[[], ClientTotals],
+    ) -> None:
+        self._sections = sections
+        self._of_clients = of_clients
+        self._totals = totals
+        self._titles = {name: f"\r\n# {name.capitalize()}\r\n" for name in SECTIONS}
+
+    def text(self, names: Sequence[str]) -> str:
+        """INFO for these sections (lower case; none: the default ones), in Redis' layout."""
+        totals: ClientTotals | None = None
+        found: list[str] = []
+        for name in _chosen(NAMES.intersection(names) if names else ONLY_DEFAULT):
+            title = self._titles[name]
+            found.append(title if found else title[2:])  # no empty line before the first title
+            if name in self._of_clients:
+                totals = totals or self._totals()
+                parts = self._of_clients[name](totals)
+            else:
+                parts = self._sections[name]()
+            for part, values in parts:
+                found.append(part.text(values))
+        return "".join(found)
+
+    def fields(self, name: str, totals: ClientTotals) -> Section:
+        """The fields of one section."""
+        if name in self._of_clients:
+            return fields_of(self._of_clients[name](totals))
+        return fields_of(self._sections[name]())

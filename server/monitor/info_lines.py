@@ -52,7 +52,7 @@ def _filled(form: str, values: Iterator[object]) -> str:
 Part = tuple[Lines, tuple[object, ...]]
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _lines_named(names: tuple[str, ...]) -> Lines:
     return Lines((name, "%s") for name in names)
 

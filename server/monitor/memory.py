@@ -45,6 +45,7 @@ class Gauge:
         self._blocks = blocks()
         self._rest = self._rest_at_first = max(0, self._held - self._blocks)
         self._used = self._measured_ms = -1
+        self.startup_bytes = self._blocks + self._rest
 
     def measure(self) -> int:
         """Used memory, measured again."""

@@ -5,7 +5,7 @@ from millstream.server.protocol.outbox cimport Client
 
 
 cdef class Connection(Client):
-    cdef object server
+    cdef object clients  # server/clients.Clients
     cdef Executor executor
     cdef readonly object transport
     # The descriptor of its socket; -1 when the socket is closed or about to be closed.

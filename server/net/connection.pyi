@@ -1,6 +1,7 @@
 from asyncio import Transport
 from typing import Any
 
+from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
 
 class Connection(Client):
@@ -9,7 +10,7 @@ class Connection(Client):
     is_unix: bool
     total_bytes_in: int
     total_bytes_out: int
-    def __init__(self, server: Any) -> None: ...
+    def __init__(self, clients: Any, executor: Executor) -> None: ...
     def connection_made(self, transport: Transport) -> None: ...
     def keep_alive(self, idle_s: int) -> None: ...
     def data_received(self, data: bytes) -> None: ...

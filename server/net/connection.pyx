@@ -123,10 +123,10 @@ cdef int set_option(int file_number, int level, int option, int value) noexcept:
 cdef class Connection(Client):
     """One accepted connection."""
 
-    def __init__(self, server):
-        self.server = server
-        self.executor = server.executor
-        Client.__init__(self, server.next_client_id(), "", "", server.steady_ms())
+    def __init__(self, clients, Executor executor not None):
+        self.clients = clients
+        self.executor = executor
+        Client.__init__(self, clients.next_id(), "", "", clients.steady_ms())
         self.reading = True
         self.file_number = self.direct_number = -1
 
@@ -140,7 +140,7 @@ cdef class Connection(Client):
         if self.local_address is None or self.address is None:
             self.name_by_transport()
         self.executor.attach(self)
-        self.server.client_opened(self)
+        self.clients.opened(self)
 
     cdef int name_by_transport(self) except -1:
         """The addresses of a Unix socket, and of a client that has already gone."""
@@ -192,7 +192,7 @@ cdef class Connection(Client):
         self.file_number = self.direct_number = -1  # the transport closes it when this returns
         self.drop_queue()
         self.executor.detach(self)
-        self.server.client_closed(self)
+        self.clients.closed(self)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -270,7 +270,7 @@ cdef class Connection(Client):
         if self.closing and not self.queue:
             self.transport.close()
         elif self.paused:
-            self.server.check_output(self)
+            self.clients.check_output(self)
         return 0
 
     cdef bytes first_piece(self):
@@ -318,7 +318,7 @@ cdef class Connection(Client):
         """Pass a reply to the transport, which encrypts it."""
         self.transport.write(data)
         if self.paused:
-            self.server.check_output(self)
+            self.clients.check_output(self)
         return 0
 
     cdef int note_sent(self, Py_ssize_t size) except -1:

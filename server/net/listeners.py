@@ -19,7 +19,7 @@ from millstream.server.config.directives import Config
 from millstream.server.monitor.info_lines import Part, part_of
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.sockets import bind_sockets, bind_unix, check_ports, start_listening
-from millstream.server.net.tls import HANDSHAKE_S, Tls, make_tls
+from millstream.server.net.tls import HANDSHAKE_S, Tls, make_link_context, make_tls
 
 NewConnection = Callable[[], Any]
 
@@ -42,11 +42,12 @@ class Listeners:
         self._servers: list[asyncio.Server] = []
         self._tls_servers: list[asyncio.Server] = []
         self._renewal: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._is_bound = self._is_closed = False
 
     def bind(self) -> None:
         """Take the ports, and check the certificate. StartError with one sentence."""
         config = self._config
+        self._is_bound = True
         check_ports(config)
         if config.tls_port:
             self.tls = self.wanted_tls = make_tls(config)
@@ -97,6 +98,13 @@ class Listeners:
             return False
         self.use(make_tls(self._config))
         return True
+
+    def renew_all(self) -> None:
+        """CONFIG SET of a directive of TLS: check the certificates for the link to a primary, and
+        use those for clients. Before `bind`, there is nothing to do."""
+        if self._is_bound:
+            make_link_context(self._config)
+            self.renew()
 
     def use(self, tls: Tls | None) -> None:
         """Use this context for new connections, if it is another one."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millstream.commands.admin.client_line import is_subscribed
-from millstream.commands.runtime.host import Client
+from millstream.commands.admin.client_line import Client, is_subscribed
 from millstream.server.config.directives import Config
 from millstream.server.config.kinds import OutputLimit
 

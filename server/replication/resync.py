@@ -19,7 +19,7 @@ from millstream.server.replication.replication_info import NO_HISTORY
 from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 if TYPE_CHECKING:
-    from millstream.commands.runtime.host import Takeover
+    from millstream.commands.admin.replication import Takeover
     from millstream.server.replication.feed import Feed
     from millstream.server.replication.role import Replication
 

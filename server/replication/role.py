@@ -12,7 +12,6 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from millstream.commands.runtime.host import Takeover
 from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
 from millstream.server.monitor.info_lines import Part
@@ -31,6 +30,7 @@ from millstream.server.replication.resync import Resync
 from millstream.server.replication.upstream import Upstream
 
 if TYPE_CHECKING:
+    from millstream.commands.admin.replication import Takeover
     from millstream.server.replication.node import Node
     from millstream.server.replication.receiving import Replacement
     from millstream.server.replication.rewinding import Rewinding

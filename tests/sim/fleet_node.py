@@ -9,7 +9,7 @@ import functools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.sim.net import Connection
 from tests.sim.world import SimLoop
@@ -19,12 +19,13 @@ from tests.support.resp import Reply, encode_command, read_reply
 
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
+from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
 from millstream.server.replication.role import Replication
-from millstream.server.wiring import commit_tick, connect
+from millstream.server.wiring import connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.restored_times import continue_times
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
@@ -43,8 +44,12 @@ HISTORY = b"*3\r\n$7\r\nHISTORY\r\n"
 
 @dataclass
 class FleetConfig(FakeConfig):
+    def shown(self, name: str) -> str:
+        return ""
+
     journal_queue_limit: int = 1 << 20
     replicaof: str = ""
+    proto_max_bulk_len: int = 1 << 20
     masteruser: str = ""
     masterauth: str = ""
     replica_announce_ip: str = ""
@@ -144,9 +149,6 @@ class WatchedWorker(HandWorker):
 class FleetNode:
     """One run of a server, from load to crash, on a disk that survives."""
 
-    longest_string_bytes = 1 << 20
-    keeps_journal = True
-
     def __init__(
         self, fleet: Fleet, index: int, disk: FakeDisk, config: FleetConfig, chance: random.Random
     ) -> None:
@@ -163,7 +165,6 @@ class FleetNode:
         self.steady_start_ms = self.wall_ms
         self.port = 7000 + index
         self.clients: dict[int, FleetClient] = {}
-        self.waits: dict[int, Any] = {}
         self.workers: list[HandWorker] = []
         self.running = ""  # the worker that is running a task
         self._client_number = 0
@@ -176,6 +177,8 @@ class FleetNode:
             Block,
         )
         self.executor = Executor(self)
+        self.snapshots = self.persistence.snapshots
+        self.waits = FrameWaits(self.executor, self.persistence, self.clients)
         self.replication = Replication(self)
         connect(self.executor, self.persistence, self.keyspace, self.replication)
         self.persistence.node = self
@@ -276,35 +279,9 @@ class FleetNode:
         pass
 
     def check_waits(self) -> None:
-        for wait in list(self.waits.values()):
-            client = self.clients.get(wait.client_id)
-            if client is not None and wait.is_over(self):
-                self.executor.unblock_client(client, False)
+        self.waits.check()
 
     # What commands ask for
 
-    def write_position(self) -> int:
-        session = self.executor.context.session
-        if not self.executor.has_written:
-            return int(session.wrote_seq)
-        commit_tick(self.executor, self.persistence)
-        return self.persistence.last_seq
-
-    @property
-    def journal_synced(self) -> int:
-        return self.persistence.on_disk_seq
-
-    def sync_soon(self) -> None:
-        self.persistence.sync_soon()
-
     def random_number(self) -> int:
         return self.chance.getrandbits(64)
-
-    def unblock_client(self, client: Any, error: bool) -> bool:
-        return self.executor.unblock_client(client, error)
-
-    def config_get(self, patterns: object) -> dict[str, str]:
-        return {}
-
-    def rewrite(self) -> str:
-        return self.persistence.snapshots.rewrite()

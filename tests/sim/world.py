@@ -174,6 +174,17 @@ class HeldClients(dict[int, "SimClient"]):
         super().__setitem__(number, client)
 
 
+class ConnectedClients(dict[int, "SimClient"]):
+    """The clients by ID, and what CLIENT does to them."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def unblock(self, client: Client, error: bool) -> bool:
+        return self._world.executor.unblock_client(client, error)
+
+
 class ReportedChanges:
     """Replaces the notification of subscribers: it reports changes of streams to the model."""
 
@@ -327,7 +338,7 @@ class World:
         self.chance = chance
         self.loop = SimLoop(chance)
         self.wall_ms = self.steady_start_ms = wall_ms
-        self.clients: dict[int, SimClient] = {}
+        self.clients = ConnectedClients(self)
         self.frames: dict[int, bytes] = {}
         self.replay = Replay(before.copy())
         self.broken: list[str] = []
@@ -354,6 +365,8 @@ class World:
             Block,
         )
         self.persistence.world = self
+        self.snapshots = self.persistence.snapshots
+        self.settings = self
         # For each tick since the last event, the clients that had not taken their replies.
         self.ticks: list[set[int]] = []
         self.executor = WatchedExecutor(self)
@@ -480,38 +493,16 @@ class World:
 
     # The server's interface for commands.
 
-    @property
-    def last_save_s(self) -> int:
-        return self.persistence.snapshots.last_save_s
-
-    @property
-    def longest_string_bytes(self) -> int:
-        return 512 * 1024**2
-
-    def config_get(self, patterns: Sequence[bytes]) -> dict[str, str]:
-        return {"save": "3600 1"}
-
-    def unblock_client(self, client: Client, error: bool) -> bool:
-        return self.executor.unblock_client(client, error)
-
     def random_number(self) -> int:
         return self.chance.getrandbits(64)
 
-    def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+    def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """CONFIG SET."""
         for name, value in pairs:
             if name != b"appendfsync":
                 raise CommandError("ERR not simulated")
             self.config.appendfsync = value.decode()
             self.persistence.set_fsync(value.decode())
-
-    def save(self) -> None:
-        self.persistence.snapshots.save()
-
-    def bgsave(self, schedule: bool) -> str:
-        return self.persistence.snapshots.bgsave(schedule)
-
-    def rewrite(self) -> str:
-        return self.persistence.snapshots.rewrite()
 
 
 __all__ = ["Crashed", "Faults", "SimClient", "World"]

@@ -263,6 +263,12 @@ class FakeConfig:
     stop_writes_on_bgsave_error: bool = True
     journal_reserve_size: int = 1 << 16
     rdbcompression: bool = False
+    proto_max_bulk_len: int = 512 << 20
+
+    def shown(self, name: str) -> str:
+        """FLUSHALL then writes a snapshot."""
+        assert name == "save"
+        return "3600 1"
 
 
 class World:

@@ -113,8 +113,8 @@ def become_server(start: Start, parent_pid: int) -> None:
 
 def main() -> None:
     from millstream.commands.table.loader import load_table
+    from millstream.server import life  # noqa: F401  what `millstream-server` imports
     from millstream.server import main as program
-    from millstream.server import process  # noqa: F401  what `millstream-server` imports
 
     load_table()
     gc.collect()

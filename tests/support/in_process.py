@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.fakepersistence import FakeConfig
 from tests.support.resp import Reply, encode_command, read_reply
 
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
+from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
 from millstream.server.wiring import connect
@@ -141,8 +143,6 @@ class NoReplicas:
 class InProcessServer:
     """A server without sockets, disk and clock."""
 
-    longest_string_bytes = 1 << 29
-
     def __init__(self, journal: Journal | None = None) -> None:
         self.keyspace = Keyspace()
         self.persistence = journal or Journal()
@@ -150,11 +150,13 @@ class InProcessServer:
         self.wall_ms = NOW_MS
         self.tick_per_look_ms = 0  # the clock advances by this much each time it is read
         self.players: list[InProcessClient] = []
+        self.config = FakeConfig()
         self.logged: list[str] = []
-        self.waits: dict[int, Any] = {}
         self.replication = NoReplicas()
         self.executor = Executor(self)
+        self.push = self.executor.push
         connect(self.executor, self.persistence, self.keyspace)  # type: ignore[arg-type]
+        self.waits = FrameWaits(self.executor, self.persistence, {})  # type: ignore[arg-type]
 
     def now_ms(self) -> int:
         self.wall_ms += self.tick_per_look_ms
@@ -162,9 +164,6 @@ class InProcessServer:
 
     def now_us(self) -> int:
         return self.wall_ms * 1000
-
-    def write_position(self) -> int:
-        return int(self.executor.context.session.wrote_seq)
 
     def may_debug(self, client: Client) -> bool:
         return True

@@ -11,13 +11,12 @@ import socket
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.support.in_process import InProcessServer
 
-from millstream.server.app import Server
-from millstream.server.client_registry import ClientRegistry
+from millstream.server.clients import Clients
 from millstream.server.net.connection import Connection
 from millstream.storage.blocks.lazyfree import defer, free_step
 
@@ -83,15 +82,13 @@ def other(pair: tuple[socket.socket, socket.socket]) -> socket.socket:
 @pytest.fixture
 def connection(transport: NotedTransport) -> Connection:
     in_process = InProcessServer()
-    server = SimpleNamespace(
-        executor=in_process.executor,
-        next_client_id=lambda: 1,
-        now_ms=in_process.now_ms,
+    clients = SimpleNamespace(
+        next_id=lambda: 1,
         steady_ms=in_process.now_ms,
-        client_opened=lambda client: None,
-        client_closed=lambda client: None,
+        opened=lambda client: None,
+        closed=lambda client: None,
     )
-    made = Connection(server)
+    made = Connection(clients, in_process.executor)
     made.connection_made(transport)  # type: ignore[arg-type]
     return made
 
@@ -201,16 +198,14 @@ def full(pair: tuple[socket.socket, socket.socket]) -> tuple[Connection, FullTra
     transport = FullTransport(pair[0])
     in_process = InProcessServer()
     asked: list[Any] = []
-    server = SimpleNamespace(
-        executor=in_process.executor,
-        next_client_id=lambda: 1,
-        now_ms=in_process.now_ms,
+    clients = SimpleNamespace(
+        next_id=lambda: 1,
         steady_ms=in_process.now_ms,
-        client_opened=lambda client: None,
-        client_closed=lambda client: None,
+        opened=lambda client: None,
+        closed=lambda client: None,
         check_output=asked.append,
     )
-    connection = Connection(server)
+    connection = Connection(clients, in_process.executor)
     connection.connection_made(transport)  # type: ignore[arg-type]
     transport.connection = connection
     connection.transmit(LONG)
@@ -257,24 +252,23 @@ def test_a_client_is_idle_when_it_neither_sends_nor_reads(
     connection, transport = full
     begin_ms = connection.last_active_ms
     now_s = 0
-    server = SimpleNamespace(
-        config=SimpleNamespace(timeout=10),
-        steady_ms=lambda: begin_ms + now_s * 1000,
-        executor=SimpleNamespace(outbox=SimpleNamespace(lagging=[])),
+    config: Any = SimpleNamespace(timeout=10)
+    executor: Any = SimpleNamespace(outbox=SimpleNamespace(lagging=[]))
+    unused: Any = None
+    clients = Clients(
+        config, {1: connection}, executor, unused, unused, lambda: begin_ms + now_s * 1000
     )
-    registry = ClientRegistry(cast(Server, server))
-    registry.clients[1] = connection
     for now_s in range(1, 31):
-        registry.tick_second()
+        clients.tick_second()
         if now_s == 9:
             assert drain(other)  # in the kernel's buffer; the transport sends nothing yet
         elif now_s % 9 == 0:
             transport.take()
     for now_s in range(31, 39):
-        registry.tick_second()
+        clients.tick_second()
         assert not transport.closing, now_s
     now_s = 39  # eleven seconds after it was seen to read
-    registry.tick_second()
+    clients.tick_second()
     assert transport.closing
 
 

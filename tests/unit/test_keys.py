@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from itertools import count
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +37,10 @@ class Host:
     def __init__(self) -> None:
         self.numbers = count()
         self.save_points = ""
-        self.longest_string_bytes = 2 * 1024**2
+        self.config = SimpleNamespace(
+            proto_max_bulk_len=2 * 1024**2, shown=lambda name: {"save": self.save_points}[name]
+        )
+        self.snapshots = self
         self.saves = 0
         self.saving_fails = False
         self.seen: list[str] = []
@@ -44,10 +48,6 @@ class Host:
 
     def random_number(self) -> int:
         return next(self.numbers)
-
-    def config_get(self, patterns: list[bytes]) -> dict[str, str]:
-        known = {"save": self.save_points}
-        return {name.decode(): known[name.decode()] for name in patterns}
 
     def save(self) -> None:
         self.saves += 1

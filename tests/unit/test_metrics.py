@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from millstream.commands.engine.group_replies import StreamEnds, group_figures
-from millstream.server.app import Server
 from millstream.server.metrics import names
+from millstream.server.metrics.server_series import Sources
 from millstream.server.metrics.stream_series import Place, StreamSeries, choose
 from millstream.server.metrics.text import LABEL_MAX, histogram_lines, label, labels, number
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
@@ -135,8 +135,8 @@ def test_many_streams_are_selected_in_steps_while_keys_change() -> None:
 
 def series_of(keyspace: Keyspace) -> tuple[dict[str, list[str]], Iterator[None]]:
     """The samples of streams, and the steps that add them."""
-    server = SimpleNamespace(
-        keyspace=keyspace,
+    sources = SimpleNamespace(
+        executor=SimpleNamespace(keyspace=keyspace),
         config=SimpleNamespace(
             metrics_streams=("*",), metrics_streams_max=10, metrics_consumers=True
         ),
@@ -145,7 +145,7 @@ def series_of(keyspace: Keyspace) -> tuple[dict[str, list[str]], Iterator[None]]
         steady_ms=lambda: 0,
     )
     lines: dict[str, list[str]] = defaultdict(list)
-    return lines, StreamSeries(cast(Server, server)).lines(lines)
+    return lines, StreamSeries(cast(Sources, sources)).lines(lines)
 
 
 def test_entries_added_between_two_steps_do_not_change_the_lag() -> None:

@@ -40,11 +40,34 @@ class Client(Session):
     total_bytes_in = total_bytes_out = total_commands = 0
 
 
+class Clients(dict[int, Any]):
+    """The connected clients; notes what is done to them."""
+
+    def __init__(self, asked: list[Any]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def monitor(self, client: Any) -> None:
+        client.monitoring = True
+
+    def end_monitor(self, client: Any) -> None:
+        client.monitoring = False
+
+    def pause(self, until_ms: int, writes_only: bool) -> None:
+        self._asked.append(("pause", until_ms, writes_only))
+
+    def unblock(self, client: Any, error: bool) -> bool:
+        self._asked.append(("unblock", client.id, error))
+        return bool(client.blocked)
+
+    def kill(self, client: Any) -> None:
+        self._asked.append(("kill", client.id))
+
+
 @dataclass
 class Process:
-    """The Host of the commands under test: remembers what it was asked."""
+    """The server of the commands under test: remembers what it was asked."""
 
-    clients: dict[int, Any] = field(default_factory=dict)
     config: Config = field(default_factory=Config)
     asked: list[Any] = field(default_factory=list)
     last_save_s: int = 1_600_000_000
@@ -59,7 +82,10 @@ class Process:
             context=SimpleNamespace(now_ms=NOW_MS, steady_ms=NOW_MS),
             admission=SimpleNamespace(has_restricted=False, password_required=False),
         )
-        self.access = Access(machine, self.clients, self.kill_client)
+        self.clients = Clients(self.asked)
+        self.access = Access(machine, self.clients, self.clients.kill)
+        self.info = SimpleNamespace(text=lambda sections: f"# {' '.join(sections)}\r\n")
+        self.settings = self.snapshots = self.shutdown = self
         self.pubsub = PubSub(lambda client, data: self.asked.append((client.id, data)))
 
     def now_us(self) -> int:
@@ -68,34 +94,12 @@ class Process:
     def push(self, client: Any, message: object) -> None:
         self.asked.append((client.id, message))
 
-    def add_monitor(self, client: Any) -> None:
-        client.monitoring = True
-
-    def remove_monitor(self, client: Any) -> None:
-        client.monitoring = False
-
-    def pause_clients(self, until_ms: int, writes_only: bool) -> None:
-        self.asked.append(("pause", until_ms, writes_only))
-
-    def unblock_client(self, client: Any, error: bool) -> bool:
-        self.asked.append(("unblock", client.id, error))
-        return bool(client.blocked)
-
-    def kill_client(self, client: Any) -> None:
-        self.asked.append(("kill", client.id))
-
-    def config_get(self, patterns: Sequence[bytes]) -> dict[str, str]:
-        return self.config.matching(patterns)
-
-    def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+    def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         for name, value in changed_values(self.config, pairs).items():
             setattr(self.config, name, value)
 
     def reset_stats(self) -> None:
         self.asked.append("reset_stats")
-
-    def info(self, sections: Sequence[str]) -> str:
-        return f"# {' '.join(sections)}\r\n"
 
     def save(self) -> None:
         self.asked.append("save")
@@ -105,10 +109,6 @@ class Process:
 
     def rewrite(self) -> str:
         return "Background append only file rewriting started"
-
-    @property
-    def shutdown(self) -> Process:
-        return self
 
     def wait_for_replicas(self, save: bool | None, is_forced: bool, client_id: int) -> bool:
         return False

@@ -116,11 +116,11 @@ def test_keyspace_events_have_two_channels_each_with_its_switch() -> None:
     pubsub, listener = made(), Listener()
     pubsub.subscribe_pattern(listener, b"*")
     received = []
-    for pubsub.tells_keyspace in (False, True):
-        for pubsub.tells_keyevent in (False, True):
-            pubsub.keyspace_event(b"$", b"set", b"k", 3)
-            received.append([data.split(b"\r\n")[6::2] for data in listener.got])
-            listener.got.clear()
+    for letters in ("", "E$", "K$", "KE$"):
+        assert pubsub.publish_events(letters) == (letters != "")
+        pubsub.keyspace_event(b"$", b"set", b"k", 3)
+        received.append([data.split(b"\r\n")[6::2] for data in listener.got])
+        listener.got.clear()
     by_key, by_event = [b"__keyspace@3__:k", b"set"], [b"__keyevent@3__:set", b"k"]
     assert received == [[], [by_event], [by_key], [by_key, by_event]]
 

@@ -212,5 +212,5 @@ x = 1
 
 def test_definitions_are_found() -> None:
     names = {(file.rpartition("/")[2], one.name) for file, one in definitions()}
-    assert {("stream.pyx", "Stream"), ("resp.pyx", "feed"), ("app.py", "Server")} <= names
+    assert {("stream.pyx", "Stream"), ("resp.pyx", "feed"), ("life.py", "Server")} <= names
     assert len(definitions()) > 4000

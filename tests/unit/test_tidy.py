@@ -65,21 +65,6 @@ LAYERS = {
 # get shorter: a ring that grows fails, and so does one that is smaller than its line here.
 RINGS: list[set[str]] = [
     {
-        "server/app",
-        "server/client_registry",
-        "server/metrics/http",
-        "server/metrics/page",
-        "server/metrics/server_series",
-        "server/metrics/service",
-        "server/metrics/stream_series",
-        "server/monitor/client_totals",
-        "server/monitor/info",
-        "server/monitor/memory_info",
-        "server/settings",
-        "server/shutdown",
-        "server/starting",
-    },
-    {
         "server/replication/announcement",
         "server/replication/applying",
         "server/replication/failover",
@@ -93,13 +78,11 @@ RINGS: list[set[str]] = [
         "server/replication/role",
     },
     {
-        "server/execution/backpressure",
         "server/execution/client_pause",
         "server/execution/due_work",
         "server/execution/eviction_work",
         "server/execution/executor",
         "server/execution/request_runner",
-        "server/net/connection",
     },
     {
         "dashboard/actions",

@@ -76,9 +76,9 @@ def test_maxmemory_below_the_limit_gives_no_warning(new_server: NewServer) -> No
 
 FAILING = """
 import sys
-from millstream.server import app, main
+from millstream.server import life, main
 
-started = app.Server.start
+started = life.Server.start
 
 async def start(server):
     await started(server)
@@ -90,7 +90,7 @@ async def start(server):
 
     server.loop.call_soon(fail, 20_000)
 
-app.Server.start = start
+life.Server.start = start
 main.server_main()
 """
 

@@ -21,7 +21,7 @@ from tests.support.server import free_port
 from tests.support.waiting import wait_until
 
 from millstream.errors import DataError
-from millstream.server import app, starting
+from millstream.server import life
 from millstream.server.config.loading import load
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.durability.persistence import Persistence
@@ -44,8 +44,8 @@ class HeldServer:
         self._settings = {"dir": str(directory), "port": str(self.port), **DEBUG, **settings}
         self._may_go_on = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._server: app.Server
-        monkeypatch.setattr(starting, "LOADING_TURN_S", 0.0)
+        self._server: life.Server
+        monkeypatch.setattr(life, "LOADING_TURN_S", 0.0)
         monkeypatch.setattr(Persistence, "load_slices", self._held(Persistence.load_slices))
 
     def start(self) -> HeldServer:
@@ -67,7 +67,7 @@ class HeldServer:
         self._may_go_on.set()
 
     def stop(self) -> None:
-        self._server.loop.call_soon_threadsafe(self._server.request_stop, "the test is over")
+        self._server.loop.call_soon_threadsafe(self._server.shutdown.request, "the test is over")
         self.join()
 
     def join(self) -> None:
@@ -95,7 +95,7 @@ class HeldServer:
 
     async def _serve(self) -> None:
         words = [word for name, value in self._settings.items() for word in (f"--{name}", value)]
-        self._server = app.Server(load(None, words))
+        self._server = life.Server(load(None, words))
         await self._server.start()
         await self._server.stopping.wait()
         await self._server.stop()

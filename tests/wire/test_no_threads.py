@@ -20,7 +20,7 @@ OK = Simple("OK")
 # The threads fail from the first one on, or from the moment when the server is ready.
 FAILING = """
 import concurrent.futures, sys, threading
-from millstream.server import app, main
+from millstream.server import life, main
 
 def refuse(*_):
     raise RuntimeError("can't start new thread")
@@ -30,13 +30,13 @@ def fail():
 
 if sys.argv.pop(1) == "at-start":
     fail()
-started = app.Server.start
+started = life.Server.start
 
 async def start(server):
     await started(server)
     fail()
 
-app.Server.start = start
+life.Server.start = start
 main.server_main()
 """
 

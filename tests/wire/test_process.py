@@ -55,15 +55,15 @@ def test_a_server_requests_huge_pages_itself(new_server: NewServer) -> None:
 
 FAILING = """
 import sys
-from millstream.server import app, main
+from millstream.server import life, main
 
-started = app.Server.start
+started = life.Server.start
 
 async def start(server):
     await started(server)
     server.loop.call_soon(lambda: 1 / 0)
 
-app.Server.start = start
+life.Server.start = start
 main.server_main()
 """
 
