@@ -142,7 +142,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark_environment() -> dict[str, str]:
-    """What a process that starts Spark needs: a Java that it runs on, and this Python. Tests are
+    """The environment of a process that starts Spark: its Java, and this Python. Tests are
     over before the better of Java's compilers has earned what it costs. Most classes come from an
     archive, if there is one that fits (scripts/spark_classes.py)."""
     home = subprocess.run(

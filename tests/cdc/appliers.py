@@ -1,4 +1,4 @@
-"""What tests of `apply` need: a destination, a feed, and a driver whose workers are in this
+"""Fixtures for tests of `apply`: a destination, a feed, and a driver with its workers in this
 process."""
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Applying:
         return Positions(self.connection, "public").read().get(key, Position(key, ""))
 
     def warnings(self, table: str, sid: str = "eu") -> list[str]:
-        """What the status reports about a table."""
+        """The status of a table."""
         return list(
             json.loads(self.status.to_json())["warnings"].get(f"shop:{sid} public.{table}", [])
         )

@@ -110,7 +110,7 @@ def count(applier: Applier) -> int:
 
 
 def is_applied(applier: Applier, rows: int) -> bool:
-    """Whether every number is there once. Between the two transactions of a number it is there
+    """True if every number is there once. Between the two transactions of a number it is there
     twice."""
     return applier.rows("SELECT count(*), count(DISTINCT id) FROM t") == [(str(rows), str(rows))]
 

@@ -892,7 +892,7 @@ def test_a_position_that_a_worker_moves_is_not_moved_back(new_applier: Made) -> 
 
 
 def waiting(applier: Applier, application: str) -> bool:
-    """Whether a connection waits for a lock."""
+    """True if a connection waits for a lock."""
     rows = applier.rows(
         "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         f" AND application_name = '{application}' AND datname = current_database()"

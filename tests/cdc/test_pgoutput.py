@@ -39,7 +39,7 @@ class Reader:
         self.payloads: list[bytes] = []
 
     def read(self, cuts: int = 1) -> list[Output]:
-        """What the source sends, up to and with this number of cuts."""
+        """The messages of the source, up to and with this number of cuts."""
         return asyncio.run(asyncio.wait_for(self._read(cuts), 30))
 
     async def _read(self, cuts: int) -> list[Output]:

@@ -221,7 +221,7 @@ class SilentReplication:
 
 
 async def cancelled_while_it_flushes(pipeline: Pipeline) -> bool:
-    """Whether reading ends if it is cancelled at the moment at which its connection is flushed."""
+    """True if reading ends if it is cancelled at the moment at which its connection is flushed."""
     config = load(pipeline.file)
     record = SourceRecord(config, config.sources[0], open_server(config.millstream))
     report = Report.of(record.source, lambda reader, problem: None)
@@ -288,7 +288,7 @@ def fill(pipeline: Pipeline, source: Source) -> None:
 
 
 def take_all(pipeline: Pipeline) -> None:
-    """What `apply` does: take the entries, then trim them, until it has all of them."""
+    """Take the entries and trim them, like `apply`, until all are taken."""
     seen: list[str] = []
 
     def trimmed() -> list[str]:

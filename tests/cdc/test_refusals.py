@@ -1,4 +1,4 @@
-"""When the promise cannot be kept, the reader refuses in one line, and changes nothing."""
+"""Refusals: if the promise cannot be kept, the reader refuses in one line and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When stopped tables are retried, and what Spark's workers import."""
+"""The times of retries of stopped tables, and the imports of Spark's workers."""
 
 from __future__ import annotations
 

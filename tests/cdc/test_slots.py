@@ -1,4 +1,4 @@
-"""Whether a slot fits what millstream has recorded: each way in which it may not."""
+"""True if a slot fits what millstream has recorded: each way in which it may not."""
 
 from __future__ import annotations
 

@@ -425,7 +425,7 @@ def test_a_changed_key_ends_the_history_of_the_old_one(connection: Connection) -
 
 @dataclass
 class HistoryModel:
-    """What a history has: versions by key, as [values, start, end, deleted]."""
+    """The versions in a history by key, as [values, start, end, deleted]."""
 
     versions: dict[bytes, list[list[Any]]] = field(default_factory=dict)
 

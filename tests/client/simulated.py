@@ -268,7 +268,7 @@ class World:
         flight.answer_ms = self.now_ms
 
     def next_ms(self) -> float:
-        """When the next thing happens to what is on its way; infinity for never."""
+        """The time of the next event of messages on their way; infinity for never."""
         moments = [
             flight.answer_ms
             if flight.answer is not None

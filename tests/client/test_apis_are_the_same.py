@@ -110,7 +110,7 @@ def public(api: Any = sync) -> Iterator[tuple[str, Any]]:
 
 
 def is_compiled(member: Any) -> bool:
-    """Whether a member is a property of a compiled class."""
+    """True if a member is a property of a compiled class."""
     return inspect.isgetsetdescriptor(member)
 
 

@@ -1,4 +1,4 @@
-"""What only the asyncio API has: cancelled reads, tasks that stop others, async handlers."""
+"""Features of the asyncio API only: cancelled reads, tasks that stop others, async handlers."""
 
 from __future__ import annotations
 

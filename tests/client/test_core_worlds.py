@@ -41,7 +41,7 @@ UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ShardUnavailable)
 
 
 class Cancelled(BaseException):
-    """What asyncio raises in a task that is cancelled."""
+    """The exception of asyncio in a cancelled task."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Fact:
 
 
 class Writers:
-    """What happens to the streams."""
+    """Events in the streams."""
 
     def __init__(self, world: World, random: Random, kind: Kind) -> None:
         self.world = world
@@ -215,7 +215,7 @@ class Writers:
             self.server(key).seal(key, [], False)
 
     def was_cut_off(self, key: str) -> bool:
-        """Whether the stream or one before it was deleted, so that it may never be found."""
+        """True if the stream or one before it was deleted, so that it may never be found."""
         return key in self.deleted or any(map(self.was_cut_off, self.parents.get(key, ())))
 
     def resolve(self, name: str) -> Shard:
@@ -224,7 +224,7 @@ class Writers:
 
 @dataclass(frozen=True)
 class Kind:
-    """What happens in a world, and how its reader reads."""
+    """The events in a world, and the reads of its reader."""
 
     splits: bool
     evicts: bool
@@ -409,7 +409,7 @@ class Reader:
         return True
 
     def incarnation_of(self, record: Any) -> int:
-        """Which stream of this name had the record: IDs are never used twice in these worlds."""
+        """The stream of this name that had the record: IDs are never used twice in these worlds."""
         found = self.writers.incarnations.get((record.shard, record.id))
         assert found is not None, f"{record} was never written"
         return found
@@ -526,7 +526,7 @@ class Moment:
 
 @dataclass
 class Opening:
-    """Where the stream began."""
+    """The start of the stream."""
 
     kind: Kind
     before: set[tuple[str, int, ID]]

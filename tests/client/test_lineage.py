@@ -1,4 +1,4 @@
-"""Which shards follow which, without a server."""
+"""The order of shards and their children, without a server."""
 
 from __future__ import annotations
 

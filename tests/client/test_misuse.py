@@ -1,4 +1,4 @@
-"""What a program may do by mistake: objects from before a fork, objects that were not awaited."""
+"""Mistakes of programs: objects from before a fork, objects that were not awaited."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def saved(stream: Any) -> Any:
 
 
 def calls(ms: Any, command: str) -> int:
-    """How many times the server has run a command."""
+    """The number of times that the server has run a command."""
     stats = ms.info("commandstats").get(f"cmdstat_{command}")
     return int(stats["calls"]) if stats else 0
 

@@ -1,4 +1,4 @@
-"""What a call of `stop` ends, and what it leaves alone."""
+"""The effect of `stop`: what it ends, and what it leaves alone."""
 
 from __future__ import annotations
 

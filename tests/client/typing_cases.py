@@ -1,4 +1,4 @@
-"""What type checkers see of the client; tests/client/test_types.py compares the notes."""
+"""Types of the client for type checkers; tests/client/test_types.py compares the notes."""
 
 from datetime import datetime
 from typing import Any, assert_type

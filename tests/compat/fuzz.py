@@ -43,7 +43,7 @@ _TEXT = re.compile(r'"[^"]*"')
 
 @dataclass(frozen=True)
 class Difference:
-    """What step `at` of a play, with these words, led to on both servers."""
+    """The replies of both servers to step `at` of a play, with these words."""
 
     at: int
     words: Words
@@ -73,7 +73,7 @@ class Side:
 
     @property
     def is_current(self) -> bool:
-        """Whether the server has the replies and counters of Redis 8."""
+        """True if the server has the replies and counters of Redis 8."""
         return int(self.control.info("server")["redis_version"].split(".")[0]) >= 8
 
     def tokens(self) -> Tokens:
@@ -120,7 +120,7 @@ class Side:
             return Error("the connection was closed")
 
     def _answers(self, client: RawClient) -> bool:
-        """Whether there is a reply, or the server waits for one client more."""
+        """True if there is a reply, or the server waits for one client more."""
         self.settle()
         blocked = len(self.waiting)
         wait_until(
@@ -162,7 +162,7 @@ def tokens_in(arguments: Reply) -> Iterator[str]:
 
 
 def alike(ours: Reply | None, theirs: Reply | None, loose: bool = False) -> bool:
-    """Whether replies are equal but for times; `loose`: numbers are times."""
+    """True if replies are equal but for times; `loose`: numbers are times."""
     if isinstance(ours, int) and isinstance(theirs, int):
         times = loose or min(ours, theirs) > A_TIME_MS
         return ours == theirs or (times and min(ours, theirs) >= 0 and abs(ours - theirs) < NEAR_MS)
@@ -175,7 +175,7 @@ def alike(ours: Reply | None, theirs: Reply | None, loose: bool = False) -> bool
 
 
 def is_age(row: list[Reply], at: int) -> bool:
-    """Whether an element is how long ago something was: the last but one number of a pending
+    """True if an element is how long ago something was: the last but one number of a pending
     entry's row, or what follows the name of such a field."""
     if at and isinstance(name := row[at - 1], bytes) and name in TIME_FIELDS:
         return True
@@ -245,7 +245,7 @@ def without_known(play: Play, is_current: bool) -> Play:
 
 
 def is_changed(words: Words) -> bool:
-    """Whether Redis 7.0 answers in another way than 8: how a wait for a group ends, shared
+    """True if Redis 7.0 answers in another way than 8: how a wait for a group ends, shared
     integers, the last entry of XREAD."""
     upper = [word.upper() for word in words]
     return (

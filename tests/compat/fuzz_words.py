@@ -179,7 +179,7 @@ class Drawer:
         return list(arguments[at:end])
 
     def is_known(self, argument: Argument) -> bool:
-        """Whether the other server has this argument, too."""
+        """True if the other server has this argument, too."""
         if argument.token:
             return argument.token in self.tokens[self.row.name]
         return argument.kind != "oneof" or any(map(self.is_known, argument.parts))

@@ -1,4 +1,4 @@
-"""What may differ when a library asks two servers the same, and only that.
+"""Masks of the differences that are allowed when a library asks two servers the same.
 
 Times that pass, the figures of an implementation's own structures, and fields that the older of
 the two does not have: what it does have must be there and be the same.
@@ -24,7 +24,7 @@ A_MOMENT_MS = 10**12  # a number from here on is the time of day
 
 
 def differences(ours: Any, theirs: Any, where: str = "reply") -> list[str]:
-    """Where our reply lacks or changes something of theirs; one line each."""
+    """The places at which our reply lacks or changes parts of theirs; one line each."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         lines = [f"{where}: no {name!r} in {ours!r}" for name in theirs if name not in ours]
         return lines + [

@@ -65,7 +65,7 @@ RULES = st.one_of(
 
 
 def verdicts(client: RawClient, rules: list[str]) -> list[str]:
-    """Which rules were taken, and what is lacking for each request."""
+    """The accepted rules, and the missing permissions of each request."""
     client.call("ACL", "DELUSER", "u")
     found = [show_kind(client.call("ACL", "SETUSER", "u", rule)) for rule in ["reset", *rules]]
     return found + [show_kind(client.call("ACL", "DRYRUN", "u", *words)) for words in REQUESTS]

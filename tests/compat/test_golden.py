@@ -25,7 +25,7 @@ def recorded(protocol: int) -> list[tuple[str, str]]:
 
 
 class Replay:
-    """What a server answered to a whole recording, by the number of the command."""
+    """The replies of a server to a whole recording, by the number of the command."""
 
     def __init__(self, server: Server, protocol: int) -> None:
         self.came: dict[int, str] = {}

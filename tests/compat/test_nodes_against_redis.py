@@ -1,4 +1,4 @@
-"""Where nodes end, compared with redis-server: `~` trims what it trims there, by entries and by
+"""Ends of nodes, compared with redis-server: `~` trims the same entries, by entries and by
 bytes. Values are no integers: Redis packs those, and here they count as the text they were sent as.
 """
 
@@ -35,7 +35,7 @@ def entries_to_add(chance: random.Random) -> list[list[str]]:
 
 
 def nodes(client: RawClient) -> tuple[int, Reply | None]:
-    """How many nodes the stream has, and Redis' radix tree of them (up to the number counted)."""
+    """The number of nodes of the stream, and Redis' radix tree of them (up to that number)."""
     info = client.call("XINFO", "STREAM", "s")
     pairs = info if isinstance(info, Map) else zip(info[::2], info[1::2], strict=True)  # type: ignore[index]
     fields = dict(pairs)

@@ -35,7 +35,7 @@ def test_both_servers_give_the_same_replies(compared: dict[int, Comparison], bat
 
 def test_a_difference_is_shown_in_as_few_words_as_can_be() -> None:
     def differs(requests: list[list[str]]) -> Difference | None:
-        """When C comes with an x somewhere after A."""
+        """A condition: C comes with an x somewhere after A."""
         at = [words[0] for words in requests].index("A") if ["A"] in requests else len(requests)
         for number, words in enumerate(requests):
             if number > at and words[0] == "C" and "x" in words:

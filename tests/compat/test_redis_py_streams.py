@@ -44,7 +44,7 @@ def call(method: str, *arguments: Any, **options: Any) -> Call:
 
 
 def answers(kind: str, server: Server, protocol: int, calls: list[Call]) -> list[Any]:
-    """What the client returns for each call; for an error, its class and its words."""
+    """The results of the client for each call; for an error, its class and its words."""
     ask = _ask if kind == "sync" else _ask_async
     return ask(server, protocol, calls)
 
@@ -333,7 +333,7 @@ def test_client_returns_what_redis_8_promises(
 
 
 def fits(reply: Any, wanted: Any, last: Any) -> bool:
-    """Whether a reply is as promised; `last` is the reply before it."""
+    """True if a reply is as promised; `last` is the reply before it."""
     if wanted is ...:
         return bool(reply)
     if wanted == "an id":
@@ -459,7 +459,7 @@ def test_asyncio_workers_share_the_jobs_over_a_restart(
 
 
 def deliver_to_a_blocked_reader(server: Server, protocol: int, append: Callable[[Any], Any]) -> Any:
-    """What a client that waits in XREADGROUP BLOCK 0 is given once `append(client)` was called."""
+    """The reply to a client in XREADGROUP BLOCK 0 after `append(client)` was called."""
 
     async def play() -> Any:
         async with (

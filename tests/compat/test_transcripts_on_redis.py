@@ -1,4 +1,4 @@
-"""What a transcript tags `@redis` is also true of a real redis-server.
+"""Sections of transcripts with the tag `@redis` are also true of a real redis-server.
 
 So those sections have the real replies of Redis, and the player is shown to work.
 """

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 
 class Target(Protocol):
-    """What is killed: a server, or a primary that its replica replaces."""
+    """The server to kill, or the primary that its replica replaces."""
 
     def client(self) -> RawClient: ...
     def kill(self) -> int: ...

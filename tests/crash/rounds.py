@@ -120,7 +120,7 @@ class Producer(Client):
 
 @dataclass(slots=True)
 class Sent:
-    """What a sender knows of its own sending; it outlives the server."""
+    """A sender's record of its own requests; it outlives the server."""
 
     last: int = 0
     unanswered: list[Request] = field(default_factory=list)

@@ -136,7 +136,7 @@ def test_a_directory_in_use_is_not_checked_but_inspected(new_server: NewServer) 
 
 
 def contents(directory: Path) -> dict[str, bytes | None]:
-    """What is in a directory; of folders the names."""
+    """The contents of a directory; of folders the names."""
     return {p.name: p.read_bytes() if p.is_file() else None for p in directory.iterdir()}
 
 

@@ -212,7 +212,7 @@ def test_a_snapshot_without_space_leaves_everything_as_it_was(
 
 
 def attempt(client: RawClient, act: str) -> str:
-    """How it went."""
+    """The result of a fill."""
     status = "aof_last_bgrewrite_status" if act == "BGREWRITEAOF" else "rdb_last_bgsave_status"
     reply = client.call(act)
     if act == "SAVE":

@@ -1,4 +1,4 @@
-"""What can be wrong with a link: each fault gives a sentence in the log and a figure in INFO, and
+"""Faults of a link: each of them has a sentence in the log and a figure in INFO, and
 leaves the data as it was. Flipped bits and cuts at any byte are in tests/sim and tests/unit."""
 
 from __future__ import annotations

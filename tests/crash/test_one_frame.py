@@ -20,7 +20,7 @@ NewServer = Callable[..., Server]
 
 
 def frames(directory: Path) -> list[bytes]:
-    """What the journal's frames hold."""
+    """The effects in the journal's frames."""
     reader = JournalReader([SystemDisk(directory).read(last_journal(directory).name)], 1)
     return [payload for _, _, payload in reader.frames()]
 

@@ -27,7 +27,7 @@ def start(database: Path, count: int, port: int) -> subprocess.Popen[bytes]:
 
 
 def calls(client: RawClient, command: str) -> int:
-    """How many times a command has run."""
+    """The number of times that a command has run."""
     line = client.info("commandstats").get(f"cmdstat_{command}", "calls=0,")
     return int(line.removeprefix("calls=").split(",")[0])
 

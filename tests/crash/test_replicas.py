@@ -330,7 +330,7 @@ def test_min_replicas_to_write(replicas: Replicas) -> None:
 
 
 def assert_answered_at_once(client: redis.Redis) -> None:
-    """What Sentinel and operators ask does not wait for replicas."""
+    """Requests of Sentinel and operators do not wait for replicas."""
     sentinel, reader = client.pubsub(), client.pubsub()
     sentinel.subscribe("__sentinel__:hello")
     reader.subscribe("news")

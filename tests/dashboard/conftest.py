@@ -182,7 +182,7 @@ class Visit:
             self.problems.append(f"a request to {url}")
 
     def serious_findings(self) -> list[str]:
-        """What axe-core finds that is serious or critical."""
+        """The serious or critical findings of axe-core."""
         self.page.evaluate(self._axe)
         found = self.page.evaluate("axe.run().then(result => JSON.stringify(result.violations))")
         return [

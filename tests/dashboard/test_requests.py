@@ -1,4 +1,4 @@
-"""What the dashboard asks the server, without a browser."""
+"""Requests of the dashboard to the server, without a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark does with millstream, once through: run in a process of its own, because a Python
+"""One pass through Spark's use of millstream, in a separate process, because a Python
 process has one PySpark and one kind of session.
 
     python essentials.py URL DIRECTORY SCRATCH [--remote MASTER]
@@ -53,7 +53,7 @@ class Essentials:
         self.scratch = scratch
 
     def parts(self) -> dict[str, Any]:
-        """Which PySpark and which millstream it is, in this process and in a worker."""
+        """The versions of PySpark and millstream, in this process and in a worker."""
         worker = self.spark.range(1).select(udf(parts, "array<string>")()).first()
         return {"driver": parts(), "worker": worker[0], "session": type(self.spark).__module__}
 
@@ -97,7 +97,7 @@ class Essentials:
         return "nothing"
 
     def register(self) -> dict[str, int]:
-        """What to do if Spark does not discover the source."""
+        """The advice if Spark does not discover the source."""
         from millstream.pipeline.source import MillstreamDataSource
 
         self.spark.dataSource.register(MillstreamDataSource)
@@ -114,7 +114,7 @@ class Essentials:
         writer.option("dedupeToken", f"from {first}").save()
 
     def _copy(self) -> int:
-        """How many batches it took."""
+        """The number of batches."""
         reader = self.spark.readStream.format("millstream").option("server", self.url)
         reader = reader.option("subscribePattern", "in:*").option("startingOffsets", "earliest")
         reader = reader.option("maxEntriesPerTrigger", "400")

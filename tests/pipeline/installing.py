@@ -116,7 +116,7 @@ def _as_published(pyspark: Path) -> None:
 
 
 def _required(wanted: Distribution, extras: set[str], seen: set[str]) -> Iterator[Distribution]:
-    """What this requires, and what that requires, each once."""
+    """The requirements of a package, and theirs, each once."""
     for text in wanted.requires or ():
         requirement = Requirement(text)
         if not _applies(requirement, extras):

@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def filled(durable_server: Server) -> Server:
-    """What the program wants to find, in the server and in its snapshot."""
+    """The entries that the program expects, in the server and in its snapshot."""
     with durable_server.client() as client:
         client.pipeline(
             [("XADD", f"before:{n % 3}", f"{1000 + n}-0", "n", str(n)) for n in range(600)]
@@ -39,7 +39,7 @@ def filled(durable_server: Server) -> Server:
 def essentials(
     server: Server, folder: Path, environment: dict[str, str], *arguments: str
 ) -> dict[str, Any]:
-    """What the program has seen; it runs outside of the source tree."""
+    """The output of the program, which runs outside of the source tree."""
     words = [url(server), str(server.directory), str(folder / "checkpoint"), *arguments]
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     done = subprocess.run(

@@ -67,7 +67,7 @@ def append(client: RawClient, rounds: range) -> None:
 
 
 def has_begun(client: RawClient) -> bool:
-    """Whether the query knows where it starts: it has asked about every stream."""
+    """True if the query knows where it starts: it has asked about every stream."""
     asked = client.info("commandstats").get("cmdstat_tinfo", "calls=0")
     return int(asked.split(",")[0].removeprefix("calls=")) >= len(KEYS)
 

@@ -41,7 +41,7 @@ class Store:
                 stream.write(file.read_bytes())
 
     def objects(self, folder: str) -> dict[str, int]:
-        """What is in a folder, with the sizes."""
+        """The contents of a folder, with the sizes."""
         found = self.system.get_file_info(FileSelector(f"bucket/{folder}", allow_not_found=True))
         return {info.base_name: info.size for info in found}
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class TaskDied(Exception):
-    """What stands for the end of a task's process."""
+    """An exception in place of the end of a task's process."""
 
 
 def batches(chance: random.Random, dies_at: int | None) -> Iterator[pa.RecordBatch]:

@@ -110,7 +110,7 @@ class Group:
         return [entry_id for entry_id, r in self.pending.items() if r.owner == name]
 
     def holds(self, entry_id: EntryId) -> bool:
-        """Whether the group has not read this ID yet, or has it pending."""
+        """True if the group has not read this ID yet, or has it pending."""
         return entry_id > self.offset or entry_id in self.pending
 
     def forget(self, ids: Iterable[EntryId]) -> None:

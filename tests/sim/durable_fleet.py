@@ -228,7 +228,7 @@ class DurableFleet(Fleet):
 
 
 def _has_stored(node: FleetNode, frame: Frame) -> bool:
-    """Whether a server has this frame on its disk."""
+    """True if a server has this frame on its disk."""
     return has_frame(node, frame) and DurableFrames(node.disk).look() >= frame[1]
 
 

@@ -49,7 +49,7 @@ class FleetFailure(AssertionError):
 
 
 class Least(NamedTuple):
-    """What a server has at least since it began a full sync: the last frame that was on its disk
+    """The minimum that a server has since it began a full sync: the last frame that was on its disk
     then, or as many bytes of frames as the primary had."""
 
     old: Frame
@@ -506,7 +506,7 @@ class Fleet:
         )
 
     def _had_other_way(self, node: FleetNode, following: Following, change: Replacement) -> bool:
-        """Whether a partial sync or a rewind was possible."""
+        """True if a partial sync or a rewind was possible."""
         if self.disk_faults or following.is_distrusted or change.is_published:
             return False
         if following.wants_all:  # it did not report its histories
@@ -617,7 +617,7 @@ def _line_at(lines: tuple[Line, ...], seq: int) -> str | None:
 
 
 def has_frame(node: FleetNode, frame: Frame) -> bool:
-    """Whether a server has this frame, on its disk or not."""
+    """True if a server has this frame, on its disk or not."""
     name, seq = frame
     return seq <= node.persistence.last_seq and _line_at(node.keyspace.histories, seq) == name
 

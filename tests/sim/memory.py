@@ -138,7 +138,7 @@ class WatchedEviction(Eviction):
         return dropped
 
     def _is_exact(self) -> bool:
-        """Whether one slice checks all keys."""
+        """True if one slice checks all keys."""
         return self._world.profile.keys < KEYS_AT_ONCE // 8
 
     def _moments(self) -> dict[Key, int]:

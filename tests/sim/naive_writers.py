@@ -58,7 +58,7 @@ class NaiveStream:
         return [i for i in sorted(self.entries) if i <= self.position]
 
     def peekable(self) -> list[EntryId]:
-        """What TPEEK may return: nothing of the same writer is open below it."""
+        """The entries that TPEEK may return: nothing of the same writer is open below them."""
         oldest: dict[bytes, EntryId] = {}
         for entry_id, writer in self.open.items():
             oldest[writer] = min(oldest.get(writer, entry_id), entry_id)
@@ -104,7 +104,7 @@ class NaiveStream:
             self.writer_of[entry_id] = writer
 
     def refusal(self, entry_id: EntryId, writer: bytes, value: bytes) -> str:
-        """Why a writer cannot complete an ID that it has not reserved."""
+        """The error of a writer that completes an ID that it has not reserved."""
         reserved = [*self.open, *(i for ids in self.settled.values() for i in ids)]
         own = [i for i, owner in self.open.items() if owner == writer]
         own += self.settled.get(writer, ())

@@ -148,7 +148,7 @@ class Simulation:
         self._feed(client, *client.take(len(client.unsent)))
 
     def _flush(self) -> None:
-        """What a snapshot on its way still has to read is gone."""
+        """Remove data that a running snapshot still has to read."""
         client = self._idle_client()
         if client is not None:
             client.ask((self.chance.choice([b"FLUSHDB", b"FLUSHALL"]),))
@@ -296,7 +296,7 @@ class Simulation:
         self.model.take_rest()
 
     def _journal_failed(self) -> None:
-        """What was done in the tick under way is in no frame."""
+        """Changes of the tick under way are in no frame."""
         for due in self.model.untagged:
             due.is_unknown = True
             self._count("unknown")
@@ -596,7 +596,7 @@ class Simulation:
 
     @property
     def _keeps_history(self) -> bool:
-        """Whether the history applies: it has one database, and no evictions for lack of memory."""
+        """True if the history applies: it has one database, and no evictions for lack of memory."""
         return self.profile.databases == 1 and not self.profile.memory
 
     def _remember(self, db: int, request: Request, reply: Reply, now_ms: int) -> None:
@@ -827,7 +827,7 @@ class Simulation:
 
 
 def _shows_data(request: Request, reply: Reply) -> bool:
-    """Whether the reply must wait until the journal has what was executed before it."""
+    """True if the reply must wait until the journal has what was executed before it."""
     if isinstance(reply, Error):
         return not reply.text.startswith(REFUSALS)
     return reply != QUEUED and request[0].upper() not in SHOW_NO_DATA

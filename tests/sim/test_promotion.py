@@ -83,7 +83,7 @@ class Three(Fleet):
         return self.nodes[1].replication.following is None
 
     def has_all(self) -> bool:
-        """Whether server 1 has all frames of server 0."""
+        """True if server 1 has all frames of server 0."""
         return self.nodes[1].persistence.last_seq >= self.nodes[0].persistence.last_seq
 
 

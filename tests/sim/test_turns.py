@@ -1,4 +1,4 @@
-"""How many turns of the event loops an entry takes from a primary to a reader on its replica."""
+"""The turns of the event loops that an entry takes from a primary to a reader on its replica."""
 
 from __future__ import annotations
 

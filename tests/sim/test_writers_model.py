@@ -48,7 +48,7 @@ FIELDS: dict[bytes, Callable[[NaiveStream], object]] = {
 
 @dataclass
 class Readers:
-    """What the three readers of a stream have got."""
+    """The entries that the three readers of a stream have received."""
 
     tread: EntryId = ZERO
     token: bytes = b"0"

@@ -1,4 +1,4 @@
-"""What a capture has found, key by key, with small streams too."""
+"""The contents of a capture, key by key, with small streams too."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class RawClient:
                 return data
 
     def has_input(self) -> bool:
-        """Whether bytes or the end of the stream can be read now."""
+        """True if bytes or the end of the stream can be read now."""
         return bool(self._buffer) or bool(select.select([self._socket], [], [], 0)[0])
 
     def info(self, section: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ IGNORED_VARIABLES = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION")
 
 
 class Process(Protocol):
-    """What tests use of a process."""
+    """The part of a process that tests use."""
 
     @property
     def pid(self) -> int: ...

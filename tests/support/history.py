@@ -270,7 +270,7 @@ class History:
                 self._streams[key] = stream
 
     def _is_numbered(self, words: Words) -> bool:
-        """Whether this request is appended only once even if it is sent repeatedly."""
+        """True if this request is appended only once even if it is sent repeatedly."""
         return (
             self._keeps_producers and words[0] == b"TAPPENDONCE" and words[2].upper() == b"PRODUCER"
         )

@@ -78,7 +78,7 @@ class Group:
 
 
 def knows_everything(sentinel: Sentinel) -> bool:
-    """Whether each Sentinel knows the others, and two replicas that can be promoted."""
+    """True if each Sentinel knows the others, and two replicas that can be promoted."""
     try:
         return all(
             client.sentinel_master(NAME)["num-other-sentinels"] == len(sentinel.sentinels) - 1

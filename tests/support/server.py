@@ -97,7 +97,7 @@ class Server:
 
     @property
     def exit_code(self) -> int | None:
-        """How the process ended; None while it runs."""
+        """The exit code of the process; None while it runs."""
         return self._process.poll() if self._process else None
 
     def command(self, port: int) -> list[str]:
@@ -239,7 +239,7 @@ def _environment(program: Sequence[str]) -> dict[str, str]:
 
 
 def answers_ping(port: int) -> bool:
-    """Whether a server on this port answers PING now."""
+    """True if a server on this port answers PING now."""
     try:
         with RawClient(port, timeout_s=2.0) as client:
             return client.call("PING") == Simple("PONG")

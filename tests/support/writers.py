@@ -60,7 +60,7 @@ class Mine:
 
     @property
     def is_patient(self) -> bool:
-        """Whether none of its leases can end during a test."""
+        """True if none of its leases can end during a test."""
         return self.lease_ms == LEASE_MS
 
 
@@ -115,7 +115,7 @@ class Player:
         raise NotImplementedError
 
     def is_refused(self, reply: Reply, *words: str) -> bool:
-        """Whether a request was refused for one of these reasons; any other error is a fault."""
+        """True if a request was refused for one of these reasons; any other error is a fault."""
         if not isinstance(reply, Error):
             return False
         self.record.refused += 1

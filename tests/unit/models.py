@@ -177,7 +177,7 @@ class StreamModel:
         self.tail_is_open = tail is not None and any(block is tail for block in self.blocks)
 
     def goes_by_nodes(self, keep: int | None, minid: EntryId | None, limit: int) -> int:
-        """How many entries Redis' `~` removes: whole nodes only."""
+        """The number of entries that Redis' `~` removes: whole nodes only."""
         kept = set(self.ids)
         removed = 0
         for node in (node for block in self.blocks for node in block):

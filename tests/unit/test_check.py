@@ -103,7 +103,7 @@ def entries_of(keyspace: Keyspace) -> set[Entry]:
 
 
 def holds_all_but(disk: FakeDisk, written: Written, frames: int) -> bool:
-    """Whether it loads as the directory did, without the last frames."""
+    """True if it loads as the directory did, without the last frames."""
     return contents_of(state_of(loads(disk))) == contents_of(written.states[frames])
 
 

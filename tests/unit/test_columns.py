@@ -141,7 +141,7 @@ def test_a_piece_that_is_none_is_named_and_read_nowhere(
 
 
 def value_of(kind: Kind, name: bytes, key: bytes, entry: Entry) -> object:
-    """What a column has to hold of an entry."""
+    """The value of an entry in a column."""
     ms, seq, words = entry
     fields = list(zip(words[::2], words[1::2], strict=True))
     if kind is Kind.KEY:
@@ -290,7 +290,7 @@ def test_a_size_of_nearly_4_gib_is_not_taken_for_a_small_one() -> None:
 )
 @settings(max_examples=300, deadline=None)
 def test_no_mix_of_changes_leads_astray(data: bytes, changes: list[tuple[int, int]]) -> None:
-    """What is accepted reads as the block itself does; the rest is refused."""
+    """Accepted bytes are read as the block itself is; others are refused."""
     for at, value in changes:
         data = changed(data, 8 + at % (len(data) - 8), value)
     try:

@@ -58,7 +58,7 @@ def changes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def last_frames(data: bytes) -> list[int]:
-    """Where the frames of a sound journal begin, and where the last ends."""
+    """The offsets at which the frames of a sound journal begin, and the end of the last one."""
     starts = [HEADER_SIZE]
     while starts[-1] < len(data):
         length = int.from_bytes(data[starts[-1] : starts[-1] + 4], "little")
@@ -67,7 +67,7 @@ def last_frames(data: bytes) -> list[int]:
 
 
 def outcome(read: Callable[[], Result]) -> Result | DamageError:
-    """What reading gave, or the damage that it found."""
+    """The frames that were read, or the damage that was found."""
     try:
         return read()
     except DamageError as damage:
@@ -75,7 +75,7 @@ def outcome(read: Callable[[], Result]) -> Result | DamageError:
 
 
 def has_zero_sector(data: bytes, start: int) -> bool:
-    """Whether some sector's part of the bytes after `start` is zero."""
+    """True if some sector's part of the bytes after `start` is zero."""
     edges = [start, *range(start - start % SECTOR + SECTOR, len(data), SECTOR), len(data)]
     return any(not any(data[begin:end]) for begin, end in pairwise(edges))
 

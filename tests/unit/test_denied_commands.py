@@ -60,7 +60,7 @@ class Place:
         return client
 
     def state(self) -> object:
-        """What a denied command must not change."""
+        """The state that a denied command must not change."""
         self.server.settle()
         return (
             sorted(self.admin.call("KEYS *")),
@@ -102,7 +102,7 @@ def test_without_the_command(row: Command) -> None:
 
 
 def has_keys(row: Command) -> bool:
-    """Whether every request of a command has keys. A shard channel is none."""
+    """True if every request of a command has keys. A shard channel is none."""
     at_fixed_places = row.keys[0] > 0 and any(spec.is_key for spec in row.key_specs)
     return at_fixed_places or row.name in WITH_KEYS
 
@@ -218,7 +218,7 @@ STEPS = st.lists(st.sampled_from([*LINES, *(f"rule {change}" for change in CHANG
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_only_what_is_allowed_is_done(steps: list[str]) -> None:
-    """What a restricted user was allowed to do, done by another client on a second server, leaves
+    """The allowed requests of a restricted user, sent by another client to a second server, leave
     the same data: what was denied had no effect."""
     first, second = Place(), Place()
     client = first.player("on", "nopass", "~a*", "+@all", "-flushall")

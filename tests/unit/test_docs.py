@@ -1,4 +1,4 @@
-"""What the documentation takes from tables is current, and documents nothing that is not there."""
+"""Documentation generated from tables is current, and has nothing that does not exist."""
 
 from __future__ import annotations
 

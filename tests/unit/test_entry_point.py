@@ -50,7 +50,7 @@ def test_a_command_without_its_libraries_names_the_extra(
 
 
 def completions(*words: str) -> set[str]:
-    """What bash offers for the last word of a command line."""
+    """The completions of bash for the last word of a command line."""
     environment = {
         "_MILLSTREAM_COMPLETE": "bash_complete",
         "COMP_WORDS": " ".join(["millstream", *words]),

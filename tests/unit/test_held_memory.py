@@ -1,4 +1,4 @@
-"""What is held while memory runs out: each entry stays in one place, whichever allocation fails."""
+"""Held entries while memory runs out: each stays in one place, whichever allocation fails."""
 
 from __future__ import annotations
 

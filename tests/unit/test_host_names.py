@@ -1,4 +1,4 @@
-"""What can be a host: names and addresses, before anything looks them up."""
+"""Names and addresses of hosts, before anything looks them up."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ load_table()
 
 
 class Host:
-    """What these commands ask of the process."""
+    """The process as these commands see it."""
 
     def __init__(self) -> None:
         self.numbers = count()

@@ -1,4 +1,4 @@
-"""How far a query lags, compared with a naive server that keeps lists of ids."""
+"""The lag of a query, compared with a naive server that keeps lists of IDs."""
 
 from __future__ import annotations
 

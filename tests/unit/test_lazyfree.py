@@ -31,7 +31,7 @@ def deferring() -> Iterator[None]:
 
 
 def free_all() -> int:
-    """How many turns it takes."""
+    """The number of turns until all is freed."""
     turns = 0
     while free_step(TURN):
         turns += 1
@@ -64,7 +64,7 @@ class Large:
         return sealed_bytes() - self.before_bytes
 
     def bytes_that_go(self) -> int:
-        """What the stream has, by deleting it."""
+        """The number of entries of the stream, by deleting it."""
         before_bytes = sealed_bytes()
         self.call("DEL s")
         free_all()

@@ -1,4 +1,4 @@
-"""What the documentation written by hand points to is there: files, sections, functions, names.
+"""Targets of handwritten documentation exist: files, sections, functions, names.
 
 Pages written from tables are test_docs' part; the README's sessions are run by wire/test_readme.
 """

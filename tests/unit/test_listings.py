@@ -152,7 +152,7 @@ def test_a_long_list_in_exec_precedes_later_commands(
 
 
 def shown_groups(stream: Stream, limit: int | None) -> dict[bytes, object]:
-    """What FULL shows of groups, from their pending entries."""
+    """Groups as FULL shows them, from their pending entries."""
     shown: dict[bytes, object] = {}
     for name in sorted(stream.groups):
         group = stream.groups[name]

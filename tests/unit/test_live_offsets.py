@@ -1,4 +1,4 @@
-"""What live reading decides without a server: offsets, shares of a limit, where to begin."""
+"""Decisions of live reading without a server: offsets, shares of a limit, starts."""
 
 from __future__ import annotations
 

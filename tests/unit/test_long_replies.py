@@ -125,7 +125,7 @@ def deliver(in_process: InProcessServer, key: str, count: int) -> None:
 
 
 def disturb(in_process: InProcessServer) -> None:
-    """What others do to the stream between two slices."""
+    """Changes of the stream between two slices."""
     other = in_process.player()
     for request in ("XDEL a 1400-1", "XACK a g 1401-1", "XTRIM a MAXLEN 0", "SET long short"):
         in_process.executor.feed(other, encode_command(request.split()))
@@ -417,7 +417,7 @@ class Pending:
             self.deliver(self.chance.randrange(1, 300))
 
     def rows(self, low: int, high: int, idle_ms: int, limit: int, owner: bytes | None) -> list[Row]:
-        """What XPENDING answers, found one by one."""
+        """The reply of XPENDING, found one by one."""
         found = []
         for ms, seq, name, last_ms, deliveries, *_ in self.group.pending():
             idle = max(self.in_process.wall_ms - last_ms, 0)

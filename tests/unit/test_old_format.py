@@ -127,7 +127,7 @@ def test_a_repair_of_format_1_makes_the_present_format() -> None:
 
 
 def upgraded(disk: FakeDisk) -> DataFiles:
-    """Where a rewrite has added a journal of the present format to the old files."""
+    """Old files to which a rewrite has added a journal of the present format."""
     files = DataFiles(disk)
     files.open(LoadReport())
     name = f"journal-{files.new_number()}.log"
@@ -157,7 +157,7 @@ def head_of(disk: FakeDisk, name: str) -> Head:
 
 
 def test_an_older_version_refuses_every_new_file_by_its_version() -> None:
-    """Where format 1 had version and checksum, each file still has them: it names a later one."""
+    """Each file has version and checksum where format 1 had them: it names a later version."""
     disk = write_small_data().disk
     assert disk.content(NAME).startswith(b"millstream-manifest 2\n")
     for name in (FIRST, LAST):

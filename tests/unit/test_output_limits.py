@@ -116,7 +116,7 @@ class NeverDurable(Journal):
 
 
 def watched(in_process: InProcessServer) -> list[tuple[InProcessClient, int]]:
-    """Whom the outbox asks about, and how much is held then."""
+    """The clients that the outbox asks about, and the bytes that are held then."""
     asked: list[tuple[InProcessClient, int]] = []
     in_process.executor.outbox.least_limit_bytes = LEAST_BYTES
     in_process.executor.outbox.check_output = lambda client: asked.append(

@@ -1,4 +1,4 @@
-"""Which requests of a link are done at once, and which at the end of a period."""
+"""Pacing of a link: requests that run at once, and those at the end of a period."""
 
 from __future__ import annotations
 

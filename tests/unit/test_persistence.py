@@ -1022,7 +1022,7 @@ def scenario(world: World, chance: random.Random) -> None:
 
 
 def synced(world: World) -> list[int]:
-    """What may not be lost: with everysec and no, only what a sync has covered."""
+    """Frames that must not be lost: with everysec and no, only those that a sync has covered."""
     return world.acked if world.config.appendfsync == "always" else []
 
 
@@ -1049,7 +1049,7 @@ def test_a_crash_at_every_disk_operation_loses_nothing_confirmed(mode: str, seed
 
 
 def survives_another_restart(world: World, mode: str) -> None:
-    """What was repaired is repaired for good, and the directory is written to as before."""
+    """A repair is final, and the directory is written to as before."""
     write_many(world, 2)
     world.persistence.snapshots.rewrite()
     write_many(world, 2)
@@ -1060,7 +1060,7 @@ def survives_another_restart(world: World, mode: str) -> None:
 
 
 def test_a_chain_of_kills_and_power_losses_loses_nothing() -> None:
-    """What one start has shown, the next one finds, whatever ended the server in between."""
+    """The next start finds the data of this one, whatever ended the server in between."""
     for seed in range(150):
         chance = random.Random(seed)
         disk = FakeDisk(seed)
@@ -1187,7 +1187,7 @@ def real_persistence(
 
 
 def queue_reports(world: World) -> list[int]:
-    """What was queued each time that it may have become less."""
+    """The queued bytes at each time at which they may have become less."""
     reported: list[int] = []
     world.persistence.on_queue = lambda: reported.append(world.persistence.queued_bytes)
     return reported

@@ -1,4 +1,4 @@
-"""What a stream keeps by its policy: to the entry or in whole blocks, by length, age and bytes.
+"""Entries that a policy keeps: exactly or in whole blocks, by length, age and bytes.
 
 Random streams are trimmed by random policies and compared with a naive implementation of the rule
 on the blocks' lists of entries. Then the command, the appends and the timer apply policies in an

@@ -187,7 +187,7 @@ def streams(draw: st.DrawFn) -> Stream:
 
 
 def facts(stream: Stream, kind: int) -> dict[str, Any]:
-    """What a dump of this type carries."""
+    """The contents of a dump of this type."""
     return {
         "entries": stream.range(),
         "nodes": stream.node_count,

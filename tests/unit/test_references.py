@@ -239,7 +239,7 @@ class ReferencesMachine(RuleBasedStateMachine):
             )
 
     def blocks_after_adding(self) -> int:
-        """How many blocks there were before the trimming: a full last block takes no more."""
+        """The number of blocks before the trim: a full last block takes no more entries."""
         blocks = self.model.blocks
         is_full = blocks and len(blocks[-1]) == 4 and len(blocks[-1][-1]) == NODE_ENTRIES
         return len(blocks) + int(not self.model.tail_is_open or bool(is_full))

@@ -1,4 +1,4 @@
-"""What is wanted of a snapshot: bounds from options and filters, and a plan that follows them."""
+"""Selections of a snapshot: bounds from options and filters, and a plan that follows them."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def from_disk(meta: dict[str, Any], blocks: list[Block]) -> Stream:
 
 
 def visible(meta: dict[str, Any], blocks: list[Block]) -> list[Entry]:
-    """What a reader of a snapshot sees of a stream."""
+    """A stream as a reader of a snapshot sees it."""
     first = tuple(meta["first_kept"])
     return [entry for block in blocks for entry in block.entries() if entry[:2] >= first]
 

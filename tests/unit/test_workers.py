@@ -14,7 +14,7 @@ from millstream.server.durability.workers import ThreadWorker
 
 
 class Large:
-    """What a task has."""
+    """The resources of a task."""
 
 
 def test_a_task_that_is_done_is_not_kept() -> None:

@@ -41,7 +41,7 @@ DIRECTIVES = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large each attack is."""
+    """The size of each attack."""
 
     idle_clients: int
     storm_clients: int
@@ -151,7 +151,7 @@ def accept_storm(server: Server, sizes: Sizes) -> None:
 
 
 def has_been_refused(attacker: socket.socket) -> bool:
-    """Whether the server answers in Redis' words that there are too many; it serves the others."""
+    """True if the server answers in Redis' words that there are too many; it serves the others."""
     attacker.settimeout(30)
     with contextlib.suppress(ConnectionError):
         attacker.sendall(b"PING\r\n")
@@ -353,7 +353,7 @@ def settle(server: Server) -> None:
 
 @dataclass(frozen=True)
 class Attack:
-    """What is done, by how many bytes the server's memory may grow meanwhile, and how long a PING
+    """An attack, the bytes by which the memory of the server may grow, and the time that a PING
     may take in a run at full size."""
 
     run: Callable[[Server, Sizes], None]
@@ -435,7 +435,7 @@ class Watcher(threading.Thread):
 
 
 def ready(server: Server, sizes: Sizes) -> None:
-    """What the attacks read."""
+    """The data that the attacks read."""
     allow_files()
     with server.client() as client:
         if client.call("EXISTS", "hostile") == 0:

@@ -23,7 +23,7 @@ def parent_of(pid: int) -> int:
 
 
 def files_of(server: Server) -> set[str]:
-    """What the descriptors of the process are, without numbers and without the names of files."""
+    """The kinds of the process' descriptors, without numbers and names of files."""
     found = set()
     for link in Path(f"/proc/{server.pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a file that the server just closed

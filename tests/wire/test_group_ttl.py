@@ -1,4 +1,4 @@
-"""Which commands refresh a group's time to live.
+"""Commands that refresh a group's time to live.
 
 The groups, one a command, are made at one moment and refreshed later, all at once. The moment each
 is first seen gone may be late on a busy machine, but never earlier than its ttl after the last

@@ -32,7 +32,7 @@ def new_server(new_server: NewServer) -> NewServer:
 
 
 def end_of(client: RawClient) -> bytes:
-    """What still comes before the server closes the connection."""
+    """The bytes that arrive before the server closes the connection."""
     return client.read_to_end()
 
 

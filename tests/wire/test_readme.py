@@ -31,13 +31,13 @@ def blocks(language: str) -> str:
 
 
 class Ids:
-    """Which real id each printed id stands for."""
+    """The real ID for each printed ID."""
 
     def __init__(self) -> None:
         self._real: dict[tuple[str, str], tuple[str, str]] = {}
 
     def same(self, printed: str, real: str) -> bool:
-        """Whether the texts are equal but for ids and incarnations, and each printed id means one
+        """True if the texts are equal but for ids and incarnations, and each printed id means one
         real id only."""
         printed, real = (
             INCARNATION.sub("<incarnation>", printed),
@@ -69,7 +69,7 @@ def exchanges(session: str) -> Iterator[tuple[str, str]]:
 
 
 def ask(server: Server, command: str) -> str:
-    """What redis-cli would print for this line on a terminal."""
+    """The output of redis-cli for this line on a terminal."""
     words = shlex.split(command)
     done = subprocess.run(
         ["redis-cli", "--no-raw", "-p", str(server.port), *words],

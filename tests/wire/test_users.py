@@ -24,7 +24,7 @@ def do(client: RawClient, line: str) -> object:
 
 
 def is_closed(client: RawClient) -> bool:
-    """Whether the server has closed the connection."""
+    """True if the server has closed the connection."""
     try:
         client.call("PING")
     except (ConnectionClosed, ConnectionError):

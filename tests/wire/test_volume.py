@@ -114,7 +114,7 @@ def test_replies_reach_a_client_that_reads_late(server: Server) -> None:
 
 
 def test_messages_stay_in_order_while_a_slow_client_catches_up(server: Server) -> None:
-    """What it is sent comes while the socket has room again and older messages still wait."""
+    """Messages arrive while the socket has space again and older messages still wait."""
     messages = [b"%d " % number * 2000 for number in range(2000)]
     chance = random.Random(1)
     expected = b"".join(encode_command([b"message", b"c", message]) for message in messages)

@@ -20,7 +20,7 @@ CHECKPOINT_EVERY = 32
 
 
 def is_foretold(policy: Policy) -> bool:
-    """Whether the entries alone determine what the policy evicts."""
+    """True if the entries alone determine what the policy evicts."""
     _, _, size, exact = policy
     return exact and size == 0
 
