@@ -164,7 +164,7 @@ def test_the_jvm_is_started_without_our_signals() -> None:
     assert done.stdout.splitlines() == ["['SIG_IGN', 'SIG_IGN']", "0", "1"], done.stderr
 
 
-def test_every_change_is_applied_once_whatever_is_killed(
+def test_every_change_is_applied_once_after_any_kill(
     program: tuple[Program, Applier, Proxy], durable_server: Server
 ) -> None:
     made, applier, proxy = program
@@ -218,7 +218,7 @@ def test_a_missing_setup_is_reported_in_one_line(
     assert "Traceback" not in text
 
 
-def test_apply_without_java_ends_with_one_line_of_its_own(tmp_path: Path) -> None:
+def test_apply_without_java_ends_with_one_line(tmp_path: Path) -> None:
     text = config_text(1, "postgresql://127.0.0.1:1/none")
     program = Program(tmp_path, text, {"JAVA_HOME": str(tmp_path / "nowhere")})
     assert program.start("--once").wait(60) == 1

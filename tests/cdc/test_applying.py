@@ -106,7 +106,7 @@ def test_a_batch_ends_at_a_cut_and_a_long_transaction_is_its_own(new_applier: Ma
     assert applier.rows("SELECT count(*) FROM t") == [("62",)]
 
 
-def test_positions_alone_are_enough_to_go_on(new_applier: Made) -> None:
+def test_positions_alone_are_enough_to_continue(new_applier: Made) -> None:
     applier = new_applier(KEYLESS)
     feed = applier.feed
     feed.put_state("t", replace(feed.state(), identity="full", columns=feed.state().columns))
@@ -181,7 +181,7 @@ def test_the_outcomes_before_a_lost_connection_are_known(
 # ---------------------------------------------------------------- stopped tables
 
 
-def test_a_refused_change_stops_its_table_and_the_others_go_on(new_applier: Made) -> None:
+def test_a_refused_change_stops_its_table_and_no_other(new_applier: Made) -> None:
     applier = new_applier(tables="t = {}\nu = {}")
     applier.execute(f"CREATE TABLE u ({KEYED}, CHECK (b < 100))")
     feed = applier.feed
@@ -349,7 +349,7 @@ DIGITS = random.Random(1).randbytes(10_000).hex().encode()  # no compression mak
     ],
     ids=["a trigger", "an index", "an expression", "an encoding"],
 )
-def test_an_error_that_comes_again_stops_its_table_alone(
+def test_a_repeated_error_stops_only_its_table(
     new_applier: Made, ddl: str, statement: str, options: str, value: bytes, reason: str
 ) -> None:
     applier = new_applier(ddl, f"t = {{ {options} }}\nu = {{}}", extra="workers = 1")
@@ -599,7 +599,7 @@ def test_a_changed_configuration_stops_its_table(new_applier: Made) -> None:
 # ---------------------------------------------------------------- copies
 
 
-def test_a_killed_copy_is_made_again(new_applier: Made, client: RawClient) -> None:
+def test_a_killed_copy_is_repeated(new_applier: Made, client: RawClient) -> None:
     applier = new_applier()
     feed = applier.feed
     feed.begin_copy()
@@ -613,7 +613,7 @@ def test_a_killed_copy_is_made_again(new_applier: Made, client: RawClient) -> No
     assert applier.rows("SELECT id FROM t") == [("2",)]
 
 
-def test_tables_go_on_while_another_one_is_copied(new_applier: Made) -> None:
+def test_tables_continue_while_another_one_is_copied(new_applier: Made) -> None:
     applier = new_applier(tables="t = {}\nu = {}")
     applier.execute(f"CREATE TABLE u ({KEYED})")
     feed = applier.feed
@@ -798,7 +798,7 @@ def test_only_rows_of_the_first_copy_begin_in_1900(new_applier: Made) -> None:
 
 @pytest.mark.parametrize("is_in_one_batch", [True, False])
 @pytest.mark.parametrize("options", ['{ type = "append" }', "{}"])
-def test_a_copy_that_is_applied_twice_is_there_once(
+def test_a_copy_applied_twice_has_each_row_once(
     new_applier: Made, options: str, is_in_one_batch: bool
 ) -> None:
     applier = new_applier(KEYLESS, f"t = {options}")

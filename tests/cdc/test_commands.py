@@ -81,7 +81,7 @@ def test_run_names_the_package_to_install(
     )
 
 
-def test_check_names_what_is_missing_and_setup_creates_it(
+def test_check_names_missing_objects_and_setup_creates_them(
     shop: Pipeline, source: Source, destination: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = shop.call("check", code=1)
@@ -255,7 +255,7 @@ def test_a_missing_destination_does_not_stop_the_reader(shop: Pipeline, source: 
     assert found["sources"][0]["reader"] == "reading"
 
 
-def test_status_puts_everything_together(
+def test_status_shows_each_stage_of_a_table(
     shop: Pipeline, source: Source, destination: Source
 ) -> None:
     shop.call("setup", "--create-targets")
@@ -304,7 +304,7 @@ def test_status_puts_everything_together(
     assert "public.orders" in text
 
 
-def test_status_has_the_age_of_what_is_not_applied(
+def test_status_has_the_age_of_unapplied_changes(
     shop: Pipeline, source: Source, destination: Source
 ) -> None:
     shop.configure({"eu": url_of(source)}, "orders = {}")

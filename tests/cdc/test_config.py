@@ -69,7 +69,7 @@ def test_a_whole_file_is_read() -> None:
     )
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_missing_settings_have_defaults() -> None:
     config = read(SMALL)
     assert (config.millstream.prefix, config.read.copy_ahead_mb) == ("cdc", 64)
     assert (config.destination.sid_column, config.apply.max_rows) == ("sid", 20000)
@@ -185,7 +185,7 @@ def test_a_source_does_not_have_the_key_of_applys_report() -> None:
         ),
     ],
 )
-def test_what_is_needed_is_named(text: str, message: str) -> None:
+def test_missing_settings_are_named(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(f"[destination]\nurl = 'postgresql://c'\n{text}")
 

@@ -132,7 +132,7 @@ def test_a_copy_under_load_has_neither_gap_nor_overlap(
     wait_same(source, started)
 
 
-def test_a_killed_copy_is_made_again(
+def test_a_killed_copy_is_repeated(
     source: Connection, applying: Started, pipeline: Pipeline
 ) -> None:
     full(source, ROWS * 10)
@@ -278,7 +278,7 @@ def wait_stopped(applying: Applying, table: str, *texts: str) -> str:
     return error[error.index("ALTER TABLE") :]
 
 
-def test_columns_come_and_go(source: Connection, applying: Started) -> None:
+def test_columns_are_added_and_removed(source: Connection, applying: Started) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, a text, old text)")
     source.execute("CREATE TABLE few (id int PRIMARY KEY, a text)")
     source.execute("INSERT INTO t VALUES (1, 'a', 'kept')")

@@ -142,7 +142,7 @@ def test_a_reader_killed_within_a_transaction_sends_it_whole(
     assert ids(pipeline) == list(range(2, 9_002))
 
 
-def test_a_killed_copy_is_made_again(pipeline: Pipeline, source: Source) -> None:
+def test_a_killed_copy_is_repeated(pipeline: Pipeline, source: Source) -> None:
     table(source)
     insert(source, 2, 60_000)
     pipeline.configure({"eu": url_of(source)}, "orders = {}", {"read": "copy_rate = 30000"})

@@ -184,7 +184,9 @@ def test_a_copy_under_load_has_neither_gap_nor_overlap(pipeline: Pipeline, sourc
     assert any(row > last for row in copied)
 
 
-def test_everything_is_copied_again_while_it_is_read(pipeline: Pipeline, source: Source) -> None:
+def test_all_tables_are_copied_again_while_changes_are_read(
+    pipeline: Pipeline, source: Source
+) -> None:
     source.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     source.execute("INSERT INTO orders VALUES (1)")
     pipeline.configure({"eu": url_of(source)}, "orders = {}").start()
@@ -375,7 +377,7 @@ def test_a_slot_in_use_and_an_open_transaction_are_waited_for(
     pipeline.wait_reader("reading")
 
 
-def test_the_metrics_count_what_was_read(
+def test_the_metrics_count_the_records_read(
     pipeline: Pipeline, source: Source, new_database: Callable[[], str]
 ) -> None:
     source.execute("CREATE TABLE orders (id int PRIMARY KEY)")

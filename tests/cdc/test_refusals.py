@@ -66,7 +66,7 @@ def test_a_missing_or_unknown_slot_requires_a_new_copy(read: Pipeline, source: S
     read.start().wait_copied("public.orders", after=first)
 
 
-def test_tables_that_are_not_what_was_copied(pipeline: Pipeline, source: Source) -> None:
+def test_tables_that_differ_from_their_copy_are_refused(pipeline: Pipeline, source: Source) -> None:
     names = ["aimed", "typed", "narrowed", "renamed", "unpublished"]
     for name in names:
         source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, item text)")
@@ -152,7 +152,7 @@ ALTERED = (
 )
 
 
-def test_everything_that_decides_what_arrives_is_compared(source: Source) -> None:
+def test_all_settings_of_a_publication_are_compared(source: Source) -> None:
     table = Table("public", "t", "t", where="id > 1")
     one = ConfiguredSource("shop", "eu", "", (table,))
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")

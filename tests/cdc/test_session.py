@@ -35,7 +35,7 @@ def lost_after(connection: psycopg.Connection[Any]) -> tuple[int, int, int]:
         )
 
 
-def test_a_connection_whose_other_end_has_gone_is_noticed(source: Source) -> None:
+def test_a_lost_connection_is_noticed(source: Source) -> None:
     url = url_of(source)
     config = parsed(config_text(1, url))
     with connect(url, "test") as one:

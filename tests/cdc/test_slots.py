@@ -53,7 +53,7 @@ OWNED = replace(STATE, owner="0123456789abcdef")
         (replace(STATE, take_over=True), SLOT, "millstream cdc ffffffffffffffff", None),
     ],
 )
-def test_what_belongs_to_another_pipeline_is_known(
+def test_objects_of_another_pipeline_are_recognized(
     state: SourceState | None, slot: Slot | None, comment: str | None, text: str | None
 ) -> None:
     line = foreign_line(SOURCE, state, slot, comment)
@@ -63,7 +63,7 @@ def test_what_belongs_to_another_pipeline_is_known(
     assert line is None or ("--take-over" in line) != is_active
 
 
-def test_a_slot_that_is_made_or_to_be_made_again_is_not_compared() -> None:
+def test_a_slot_that_is_or_will_be_created_is_not_compared() -> None:
     assert found(replace(STATE, phase="making"), None) is None
     assert found(replace(STATE, resync=True, system="72"), None) is None
 

@@ -189,7 +189,7 @@ def contents(url: str, query: str) -> list[tuple[Any, ...]]:
         return []
 
 
-def test_all_contents_agree_after_kills_of_everything(
+def test_all_contents_agree_after_kills_of_all_processes(
     killable: tuple[Killable, dict[str, str]],
 ) -> None:
     made, urls = killable

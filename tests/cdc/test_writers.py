@@ -139,7 +139,7 @@ def test_truncate_clears_the_rows_of_the_sid(connection: Connection) -> None:
     assert rows(connection) == [("eu", "5", "after", None), ("us", "1", "a", "1.00")]
 
 
-def test_an_append_keeps_what_the_source_deletes(connection: Connection) -> None:
+def test_an_append_table_keeps_rows_that_the_source_deletes(connection: Connection) -> None:
     to = target_route(connection, KEYED, Table("public", "t", "t", "append"))
     writer = KeyedWriter(Session(connection), to)
     writer.apply([insert(b"1", b"a", b"1"), insert(b"2", b"b", b"2"), delete(b"1"), truncate()])
@@ -193,7 +193,7 @@ def test_a_delete_of_one_of_two_equal_rows_leaves_one(connection: Connection) ->
     assert rows(connection) == [("eu", "2", "per%cent", "2.00")]
 
 
-def test_a_change_of_a_row_that_is_not_there_is_refused(connection: Connection) -> None:
+def test_a_change_of_a_missing_row_is_refused(connection: Connection) -> None:
     to = target_route(connection, KEYLESS, CLONE, "full")
     connection.execute("INSERT INTO t VALUES ('us', 1, 'a', 1)")
     with pytest.raises(TargetError, match=r"no row .* delete 1\.1"):

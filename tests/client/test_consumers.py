@@ -151,7 +151,7 @@ def test_closing_warns_of_entries_that_are_lost(ms: Any, caplog: pytest.LogCaptu
     assert caplog.text == ""
 
 
-def test_closing_tries_once_to_acknowledge_what_is_finished(
+def test_closing_tries_once_to_acknowledge_finished_entries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     deliveries = Deliveries("server", "s", "g", Terms(0, 60, 0), "latest", 1, lambda: 0.0)

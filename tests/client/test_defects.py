@@ -290,7 +290,7 @@ def test_a_restore_reports_lost_entries(ms: Any) -> None:
         assert len(stream.gaps) == 1
 
 
-def test_order_does_not_depend_on_who_was_asked_first(ms: Any) -> None:
+def test_order_does_not_depend_on_the_first_request(ms: Any) -> None:
     add(ms, "a", "1.0", "2.0", "7.0")
     add(ms, "b", "2.0", "3.0", "7.0")
     add(ms, "c", "0.5", "2.0", "6.0")

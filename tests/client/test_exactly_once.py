@@ -208,7 +208,7 @@ def test_facts_have_consecutive_ids(ms: Any) -> None:
     assert [record.id for record in ms.trange("s")] == [facts[1].id]
 
 
-def test_take_over_gives_up_what_an_earlier_process_left(ms: Any) -> None:
+def test_a_takeover_aborts_reservations_of_an_earlier_process(ms: Any) -> None:
     ms.treserve("s", "w", 5)
     ms.treserve("s", "other")
     with ms.writer("s", "w", take_over=True):
@@ -370,7 +370,7 @@ def test_wrong_options_of_a_consumer_are_refused(ms: Any, options: dict[str, Any
         ms.consumer("s", "g", **options)
 
 
-def test_follow_acknowledges_what_was_finished(ms: Any) -> None:
+def test_follow_acknowledges_finished_entries(ms: Any) -> None:
     for n in range(4):
         ms.tappend("s", {"n": n})
     consumer = ms.consumer("s", "g", position="trim_horizon", retry=60)
@@ -460,7 +460,7 @@ def test_a_consumer_with_retry_survives_connections_cut_anywhere(
     assert proxy.connections > 5
 
 
-def test_a_consumer_goes_on_after_its_server_was_killed(api: Api, durable_server: Server) -> None:
+def test_a_consumer_continues_after_its_server_was_killed(api: Api, durable_server: Server) -> None:
     ms = api.connect(url_of(durable_server), timeout=1.0)
     with ms.consumer("s", "g", retry=60, position="trim_horizon") as consumer:
         ms.tappend("s", {"n": 1})

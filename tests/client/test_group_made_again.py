@@ -109,7 +109,7 @@ class Other:
         self.ms.close()
 
 
-def test_a_group_whose_time_to_live_is_over_goes_on_where_it_was(ms: Any) -> None:
+def test_a_consumer_recreates_its_expired_group_in_place(ms: Any) -> None:
     with ms.consumer("jobs", "crew", ttl=0.05) as consumer:
         ms.tappend("jobs", {"n": 1})
         read_all(consumer, "1")

@@ -89,7 +89,7 @@ def test_a_read_reports_that_another_task_closed_the_object(server: Server, kind
     asyncio.run(main())
 
 
-def test_threads_acknowledge_what_another_one_reads(server: Server) -> None:
+def test_threads_acknowledge_entries_read_by_another(server: Server) -> None:
     with connect(url_of(server)) as ms:
         for n in range(300):
             ms.tappend("s", {"n": n})
@@ -102,9 +102,7 @@ def test_threads_acknowledge_what_another_one_reads(server: Server) -> None:
             assert [count.result() for count in counts] == [1] * 300
 
 
-def test_a_pool_gets_back_a_connection_that_cannot_be_made_again(
-    server: Server, proxy: Proxy
-) -> None:
+def test_an_unusable_connection_returns_to_its_pool(server: Server, proxy: Proxy) -> None:
     with (
         connect(proxy.url, max_connections=1) as ms,
         ms.writer("s", "w", retry_for=0.1) as writer,

@@ -63,7 +63,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 # ---------------------------------------------------------------- positions
 
 
-def test_latest_delivers_what_is_completed_later(ms: Any) -> None:
+def test_latest_delivers_later_completions(ms: Any) -> None:
     ms.tappend("s", {"n": "old"})
     reserved = ms.treserve("s", "w")
     ms.tappend("s", {"n": "after"})
@@ -73,7 +73,7 @@ def test_latest_delivers_what_is_completed_later(ms: Any) -> None:
         assert [record["n"] for record in take(stream, 2)] == ["completed", "after"]
 
 
-def test_a_start_reports_no_gap_for_what_is_gone_already(ms: Any) -> None:
+def test_a_start_reports_no_gap_for_earlier_evictions(ms: Any) -> None:
     for n in range(6):
         ms.tappend("s", {"n": n})
     first = ms.trange("s", count=1)[0]
@@ -149,7 +149,7 @@ def test_a_shard_missing_from_the_token_starts_at_its_beginning(ms: Any) -> None
     ],
     ids=repr,
 )
-def test_what_is_not_a_position_is_refused_and_the_stream_stays(ms: Any, position: Any) -> None:
+def test_an_invalid_position_is_refused_and_changes_nothing(ms: Any, position: Any) -> None:
     ms.tappend("s", {"n": 1})
     with pytest.raises(InvalidPosition):
         ms.stream("s", position)
@@ -175,7 +175,7 @@ def test_what_is_not_a_position_is_refused_and_the_stream_stays(ms: Any, positio
     ],  # type: ignore[arg-type]
     ids=repr,
 )
-def test_what_is_not_a_list_of_shards_is_refused(ms: Any, shards: Any) -> None:
+def test_an_invalid_list_of_shards_is_refused(ms: Any, shards: Any) -> None:
     with pytest.raises(InvalidStream):
         ms.stream(shards)
 
@@ -212,7 +212,7 @@ def test_wrong_options_are_refused(ms: Any, options: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def test_an_iteration_goes_on_after_none(ms: Any) -> None:
+def test_an_iteration_continues_after_none(ms: Any) -> None:
     with ms.stream("s") as stream:
         assert next(stream) is None
         ms.tappend("s", {"n": 1})
@@ -237,7 +237,7 @@ def test_follow_ends_at_the_end(ms: Any) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, -1, 0.05])
-def test_a_timeout_of_any_kind_reads_what_is_there(ms: Any, timeout: float) -> None:
+def test_a_timeout_of_any_kind_reads_existing_records(ms: Any, timeout: float) -> None:
     ms.tappend("s", {"n": 1})
     with ms.stream("s", "trim_horizon") as stream:
         assert wait_until(lambda: stream.read(timeout=timeout))["n"] == "1"
@@ -351,7 +351,7 @@ def test_an_open_reservation_delays_others_in_strict_order_only(ms: Any) -> None
     loose.close()
 
 
-def test_lag_counts_what_is_still_to_come(ms: Any) -> None:
+def test_lag_counts_unread_entries(ms: Any) -> None:
     for n in range(5):
         ms.tappend("s", {"n": n})
     with ms.stream(["s", "t"], "trim_horizon", batch=2) as stream:
@@ -486,7 +486,7 @@ def test_a_stream_closed_during_a_wait_leaves_no_blocked_reader(ms: Any) -> None
 # ---------------------------------------------------------------- gaps and lineage
 
 
-def test_a_gap_is_raised_once_and_reading_goes_on(ms: Any, caplog: Any) -> None:
+def test_a_gap_is_raised_once_and_reading_continues(ms: Any, caplog: Any) -> None:
     for n in range(5):
         ms.tappend("s", {"n": n})
     events: list[Any] = []
@@ -662,7 +662,7 @@ def test_refusals_are_errors_of_the_client_and_of_redis_py(ms: Any) -> None:
             pipe.execute()
 
 
-def test_a_pipeline_returns_what_the_methods_return(ms: Any) -> None:
+def test_a_pipeline_returns_the_results_of_the_methods(ms: Any) -> None:
     for transaction in (True, False):
         ms.flushall()
         with ms.pipeline(transaction=transaction) as pipe:
@@ -749,7 +749,7 @@ def stream_until_available(stream: Any) -> list[Any]:
 # ---------------------------------------------------------------- servers that are away
 
 
-def test_a_reader_goes_on_after_its_server_was_killed(api: Api, durable_server: Server) -> None:
+def test_a_reader_continues_after_its_server_was_killed(api: Api, durable_server: Server) -> None:
     ms = api.connect(url_of(durable_server), timeout=1.0)
     events: list[Any] = []
     with ms.stream(["s", "t"], on_event=events.append) as stream, ms.writer("s", "w") as writer:

@@ -170,9 +170,7 @@ def test_an_ask_that_an_interruption_took_is_started_again(server: Server) -> No
     assert first.replies == second.replies == ["hello"]
 
 
-def test_an_interrupted_probe_is_begun_again(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_probe_is_repeated(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(probe: Probe) -> bool:
         raise KeyboardInterrupt
 

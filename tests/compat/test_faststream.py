@@ -92,7 +92,7 @@ def test_work_that_one_worker_fails_is_done_by_another(
 
 
 @PROTOCOLS
-def test_a_running_worker_goes_on_after_a_restart(durable_server: Server, query: str) -> None:
+def test_a_running_worker_continues_after_a_restart(durable_server: Server, query: str) -> None:
     """One subscriber of each kind: a group's, a group's in batches, and one without a group."""
 
     async def program(restart: Restart) -> None:

@@ -41,7 +41,7 @@ def clients(server: Server, protocol: int) -> Iterator[list[redis.Redis[Any]]]:
         client.close()
 
 
-def test_xadd_clients_write_and_followers_miss_nothing(clients: list[redis.Redis[Any]]) -> None:
+def test_followers_miss_no_entry_of_xadd_clients(clients: list[redis.Redis[Any]]) -> None:
     follower = Follower(clients[0])
     clients[0].xgroup_create("s", "g", id="$", mkstream=True)
     for number in range(ENTRIES):

@@ -24,7 +24,7 @@ def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzz]:
         side.server.kill()
 
 
-def test_both_servers_answer_the_clients_of_random_plays_alike(fuzz: Fuzz) -> None:
+def test_both_servers_send_the_same_replies_in_random_plays(fuzz: Fuzz) -> None:
     for seed in range(SEEDS):
         play = fuzz.drawn(seed)
         found = fuzz.difference(play)

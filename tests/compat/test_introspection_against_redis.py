@@ -100,7 +100,7 @@ def test_fields_that_are_counted(server: Server) -> None:
         assert client.info("clients")["paused_actions"] == "none"
 
 
-def test_nothing_is_named_as_left_out_that_is_there(server: Server) -> None:
+def test_existing_fields_are_not_listed_as_omitted(server: Server) -> None:
     with server.client() as client:
         fields = set().union(*sections(client, "everything").values())
     assert not fields & set().union(*LEFT_OUT.values())
@@ -201,7 +201,7 @@ def test_latencystats_has_the_form_of_redis(server: Server, redis_server: Server
                 assert re.fullmatch(form, figures[f"latency_percentiles_usec_{name}"]), name
 
 
-def test_redis_py_reads_everything(server: Server) -> None:
+def test_redis_py_parses_every_reply(server: Server) -> None:
     with redis.Redis(port=server.port) as client:
         client.xadd("s", {"f": "v"})
         client.set("str", "v", ex=100)
@@ -312,7 +312,7 @@ def ages_of(docs: object) -> list[tuple[str, str]]:
     return found
 
 
-def test_everything_that_config_get_shows_can_be_put_back(server: Server) -> None:
+def test_every_value_of_config_get_can_be_set_again(server: Server) -> None:
     refused = {}
     with server.client() as client:
         flat = as_list(client.call("CONFIG", "GET", "*"))

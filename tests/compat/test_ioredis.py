@@ -107,7 +107,7 @@ def converse_with(
     ],
     ids=["conversation", "claims"],
 )
-def test_client_returns_what_it_returns_from_redis(
+def test_the_client_returns_the_same_as_from_redis(
     server: Server, redis_server: Server, library: str, protocol: int, calls: list[list[Any]]
 ) -> None:
     both = converse_with([server, redis_server], library, protocol, calls)
@@ -142,7 +142,9 @@ LATER: list[tuple[list[Any], Any]] = [
 
 @PROTOCOLS
 @LIBRARIES
-def test_client_returns_what_redis_8_promises(server: Server, library: str, protocol: int) -> None:
+def test_the_client_returns_the_results_of_redis_8(
+    server: Server, library: str, protocol: int
+) -> None:
     calls, promised = zip(*LATER, strict=True)
     # Methods are made from a list of commands; what is not on it goes through `call`.
     came = converse(server, library, protocol, [["call", *words] for words in calls])

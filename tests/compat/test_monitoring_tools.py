@@ -109,7 +109,7 @@ def monitored(request: pytest.FixtureRequest, servers: tuple[Server, Server]) ->
     return servers[request.param == "replica"]
 
 
-def test_every_series_of_redis_exporter_is_there(monitored: Server, tmp_path: Path) -> None:
+def test_every_series_of_redis_exporter_exists(monitored: Server, tmp_path: Path) -> None:
     port = free_port()
     command = (
         installed("prometheus-redis-exporter"),

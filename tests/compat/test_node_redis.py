@@ -97,7 +97,7 @@ CLAIMS: list[list[Any]] = [
     ],
     ids=["conversation", "claims"],
 )
-def test_client_returns_what_it_returns_from_redis(
+def test_the_client_returns_the_same_as_from_redis(
     server: Server, redis_server: Server, library: str, protocol: int, calls: list[list[Any]]
 ) -> None:
     ours, theirs = converse_with([server, redis_server], library, protocol, calls)
@@ -137,7 +137,9 @@ ONLY_6: list[tuple[list[Any], Any]] = [
 
 
 @CLIENTS
-def test_client_returns_what_redis_8_promises(server: Server, library: str, protocol: int) -> None:
+def test_the_client_returns_the_results_of_redis_8(
+    server: Server, library: str, protocol: int
+) -> None:
     calls, promised = zip(*LATER, strict=True)
     came = converse(server, library, protocol, list(calls))
     assert list(zip(calls, came, strict=True)) == list(zip(calls, promised, strict=True))

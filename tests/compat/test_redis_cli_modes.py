@@ -87,5 +87,5 @@ def test_stat_prints_a_line_again_and_again(filled: Server) -> None:
     [("INFO", "everything"), ("SLOWLOG", "GET"), ("LATENCY", "DOCTOR"), ("MEMORY", "STATS"),
      ("LOLWUT",), ("DEBUG", "HELP"), ("CONFIG", "GET", "*"), ("COMMAND", "DOCS")],
 )  # fmt: skip
-def test_what_is_printed_for_people(filled: Server, words: tuple[str, ...]) -> None:
+def test_redis_cli_prints_its_reports(filled: Server, words: tuple[str, ...]) -> None:
     assert not printed(filled, *words).startswith(("ERR", "(error)"))

@@ -66,7 +66,7 @@ async def converse_async(server: Server, protocol: int) -> list[Any]:
         return [await getattr(client, name)(*args, **kwargs) for name, args, kwargs in CONVERSATION]
 
 
-def test_sync_client_gets_what_redis_gives(
+def test_a_sync_client_gets_the_replies_of_redis(
     server: Server, redis_server: Server, protocol: int
 ) -> None:
     ours, theirs = converse(server, protocol), converse(redis_server, protocol)
@@ -74,7 +74,7 @@ def test_sync_client_gets_what_redis_gives(
         assert our == their, (name, args)
 
 
-def test_asyncio_client_gets_what_redis_gives(
+def test_an_asyncio_client_gets_the_replies_of_redis(
     server: Server, redis_server: Server, protocol: int
 ) -> None:
     ours = asyncio.run(converse_async(server, protocol))
@@ -155,7 +155,7 @@ def test_a_string_with_a_time_to_live(server: Server, protocol: int) -> None:
         assert client.get("k") == b"v"
 
 
-def test_what_clients_ask_on_the_way(server: Server, protocol: int) -> None:
+def test_clients_get_the_replies_of_their_first_requests(server: Server, protocol: int) -> None:
     with connect(server, protocol) as client:
         assert client.info()["redis_version"].startswith("8.10.")
         assert client.info("server")["server"] == "millstream"

@@ -229,7 +229,7 @@ CONVERSATIONS = {
 
 @CLIENTS
 @pytest.mark.parametrize("calls", CONVERSATIONS.values(), ids=CONVERSATIONS)
-def test_client_returns_what_it_returns_from_redis(
+def test_the_client_returns_the_same_as_from_redis(
     server: Server, redis_server: Server, protocol: int, kind: str, calls: list[Call]
 ) -> None:
     ours = answers(kind, server, protocol, calls)
@@ -320,7 +320,7 @@ LIMITED_READS = [
         pytest.param(LIMITED_READS, id="xread maxsize xreadgroup maxsize"),
     ],
 )
-def test_client_returns_what_redis_8_promises(
+def test_the_client_returns_the_results_of_redis_8(
     server: Server, protocol: int, kind: str, promised: list[tuple[Call, Any]]
 ) -> None:
     came = answers(kind, server, protocol, [asked for asked, _ in promised])

@@ -60,7 +60,7 @@ ECHO bye
 
 
 @pytest.mark.parametrize("options", [(), ("-3",), ("--no-raw",), ("--csv",), ("--json",)])
-def test_cli_prints_what_it_prints_with_redis(
+def test_redis_cli_prints_the_same_as_with_redis(
     server: Server, redis_server: Server, options: Sequence[str]
 ) -> None:
     ours = run("redis-cli", server, *options, stdin=CLI_SCRIPT)

@@ -69,7 +69,7 @@ def entries_in(server: Server) -> list[object]:
     return reply
 
 
-def test_what_a_killed_server_leaves_is_whole(killed: Server) -> None:
+def test_the_files_of_a_killed_server_are_whole(killed: Server) -> None:
     code, output, complained = millstream("check", killed.directory)
     assert (code, complained) == (0, "")
     assert output.splitlines()[-1] == f"{killed.directory}: whole"

@@ -35,9 +35,7 @@ def test_a_wait_ends_on_time_when_the_clock_jumps(
         assert reader.read() is Null.ARRAY
 
 
-def test_a_retry_comes_on_time_when_the_clock_goes_back(
-    server: Server, outside: FakeOutside
-) -> None:
+def test_a_retry_is_on_time_when_the_clock_goes_back(server: Server, outside: FakeOutside) -> None:
     with server.client() as reader, server.client() as writer:
         entry_id = writer.call("TAPPEND", "s", "n", "v")
         assert reader.call(*RETRIED) == [[entry_id, b"n", b"v"]]

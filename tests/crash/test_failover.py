@@ -96,7 +96,7 @@ def test_a_failover_changes_the_roles_and_loses_nothing(pair: Pair) -> None:
     assert (stats["sync_full"], stats["sync_partial_ok"]) == (0, 1)
 
 
-def test_a_failover_without_success_is_given_up(pair: Pair) -> None:
+def test_an_unsuccessful_failover_is_aborted(pair: Pair) -> None:
     client = pair.client(pair.a)
     pair.b.signal(signal.SIGSTOP)
     client.xadd("s", {"n": 0})
@@ -136,7 +136,7 @@ def test_a_forced_failover_promotes_a_replica_that_lags(pair: Pair) -> None:
     assert client.xrange("s") == pair.client(pair.b).xrange("s")
 
 
-def test_what_failover_refuses(pair: Pair) -> None:
+def test_failover_refuses_invalid_targets(pair: Pair) -> None:
     for words, text in [
         (["TO", "127.0.0.1", 1], "FAILOVER target HOST and PORT is not a replica"),
         (["FORCE"], "FAILOVER with force option requires both a timeout and target HOST and IP"),

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.timeout(60 + 30 * ROUNDS)]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_was_answered_survives_the_loss_of_the_primary(tmp_path: Path, mode: str) -> None:
+def test_acknowledged_writes_survive_the_loss_of_the_primary(tmp_path: Path, mode: str) -> None:
     rounds = failover_rounds(tmp_path, mode, seed=1)
     try:
         for _ in range(ROUNDS):
@@ -30,7 +30,7 @@ def test_what_was_answered_survives_the_loss_of_the_primary(tmp_path: Path, mode
         rounds.pair.stop()
 
 
-def test_a_round_notices_what_the_replica_never_got(tmp_path: Path) -> None:
+def test_a_round_notices_frames_that_the_replica_never_got(tmp_path: Path) -> None:
     """The test above can fail: nothing waits for this replica, which gets nothing at the end."""
     pair = FailoverPair(tmp_path, replicas_durable=0)
 

@@ -176,7 +176,7 @@ def test_a_journal_that_fills_the_disk_is_freed_by_a_rewrite(
 
 
 @pytest.mark.parametrize("act", ["BGSAVE", "BGREWRITEAOF"])
-def test_a_snapshot_without_space_leaves_everything_as_it_was(
+def test_a_snapshot_without_space_changes_no_file(
     disk: SmallDisk, server_on: NewServer, act: str
 ) -> None:
     server = server_on().start()

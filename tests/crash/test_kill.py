@@ -136,7 +136,7 @@ class Worker:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("end", [Server.kill, Server.stop], ids=["SIGKILL", "SIGTERM"])
-def test_everything_answered_survives(
+def test_all_confirmed_writes_survive(
     new_server: Callable[..., Server], end: Callable[[Server], int], seed: int
 ) -> None:
     server = new_server().start()
@@ -212,7 +212,7 @@ def test_sigterm_closes_blocked_clients(new_server: Callable[..., Server]) -> No
         assert b"$" not in blocked.read_to_end()
 
 
-def test_ids_go_on_above_every_answered_one_after_many_kills(
+def test_ids_continue_above_all_confirmed_ones_after_kills(
     new_server: Callable[..., Server],
 ) -> None:
     server = new_server().start()

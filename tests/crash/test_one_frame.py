@@ -38,7 +38,7 @@ def after_a_kill(server: Server, *keys: str) -> list[Reply]:
         return [client.call("GET", key) for key in keys]
 
 
-def test_what_was_answered_with_the_end_of_the_journal_is_in_it(new_server: NewServer) -> None:
+def test_writes_before_the_end_of_a_journal_are_in_it(new_server: NewServer) -> None:
     server = new_server().start()
     with server.client() as client:
         assert at_once(client, "SET acked 1", "CONFIG SET appendonly no") == [OK, OK]

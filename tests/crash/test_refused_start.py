@@ -160,7 +160,7 @@ def test_a_refused_start_makes_no_directory(tmp_path: Path, taken_port: int) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_server_is_refused_when_the_lock_file_is_gone(
+def test_a_second_server_is_refused_without_the_lock_file(
     tmp_path: Path, new_server: Callable[..., Server]
 ) -> None:
     server = new_server().start()

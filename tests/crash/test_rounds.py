@@ -19,7 +19,7 @@ ROUNDS = 4
 
 
 @pytest.mark.parametrize("mode", ["always", "everysec", "no"])
-def test_what_was_answered_survives_kill_9(new_server: Callable[..., Server], mode: str) -> None:
+def test_acknowledged_writes_survive_kill_9(new_server: Callable[..., Server], mode: str) -> None:
     """The machine lives: in every mode what was answered is at least in the page cache."""
     rounds = Rounds(new_server("data", {**DIRECTIVES, "appendfsync": mode}).start(), seed=1)
     for _ in range(ROUNDS):
@@ -33,7 +33,7 @@ def wait_for_journal(server: Server, size_bytes: int) -> None:
     )
 
 
-def test_a_round_notices_that_the_end_of_the_journal_is_gone(
+def test_a_round_notices_a_lost_end_of_the_journal(
     new_server: Callable[..., Server],
 ) -> None:
     """The test above can fail."""

@@ -167,7 +167,7 @@ def test_changing_the_journal_does_not_wait_for_the_disk(
         assert client.call("GET", "k") == b"v"
 
 
-def test_blocked_readers_and_timers_go_on_after_a_stall(
+def test_blocked_readers_and_timers_continue_after_a_stall(
     server: Server, outside: FakeOutside
 ) -> None:
     with server.client() as reader, server.client() as writer, server.client() as late:

@@ -24,7 +24,7 @@ def test_reservations_survive_kill_9(new_server: Callable[..., Server], mode: st
     rounds.finish()
 
 
-def test_a_round_notices_that_completions_are_gone(new_server: Callable[..., Server]) -> None:
+def test_a_round_notices_lost_completions(new_server: Callable[..., Server]) -> None:
     """The test above can fail."""
     cut = 0
 

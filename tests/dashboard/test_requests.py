@@ -184,7 +184,7 @@ def caption_of(page: str) -> str:
     return page.partition("<caption>")[2].partition("</caption>")[0]
 
 
-def test_a_sorted_search_looks_at_all_keys(ours: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sorted_search_covers_all_keys(ours: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the keys that are found come after those that are sorted without a search."""
     monkeypatch.setattr(sampler_module, "SURVEYED_MAX", 3)
     monkeypatch.setattr(pages, "SURVEYED_MAX", 3)

@@ -142,7 +142,7 @@ def test_key_and_bounds_choose_the_same_as_everywhere(
     assert found == [{"key": f"s:{key}", "n": n} for key in (1, 2) for n in wanted]
 
 
-def test_a_server_is_asked_for_the_same(server: Server, client: RawClient, tmp_path: Path) -> None:
+def test_a_server_gets_the_same_requests(server: Server, client: RawClient, tmp_path: Path) -> None:
     for key in range(3):
         client.pipeline([("XADD", f"s:{key}", f"{T0 + n}-0", "n", str(n)) for n in range(500)])
     for bounds, wanted in BOUNDS:
@@ -334,7 +334,7 @@ def test_a_directory_is_no_output(three: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_refused_writes_nothing_to_standard_output(three: Path) -> None:
+def test_refusals_write_nothing_to_standard_output(three: Path) -> None:
     words = ["export", str(three), "--format", "csv", "--from", "monday", "--output", "-"]
     done = CliRunner().invoke(main, words)
     assert (done.exit_code, done.stdout) == (1, "")
@@ -410,7 +410,7 @@ def test_without_pyarrow_the_error_names_the_package_to_install(three: Path) -> 
 
 
 @pytest.mark.parametrize("ended", [signal.SIGTERM, signal.SIGHUP])
-def test_an_export_that_is_ended_leaves_nothing(tmp_path: Path, ended: signal.Signals) -> None:
+def test_an_interrupted_export_leaves_no_file(tmp_path: Path, ended: signal.Signals) -> None:
     """The server is there and does not answer; the unfinished file is, too, until the end."""
     import socket
 

@@ -98,7 +98,7 @@ def test_with_the_oldest_pyspark(
         check(seen, client)
 
 
-def test_installed_from_a_wheel_with_what_it_requires(
+def test_a_wheel_installs_with_its_requirements(
     filled: Server, wheel: Path, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
     """Spark gets no settings: the virtualenv is the one in PATH, as after its `activate`."""

@@ -140,7 +140,7 @@ def test_offsets_of_a_stream_that_is_not_read_are_refused(server: Server) -> Non
         assert batch_read(server, subscribePattern="s:*", **named) == []
 
 
-def test_partitions_keep_their_limits_and_hold_everything(
+def test_partitions_keep_their_limits_and_hold_all_entries(
     server: Server, client: RawClient
 ) -> None:
     client.pipeline([("TAPPEND", f"s:{n % 3}", "n", str(n)) for n in range(6000)])
@@ -176,7 +176,7 @@ def test_a_server_restart_during_the_run_costs_no_row(
     assert rows == [str(n) for n in range(6000)]
 
 
-def test_nothing_there_is_nothing_read(server: Server) -> None:
+def test_missing_streams_have_no_rows(server: Server) -> None:
     assert batch_read(server, subscribe="missing") == []
     assert batch_read(server, subscribePattern="none:*") == []
 

@@ -86,7 +86,7 @@ def test_spark_reads_a_snapshot_from_an_object_store(
     assert sorted(frame.collect()) == sorted(local.collect())
 
 
-def test_an_export_goes_from_store_to_store(store: Store, three: Path, tmp_path: Path) -> None:
+def test_an_export_copies_from_store_to_store(store: Store, three: Path, tmp_path: Path) -> None:
     for _ in range(2):  # the second replaces the first
         done = export(store.uri("three/"), store.uri("out/s.parquet"))
         assert (done.exit_code, done.output) == (0, "s3://bucket/out/s.parquet: 400 rows\n")
@@ -96,9 +96,7 @@ def test_an_export_goes_from_store_to_store(store: Store, three: Path, tmp_path:
     assert list(store.objects("out")) == ["s.parquet"]
 
 
-def test_an_export_that_fails_leaves_what_was_there(
-    store: Store, three: Path, tmp_path: Path
-) -> None:
+def test_a_failed_export_leaves_existing_files(store: Store, three: Path, tmp_path: Path) -> None:
     """The damage is in the last chunk, so that much has been written before it is met."""
     entries = {(T0 + n, 0): [b"n", b"%d" % n] for n in range(5000)}
     base = write_snapshot(tmp_path, [Stream(b"s:0", entries, block_entries=100)], 1000)

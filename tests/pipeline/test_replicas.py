@@ -201,7 +201,7 @@ def test_a_stream_that_is_missing_is_a_loss(pair: LaggingPair, query: DirectQuer
         query.run(replicaLagTimeout="100ms")
 
 
-def test_what_a_promoted_replica_does_not_have_is_a_loss_at_once(
+def test_entries_missing_on_a_promoted_replica_are_a_loss(
     pair: LaggingPair, query: DirectQuery
 ) -> None:
     pair.replica.execute_command("REPLICAOF", "NO", "ONE", "INDEPENDENT")
@@ -240,7 +240,7 @@ def test_a_replicas_directory_is_read_like_any_other(
     assert rows == 7
 
 
-def test_a_write_to_a_replica_is_refused_with_what_to_do(
+def test_a_write_to_a_replica_is_refused_with_advice(
     pair: LaggingPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millstream.pipeline.writer._partition", lambda: 0)

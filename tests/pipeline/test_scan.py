@@ -125,7 +125,7 @@ def test_every_column_can_be_had_in_every_form(spark: SparkSession, tmp_path: Pa
     assert row == (2.5, b"\xff\x00", None, None, {"x": " 2.50 ", "y": "\ufffd\0"})
 
 
-def test_the_option_columns_names_what_to_read(spark: SparkSession, four: Path) -> None:
+def test_the_option_columns_selects_columns(spark: SparkSession, four: Path) -> None:
     reader = spark.read.format("millstream").option("columns", "key, seq, n int, even")
     frame = reader.load(str(four))
     assert frame.schema.simpleString() == "struct<key:string,seq:decimal(20,0),n:int,even:string>"
@@ -322,7 +322,7 @@ def test_only_entries_visible_to_readers_are_rows(spark: SparkSession, tmp_path:
     assert other.rows() == [("other", n) for n in range(5)]
 
 
-def test_a_snapshot_of_nothing_has_no_rows(either_spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_snapshot_has_no_rows(either_spark: SparkSession, tmp_path: Path) -> None:
     write_snapshot(tmp_path, [])
     frame = either_spark.read.format("millstream").load(str(tmp_path))
     assert frame.where("key = 'x'").collect() == frame.collect() == []
@@ -409,7 +409,7 @@ def test_a_foreign_or_unfinished_base_is_refused(spark: SparkSession, tmp_path: 
     )
 
 
-def test_a_flipped_byte_is_an_error_only_for_who_reads_its_chunk(
+def test_a_flipped_byte_is_an_error_only_in_reads_of_its_chunk(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = write_snapshot(tmp_path, streams(), EVERY_CHUNK)

@@ -181,7 +181,7 @@ def test_the_first_batch_keeps_its_start_when_latest_moves(
     assert query.run() == [rows_of("s:a", range(20, 30))]
 
 
-def test_what_was_evicted_before_it_was_read_is_counted(
+def test_entries_evicted_before_they_were_read_are_counted(
     query: DirectQuery, client: RawClient
 ) -> None:
     append(client, "s:a", range(10))
@@ -208,9 +208,7 @@ def test_an_emptied_stream_is_a_loss_under_a_limit_too(
     assert query.run() == []
 
 
-def test_what_is_evicted_between_planning_and_reading_is_a_loss(
-    query: DirectQuery, client: RawClient
-) -> None:
+def test_entries_evicted_after_planning_are_a_loss(query: DirectQuery, client: RawClient) -> None:
     append(client, "s:a", range(1000))
     reader = query.start()
     query.plan(reader)
@@ -221,7 +219,7 @@ def test_what_is_evicted_between_planning_and_reading_is_a_loss(
         list(reader.read(part))
 
 
-def test_what_was_read_may_be_evicted(query: DirectQuery, client: RawClient) -> None:
+def test_entries_that_were_read_may_be_evicted(query: DirectQuery, client: RawClient) -> None:
     append(client, "s:a", range(10))
     query.run()
     client.call("XTRIM", "s:a", "MAXLEN", "0")
@@ -276,7 +274,7 @@ def test_a_restored_older_server_is_an_error_or_is_read_on(
     assert query.run() == [rows_of("s:a", range(8, 10))]
 
 
-def test_a_stream_that_is_not_asked_for_any_more_is_no_loss(
+def test_a_stream_that_is_no_longer_requested_is_no_loss(
     query: DirectQuery, client: RawClient
 ) -> None:
     for key in ("s:a", "s:b"):
@@ -310,7 +308,7 @@ def test_named_offsets_are_the_start(query: DirectQuery, client: RawClient) -> N
     assert query.run(startingOffsets=named) == [rows_of("s:b", range(2, 4))]
 
 
-def test_a_query_waits_for_a_stream_that_is_not_there_yet(
+def test_a_query_waits_for_a_stream_that_does_not_exist_yet(
     server: Server, client: RawClient
 ) -> None:
     query = DirectQuery(server)
@@ -462,7 +460,7 @@ def test_progress_shows_the_lag_while_spark_waits_for_entries(
     ]
 
 
-def test_a_server_that_is_gone_is_named(new_server: Callable[..., Server]) -> None:
+def test_an_unreachable_server_is_named(new_server: Callable[..., Server]) -> None:
     gone = new_server("gone").start()
     gone.kill()
     with pytest.raises(ServerError, match=rf"redis://127.0.0.1:{gone.port} did not answer for 1 s"):

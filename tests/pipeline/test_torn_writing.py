@@ -46,7 +46,7 @@ def values(client: RawClient, key: str) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [None, 3], ids=["batch", "streaming"])
-def test_each_row_is_there_once_whatever_dies(
+def test_each_row_exists_once_after_any_kill(
     durable_server: Server, monkeypatch: pytest.MonkeyPatch, number: int | None
 ) -> None:
     monkeypatch.setattr("millstream.pipeline.writer._partition", lambda: 0)

@@ -196,7 +196,7 @@ def test_a_server_restart_during_the_run_costs_no_row(
         assert values(client, "out") == [str(n) for n in range(4000)]
 
 
-def test_sorted_rows_are_written_once_though_the_order_changes(
+def test_sorted_rows_are_written_once_in_any_order(
     server: Server, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"n": f"{n:04}", "m": str(n % 7)} for n in range(1500)]
@@ -211,7 +211,7 @@ def test_overwriting_is_refused(spark: SparkSession, server: Server) -> None:
         save(spark.range(1), server, mode="overwrite", key="out")
 
 
-def test_a_server_that_goes_in_the_middle_is_named(
+def test_a_server_that_ends_during_a_write_is_named(
     spark: SparkSession, new_server: Callable[..., Server]
 ) -> None:
     server = new_server("gone").start()

@@ -118,7 +118,7 @@ def test_a_long_reply_starts_when_a_client_has_room_for_a_slice() -> None:
     assert [entry[2][:1] for entry in entries] == [b"%d" % number for number in range(8)]  # type: ignore
 
 
-def test_what_a_blocking_group_read_changed_is_recorded_at_once() -> None:
+def test_changes_of_a_blocking_group_read_are_recorded_at_once() -> None:
     bench = Bench()
     bench.say(bench.client(), "TREAD s 0 1 BLOCK 0 GROUP g 0")
     again = Bench(bench.disk.copy())
@@ -134,7 +134,7 @@ def test_a_loaded_group_ends_by_its_ttl_without_any_client() -> None:
     assert again.groups(b"s") == []
 
 
-def test_a_group_made_again_lives_while_any_of_its_readers_waits() -> None:
+def test_a_recreated_group_exists_while_a_reader_waits() -> None:
     bench, _, readers = _three_readers_of_a_group_made_anew("0", "30")
     bench.world.executor.detach(readers[1])
     bench.wait(60)
@@ -169,7 +169,7 @@ def _three_readers_of_a_group_made_anew(
     return bench, writer, readers
 
 
-def test_the_group_is_there_again_as_soon_as_its_key_is() -> None:
+def test_the_group_is_created_again_with_its_key() -> None:
     bench = Bench()
     reader, other = bench.client(), bench.client()
     bench.say(reader, "TREAD s 0 1 BLOCK 0 GROUP g 0")
@@ -208,7 +208,7 @@ def test_a_timer_sees_that_writes_are_refused() -> None:
     assert bench.heard(reader) == []
 
 
-def test_a_point_in_time_has_nothing_that_came_later() -> None:
+def test_a_point_in_time_has_no_later_entry() -> None:
     keyspace = Keyspace()
     database = keyspace.databases[0]
     database.set(b"was a stream", Stream(1))
@@ -299,7 +299,7 @@ def test_a_watched_key_that_expires_without_writes_aborts_exec() -> None:
     assert bench.heard(client)[-1] is Null.ARRAY
 
 
-def test_a_gone_entry_that_a_claim_names_twice_is_dropped_once() -> None:
+def test_a_deleted_entry_claimed_twice_is_dropped_once() -> None:
     bench = Bench()
     client = bench.client()
     for request in ("XADD s 1-1 a 1", "XGROUP CREATE s g 0", "XREADGROUP GROUP g a STREAMS s >",

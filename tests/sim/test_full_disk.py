@@ -167,7 +167,7 @@ def heard(client: SimClient) -> list[Reply]:
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_a_full_disk_refuses_whatever_it_cannot_record(batch: int) -> None:
+def test_a_full_disk_refuses_changes_that_cannot_be_recorded(batch: int) -> None:
     refused = 0
     for seed in range(batch * 8, batch * 8 + 8):
         play = Play(seed)

@@ -259,7 +259,7 @@ def lose_the_last_word(fleet: Three) -> None:
     fleet.rest()
 
 
-def test_the_promoted_server_repeats_what_was_lost(fleet: Three) -> None:
+def test_the_promoted_server_repeats_lost_effects(fleet: Three) -> None:
     lose_the_last_word(fleet)
     fleet.pass_seconds(5)
     assert fleet.append() == [REFUSED]

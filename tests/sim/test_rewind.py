@@ -100,7 +100,7 @@ class OldPrimary(Fleet):
 
 @pytest.mark.parametrize("rewrites", [False, True])
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
-def test_what_is_cut_off_is_kept_as_a_data_directory(fsync: str, rewrites: bool) -> None:
+def test_discarded_frames_are_kept_as_a_data_directory(fsync: str, rewrites: bool) -> None:
     fleet = OldPrimary(1, fsync, rewrites=rewrites)
     had = fleet.nodes[0].persistence.last_seq
     fleet.go_back()

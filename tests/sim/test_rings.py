@@ -86,7 +86,7 @@ def test_a_server_below_a_ring_reports_it() -> None:
     assert fleet.nodes[3].replication.following is None  # the request did not go round the ring
 
 
-def test_a_failover_is_not_taken_for_a_ring(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failover_is_no_ring(caplog: pytest.LogCaptureFixture) -> None:
     fleet = Chain(3)
     caplog.set_level(logging.WARNING, "millstream.replication")
     fleet.nodes[0].ask(fleet.nodes[0].accept(), b"FAILOVER", b"TO", b"10.0.0.201", b"7001")

@@ -25,8 +25,8 @@ BATCH_SEEDS = 10
 
 
 @pytest.mark.parametrize("first", range(SEEDS_TO_EVERYTHING, SEEDS, BATCH_SEEDS))
-def test_promises_hold_whatever_happens_next(first: int) -> None:
-    """`test_the_plays_come_to_everything_that_can_happen` plays the seeds before these."""
+def test_promises_hold_after_any_fault(first: int) -> None:
+    """`test_the_plays_cover_every_event` plays the seeds before these."""
     for seed in range(first, first + BATCH_SEEDS):
         play(seed)
 
@@ -78,7 +78,7 @@ def test_the_history_is_asked_after_every_life(monkeypatch: pytest.MonkeyPatch) 
         list(map(play, seeds))
 
 
-def test_what_goes_for_want_of_memory_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_evicts_the_wrong_blocks_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction_module, "oldest_block_ms", youngest_first)
     seeds = [seed for seed in range(200) if Simulation(seed).profile.memory == "evicts"]
     with pytest.raises(SimulationFailure, match="of the blocks that end at"):
@@ -90,14 +90,14 @@ def youngest_first(stream: Stream) -> int | None:
     return None if moment_ms is None else -moment_ms
 
 
-def test_released_memory_goes_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_memory_is_freed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction_module, "free_step", lambda most: False)
     seeds = [seed for seed in range(300) if Simulation(seed).profile.memory]
     with pytest.raises(SimulationFailure, match="released memory goes first"):
         list(map(play, seeds))
 
 
-def test_rules_that_change_are_in_force_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_applies_changed_rules_late_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that keeps blocked reads, or looks at rules only when a request is queued, fails."""
     seeds = [seed for seed in range(200) if seed % USER_SEEDS == 3]
     monkeypatch.setattr(Access, "_enforce", lambda access, client: None)
@@ -135,7 +135,7 @@ EFFECTS = {
 }  # fmt: skip
 
 
-def test_the_plays_come_to_everything_that_can_happen() -> None:
+def test_the_plays_cover_every_event() -> None:
     events: set[str] = set()
     effects: set[bytes] = set()
     for seed in range(SEEDS_TO_EVERYTHING):

@@ -70,7 +70,7 @@ def test_a_server_whose_data_may_be_wrong_is_not_promoted(fleet: Pair) -> None:
     assert replica.config.replicaof
 
 
-def test_another_primary_is_asked_for_everything(
+def test_a_full_sync_is_requested_from_another_primary(
     fleet: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, replica = fleet.nodes

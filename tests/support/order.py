@@ -22,7 +22,7 @@ LONG_S = {
     "tests/compat/test_sentinel.py": 35,
     "tests/client/test_real_servers.py": 30,
     "tests/cdc/test_apply_program.py": 30,
-    "tests/pipeline/test_installations.py::test_installed_from_a_wheel_with_what_it_requires": 28,
+    "tests/pipeline/test_installations.py::test_a_wheel_installs_with_its_requirements": 28,
     "tests/cdc/test_commands.py": 25,
     "tests/pipeline/test_installations.py::test_through_spark_connect": 25,
     "tests/pipeline/test_installations.py::test_with_the_oldest_pyspark": 25,

@@ -323,7 +323,7 @@ class StandIn:
         self._listener.close()
 
 
-def test_a_crowd_hears_what_reaches_it() -> None:
+def test_a_crowd_receives_what_is_sent_to_it() -> None:
     server = StandIn([b"*0\r\n"])
     with fanout_rows.Crowd(server.port, 1) as crowd:
         crowd.wait(b"*1\r\n$4\r\nPING\r\n")
@@ -427,7 +427,7 @@ def test_table_line_shows_costs_ratio_goal_and_verdict() -> None:
     assert " ".join(line.split()) == cells
 
 
-def test_summary_names_what_falls_short() -> None:
+def test_the_summary_names_missed_goals() -> None:
     text = report.summary([outcome(10, 6, Goal(ratio=2))], False, 61.4)
     assert text == "0 of 1 rows meet their goal, in 61 s. Not: a-row."
 
@@ -466,7 +466,7 @@ def test_chart_is_the_same_for_the_same_report(tmp_path: Path) -> None:
 
 
 @needs_matplotlib
-def test_the_chart_leaves_out_what_redis_does_not_have() -> None:
+def test_the_chart_omits_rows_that_redis_does_not_have() -> None:
     from bench import chart
 
     made = full_report()

@@ -276,7 +276,7 @@ def test_a_block_whose_entries_are_all_deleted_reads_as_empty() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 10, 11, 31, 32, 33, 39])
-def test_a_reopened_block_goes_on_as_if_it_had_not_been_frozen(count: int) -> None:
+def test_a_reopened_block_continues_as_if_it_were_never_frozen(count: int) -> None:
     def entry(i: int) -> tuple[int, int, Words]:
         return i + 1, 0, [b"name-%d" % (i % 35), b"v" * (i % 7)]
 
@@ -640,7 +640,7 @@ def test_a_checkpoint_entry_has_the_id_and_place_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"M", b"MB", b"\0" * 64, b"XX" + bytes(62)])
-def test_what_is_no_block_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_block_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="block"):
         Block.from_bytes(data)
 
@@ -657,7 +657,7 @@ def test_a_block_is_read_from_any_kind_of_bytes() -> None:
         assert Block.from_bytes(kind).entries() == expected
 
 
-def test_what_a_block_has_for_itself_in_memory_is_not_handed_out() -> None:
+def test_memory_only_parts_of_a_block_are_not_copied_out() -> None:
     read, frozen = Block.from_bytes(small_block()), open_block([(1, 1, [b"a", b""])]).freeze()
     sealed_list = BlockList()
     sealed_list.push(read)

@@ -124,7 +124,7 @@ def test_texts_of_other_forms_are_no_times() -> None:
 
 
 @pytest.mark.parametrize("wanted", TYPES, ids=str)
-def test_an_empty_column_and_one_of_nulls_stay_what_they_are(wanted: pa.DataType) -> None:
+def test_an_empty_column_and_one_of_nulls_stay_different(wanted: pa.DataType) -> None:
     assert cast(to=wanted) == []
     assert cast(None, None, to=wanted) == [None, None]
 

@@ -173,7 +173,7 @@ def test_unused_files_are_listed_apart_from_others(written: Written) -> None:
     )] == ["unfinished", "unnamed", "foreign", "kept"]  # fmt: skip
 
 
-def test_a_directory_of_nothing_is_not_called_whole() -> None:
+def test_an_empty_directory_is_not_reported_whole() -> None:
     disk = FakeDisk()
     disk.put("notes.txt", b"x")
     with pytest.raises(DataError, match="holds no data"):
@@ -228,7 +228,7 @@ def entries_in(lines: list[str]) -> set[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("name", [FIRST, LAST])
-def test_a_damaged_frame_costs_itself_alone(written: Written, name: str) -> None:
+def test_a_damaged_frame_loses_only_itself(written: Written, name: str) -> None:
     """Also the last one of a journal that others follow. The report names file, offset and keys."""
     known = entries_of(loads(written.disk))
     for number, start in enumerate(frame_starts(written.disk.content(name))):
@@ -259,7 +259,7 @@ def frame_starts(data: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("part", ["header", "trailer", "summary", "chunk header", "journal header"])
-def test_damage_of_what_is_known_twice_loses_nothing(written: Written, part: str) -> None:
+def test_damage_of_redundant_data_loses_nothing(written: Written, part: str) -> None:
     size = len(written.disk.content(BASE))
     chunk = SnapshotReader(written.disk.read(BASE)).summary.chunks[1]
     name = FIRST if part == "journal header" else BASE
@@ -333,7 +333,7 @@ def without_section(disk: FakeDisk, section: int) -> FakeDisk:
     return changed
 
 
-def test_what_is_appended_after_a_lost_stream_is_kept(written: Written) -> None:
+def test_appends_after_a_lost_stream_are_kept(written: Written) -> None:
     """A section of the index is gone, with it the stream's name: the journals name it again."""
     for section in range(len(SnapshotReader(written.disk.read(BASE)).summary.sections)):
         disk = without_section(written.disk, section)
@@ -409,7 +409,7 @@ def step_numbers(written: Written, name: str, at: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "rename", "keep"])
-def test_a_repair_that_the_disk_refuses_changes_nothing(written: Written, operation: str) -> None:
+def test_a_repair_that_the_disk_refuses_changes_no_file(written: Written, operation: str) -> None:
     disk = flipped(written, FIRST, HEADER_SIZE + 28)
     before = {name: disk.content(name) for name in disk.names()}
     disk.fail(operation, errno.ENOSPC)
@@ -429,7 +429,7 @@ def test_a_repair_counts_even_if_old_files_cannot_be_removed(written: Written) -
     assert check(disk).verdict is Verdict.WHOLE
 
 
-def test_a_missing_journal_costs_what_was_in_it(written: Written) -> None:
+def test_a_missing_journal_loses_its_own_frames(written: Written) -> None:
     known = entries_of(loads(written.disk))
     for name, lines in FRAMES.items():
         disk = written.disk.copy()
@@ -443,7 +443,7 @@ def test_a_missing_journal_costs_what_was_in_it(written: Written) -> None:
         assert kept <= known
 
 
-def test_a_stream_made_again_after_a_lost_frame_is_the_new_one(written: Written) -> None:
+def test_a_stream_recreated_after_a_lost_frame_is_the_new_one(written: Written) -> None:
     in_process = InProcessServer()
     player = in_process.player()
     frames = [
@@ -610,7 +610,7 @@ def test_a_block_in_a_value_is_not_taken_for_one() -> None:
     assert len(kept) == 72
 
 
-def test_without_the_base_nothing_is_repaired(written: Written) -> None:
+def test_a_directory_without_its_base_is_not_repaired(written: Written) -> None:
     disk = written.disk.copy()
     disk.remove(BASE)
     before = {name: disk.content(name) for name in disk.names()}
@@ -748,7 +748,7 @@ def many_sections() -> FakeDisk:
     return disk
 
 
-def test_what_a_base_that_is_cut_off_has_lost_is_reported() -> None:
+def test_the_losses_of_a_truncated_base_are_reported() -> None:
     whole = many_sections()
     known = entries_of(loads(whole))
     for place in SnapshotReader(whole.read(BASE)).summary.copies[1:]:

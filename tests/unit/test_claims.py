@@ -358,7 +358,7 @@ def test_lastid_moves_a_group_on_but_never_back(player: InProcessClient) -> None
     assert read_by(player, "alice") == Null.ARRAY
 
 
-def test_a_claim_makes_its_consumer_though_it_gets_nothing(player: InProcessClient) -> None:
+def test_a_claim_that_finds_no_entry_creates_its_consumer(player: InProcessClient) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
     assert player.call("XCLAIM s g alice 0 1-1") == []
@@ -473,7 +473,7 @@ def test_a_claim_skips_deleted_entries_and_leaves_them_pending(
     assert len(pending(player)) == 300
 
 
-def test_deleted_entries_are_looked_at_by_one_claim_only(
+def test_deleted_entries_are_examined_by_one_claim_only(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 500)
@@ -530,7 +530,7 @@ def test_an_older_time_does_not_repeat_the_search(
     assert work_of(in_process, player, 999) < first / 4
 
 
-def test_one_claim_looks_at_a_limited_number_of_deleted_entries(
+def test_one_claim_examines_few_deleted_entries(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     deliver_and_delete(player, 30_000, kept=1)
@@ -799,7 +799,7 @@ def test_maxsize_ends_a_reply_with_the_entry_that_reaches_it(
     assert {count for *_, count in found} == set(range(1, 10))
 
 
-def test_what_was_limited_is_not_delivered(three: InProcessClient) -> None:
+def test_entries_above_maxcount_are_not_delivered(three: InProcessClient) -> None:
     reply = three.call("XREADGROUP GROUP g x MAXCOUNT 4 STREAMS a b c > > >")
     assert lengths(reply) == [(b"a", 3), (b"b", 1)]
     reply = three.call("XREADGROUP GROUP g x STREAMS a b c > > >")
@@ -838,7 +838,7 @@ def test_limits_that_are_refused(
     assert reply == Error(error)
 
 
-def test_a_claim_that_holds_little_looks_at_little(
+def test_a_claim_examines_no_more_than_it_needs(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 5000)
@@ -861,7 +861,7 @@ def test_a_claim_that_holds_little_looks_at_little(
 
 
 @pytest.mark.parametrize("retry_ms", [50, 2**62])
-def test_what_tread_delivered_and_xnack_released_is_due_at_once(
+def test_entries_released_by_xnack_are_due_at_once_for_tread(
     in_process: InProcessServer, player: InProcessClient, retry_ms: int
 ) -> None:
     filled(player, 2)

@@ -200,7 +200,7 @@ def runs_of_blocks(draw: st.DrawFn) -> list[list[Block]]:
 
 @given(runs_of_blocks(), st.sampled_from([Kind.MAP, Kind.LIST]), st.data())
 @settings(max_examples=100, deadline=None)
-def test_columns_hold_what_the_blocks_hold(
+def test_columns_have_the_values_of_the_blocks(
     runs: list[list[Block]], all_fields: Kind, data: st.DataObject
 ) -> None:
     columns = [
@@ -227,7 +227,7 @@ def filled(entries: list[Entry]) -> bytes:
     return made.freeze().to_bytes()
 
 
-def test_a_batch_has_no_more_rows_than_asked_for() -> None:
+def test_a_batch_has_no_more_rows_than_its_limit() -> None:
     blob = filled([(1, seq, [b"a", b"%d" % seq]) for seq in range(1000)])
     decoder = Decoder([(Kind.ID, b"")], rows_max=300)
     sizes = []
@@ -277,7 +277,7 @@ def test_no_truncation_is_read(make: Any) -> None:
             decoded([data[:size]], EVERYTHING)
 
 
-def test_a_size_of_nearly_4_gib_is_not_taken_for_a_small_one() -> None:
+def test_a_size_of_nearly_4_gib_is_not_read_as_a_small_one() -> None:
     data = small_block()
     for size in range(2**32 - 200, 2**32):
         with pytest.raises(ValueError, match=r"at byte 0: block"):

@@ -65,12 +65,12 @@ def test_defaults_are_safe_ones() -> None:
     assert config.appendfsync == "always"
 
 
-def test_configs_do_not_share_what_can_change() -> None:
+def test_configurations_share_no_mutable_value() -> None:
     Config().client_output_buffer_limit["normal"] = OutputLimit(1, 1, 1)
     assert Config().client_output_buffer_limit["normal"] == OutputLimit(0, 0, 0)
 
 
-def test_what_is_accepted_for_compatibility_is_a_named_list() -> None:
+def test_ignored_directives_are_a_named_list() -> None:
     assert [name for name, *_ in ACCEPTED] == [
         name for name, directive in DIRECTIVES.items() if directive.section == COMPATIBILITY
     ]
@@ -121,7 +121,7 @@ def test_sizes(text: str, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1x", "mb", "1.5mb", "1 mb", "٣"])
-def test_what_is_no_size(text: str) -> None:
+def test_text_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="argument must be a memory value"):
         parse_size(text)
 
@@ -278,7 +278,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, sentence: str) -> None
     assert refusal(tmp_path, text) == sentence
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"cannot read .*none: No such file or directory"):
         load(tmp_path / "none", [])
 
@@ -461,7 +461,7 @@ def test_get_matches_globs_in_any_case() -> None:
     assert config.matching([b"nosuch"]) == {}
 
 
-def test_set_answers_the_new_values_and_sets_nothing() -> None:
+def test_changed_values_are_returned_and_not_set() -> None:
     config = Config()
     assert changed_values(config, [(b"TIMEOUT", b"7"), (b"loglevel", b"debug")]) == {
         "timeout": 7,
@@ -470,7 +470,7 @@ def test_set_answers_the_new_values_and_sets_nothing() -> None:
     assert config == Config()
 
 
-def test_hz_is_taken_for_the_nearest_that_is_allowed() -> None:
+def test_hz_becomes_the_nearest_allowed_value() -> None:
     for written, hz in ((b"1000", 500), (b"0", 1), (b"500", 500), (b"50", 50)):
         assert changed_values(Config(), [(b"hz", written)]) == {"hz": hz}
     assert "argument must be between" in set_refusal((b"hz", b"-1"))
@@ -521,7 +521,7 @@ def test_older_names_mean_the_same_directive() -> None:
     }
 
 
-def test_a_tool_may_put_back_what_it_found() -> None:
+def test_a_tool_may_restore_the_values_that_it_found() -> None:
     config = Config()
     for name, value in config.matching([b"*"]).items():
         directive = DIRECTIVES[ALIASES.get(name, name)]

@@ -20,7 +20,7 @@ def test_comments_order_and_unchanged_lines_stay() -> None:
     assert rewritten(text, config) == text
 
 
-def test_changed_values_are_replaced_where_they_stand() -> None:
+def test_changed_values_are_replaced_in_place() -> None:
     config = Config(port=7001, timeout=5, requirepass='a "b"\n', save="60 1")
     text = "# one\nport 7000\ntimeout 3\n\nrequirepass old\nsave 900 1\nsave 300 10\n# end\n"
     assert rewritten(text, config) == (
@@ -28,7 +28,7 @@ def test_changed_values_are_replaced_where_they_stand() -> None:
     )
 
 
-def test_what_is_new_comes_to_the_end_and_defaults_do_not() -> None:
+def test_a_rewrite_appends_new_values_and_no_defaults() -> None:
     config = Config(timeout=5, loglevel="debug")
     config.client_output_buffer_limit["normal"] = OutputLimit(1, 2, 3)
     text = rewritten("# mine\n", config)
@@ -50,7 +50,7 @@ def test_older_names_give_way_to_new_ones() -> None:
     assert rewritten("list-max-ziplist-size 5\n", config) == "list-max-listpack-size 16\n"
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_written_data_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "mill.conf"
     file.write_text("# x\nport 7000\n")
     file.chmod(0o640)

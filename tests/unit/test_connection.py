@@ -93,7 +93,7 @@ def connection(transport: NotedTransport) -> Connection:
     return made
 
 
-def test_what_fits_goes_to_the_socket(
+def test_output_that_fits_is_sent_to_the_socket(
     connection: Connection, transport: NotedTransport, other: socket.socket
 ) -> None:
     connection.transmit(b"+one\r\n")
@@ -118,7 +118,7 @@ def test_the_transport_gets_the_rest_in_order_until_it_is_empty(
     assert not transport.waiting
 
 
-def test_an_empty_reply_does_not_overtake_what_waits(
+def test_an_empty_reply_does_not_overtake_waiting_ones(
     connection: Connection, transport: NotedTransport, other: socket.socket
 ) -> None:
     connection.transmit(LONG)
@@ -129,7 +129,7 @@ def test_an_empty_reply_does_not_overtake_what_waits(
     assert transport.waiting.endswith(b"+next\r\n")
 
 
-def test_nothing_follows_what_a_closing_transport_has_dropped(
+def test_no_output_follows_that_of_a_closing_transport(
     connection: Connection, transport: NotedTransport, other: socket.socket
 ) -> None:
     connection.transmit(LONG)
@@ -141,7 +141,7 @@ def test_nothing_follows_what_a_closing_transport_has_dropped(
 
 
 @pytest.mark.parametrize("after_reply", [False, True])
-def test_nothing_goes_past_a_transport_that_is_to_close(
+def test_no_output_bypasses_a_closing_transport(
     connection: Connection, transport: NotedTransport, other: socket.socket, after_reply: bool
 ) -> None:
     connection.close(after_reply)
@@ -272,7 +272,7 @@ def test_a_client_is_idle_when_it_neither_sends_nor_reads(
     assert transport.closing
 
 
-def test_a_connection_that_is_to_close_is_sent_everything_first(
+def test_a_closing_connection_gets_all_output_first(
     full: tuple[Connection, FullTransport], other: socket.socket
 ) -> None:
     connection, transport = full
@@ -285,7 +285,7 @@ def test_a_connection_that_is_to_close_is_sent_everything_first(
     assert got == LONG + b"+last\r\n"
 
 
-def test_what_waits_for_a_closed_client_is_freed_in_turns(
+def test_the_output_of_a_closed_client_is_freed_in_turns(
     full: tuple[Connection, FullTransport],
 ) -> None:
     connection, _ = full

@@ -80,7 +80,7 @@ def has_zero_sector(data: bytes, start: int) -> bool:
     return any(not any(data[begin:end]) for begin, end in pairwise(edges))
 
 
-def test_the_small_directory_has_everything(written: Written) -> None:
+def test_the_small_directory_has_every_kind_of_data(written: Written) -> None:
     keyspace, loader = load(written.disk)
     assert state_of(keyspace) == written.states[0]
     assert loader.torn is None
@@ -257,7 +257,7 @@ def newer_manifest(data: bytes) -> bytes:
     return text + b"crc32 %08x\n" % crc32(text)
 
 
-def test_files_of_a_newer_version_are_refused_as_such(written: Written) -> None:
+def test_files_of_a_newer_version_are_refused(written: Written) -> None:
     files = written.files()
     newer = {
         NAME: newer_manifest(files[NAME]),

@@ -217,7 +217,7 @@ STEPS = st.lists(st.sampled_from([*LINES, *(f"rule {change}" for change in CHANG
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_only_what_is_allowed_is_done(steps: list[str]) -> None:
+def test_denied_requests_have_no_effect(steps: list[str]) -> None:
     """The allowed requests of a restricted user, sent by another client to a second server, leave
     the same data: what was denied had no effect."""
     first, second = Place(), Place()

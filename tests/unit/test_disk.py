@@ -65,7 +65,7 @@ def test_an_error_names_the_file_and_the_directory(tmp_path: Path) -> None:
 MUCH = bytes(range(256)) * 20_000  # some steps of what is given back at once
 
 
-def test_who_reads_a_file_that_is_removed_reads_all_of_it(tmp_path: Path) -> None:
+def test_a_reader_of_a_removed_file_reads_all_of_it(tmp_path: Path) -> None:
     (tmp_path / "base").write_bytes(MUCH)
     with (tmp_path / "base").open("rb") as reader:
         assert reader.read(10) == MUCH[:10]
@@ -82,7 +82,7 @@ def test_a_file_that_has_another_name_stays_whole_under_it(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
-def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_link_is_removed_and_its_target_kept(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(MUCH)
     (tmp_path / "base").symlink_to(tmp_path / "other")
     SystemDisk(tmp_path).remove("base")
@@ -167,9 +167,7 @@ def test_every_directory_that_is_made_is_synced_in_the_one_above(
     assert calls[:6] == wanted
 
 
-def test_a_directory_that_is_there_is_synced_in_the_one_above(
-    tmp_path: Path, calls: list[str]
-) -> None:
+def test_an_existing_directory_is_synced_in_its_parent(tmp_path: Path, calls: list[str]) -> None:
     """The process that made it may have been killed before it did so."""
     (tmp_path / "data").mkdir()
     calls.clear()

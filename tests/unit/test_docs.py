@@ -64,7 +64,7 @@ def test_commands_unknown_to_redis_are_documented_in_full(script: ModuleType, na
     assert "### Errors" in text
 
 
-def test_what_is_written_by_hand_is_kept(script: ModuleType, tmp_path: Path) -> None:
+def test_handwritten_lines_are_kept(script: ModuleType, tmp_path: Path) -> None:
     row, (begin, end) = COMMANDS[b"tack"], script.DETAILS
     page = tmp_path / "tack.md"
     assert script.details(page) == ""
@@ -76,7 +76,7 @@ def test_what_is_written_by_hand_is_kept(script: ModuleType, tmp_path: Path) -> 
         script.details(page)
 
 
-def test_links_between_the_pages_lead_somewhere() -> None:
+def test_links_between_the_pages_have_targets() -> None:
     folder = ROOT / "docs" / "commands"
     for page in folder.glob("*.md"):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):

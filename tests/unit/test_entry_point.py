@@ -99,7 +99,7 @@ def test_the_help_enters_no_room() -> None:
     assert not [name for name in loaded_after("--help") if name.startswith(packages)]
 
 
-def test_serving_loads_nothing_that_only_other_commands_want() -> None:
+def test_serving_loads_no_module_of_other_commands() -> None:
     loaded = loaded_after("serve", "--help")
     assert "millstream.server.main" in loaded
     assert not {"pyarrow", "pyspark", "rich"} & {name.split(".")[0] for name in loaded}

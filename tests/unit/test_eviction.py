@@ -285,7 +285,7 @@ def test_without_any_block_left_commands_that_need_memory_fail() -> None:
     assert limited.call("XADD s * f v") != OOM
 
 
-def test_a_lifted_limit_lets_everything_run_again() -> None:
+def test_a_lifted_limit_lets_all_requests_run() -> None:
     limited = Limited()
     limited.fill("s", 1, 10)
     limited.limit(REST_BYTES, evicts=False)
@@ -345,7 +345,7 @@ def test_many_streams_are_all_come_to() -> None:
     assert not limited.eviction.goes_on
 
 
-def test_of_many_streams_mostly_the_oldest_go() -> None:
+def test_eviction_of_many_streams_prefers_the_oldest_blocks() -> None:
     limited = Limited()
     count = 4 * KEYS_AT_ONCE
     numbers = list(range(count))
@@ -388,7 +388,7 @@ def test_a_player_within_its_turn_is_served_in_its_own_database() -> None:
     assert limited.in_process.keyspace.databases[0].stream(b"t") is not None
 
 
-def test_what_waits_for_the_disk_is_not_used_memory() -> None:
+def test_frames_that_wait_for_the_disk_are_not_used_memory() -> None:
     sizes = {"held": 1000, "blocks": 400, "waits": 0}
     gauge = Gauge(lambda: sizes["held"], lambda: sizes["blocks"], lambda: sizes["waits"])
     assert gauge.measure() == 1000

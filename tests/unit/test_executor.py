@@ -102,7 +102,7 @@ SHOW_NO_DATA = [
 
 
 @pytest.mark.parametrize("line", SHOW_NO_DATA)
-def test_what_shows_no_data_does_not_wait_for_the_journal(line: str) -> None:
+def test_replies_without_data_do_not_wait_for_the_journal(line: str) -> None:
     other = behind_a_write(InProcessServer(SlowJournal()))
     other.send(line)
     assert other.unread != b""
@@ -236,7 +236,7 @@ def test_a_client_that_ends_the_journal_gets_no_earlier_reply(
     assert player.unread == b""
 
 
-def test_a_closed_client_is_given_nothing() -> None:
+def test_a_closed_client_gets_no_output() -> None:
     in_process = InProcessServer()
     dead, alive = closing(in_process), closing(in_process)
     for player in (dead, alive):
@@ -262,7 +262,7 @@ def test_a_served_wait_leaves_no_alarm() -> None:
     assert len(in_process.executor.timers._heap) <= 2 * timers._SWEEP_MIN + 2
 
 
-def test_a_subcommand_is_no_command_of_its_own() -> None:
+def test_a_subcommand_is_not_a_command() -> None:
     in_process = InProcessServer()
     player = closing(in_process)
     in_process.executor.feed(player, request("CLIENT", "ID") + request("CLIENT|ID", "x"))
@@ -380,7 +380,7 @@ def test_requests_left_over_many_times_are_not_mixed_up() -> None:
 
 
 @pytest.mark.parametrize("line", [b"NOSUCH\r\n", b"GET\r\n", b"TIME\r\n", b"\r\n" * 40])
-def test_whatever_it_sends_a_clients_turn_ends_in_time(line: bytes) -> None:
+def test_a_clients_turn_ends_in_time_for_any_requests(line: bytes) -> None:
     """Refused and empty requests count like others; clients that wait for them get a turn."""
     in_process = InProcessServer()
     busy, other = in_process.player(), in_process.player()
@@ -399,7 +399,7 @@ def test_whatever_it_sends_a_clients_turn_ends_in_time(line: bytes) -> None:
     assert busy.unread.endswith(b"+PONG\r\n")
 
 
-def test_who_has_requests_left_only_adds_to_them() -> None:
+def test_new_requests_follow_those_that_are_left() -> None:
     in_process = InProcessServer()
     player = in_process.player()
     in_process.tick_per_look_ms = 1
@@ -483,7 +483,7 @@ def test_keys_expire_again_after_a_pause() -> None:
     assert in_process.keyspace.may_delete
 
 
-def test_groups_stand_still_during_a_pause_as_keys_do() -> None:
+def test_groups_do_not_expire_during_a_pause() -> None:
     in_process = InProcessServer()
     player = in_process.player()
     player.call("TAPPEND s a 1")
@@ -551,7 +551,7 @@ def test_requests_wait_while_the_journals_queue_is_full() -> None:
 
 
 @pytest.mark.parametrize("line", SHOW_NO_DATA)
-def test_what_shows_no_data_is_answered_while_the_queue_is_full(line: str) -> None:
+def test_commands_without_data_run_while_the_queue_is_full(line: str) -> None:
     _, in_process = stalled(1000)
     player = in_process.player()
     player.send(line)
@@ -639,7 +639,7 @@ def test_waits_end_on_time_while_the_queue_is_full() -> None:
     assert waiting.read() is Null.ARRAY
 
 
-def test_nothing_expires_while_the_queue_is_full() -> None:
+def test_no_key_expires_while_the_queue_is_full() -> None:
     journal = StalledJournal()
     in_process = journal.in_process = InProcessServer(journal)
     in_process.executor.limit_queue(1000)
@@ -746,7 +746,7 @@ HOUR_MS = 3_600_000
     ["XREAD BLOCK 500 STREAMS s $", "TREAD s $ 1 BLOCK 500", "WAIT 1 500",
      "XREADGROUP GROUP g c BLOCK 500 STREAMS s >"],
 )  # fmt: skip
-def test_waits_do_not_go_by_the_wall_clock(line: str, jump_ms: int) -> None:
+def test_waits_ignore_the_wall_clock(line: str, jump_ms: int) -> None:
     in_process = TwoClocks()
     player = in_process.player()
     player.call("XGROUP CREATE s g $ MKSTREAM")
@@ -759,7 +759,7 @@ def test_waits_do_not_go_by_the_wall_clock(line: str, jump_ms: int) -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [-HOUR_MS, 24 * HOUR_MS])
-def test_retries_and_idle_times_do_not_go_by_the_wall_clock(jump_ms: int) -> None:
+def test_retries_and_idle_times_ignore_the_wall_clock(jump_ms: int) -> None:
     in_process = TwoClocks()
     player = in_process.player()
     player.call("TAPPEND s n v")
@@ -777,7 +777,7 @@ def test_retries_and_idle_times_do_not_go_by_the_wall_clock(jump_ms: int) -> Non
     assert again.groups[b"g"].pending() == in_process.group().pending()
 
 
-def test_a_group_lives_by_the_steady_clock() -> None:
+def test_a_groups_time_to_live_uses_the_steady_clock() -> None:
     in_process = TwoClocks()
     player = in_process.player()
     player.call("TAPPEND s n v")

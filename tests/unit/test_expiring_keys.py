@@ -176,7 +176,7 @@ def test_a_due_key_is_hidden_but_kept_while_changes_are_refused() -> None:
     assert len(db) == 0
 
 
-def test_at_start_nothing_expires_by_the_clock() -> None:
+def test_a_start_expires_no_key_by_the_clock() -> None:
     keyspace = Keyspace()
     keyspace.set_time(5_000)
     db = keyspace.databases[0]

@@ -195,7 +195,7 @@ def test_the_backlog_is_kept_for_its_time_or_while_a_replica() -> None:
     assert made.feeds.ring is None
 
 
-def test_ticks_call_nothing_when_no_replica_may_come_back() -> None:
+def test_ticks_have_no_call_without_replicas() -> None:
     made = OnlineFeeds(FakeDisk(1), 1)
     made.feeds.drop_all("the test ends")
     assert made.ticks.after_tick is None

@@ -319,14 +319,14 @@ def mixed_ages(count: int) -> Group:
     return group
 
 
-def test_taking_all_that_is_due_looks_at_each_record_once() -> None:
+def test_reading_all_due_entries_examines_each_record_once() -> None:
     group = mixed_ages(50_000)
     before = group.work_counter
     assert len(group.due(10**6, 10**6)) == 50_000
     assert group.work_counter - before < 3 * 50_000
 
 
-def test_taking_a_few_due_looks_at_a_few_chunks() -> None:
+def test_reading_a_few_due_entries_examines_few_chunks() -> None:
     group = mixed_ages(50_000)
     before = group.work_counter
     assert len(group.due(10**6, 10)) == 10
@@ -355,7 +355,7 @@ def test_each_record_is_examined_once_after_acks_of_the_older() -> None:
     assert group.work_counter - before < 4 * CHUNK
 
 
-def test_taking_what_expired_looks_at_the_chunks_that_hold_it() -> None:
+def test_taking_expired_entries_examines_only_their_chunks() -> None:
     group = Group(b"g")
     for ms in range(50_000):
         deliver_id(group, ms, 0, 1000 + ms, retry=(10, 10_000))
@@ -409,7 +409,7 @@ def test_records_are_found_however_their_times_lie(case: str) -> None:
     assert group.pending_count == 0
 
 
-def test_the_last_record_of_a_full_group_costs_little() -> None:
+def test_the_last_record_of_a_full_group_is_fast() -> None:
     group = Group(b"g")
     for ms in range(CHUNK):
         deliver_id(group, ms, 0, 5)
@@ -421,7 +421,7 @@ def test_the_last_record_of_a_full_group_costs_little() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_shared_stays_as_it_was_while_the_group_changes(seed: int) -> None:
+def test_a_shared_snapshot_ignores_changes_of_the_group(seed: int) -> None:
     chance = random.Random(seed)
     group = Group(b"g")
     group.make_consumer(b"a", 1)
@@ -544,7 +544,7 @@ def test_a_pending_entry_takes_few_bytes() -> None:
 # ---------------------------------------------------------------- dump and load
 
 
-def test_everything_but_the_last_use_survives_a_reload() -> None:
+def test_a_reload_keeps_all_but_the_times_of_the_last_use() -> None:
     group = Group(b"\x00g", 5, MAX, 77)
     group.gap_floor_ms, group.gap_floor_seq = 3, MAX
     group.entries_read = 12
@@ -617,13 +617,13 @@ def test_a_group_is_read_from_the_documented_form() -> None:
         {"policies": [None, [1, 2], [1, 2]], "pending": b""},
     ],
 )
-def test_pending_entries_that_refer_to_nothing_are_not_loaded(changes: dict[str, Any]) -> None:
+def test_inconsistent_pending_entries_are_not_loaded(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="group"):
         Group.load(meta_with(**changes), 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_stream_has_its_groups_however_many_come_and_go(seed: int) -> None:
+def test_a_stream_keeps_its_groups_while_others_change(seed: int) -> None:
     chance = random.Random(seed)
     stream = Stream(1)
     model: dict[bytes, Group] = {}
@@ -643,7 +643,7 @@ def test_a_stream_has_its_groups_however_many_come_and_go(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_group_has_its_consumers_however_many_come_and_go(seed: int) -> None:
+def test_a_group_keeps_its_consumers_while_others_change(seed: int) -> None:
     chance = random.Random(seed)
     group = Group(b"g")
     model: dict[bytes, int] = {}  # pending entries

@@ -184,7 +184,7 @@ def test_after_setid_entries_are_read_again_by_a_new_owner(
 # XREADGROUP
 
 
-def test_new_entries_go_to_the_consumers_once(player: InProcessClient) -> None:
+def test_new_entries_are_delivered_once(player: InProcessClient) -> None:
     filled(player)
     player.call("XGROUP CREATE s g 0")
     assert player.call("XREADGROUP GROUP g alice COUNT 1 STREAMS s >") == read(1)
@@ -479,7 +479,7 @@ def test_an_earlier_tread_does_not_save_a_wait_in_its_new_group(
     assert in_process.group().blocked_clients == 0
 
 
-def test_a_consumer_deleted_while_it_waits_is_made_again(
+def test_a_consumer_deleted_during_its_wait_is_created_again(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
@@ -529,7 +529,7 @@ def test_a_waiting_consumer_keeps_its_group_alive(
         ("XINFO STREAM s", False),
     ],
 )
-def test_what_refreshes_the_time_to_live(
+def test_commands_that_refresh_the_time_to_live(
     in_process: InProcessServer, player: InProcessClient, line: str, refreshes: bool
 ) -> None:
     player.call('TREAD s "" 1 GROUP g 1000')
@@ -765,7 +765,7 @@ def test_xinfo_stream(in_process: InProcessServer, player: InProcessClient) -> N
     assert isinstance(in_process.player(resp=3).call("XINFO STREAM s"), Map)
 
 
-def test_consumers_with_little_pending_cost_little(
+def test_consumers_with_few_pending_entries_are_small(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 3000)

@@ -395,7 +395,7 @@ def test_reservations_given_up_after_an_open_one_take_no_memory(
         assert stream.held.memory_bytes < 2_000_000
 
 
-def test_tpeek_returns_from_a_copy_what_was_to_come(player: InProcessClient) -> None:
+def test_tpeek_of_a_copy_returns_held_entries(player: InProcessClient) -> None:
     first, second = player.call("TRESERVE s v"), player.call("TRESERVE s w")
     player.call(f"TCOMPLETE s w {second.decode()} n 2")
     token, entries = player.call("TPEEK s 0 10")

@@ -102,7 +102,7 @@ def test_a_release_that_fails_leaves_each_entry_once(held_by_writers: bool) -> N
     "line",
     ["TPEEK s 0 9", "TPOSITION s", "TRESERVE s v", "TABORT s v", "TMREAD 9 STREAMS s 0"],
 )
-def test_the_next_command_releases_what_a_failed_release_left(line: str) -> None:
+def test_the_next_command_repeats_a_failed_release(line: str) -> None:
     in_process = InProcessServer()
     player = in_process.player()
     first = runs_in_a_row(player, held_by_writers=False)

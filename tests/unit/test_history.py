@@ -209,7 +209,7 @@ def refused(talk: Talk) -> Found:
      overwritten_while_it_was_made, group_destroyed_while_it_is_read, renamed,
      renamed_without_an_answer, string_set_last, string_set_without_an_answer, refused],
 )  # fmt: skip
-def test_what_may_have_happened_is_no_fault(play: Callable[[Talk], Found]) -> None:
+def test_possible_histories_are_accepted(play: Callable[[Talk], Found]) -> None:
     talk = Talk()
     talk.history.check(play(talk))
 

@@ -81,7 +81,7 @@ def test_it_starts_again_once(
     assert len(starts) == 1
 
 
-def test_what_the_user_set_for_the_allocator_stays() -> None:
+def test_the_users_allocator_settings_are_kept() -> None:
     assert huge_pages.asking({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}) is None
     environment = huge_pages.asking({"GLIBC_TUNABLES": "glibc.malloc.check=1", "A": "b"})
     assert environment == {

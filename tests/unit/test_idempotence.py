@@ -235,7 +235,7 @@ def test_a_repeat_does_not_trim(in_process: InProcessServer, player: InProcessCl
     is_replayed(in_process)
 
 
-def test_a_repeat_is_known_after_its_entry_is_gone(
+def test_a_repeat_is_recognized_after_its_entry_was_deleted(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     first = player.call("XADD s IDMP p 1 * f v")
@@ -404,9 +404,7 @@ def test_a_message_can_be_noted_afterwards(
     is_replayed(in_process)
 
 
-def test_nothing_is_made_for_a_key_that_is_not_to_be_made(
-    in_process: InProcessServer, player: InProcessClient
-) -> None:
+def test_nomkstream_creates_no_key(in_process: InProcessServer, player: InProcessClient) -> None:
     assert player.call("XADD s NOMKSTREAM IDMP p 1 * f v") == Null.BULK
     assert player.call("EXISTS s") == 0
     assert not in_process.keyspace.databases[0].keys()

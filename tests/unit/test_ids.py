@@ -45,7 +45,7 @@ NOT_IDS = [
 
 
 @pytest.mark.parametrize("text", NOT_IDS)
-def test_what_is_not_an_id_is_refused(text: bytes) -> None:
+def test_an_invalid_id_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match="Invalid stream ID"):
         parse(text)
 

@@ -117,7 +117,7 @@ def test_the_index_alone_reads_only_chunks_with_long_metadata(
     assert len({chunk.offset for chunk in summary.chunks} & set(read)) == 1
 
 
-def test_a_pattern_and_a_limit_choose_what_is_listed(written: Written) -> None:
+def test_a_pattern_and_a_limit_select_the_listed_streams(written: Written) -> None:
     for journals in (True, False):
         some = inspect(written.disk, journals=journals, pattern=b"[ab]", limit=1)
         assert [row.key for row in some.rows] == [b"a"]

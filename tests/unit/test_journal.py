@@ -277,7 +277,7 @@ def test_a_sync_before_a_rotation_does_not_cover_later_frames() -> None:
     assert bench.journal.synced_seq == 2
 
 
-def test_many_who_ask_for_a_sync_at_once_get_one() -> None:
+def test_simultaneous_requests_for_a_sync_share_one() -> None:
     bench = Bench("everysec")
     bench.append(b"one\n")
     for _ in range(3):
@@ -366,7 +366,7 @@ def test_a_nearly_full_disk_is_used_up_in_smaller_steps(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["always", "everysec", "no"])
-def test_room_for_a_large_frame_is_there_once_it_was_promised(mode: str) -> None:
+def test_reserved_space_for_a_large_frame_is_available(mode: str) -> None:
     disk = FakeDisk(capacity=20 * RESERVE_LEAST)
     worker, owner = HandWorker("journal"), Owner()
     journal = Journal(
@@ -394,7 +394,7 @@ def test_room_for_a_large_frame_is_there_once_it_was_promised(mode: str) -> None
 
 
 @given(st.lists(st.binary(min_size=1, max_size=2000), max_size=30), st.integers(1, 2**63))
-def test_reading_gives_what_was_written(payloads: Payloads, first: int) -> None:
+def test_reading_returns_the_written_data(payloads: Payloads, first: int) -> None:
     disk, names = disk_with(journal_file(payloads, first=first))
     found, reader = read(disk, names, first)
     assert (found, reader.next_seq, reader.torn) == (payloads, first + len(payloads), None)
@@ -497,7 +497,7 @@ def test_a_journal_with_an_unsynced_end_is_cut_with_later_ones() -> None:
     assert read(disk, ["journal-1.log"])[0] == first[:2]
 
 
-def test_what_only_looks_like_a_frame_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_resemble_a_frame_are_not_reread(monkeypatch: pytest.MonkeyPatch) -> None:
     imitation = struct.pack("<IIQII", 8, 0, 100, 0, 0) + b"payload."
     data = bytearray(journal_file([b"first", imitation * 2000, b"last"]))
     data[HEADER_SIZE + FRAME_SIZE + len(b"first")] ^= 1  # the second one's length
@@ -613,7 +613,7 @@ def test_a_crash_leaves_a_prefix_with_all_that_was_synced(seed: int, mode: str) 
 # ------------------------------------------------------------------------------------ the queue
 
 
-def test_what_is_queued_is_counted_until_it_is_written() -> None:
+def test_queued_frames_are_counted_until_they_are_written() -> None:
     bench = Bench("always", reserve_bytes=0)
     assert bench.journal.queued_bytes == 0
     bench.append(b"x" * 1000)
@@ -627,7 +627,7 @@ def test_what_is_queued_is_counted_until_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("mode", ["everysec", "no"])
-def test_what_the_loop_writes_is_never_queued(mode: str) -> None:
+def test_frames_written_by_the_loop_are_never_queued(mode: str) -> None:
     bench = Bench(mode)
     bench.append(b"x" * 1000)
     assert bench.journal.queued_bytes == 0

@@ -135,7 +135,7 @@ def room() -> Room:
 # ---------------------------------------------------------------- appending
 
 
-def test_appending_takes_no_memory_but_for_what_is_appended(room: Room) -> None:
+def test_appending_takes_memory_for_the_entries_only(room: Room) -> None:
     room.call("SET", "s", b"x" * 1_000_000)
     room.call("APPEND", "s", "y")
     room.call("APPEND", "s", "y")
@@ -221,7 +221,7 @@ def play(room: Room, digest: bytes, *arguments: bytes | str | int) -> Any:
     return room.call("EVALSHA", digest.upper(), 1, "lock", *arguments)
 
 
-def test_a_script_records_what_it_did(room: Room) -> None:
+def test_a_script_records_its_effects(room: Room) -> None:
     room.call("SET", "lock", "token", "PX", 1000)
     assert play(room, LOCKS[scripts.extend], "token", 500, "0") == 1
     assert room.call("PTTL", "lock") == 1500
@@ -241,7 +241,7 @@ def test_a_script_records_what_it_did(room: Room) -> None:
     assert contents(room.keyspace) == {}
 
 
-def test_a_script_changes_nothing_while_nothing_can_be_kept(room: Room) -> None:
+def test_a_script_changes_nothing_while_writes_are_refused(room: Room) -> None:
     room.call("SET", "lock", "token", "PX", 1000)
     room.ctx.write_error = "MISCONF full"
     assert play(room, LOCKS[scripts.release], "other") == 0
@@ -251,7 +251,7 @@ def test_a_script_changes_nothing_while_nothing_can_be_kept(room: Room) -> None:
     assert room.call("PTTL", "lock") == 1000
 
 
-def test_a_script_wants_its_key_and_its_arguments(room: Room) -> None:
+def test_a_script_requires_its_key_and_its_arguments(room: Room) -> None:
     for digest in scripts.SCRIPTS:
         with pytest.raises(CommandError, match="takes one key and"):
             play(room, digest)
@@ -275,7 +275,7 @@ def test_expiry_is_recorded_as_a_moment(room: Room) -> None:
     }
 
 
-def test_a_key_is_there_until_its_moment_and_gone_at_it(room: Room) -> None:
+def test_a_key_exists_until_its_expiry_and_not_at_it(room: Room) -> None:
     room.call("SET", "a", "v", "PX", 10)
     room.be_at(NOW_MS + 9)
     assert room.call("PTTL", "a") == 1
@@ -327,7 +327,7 @@ def test_a_moment_that_has_come_deletes_at_once(room: Room, words: tuple[Any, ..
     assert contents(room.replayed()) == {}
 
 
-def test_what_changes_nothing_records_nothing(room: Room) -> None:
+def test_commands_without_a_change_record_nothing(room: Room) -> None:
     room.call("SET", "a", "v")
     room.effects.take_payload()
     changes = room.keyspace.dirty
@@ -588,7 +588,7 @@ def test_flushall_leaves_an_empty_snapshot_with_save_points(room: Room) -> None:
         ((b"PATCH", b"a", b"0", b"x"), "PATCH of a key that has no string: b'a'"),
     ],
 )
-def test_an_effect_on_what_is_not_there_stops_the_start(
+def test_an_effect_on_a_missing_object_stops_the_start(
     words: tuple[bytes, ...], message: str
 ) -> None:
     effects = Effects()
@@ -598,7 +598,7 @@ def test_an_effect_on_what_is_not_there_stops_the_start(
     assert refused.value.message == message
 
 
-def test_a_new_string_at_a_key_that_is_there_stops_the_start() -> None:
+def test_a_new_string_at_an_existing_key_stops_the_start() -> None:
     effects = Effects()
     effects.record(0, b"SET", b"a", b"x")
     effects.record(0, b"PADDED", b"a", b"0", b"x")

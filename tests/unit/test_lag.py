@@ -33,7 +33,7 @@ def measured(server: NaiveServer, read: Positions) -> dict[str, Any]:
         max_size=6,
     )
 )
-def test_lag_is_what_follows_the_positions(
+def test_lag_is_the_entries_after_the_positions(
     shapes: list[tuple[int, int, int, int]],
 ) -> None:
     streams: dict[str, NaiveStream] = {}

@@ -76,7 +76,7 @@ TRIMS = ["XTRIM s MAXLEN 10", "XTRIM s MINID 2991", "XTRIM s MAXLEN 0", "XTRIM s
 
 
 @pytest.mark.parametrize("trim", TRIMS)
-def test_a_trim_answers_as_if_all_were_gone_and_then_it_is(trim: str) -> None:
+def test_a_trim_replies_before_all_memory_is_freed(trim: str) -> None:
     def played(later: bool) -> tuple[list[Reply], int]:
         defer(later)
         large = Large()
@@ -116,7 +116,7 @@ def test_trimmed_entries_count_as_used_until_they_are_freed() -> None:
 
 
 @pytest.mark.parametrize("act", ["DEL s", "UNLINK s", "FLUSHALL", "SET s v", "RENAME t s"])
-def test_a_stream_that_is_gone_is_freed_in_turns(act: str) -> None:
+def test_a_deleted_stream_is_freed_in_turns(act: str) -> None:
     large = Large()
     large.call("SET t v")
     large.call(act)
@@ -135,7 +135,7 @@ def test_a_trim_and_a_delete_of_the_rest_leave_nothing() -> None:
     assert large.kept_bytes() == 0
 
 
-def test_all_is_freed_when_nothing_is_to_be_freed_later_any_more() -> None:
+def test_all_memory_is_freed_when_deferring_ends() -> None:
     large = Large()
     large.call("XTRIM s MAXLEN 10")
     large.call("COPY s t")

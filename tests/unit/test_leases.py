@@ -105,7 +105,7 @@ def test_a_reservation_wakes_waiters_for_another_position(
     assert waiting.read() == reserved
 
 
-def test_xsetid_wakes_who_waits_for_the_position(in_process: InProcessServer, player: Any) -> None:
+def test_xsetid_wakes_waiters_for_the_position(in_process: InProcessServer, player: Any) -> None:
     waiting: Any = in_process.player()
     player.call("TAPPEND s f v")
     waiting.send("TPOSITION s WAIT 5000000000000 0")

@@ -118,7 +118,7 @@ def test_a_journal_whose_frames_cannot_be_read_stays() -> None:
         start(disk)
 
 
-def test_what_the_base_replaced_is_removed() -> None:
+def test_files_that_the_base_replaced_are_removed() -> None:
     disk = write_small_data().disk
     write_journal(disk, "journal-1.log", 1, [b"x"])
     torn = disk.content("journal-1.log")
@@ -350,7 +350,7 @@ def test_a_file_with_an_id_stays_where_the_directory_has_none(name: str) -> None
         start(disk)
 
 
-def test_what_was_about_to_give_a_directory_its_id_is_removed() -> None:
+def test_leftovers_of_creating_a_directorys_id_are_removed() -> None:
     disk = write_small_data().disk
     for each in (BASE, FIRST, LAST):
         disk.remove(each)

@@ -71,7 +71,7 @@ def crowd(in_process: InProcessServer, count: int, readers: int = 40) -> list[st
 
 
 @pytest.mark.parametrize("resp", [2, 3])
-def test_a_long_list_of_consumers_goes_out_in_slices_as_it_was(
+def test_a_long_list_of_consumers_is_sent_in_slices_unchanged(
     in_process: InProcessServer, resp: int
 ) -> None:
     found = crowd(in_process, MANY)
@@ -216,7 +216,7 @@ def test_full_shows_each_group_and_consumer_as_it_was(
 # ---------------------------------------------------------------- groups that end
 
 
-def test_counting_groups_looks_at_none(
+def test_counting_groups_examines_none(
     in_process: InProcessServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     player = in_process.player()
@@ -270,12 +270,12 @@ def populated(consumers: int, pending: int, seed: int = 0) -> Group:
 SHAPES = [(0, 0), (1, 0), (0, 5), (3, 3), (9, 100), (50, 1000), (2000, 3000)]
 
 
-def test_a_group_that_has_nothing_is_small() -> None:
+def test_a_group_without_entries_is_small() -> None:
     assert sys.getsizeof(Group(b"g")) <= 144
 
 
 @pytest.mark.parametrize(("consumers", "pending"), SHAPES)
-def test_a_copy_of_a_group_is_one_of_its_own(consumers: int, pending: int) -> None:
+def test_a_copied_group_is_independent(consumers: int, pending: int) -> None:
     stream = Stream(1)
     stream.load_group(populated(consumers, pending))
     before = stream.groups[b"g"].dump()
@@ -331,7 +331,7 @@ def deferring() -> Iterator[None]:
 
 @pytest.mark.usefixtures("deferring")
 @pytest.mark.parametrize("kind", ["groups", "consumers", "pending"])
-def test_what_a_stream_has_of_groups_is_freed_in_turns(
+def test_the_groups_of_a_deleted_stream_are_freed_in_turns(
     in_process: InProcessServer, kind: str
 ) -> None:
     player = in_process.player()

@@ -161,7 +161,7 @@ def test_counts_from_counters_are_those_of_the_server(
     assert planner.plan(server, start, ends, infos=infos) == asked  # type: ignore[arg-type]
 
 
-def test_streams_that_were_just_seen_are_not_asked_for_again() -> None:
+def test_streams_seen_recently_are_not_requested_again() -> None:
     server = NaiveServer(**{f"s{number}": stream_of(5) for number in range(20)})
     infos = survey(server, server.streams)  # type: ignore[arg-type]
     ends = {key: info.latest for key, info in infos.items()}
@@ -229,7 +229,7 @@ def test_entries_evicted_before_their_stream_was_seen_are_a_loss() -> None:
         plan(NaiveServer(a=stream), {})
 
 
-def test_a_stream_made_again_is_read_from_its_beginning() -> None:
+def test_a_recreated_stream_is_read_from_its_beginning() -> None:
     server = NaiveServer(a=stream_of(5, incarnation=2))
     parts = plan(server, {b"a": Position((900, 0), 77, 1)})
     assert rows(server, parts[0]) == [(b"a", (number, 0)) for number in range(1, 6)]

@@ -31,7 +31,7 @@ def test_a_message_is_one_line(message: str, shown: str) -> None:
     assert line(message) == shown
 
 
-def test_a_traceback_follows_on_lines_of_its_own() -> None:
+def test_a_traceback_follows_on_separate_lines() -> None:
     try:
         raise ValueError("why")
     except ValueError as problem:

@@ -61,7 +61,7 @@ def entries(first: int, last: int) -> list[Reply]:
 
 
 @pytest.mark.parametrize("resp", [2, 3])
-def test_xread_of_several_long_streams_goes_out_in_slices(
+def test_xread_of_several_long_streams_is_sent_in_slices(
     in_process: InProcessServer, resp: int
 ) -> None:
     for key, count in (("a", COUNT), ("few", 3), ("b", COUNT), ("c", COUNT)):
@@ -105,7 +105,7 @@ def test_xread_of_several_long_streams_stops_at_its_count(in_process: InProcessS
     assert reader.call("PING") is not None
 
 
-def test_xread_of_many_small_streams_goes_out_in_slices(in_process: InProcessServer) -> None:
+def test_xread_of_many_small_streams_is_sent_in_slices(in_process: InProcessServer) -> None:
     keys = [f"key-{number}" for number in range(200)]
     for key in keys:
         fill(in_process, key, 4)
@@ -137,9 +137,7 @@ def history(resp: int) -> list[Reply]:
 
 
 @pytest.mark.parametrize("resp", [2, 3])
-def test_a_long_history_goes_out_in_slices_as_it_was(
-    in_process: InProcessServer, resp: int
-) -> None:
+def test_a_long_history_is_sent_in_slices_unchanged(in_process: InProcessServer, resp: int) -> None:
     for key in ("a", "b"):
         fill(in_process, key, LONG)
         deliver(in_process, key, LONG)
@@ -162,7 +160,7 @@ def test_a_long_history_goes_out_in_slices_as_it_was(
     ]  # fmt: skip
 
 
-def test_a_long_claim_goes_out_in_slices_as_it_was(in_process: InProcessServer) -> None:
+def test_a_long_claim_is_sent_in_slices_unchanged(in_process: InProcessServer) -> None:
     fill(in_process, "a", LONG)
     deliver(in_process, "a", LONG)
     reader = listener(in_process)
@@ -226,7 +224,7 @@ def test_very_many_writers_are_listed_in_slices_as_they_were(in_process: InProce
 
 
 @pytest.mark.parametrize("size", [262_145, 786_432, 524_288, 1_000_000])
-def test_a_long_value_goes_out_in_slices_as_it_was(in_process: InProcessServer, size: int) -> None:
+def test_a_long_value_is_sent_in_slices_unchanged(in_process: InProcessServer, size: int) -> None:
     value = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     reader = listener(in_process)
     for request in (["SET", "long", value], ["MULTI"], ["GET", "long"], ["PING"], ["EXEC"]):
@@ -304,7 +302,7 @@ def test_keys_of_a_large_database_are_those_of_the_request(
     assert reader.call("PING") == Simple("PONG")
 
 
-def test_keys_of_a_large_database_leaves_out_what_was_due(in_process: InProcessServer) -> None:
+def test_keys_of_a_large_database_omits_due_keys(in_process: InProcessServer) -> None:
     with_keys(in_process)
     player = in_process.player()
     player.call("DEBUG SET-ACTIVE-EXPIRE 0")
@@ -318,7 +316,7 @@ def test_keys_of_a_large_database_leaves_out_what_was_due(in_process: InProcessS
     assert sorted(reader.read()) == [b"key:%d" % n for n in range(10) if n != 1]  # type: ignore[arg-type, type-var]
 
 
-def test_keys_within_a_transaction_are_those_before_what_follows(
+def test_keys_in_a_transaction_precedes_later_commands(
     in_process: InProcessServer,
 ) -> None:
     with_keys(in_process)
@@ -349,7 +347,7 @@ def test_keys_without_waiting_readers_are_not_searched(in_process: InProcessServ
     assert silent.call("PING") == Simple("PONG")
 
 
-def test_keys_are_found_also_while_the_client_takes_nothing(in_process: InProcessServer) -> None:
+def test_keys_are_collected_while_the_client_does_not_read(in_process: InProcessServer) -> None:
     # Until then, what is flushed cannot be freed.
     with_keys(in_process)
     reader = listener(in_process)
@@ -479,7 +477,7 @@ def test_pending_entries_shared_with_a_reply_are_released(in_process: InProcessS
 
 @pytest.mark.parametrize("options", ["", "RETRY 50 0"])
 @pytest.mark.parametrize("count", [1001, 1024, 1025, 1151, 1152, 1153])
-def test_a_long_delivery_gives_as_many_as_were_asked_for(
+def test_a_long_delivery_has_the_requested_count(
     in_process: InProcessServer, options: str, count: int
 ) -> None:
     fill(in_process, "a", LONG)

@@ -67,7 +67,7 @@ def test_a_short_string_that_was_patched_is_raw(
     assert player.call("OBJECT ENCODING v") == encoding
 
 
-def test_setrange_leaves_what_is_no_string(player: InProcessClient) -> None:
+def test_setrange_does_not_change_other_types(player: InProcessClient) -> None:
     player.call("XADD v 1-1 n 1")
     error = player.call("SETRANGE v 0 x")
     assert str(getattr(error, "text", "")).startswith("WRONGTYPE")

@@ -32,7 +32,7 @@ SMALL = Manifest("base-3.msnap", ("journal-3.log", "journal-4.log"), 5, bytes(ra
 
 
 @given(manifests)
-def test_reading_gives_what_was_written(manifest: Manifest) -> None:
+def test_reading_returns_the_written_data(manifest: Manifest) -> None:
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest
 
 

@@ -100,7 +100,7 @@ def test_a_pause_during_a_long_restore_puts_it_off() -> None:
     assert call_words(player, "DUMP", "t") == payload
 
 
-def test_a_client_that_goes_during_a_long_restore_leaves_nothing() -> None:
+def test_a_client_that_leaves_during_a_restore_leaves_nothing() -> None:
     in_process = InProcessServer()
     payload = long_stream(in_process)
     player = in_process.player()
@@ -110,7 +110,7 @@ def test_a_client_that_goes_during_a_long_restore_leaves_nothing() -> None:
     assert in_process.player().call("EXISTS t") == 0
 
 
-def test_a_transaction_restores_and_dumps_in_one_go() -> None:
+def test_a_transaction_restores_and_dumps_at_once() -> None:
     in_process = InProcessServer()
     payload = long_stream(in_process)
     player = in_process.player()
@@ -141,7 +141,7 @@ def test_replies_that_a_client_skips_stay_in_step() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 262_143, 2**20 + 1, 2**20 + 262_144 - 7, 3 * 2**20])
-def test_a_long_string_is_dumped_as_it_goes_out(size: int) -> None:
+def test_a_long_string_is_dumped_while_it_is_sent(size: int) -> None:
     in_process = InProcessServer()
     player = in_process.player()
     call_words(player, "SET", "s", b"x" * size)

@@ -75,7 +75,7 @@ def test_a_directory_of_format_2_loads_as_it_was_written() -> None:
     assert contents_of(state_of(keyspace)) == contents_of(write_small_data().states[0])
 
 
-def test_a_base_of_format_3_loads_with_what_only_it_has() -> None:
+def test_a_base_of_format_3_loads_with_its_own_features() -> None:
     keyspace, _ = load(recorded("format-3"))
     database = keyspace.databases[0]
     reserving, plain, sealed = (database.stream(key) for key in (b"s", b"plain", b"gone"))

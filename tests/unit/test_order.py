@@ -22,7 +22,7 @@ def test_every_test_is_dealt_out_once(workers: int, short: int) -> None:
     assert sorted(one.nodeid for one in ordered) == sorted(one.nodeid for one in items)
 
 
-def test_each_worker_begins_with_what_takes_longest() -> None:
+def test_each_worker_begins_with_the_longest_work() -> None:
     files = [name for name in LONG_S if name.endswith(".py")]
     items = [item(f"tests/unit/test_x.py::test_{number}") for number in range(1000)]
     items += [item(f"{name}::test") for name in files]

@@ -224,7 +224,7 @@ def test_hello_refuses_and_changes_nothing(
     assert (room.me.resp, room.me.name) == (2, b"")
 
 
-def test_a_password_is_asked_for(room: Room) -> None:
+def test_a_password_is_required(room: Room) -> None:
     room.process.access.set_default_password("secret")
     room.me.authenticated = False
     assert room.refusal("HELLO", "3").startswith("NOAUTH HELLO must be called with")
@@ -253,7 +253,7 @@ def test_select(room: Room) -> None:
     assert room.refusal("SELECT", "x") == "ERR value is not an integer or out of range"
 
 
-def test_reset_goes_back_to_the_beginning(room: Room) -> None:
+def test_reset_restores_the_initial_state(room: Room) -> None:
     room.process.access.set_default_password("secret")
     for words in (("SELECT", 3), ("HELLO", 3, "SETNAME", "me"), ("CLIENT", "NO-EVICT", "ON")):
         room.call(*words)
@@ -394,7 +394,7 @@ def test_client_setinfo(room: Room) -> None:
     )
 
 
-def test_subcommands_that_are_not_there(room: Room) -> None:
+def test_missing_subcommands_are_refused(room: Room) -> None:
     assert room.refusal("CLIENT", "MAINT_NOTIFICATIONS", "ON") == (
         "ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP."
     )
@@ -437,7 +437,7 @@ def test_set_conditions(room: Room) -> None:
 
 
 @pytest.mark.parametrize("options", [("NX", "XX"), ("FOO",), ("EX",), ("GET", "x")])
-def test_set_refuses_what_it_does_not_understand(room: Room, options: tuple[str, ...]) -> None:
+def test_set_refuses_unknown_options(room: Room, options: tuple[str, ...]) -> None:
     assert room.refusal("SET", "k", "v", *options) == "ERR syntax error"
     assert room.call("GET", "k") is None
 
@@ -454,7 +454,7 @@ def test_a_stream_is_no_string(room: Room) -> None:
 # Keys
 
 
-def test_del_counts_and_records_what_was_there(room: Room) -> None:
+def test_del_counts_and_records_existing_keys(room: Room) -> None:
     for key in ("a", "b", "c"):
         room.call("SET", key, "1")
     changes = room.keyspace.dirty
@@ -464,7 +464,7 @@ def test_del_counts_and_records_what_was_there(room: Room) -> None:
     assert contents(room.replayed()) == {(0, b"c"): b"1"}
 
 
-def test_nothing_is_recorded_when_nothing_changes(room: Room) -> None:
+def test_a_command_without_a_change_records_nothing(room: Room) -> None:
     for words in (("DEL", "a"), ("GET", "a"), ("SET", "a", "1", "XX"), ("EXISTS", "a")):
         room.call(*words)
     assert room.effects.take_payload() == b""
@@ -548,7 +548,7 @@ def test_flushdb_empties_one_database_and_flushall_all(room: Room) -> None:
 
 
 @pytest.mark.parametrize("words", [("FOO",), ("ASYNC", "SYNC")])
-def test_a_wrong_flush_empties_nothing(room: Room, words: tuple[str, ...]) -> None:
+def test_an_invalid_flush_deletes_no_key(room: Room, words: tuple[str, ...]) -> None:
     room.call("SET", "a", "1")
     assert room.refusal("FLUSHALL", *words) == "ERR syntax error"
     assert room.call("DBSIZE") == 1
@@ -577,7 +577,7 @@ def test_config(room: Room) -> None:
     assert room.process.asked == ["reset_stats"]
 
 
-def test_config_set_is_all_or_nothing(room: Room) -> None:
+def test_config_set_sets_all_values_or_none(room: Room) -> None:
     assert "argument must be" in room.refusal("CONFIG", "SET", "timeout", "5", "maxclients", "-7")
     assert room.call("CONFIG", "GET", "timeout") == {b"timeout": b"0"}
 

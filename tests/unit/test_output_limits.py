@@ -141,7 +141,7 @@ def test_messages_after_a_long_reply_are_checked_as_they_come() -> None:
     assert reader in in_process.executor.outbox.lagging
 
 
-def test_what_the_journal_holds_is_looked_at_as_it_grows() -> None:
+def test_held_output_is_checked_as_it_grows() -> None:
     in_process = InProcessServer(NeverDurable())
     writer, reader = in_process.player(), in_process.player()
     asked = watched(in_process)
@@ -155,7 +155,7 @@ def test_what_the_journal_holds_is_looked_at_as_it_grows() -> None:
     assert in_process.executor.outbox.lagging == {reader}
 
 
-def test_who_takes_everything_does_not_lag() -> None:
+def test_a_client_that_reads_everything_is_not_lagging() -> None:
     in_process = InProcessServer()
     asked = watched(in_process)
     in_process.executor.outbox.least_limit_bytes = 1 << 20

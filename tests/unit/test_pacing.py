@@ -98,12 +98,12 @@ def test_after_a_pause_requests_are_not_delayed() -> None:
     assert paced.ask(FEW) == FEW
 
 
-def test_without_rest_nothing_waits() -> None:
+def test_all_calls_run_at_once_without_rest() -> None:
     paced = Paced()
     assert paced.ask(10 * FEW, without_rest=True) == 10 * FEW
 
 
-def test_a_call_that_the_timer_has_made_is_not_made_again() -> None:
+def test_a_call_made_by_the_timer_is_not_repeated() -> None:
     paced = Paced()
     paced.ask(1 + FEW)
     assert paced.loop.timers
@@ -114,7 +114,7 @@ def test_a_call_that_the_timer_has_made_is_not_made_again() -> None:
     assert paced.pass_ms() == 0
 
 
-def test_a_look_at_the_end_of_a_turn_saves_the_next_one() -> None:
+def test_a_check_at_the_end_of_a_turn_saves_the_next_one() -> None:
     paced = Paced()
     for calls in range(1, 1 + FEW):
         paced.pace.soon_in_turn()
@@ -126,7 +126,7 @@ def test_a_look_at_the_end_of_a_turn_saves_the_next_one() -> None:
     assert paced.calls == FEW
 
 
-def test_a_look_does_nothing_for_what_waits_for_the_timer() -> None:
+def test_a_check_ignores_work_that_waits_for_the_timer() -> None:
     paced = Paced()
     paced.ask(FEW)
     paced.pace.soon_in_turn()

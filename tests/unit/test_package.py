@@ -48,11 +48,11 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_the_metadata_are_what_an_index_accepts(wheel: Path, sdist: Path) -> None:
+def test_the_metadata_is_valid_for_a_package_index(wheel: Path, sdist: Path) -> None:
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
 
 
-def test_a_wheel_serves_with_only_what_it_requires(wheel: Path, tmp_path: Path) -> None:
+def test_a_wheel_serves_with_only_its_requirements(wheel: Path, tmp_path: Path) -> None:
     """No compiler, no tools of the tests, no library of an extra."""
     venv = tmp_path / "venv"
     install(wheel, "", venv)
@@ -98,7 +98,7 @@ def test_the_source_package_builds_the_same_modules(sdist: Path, tmp_path: Path)
     assert "millstream.storage.blocks.block" in shown[1]
 
 
-def test_extras_name_what_their_commands_import() -> None:
+def test_extras_name_the_imports_of_their_commands() -> None:
     core = {re.split(r"[><=\[; ]", text)[0] for text in PYPROJECT["project"]["dependencies"]}
     assert not core & {"hiredis", "redis", "pyarrow", "prometheus-client"}
     extras = PYPROJECT["project"]["optional-dependencies"]

@@ -66,7 +66,7 @@ def assert_prefix(world: World, acked: list[int]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_was_written_is_there_after_a_restart(mode: str) -> None:
+def test_written_data_survives_a_restart(mode: str) -> None:
     world = new_world(appendfsync=mode)
     write_many(world, 10)
     world.persistence.close()
@@ -103,7 +103,7 @@ def test_a_killed_process_loses_nothing_acknowledged(mode: str) -> None:
         assert_prefix(again, world.acked)
 
 
-def test_loading_reports_what_it_found() -> None:
+def test_loading_reports_its_findings() -> None:
     world = new_world()
     write_many(world, 20)
     world.settle()
@@ -180,7 +180,7 @@ def test_an_unreadable_disk_is_one_sentence() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("act", ["save", "bgsave", "rewrite"])
-def test_a_snapshot_replaces_what_came_before(mode: str, act: str) -> None:
+def test_a_snapshot_replaces_earlier_files(mode: str, act: str) -> None:
     world = new_world(appendfsync=mode)
     write_many(world, 10)
     getattr(world.persistence.snapshots, act)()
@@ -218,7 +218,7 @@ def test_a_capture_starts_at_a_tick_even_in_the_middle_of_one() -> None:
     assert reload(world.disk.copy()).keyspace.numbers() == [1, 2]
 
 
-def test_a_snapshot_releases_what_it_has_written_in_parts() -> None:
+def test_a_snapshot_releases_written_parts_step_by_step() -> None:
     world = new_world()
     write_many(world, 20_000, b"long")
     world.settle()
@@ -347,7 +347,7 @@ def test_a_capture_that_fails_is_over(act: str, step: str, monkeypatch: pytest.M
     assert [name for name in world.disk.files if name.startswith("base-")]
 
 
-def test_a_failed_snapshot_leaves_everything_as_it_was() -> None:
+def test_a_failed_snapshot_changes_no_file() -> None:
     world = new_world()
     write_many(world, 5)
     world.settle()
@@ -656,7 +656,7 @@ def test_frames_under_always_are_on_disk_after_their_sync() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_stop_answers_those_who_wait_for_an_ended_journal(fails: bool) -> None:
+def test_a_stop_replies_to_clients_of_an_ended_journal(fails: bool) -> None:
     world = new_world()
     write_many(world, 3)
     world.config.appendonly = False
@@ -669,7 +669,7 @@ def test_a_stop_answers_those_who_wait_for_an_ended_journal(fails: bool) -> None
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_the_tick_has_done_is_in_the_journal_that_ends(mode: str) -> None:
+def test_changes_of_the_tick_are_in_the_journal_that_ends(mode: str) -> None:
     world = new_world(appendfsync=mode)
     world.write()
     world.config.appendonly = False
@@ -826,7 +826,7 @@ def test_a_removed_directory_refuses_writes_until_it_is_back(
     assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "ok"
 
 
-def test_a_rewrite_puts_back_what_was_removed() -> None:
+def test_a_rewrite_restores_removed_files() -> None:
     world = new_world()
     write_many(world, 3)
     world.settle()

@@ -122,7 +122,7 @@ def test_approx_drops_the_whole_blocks_that_are_over_a_limit(chance: random.Rand
         assert cut_of(stream, now_ms) == (None, False)
 
 
-def test_exact_keeps_just_what_is_within_length_and_age(chance: random.Random) -> None:
+def test_exact_keeps_only_entries_within_length_and_age(chance: random.Random) -> None:
     for _ in range(PLAYS):
         stream, now_ms = random_stream(chance), chance.randint(0, 150)
         length, age = limit(chance, 40), limit(chance, 90)
@@ -185,7 +185,7 @@ def test_the_work_of_one_trim_is_bounded_and_the_rest_reported() -> None:
     assert cut_of(stream, 0, 24) == ((100, 0), False)
 
 
-def test_the_entry_with_the_very_last_id_goes_too() -> None:
+def test_the_entry_with_the_last_possible_id_is_deleted_too() -> None:
     stream = Stream(1)
     stream.append_entry(TOP, TOP, [b"f", b"v"])
     stream.policy = RetentionPolicy(0, 0, 1, True)
@@ -289,7 +289,7 @@ def test_appends_within_a_transaction_keep_the_policy(
     replays(in_process)
 
 
-def test_what_is_not_named_stays_and_zero_lifts(player: InProcessClient) -> None:
+def test_limits_not_named_stay_and_zero_removes_one(player: InProcessClient) -> None:
     fill(player, 1)
     assert policy_of(player) is None
     player.call("TPOLICY s MAXLEN 7 EXACT")
@@ -352,7 +352,9 @@ def test_a_map_in_resp3(in_process: InProcessServer) -> None:
 # ---------------------------------------------------------------- automatic trimming
 
 
-def test_old_entries_go_within_a_second_without_a_client(in_process: InProcessServer) -> None:
+def test_old_entries_are_evicted_within_a_second_without_clients(
+    in_process: InProcessServer,
+) -> None:
     player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 5000 EXACT")
@@ -370,7 +372,7 @@ def test_old_entries_go_within_a_second_without_a_client(in_process: InProcessSe
     replays(in_process)
 
 
-def test_a_block_goes_when_its_youngest_entry_is_too_old(in_process: InProcessServer) -> None:
+def test_a_block_is_evicted_when_its_newest_entry_is_too_old(in_process: InProcessServer) -> None:
     player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 5000")
@@ -382,7 +384,7 @@ def test_a_block_goes_when_its_youngest_entry_is_too_old(in_process: InProcessSe
     assert player.call("XLEN s") == 0
 
 
-def test_an_entry_that_is_too_old_from_the_start_goes_at_once(in_process: InProcessServer) -> None:
+def test_an_entry_too_old_from_the_start_is_evicted_at_once(in_process: InProcessServer) -> None:
     player = in_process.player()
     player.call("XADD s 1-1 n 1")
     player.call("TPOLICY s MAXAGE 1000")
@@ -429,7 +431,7 @@ def test_a_group_gets_a_nil_for_a_gap_and_keeps_pending_entries(
         ("SWAPDB 0 1", 1, "s"),
     ],
 )
-def test_a_policy_goes_with_its_stream_and_is_kept_there(
+def test_a_policy_moves_with_its_stream_and_is_applied_there(
     in_process: InProcessServer, line: str, db: int, key: str
 ) -> None:
     player = in_process.player()
@@ -499,7 +501,7 @@ def test_a_huge_stream_is_trimmed_in_turns(in_process: InProcessServer) -> None:
     assert left == [16_000, 12_000, 8_000, 4_000, 1]
 
 
-def test_very_many_streams_are_looked_at_in_turns(in_process: InProcessServer) -> None:
+def test_very_many_streams_are_examined_in_turns(in_process: InProcessServer) -> None:
     player = in_process.player()
     for number in range(2500):
         player.call(f"TAPPEND s{number} n 1")
@@ -564,7 +566,7 @@ def test_a_policy_that_no_server_wrote_is_no_policy(row: list[int]) -> None:
 
 
 @pytest.mark.parametrize("act", ["SET s v", "RENAME t s", "COPY t s REPLACE", "DEL s", "FLUSHALL"])
-def test_a_stream_that_is_gone_is_in_no_schedule(in_process: InProcessServer, act: str) -> None:
+def test_a_deleted_stream_is_in_no_schedule(in_process: InProcessServer, act: str) -> None:
     player = in_process.player()
     player.call("SET t v")
     player.call("TAPPEND s n 1")

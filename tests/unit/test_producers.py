@@ -130,7 +130,7 @@ def test_a_snapshot_packs_the_producers_of_its_time_in_parts() -> None:
     producers.check()
 
 
-def test_nothing_to_forget_is_an_error() -> None:
+def test_an_empty_table_has_no_oldest_producer_to_drop() -> None:
     with pytest.raises(IndexError):
         Producers().drop_oldest()
 

@@ -89,7 +89,7 @@ def test_subscriptions_are_those_of_a_naive_model(actions: list[tuple[str, int, 
         assert pubsub.shard_listeners_of(channel) == sum(channel in names for names in shards)
 
 
-def test_each_client_gets_its_own_protocols_form() -> None:
+def test_each_client_gets_the_form_of_its_protocol() -> None:
     pubsub, old, new = made(), Listener(resp=2), Listener(resp=3)
     pubsub.subscribe(old, b"c")
     pubsub.subscribe(new, b"c")
@@ -154,7 +154,7 @@ def listening(in_process: Exchange, resp: int = 2) -> InProcessClient:
     return player
 
 
-def test_a_message_waits_for_what_was_executed_before_it() -> None:
+def test_a_message_waits_for_earlier_commands() -> None:
     journal = SlowJournal()
     in_process = Exchange(journal)
     listener, writer = listening(in_process), in_process.player()
@@ -322,7 +322,7 @@ def test_held_output_is_released_in_several_turns_and_in_order() -> None:
         assert [listener.read()[2] for _ in range(3)] == [b"0", b"1", b"2"]
 
 
-def test_a_stop_sends_everything_that_is_late() -> None:
+def test_a_stop_sends_all_late_output() -> None:
     in_process = Exchange()
     listeners, publisher = subscribed(in_process, 1200), in_process.player()
     in_process.executor.feed(publisher, encode_command(["PUBLISH", "news", "x"]))
@@ -354,7 +354,7 @@ class Noting(InProcessClient):
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_line_of_monitor_is_one_object_for_all_who_see_it(waits: bool) -> None:
+def test_a_line_of_monitor_is_shared_by_all_monitors(waits: bool) -> None:
     journal = SlowJournal()
     in_process = Exchange(journal)
     watchers = [Noting(in_process, 2 + number % 2) for number in range(20)]

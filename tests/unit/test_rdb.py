@@ -70,7 +70,7 @@ def test_the_checksum_is_that_of_redis() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 200))
-def test_a_checksum_goes_on_from_part_to_part(data: bytes, middle: int) -> None:
+def test_a_checksum_continues_from_part_to_part(data: bytes, middle: int) -> None:
     assert crc64(data) == payloads.crc64(data)
     middle = min(middle, len(data))
     assert crc64(data, crc64(data, 0, 0, middle), middle) == crc64(data)
@@ -98,7 +98,7 @@ def unpacked(packed: bytes) -> bytes:
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([b"ab" * 300, b"\0" * 9000]))))
-def test_what_was_compressed_comes_back(parts: list[bytes]) -> None:
+def test_compressed_data_is_restored(parts: list[bytes]) -> None:
     data = b"".join(parts)
     packed = compress(data)
     if packed is not None:
@@ -108,7 +108,7 @@ def test_what_was_compressed_comes_back(parts: list[bytes]) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 6000))
-def test_compressed_bytes_may_be_anything(packed: bytes, size: int) -> None:
+def test_compressed_bytes_may_have_any_value(packed: bytes, size: int) -> None:
     try:
         data = decompress(packed, size)
     except PayloadError:
@@ -117,7 +117,7 @@ def test_compressed_bytes_may_be_anything(packed: bytes, size: int) -> None:
     assert unpacked(packed) == data
 
 
-def test_a_compressed_size_that_cannot_be_reserves_nothing() -> None:
+def test_an_impossible_compressed_size_reserves_no_memory() -> None:
     tracemalloc.start()
     try:
         for size in (1 << 20, 1 << 40, 1 << 60, (1 << 64) - 1):
@@ -415,7 +415,7 @@ def test_every_cut_and_every_addition_is_refused(kind: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 31, 1 << 32, 1 << 60, (1 << 63) - 1, (1 << 64) - 1])
-def test_a_length_that_is_not_there_reserves_nothing(size: int) -> None:
+def test_a_missing_length_reserves_no_memory(size: int) -> None:
     body = sample(rdb.STREAM_5).body(rdb.STREAM_5)
     huge = struct.pack(">BQ", 0x81, size)
     tracemalloc.start()
@@ -429,7 +429,7 @@ def test_a_length_that_is_not_there_reserves_nothing(size: int) -> None:
 
 @given(st.data())
 @settings(max_examples=300)
-def test_a_node_may_be_anything(data: st.DataObject) -> None:
+def test_a_node_may_have_any_form(data: st.DataObject) -> None:
     elements = data.draw(
         st.lists(
             st.one_of(
@@ -516,12 +516,12 @@ def broken(change: str) -> bytes:
     "a delivery before time began", "a consumer seen before time began", "a message twice",
     "a producer twice", "a window without an end", "no fields",
 ])  # fmt: skip
-def test_what_does_not_fit_together_is_refused(change: str) -> None:
+def test_inconsistent_payloads_are_refused(change: str) -> None:
     assert not refused(broken("nothing"))
     assert refused(broken(change))
 
 
-def test_what_a_group_refuses_to_load_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_payloads_that_a_group_refuses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumers that are too many for a group would be a payload of 300 MB."""
 
     class Full:

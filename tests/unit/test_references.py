@@ -371,14 +371,14 @@ def test_a_delref_trim_keeps_references_to_deleted_entries(
     assert pending_ids(player) == [(4, 1), (5, 1)]
 
 
-def test_without_groups_nothing_is_held(player: InProcessClient) -> None:
+def test_a_stream_without_groups_has_no_references(player: InProcessClient) -> None:
     filled(player)
     assert player.call("XDELEX s ACKED IDS 1 1-1") == [1]
     assert player.call("XTRIM s MAXLEN 2 ACKED") == 2
     assert ids(player) == [4, 5]
 
 
-def test_what_is_held_is_not_looked_at_one_by_one(
+def test_held_entries_are_not_examined_one_by_one(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     in_process.keyspace.node_entries = 100
@@ -443,7 +443,7 @@ def test_a_trim_by_length_after_each_append_keeps_the_newest(append: str, delete
     assert again.dump()[0] == in_process.stream().dump()[0]
 
 
-def test_what_an_append_trims_is_not_counted_as_a_change(
+def test_the_trim_of_an_append_is_not_counted_as_a_change(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     for line, changes in {
@@ -468,7 +468,7 @@ def test_what_an_append_trims_is_not_counted_as_a_change(
         assert in_process.keyspace.dirty - before == changes, line
 
 
-def test_a_group_whose_time_is_over_holds_nothing() -> None:
+def test_an_expired_group_keeps_no_entry() -> None:
     in_process = InProcessServer()
     player = in_process.player()
     filled(player)

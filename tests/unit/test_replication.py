@@ -142,7 +142,7 @@ def test_records_are_found_however_they_are_cut(size: int) -> None:
     assert [parse_piece(found[n].payload) for n in (2, 3)] == [(0, b"first"), (5, b"second")]
 
 
-def test_no_flipped_bit_is_taken_for_data() -> None:
+def test_no_flipped_bit_is_read_as_data() -> None:
     data = b"".join(RECORDS)
     whole = [encode(*record) for record in decoded(iter([data]))]
     for place in range(len(data)):

@@ -79,12 +79,12 @@ def test_options_are_bounds(
 
 
 @pytest.mark.parametrize("options", [{"startId": f"({MAX}-{MAX}"}, {"endId": "(0-0"}])
-def test_bounds_beyond_all_ids_want_nothing(options: dict[str, str]) -> None:
+def test_bounds_beyond_all_ids_select_nothing(options: dict[str, str]) -> None:
     assert select(**options).is_empty
 
 
 @pytest.mark.parametrize("text", ["", "(", "5-", "-5", "5-7-9", f"{MAX + 1}", "5 ", "((5"])
-def test_what_is_no_id_is_refused(text: str) -> None:
+def test_text_that_is_no_id_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="'startId'"):
         select(startId=text)
 
@@ -130,7 +130,7 @@ def test_times_that_are_null_are_not_wanted() -> None:
         EqualTo(("key",), b"x"),
     ],
 )
-def test_what_cannot_be_decided_here_is_left_to_spark(asked: Filter) -> None:
+def test_undecidable_filters_are_left_to_spark(asked: Filter) -> None:
     made = Selection()
     assert not push(made, asked)
     assert (made.first, made.last) == (FIRST, LAST)
@@ -160,7 +160,7 @@ def test_filters_on_keys_are_decided_as_spark_sees_the_keys(
     assert list(filter(made.key_test(), KEYS)) == kept
 
 
-def test_a_list_of_ids_bounds_them_and_is_looked_at_again() -> None:
+def test_a_list_of_ids_sets_bounds_and_is_filtered_by_spark() -> None:
     made = Selection()
     assert not push(made, In(("id",), ("5-1", "no id", "3-0", "05-9")))
     assert (made.first, made.last) == ((3, 0), (5, 1))

@@ -21,9 +21,9 @@ def play(kind: str, line: str) -> None:
         "TREAD s 0 1000 GROUP g 0 RETRY 0 0",
     ],
 )
-def test_a_read_that_does_not_fit_gives_nothing(line: str) -> None:
+def test_a_read_without_memory_delivers_nothing(line: str) -> None:
     play("first", line)
 
 
-def test_a_redelivery_that_does_not_fit_counts_nothing() -> None:
+def test_a_redelivery_without_memory_counts_nothing() -> None:
     play("again", "TREAD s 0 1000 GROUP g 0 RETRY 0 0")

@@ -83,7 +83,7 @@ def test_issue_forms_are_valid() -> None:
     check_schema("vendor.github-issue-forms", *FORMS)
 
 
-def test_the_compose_file_is_valid_and_mounts_what_exists() -> None:
+def test_the_compose_file_is_valid_and_mounts_existing_files() -> None:
     file = ROOT / "deploy" / "compose.yml"
     check_schema("vendor.compose-spec", file)
     services = yaml.safe_load(file.read_text())["services"]
@@ -102,7 +102,7 @@ def test_the_compose_file_is_valid_and_mounts_what_exists() -> None:
     assert server["security_opt"] == ["no-new-privileges:true"]
 
 
-def test_the_workflows_run_what_exists() -> None:
+def test_the_workflows_run_existing_commands() -> None:
     text = "\n".join(path.read_text() for path in WORKFLOWS)
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make (\w+)", text)) <= targets

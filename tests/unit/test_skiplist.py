@@ -214,7 +214,7 @@ def test_removing_last_blocks_one_by_one_keeps_the_ranks() -> None:
     assert found[0].first_id == (20000, 0)
 
 
-def test_thousands_of_blocks_come_and_go_at_the_ends() -> None:
+def test_thousands_of_blocks_are_added_and_removed_at_both_ends() -> None:
     made = BlockList()
     for i in range(5000):
         made.push(block_of(10 * i, 1))

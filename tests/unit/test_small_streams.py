@@ -234,7 +234,7 @@ def test_wrong_bytes_are_refused_or_read_within_their_bounds(seed: int) -> None:
                 stream.dump()
 
 
-def test_what_is_not_small_has_no_compact_form() -> None:
+def test_only_small_streams_have_a_compact_form() -> None:
     batch = SmallStreams(BATCH_BYTES)
 
     def is_small(stream: Stream) -> bool:
@@ -282,7 +282,7 @@ def test_a_capture_of_small_and_other_keys_is_complete() -> None:
     }
 
 
-def test_no_section_of_maps_is_taken_for_one_of_small_streams() -> None:
+def test_no_section_of_maps_is_read_as_small_streams() -> None:
     for count in (0, 1, 15, 16, 70_000):
         assert not is_small_section(msgpack.packb([None] * count))
     assert not is_small_section(b"")

@@ -79,7 +79,7 @@ def sample() -> list[FakeCaptured]:
 
 @settings(deadline=None)
 @given(st.lists(captured, max_size=20), st.booleans())
-def test_reading_gives_what_was_written(keys: list[FakeCaptured], compressed: bool) -> None:
+def test_reading_returns_the_written_data(keys: list[FakeCaptured], compressed: bool) -> None:
     disk, _ = write(keys, compressed)
     found, reader = read(disk)
     assert found == keys

@@ -389,7 +389,7 @@ def test_the_last_possible_id_is_deleted_but_not_evicted() -> None:
 
 
 @pytest.mark.parametrize("first_kept", [(51, 0), (1000, 0), END])
-def test_a_stream_emptied_by_eviction_shows_what_comes_next(first_kept: EntryId) -> None:
+def test_a_stream_emptied_by_eviction_shows_later_entries(first_kept: EntryId) -> None:
     stream = filled(50, 10)
     assert stream.evict(*first_kept) == 50
     assert (len(stream), stream.first_id, stream.last_id) == (0, None, (50, 0))
@@ -594,7 +594,7 @@ def test_a_block_without_a_live_entry_is_not_loaded() -> None:
 # ---------------------------------------------------------------- memory
 
 
-def test_the_memory_of_a_big_value_is_given_back_when_it_goes() -> None:
+def test_the_memory_of_a_deleted_large_value_is_returned() -> None:
     stream = Stream()
     stream.append_entry(1, 0, [b"v", b"x" * 2**20])
     stream.append_entry(2, 0, [b"v", b"x"])

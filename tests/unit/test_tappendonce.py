@@ -72,7 +72,7 @@ def test_an_id_is_appended_once(in_process: InProcessServer, player: InProcessCl
     is_replayed(in_process)
 
 
-def test_what_was_evicted_or_deleted_is_not_appended_again(
+def test_evicted_and_deleted_entries_are_not_appended_again(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     player.call("TAPPENDONCE s ID 5.3 f a")
@@ -96,7 +96,7 @@ def test_a_deleted_key_takes_its_producers_along(
     is_replayed(in_process)
 
 
-def test_producers_go_with_rename_and_copy_and_then_part(
+def test_producers_follow_rename_and_copy_independently(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     for number in range(300):
@@ -209,7 +209,7 @@ def test_a_repeat_leaves_no_effect(in_process: InProcessServer, player: InProces
     assert (in_process.keyspace.dirty, in_process.persistence.payloads) == (dirty, effects)
 
 
-def test_what_a_snapshot_has_seen_stays_as_it_was(
+def test_captured_data_does_not_change(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     for number in range(200):
@@ -369,7 +369,7 @@ def test_a_stream_may_be_named_twice(in_process: InProcessServer, player: InProc
         ["TAPPENDMANY", "1", "new", "ID", "1", "1-0", "-1", "f", "v"],
     ],
 )
-def test_many_that_are_refused_change_nothing(
+def test_many_refused_requests_change_nothing(
     in_process: InProcessServer, player: InProcessClient, words: list[str]
 ) -> None:
     player.call("SET k v")
@@ -397,7 +397,7 @@ def test_many_beyond_the_last_id_are_refused_and_a_repeat_is_not(
     is_replayed(in_process)
 
 
-def test_what_many_could_record_is_asked_of_the_journal_before(
+def test_a_batch_reserves_journal_space_before_it_runs(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     """Each effect names the stream: a long key makes much of little."""

@@ -150,7 +150,7 @@ def test_a_page_has_the_counters_that_show_missed_entries(player: InProcessClien
     assert page.fields[b"incarnation"] == known[b"incarnation"]
 
 
-def test_the_open_block_is_handed_out_and_goes_on(player: InProcessClient) -> None:
+def test_the_open_block_is_copied_out_and_continues(player: InProcessClient) -> None:
     player.call("XADD s 1-0 f v")
     before = Blocks(player.call("TBLOCKS s - +"))
     player.call("XADD s 2-0 f v")
@@ -161,7 +161,7 @@ def test_the_open_block_is_handed_out_and_goes_on(player: InProcessClient) -> No
     assert exclusive.entries() == []
 
 
-def test_nothing_in_a_range_is_no_block(player: InProcessClient) -> None:
+def test_an_empty_range_has_no_block(player: InProcessClient) -> None:
     player.call("XADD s 5-0 f v")
     for between in ("6 +", "- 4", "+ -", "(5 +"):
         page = Blocks(player.call(f"TBLOCKS s {between}"))
@@ -222,7 +222,7 @@ def test_errors_name_what_is_wrong(player: InProcessClient, line: str, words: st
     assert words in reply.text
 
 
-def test_what_is_not_there_is_null_or_nothing(player: InProcessClient) -> None:
+def test_a_missing_stream_has_null_replies(player: InProcessClient) -> None:
     assert player.call("TSEEK none 0 5") == [0, Null.BULK]
     assert player.call("TBLOCKS none - +") == Null.BULK
     assert player.call("TINFO none") == Null.BULK

@@ -99,7 +99,7 @@ def test_an_unknown_subcommand_is_no_call(
     assert in_process.executor.statistics.error_replies == 2
 
 
-def test_a_request_that_fails_when_it_runs_calls_nothing_off(alice: InProcessClient) -> None:
+def test_a_request_that_fails_at_exec_does_not_abort_it(alice: InProcessClient) -> None:
     for line in ("SET k v", "MULTI", "SET a 1", "XLEN k", "SET b 2"):
         alice.call(line)
     first, second, third = alice.call("EXEC")
@@ -114,7 +114,9 @@ def test_a_request_that_fails_when_it_runs_calls_nothing_off(alice: InProcessCli
         ("DISCARD", "ERR DISCARD without MULTI"),
     ],
 )
-def test_nothing_to_end(alice: InProcessClient, line: str, words: str) -> None:
+def test_commands_that_end_nothing_get_an_error(
+    alice: InProcessClient, line: str, words: str
+) -> None:
     assert alice.call(line) == Error(words)
 
 
@@ -167,7 +169,7 @@ def test_a_changed_key_calls_it_off(
 
 
 @pytest.mark.parametrize("change", ["SET other 1", "GET k", "XRANGE s - +", "XTRIM s MAXLEN 9"])
-def test_what_changes_no_watched_key_calls_nothing_off(
+def test_changes_of_other_keys_do_not_abort_a_transaction(
     alice: InProcessClient, bob: InProcessClient, change: str
 ) -> None:
     bob.call("SET k 1")
@@ -212,7 +214,9 @@ def test_unwatch(alice: InProcessClient, bob: InProcessClient) -> None:
     assert alice.call("EXEC") == []
 
 
-def test_who_leaves_watches_no_more(in_process: InProcessServer, alice: InProcessClient) -> None:
+def test_a_client_that_leaves_ends_its_watches(
+    in_process: InProcessServer, alice: InProcessClient
+) -> None:
     alice.call("WATCH k s")
     in_process.executor.detach(alice)
     assert not in_process.keyspace.databases[0].watched

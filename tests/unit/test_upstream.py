@@ -43,7 +43,7 @@ def test_a_primary_and_another_primary_end_a_ring() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "0" * 15, "0" * 16 + "  " + "1" * 16, "0" * 16 + "\n"])
-def test_what_is_not_a_list_of_ids_ends_the_link(text: str) -> None:
+def test_an_invalid_list_of_ids_ends_the_link(text: str) -> None:
     with pytest.raises(LinkError, match="are not the IDs of servers"):
         parse_upstream(text.encode())
     link = new_link()

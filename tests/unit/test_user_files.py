@@ -83,7 +83,7 @@ def test_an_error_at_start_does_not_speak_of_earlier_rules(tmp_path: Path) -> No
     assert str(caught.value).endswith("Unknown command or category name in ACL.")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"opening file .* No such file"):
         read_users(tmp_path / "none", Users())
 

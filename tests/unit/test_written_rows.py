@@ -211,7 +211,7 @@ def test_a_column_fields_holds_all_fields_in_order(kind: str) -> None:
     ]
 
 
-def test_what_a_reader_makes_of_the_id_is_no_field() -> None:
+def test_values_derived_from_the_id_are_no_fields() -> None:
     moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     row = ("k", "1.2", moment, 1, 2, "x")
     (entry,) = entries("key string, id string, ts timestamp, ms long, seq long, a string", [row])

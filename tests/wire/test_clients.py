@@ -94,7 +94,7 @@ def test_the_line_of_client_list_is_that_of_redis(client: RawClient) -> None:
     assert re.fullmatch(pattern, line)
 
 
-def test_client_list_shows_what_a_client_is_in(server: Server) -> None:
+def test_client_list_shows_the_state_of_a_client(server: Server) -> None:
     with server.client(3) as client, server.client() as other:
 
         def shown() -> dict[str, str]:
@@ -165,7 +165,7 @@ def test_kill_spares_the_caller_by_default(new_server: NewServer) -> None:
         assert killer.read_to_end() == b""
 
 
-def test_monitor_shows_what_runs(server: Server) -> None:
+def test_monitor_shows_executed_commands(server: Server) -> None:
     with server.client() as monitor, server.client() as client, server.client() as quiet:
         assert monitor.call("MONITOR") == Simple("OK")
         for words in (
@@ -264,7 +264,7 @@ def test_waits_with_an_end_are_counted(server: Server) -> None:
         assert client.info("clients")["clients_in_timeout_table"] == "0"
 
 
-def test_time_goes_by_in_microseconds(server: Server) -> None:
+def test_time_has_microseconds(server: Server) -> None:
     with server.client() as client:
         moments = client.pipeline([["TIME"]] * 100)
     assert any(int(as_bytes(as_list(moment)[1])) % 1000 for moment in moments)

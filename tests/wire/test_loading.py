@@ -132,7 +132,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "lock"}
 
 
-def test_what_needs_the_data_is_refused_as_redis_does(held: HeldServer) -> None:
+def test_commands_that_need_the_data_get_loading(held: HeldServer) -> None:
     with held.client() as client:
         for line in ("PING", "GET x", "XADD s * f v", "TREAD s 0 1 BLOCK 0", "DBSIZE", "SAVE",
                      "BGREWRITEAOF", "FLUSHALL", "KEYS *", "DEBUG RELOAD",
@@ -170,7 +170,7 @@ def wait_loaded(client: RawClient) -> None:
     wait_until(lambda: client.call("PING"), lambda reply: reply == Simple("PONG"))
 
 
-def test_everything_is_there_for_the_client_that_came_early(held: HeldServer) -> None:
+def test_an_early_client_finds_all_data(held: HeldServer) -> None:
     with held.client() as client:
         assert client.call("XLEN", "tail") == LOADING
         held.go_on()
@@ -248,7 +248,7 @@ def test_damage_found_while_loading_ends_the_server(
     assert isinstance(held.failure, DataError)
 
 
-def test_a_password_is_asked_for_first(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_required_first(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = HeldServer(directory, monkeypatch, requirepass="secret").start()
     with held.client() as client:
         replies: list[Reply] = [client.call("PING"), client.call("AUTH", "secret")]

@@ -128,9 +128,7 @@ def test_a_request_cut_off_in_the_middle_changes_nothing(client: RawClient, serv
     assert client.call("EXISTS", "s") == 0
 
 
-def test_a_huge_count_that_is_only_announced_costs_nothing(
-    client: RawClient, server: Server
-) -> None:
+def test_an_announced_huge_count_reserves_no_memory(client: RawClient, server: Server) -> None:
     with server.client() as announcing:
         announcing.send_raw(b"*1000000\r\n$4\r\nPING\r\n$500000000\r\n")
         for _ in range(3):

@@ -36,7 +36,7 @@ def test_used_memory_rises_with_the_data_and_falls_with_it(
         wait_until(lambda: used(client), lambda now: now < before + SIZE_BYTES // 5, "less memory")
 
 
-def test_the_process_gives_back_what_large_values_took(
+def test_the_process_returns_the_memory_of_large_values(
     new_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held() -> int:
@@ -53,7 +53,7 @@ def test_the_process_gives_back_what_large_values_took(
             wait_until(held, lambda now: now < before + SIZE_BYTES // 2, "the memory back")
 
 
-def test_what_clients_take_is_counted(server: Server) -> None:
+def test_the_memory_of_clients_is_counted(server: Server) -> None:
     with server.client() as client, server.client() as slow:
         before = int(client.info("memory")["mem_clients_normal"])
         assert slow.call("CLIENT", "SETNAME", "slow") == Simple("OK")

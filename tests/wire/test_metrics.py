@@ -101,14 +101,12 @@ def test_several_requests_on_one_connection(port: int) -> None:
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_not_http_is_refused_and_closed(port: int, data: bytes) -> None:
+def test_invalid_http_is_refused_and_closed(port: int, data: bytes) -> None:
     assert b" 200 " not in send_raw(port, data)
     assert fetch(port, "/healthz").status == 200
 
 
-def test_what_is_not_http_after_head_is_refused_and_closed(
-    port: int, metrics_server: Server
-) -> None:
+def test_invalid_http_after_head_is_refused_and_closed(port: int, metrics_server: Server) -> None:
     """The error has a body, which only the answer to HEAD lacks."""
     answer = send_raw(port, b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01\r\n\r\n")
     assert answer.count(b"HTTP/1.1 ") == 2

@@ -165,9 +165,7 @@ def test_the_log_as_json(new_server: NewServer) -> None:
 
 
 @pytest.mark.parametrize("ending", ["SIGTERM", "SHUTDOWN", "SHUTDOWN NOSAVE", "SHUTDOWN SAVE"])
-def test_what_was_acknowledged_is_there_after_a_clean_stop(
-    new_server: NewServer, ending: str
-) -> None:
+def test_acknowledged_writes_survive_a_clean_stop(new_server: NewServer, ending: str) -> None:
     server = new_server("data", {"appendfsync": "no"}).start()
     with server.client() as client:
         assert client.call("SET", "k", "v") == Simple("OK")
@@ -200,7 +198,7 @@ def test_without_a_journal_a_clean_stop_saves(new_server: NewServer, ending: str
         assert client.call("CONFIG", "GET", "save") == [b"save", b"3600 1 300 100 60 10000"]
 
 
-def test_a_journal_switched_on_keeps_what_follows(new_server: NewServer) -> None:
+def test_a_journal_switched_on_keeps_later_changes(new_server: NewServer) -> None:
     server = new_server("data", {"appendonly": "no", "save": ""}).start()
     with server.client() as client:
         client.call("SET", "before", "1")
@@ -259,7 +257,7 @@ def test_a_request_that_is_too_long_is_logged(new_server: NewServer) -> None:
     wait_until(lambda: "client-query-buffer-limit" in server.log, what="a line in the log")
 
 
-def test_writes_are_refused_once_the_data_directory_is_gone(new_server: NewServer) -> None:
+def test_writes_are_refused_without_the_data_directory(new_server: NewServer) -> None:
     server = new_server().start()
     moved = server.directory.with_name("moved")
     with server.client() as client:
@@ -300,7 +298,7 @@ def test_idle_clients_are_closed(new_server: NewServer) -> None:
         assert end_of(client) == b""
 
 
-def test_who_listens_is_not_idle(new_server: NewServer) -> None:
+def test_a_subscriber_is_not_idle(new_server: NewServer) -> None:
     """Subscribers and monitors wait by nature; one within MULTI does not."""
     server = new_server("data", {"timeout": "1"}).start()
     with server.client() as one, server.client(3) as many, server.client() as monitor:
@@ -319,7 +317,7 @@ def test_who_listens_is_not_idle(new_server: NewServer) -> None:
             line = monitor.read()
 
 
-def test_a_password_is_in_force_at_once(new_server: NewServer) -> None:
+def test_a_password_takes_effect_at_once(new_server: NewServer) -> None:
     server = new_server("data").start()
     with server.client() as old, server.client() as admin:
         assert old.call("PING") == Simple("PONG")
@@ -333,7 +331,7 @@ def test_a_password_is_in_force_at_once(new_server: NewServer) -> None:
             assert new.call("PING") == Error("NOAUTH Authentication required.")
 
 
-def test_killed_clients_are_gone(server: Server) -> None:
+def test_killed_clients_are_disconnected(server: Server) -> None:
     with server.client() as victim, server.client() as killer:
         number = victim.call("CLIENT", "ID")
         assert killer.call("CLIENT", "KILL", "ID", str(number)) == 1

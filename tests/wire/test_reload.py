@@ -71,7 +71,7 @@ def test_a_reload_changes_nothing(server: Server, words: tuple[str, ...], mode: 
         assert client.call("CONFIG", "SET", "appendfsync", "always") == OK
 
 
-def test_without_a_journal_a_reload_without_saving_goes_back(
+def test_a_reload_without_journal_and_save_restores_old_data(
     new_server: Callable[..., Server],
 ) -> None:
     server = new_server("data", {"appendonly": "no"})
@@ -92,7 +92,7 @@ def test_without_a_journal_a_reload_without_saving_goes_back(
 
 @pytest.mark.parametrize("running", ["BGSAVE", "BGREWRITEAOF"])
 @pytest.mark.parametrize("words", [("DEBUG", "RELOAD"), ("DEBUG", "LOADAOF"), ("SAVE",)])
-def test_a_running_job_does_not_stand_in_the_way(
+def test_a_running_job_does_not_block_others(
     server: Server, running: str, words: tuple[str, ...]
 ) -> None:
     with server.client() as client:
@@ -157,7 +157,7 @@ def test_a_watched_key_counts_as_changed_by_a_reload(server: Server) -> None:
         assert client.call("EXEC") != [b"v"]
 
 
-def test_debug_is_forbidden_unless_it_is_asked_for(new_server: Callable[..., Server]) -> None:
+def test_debug_is_refused_unless_it_is_enabled(new_server: Callable[..., Server]) -> None:
     server = new_server("data")
     del server.directives["enable-debug-command"]
     server.start()

@@ -94,9 +94,7 @@ def test_without_systemd_the_server_only_warns(new_server: NewServer) -> None:
         assert client.info("server")["process_supervised"] == "no"
 
 
-def test_a_manager_that_is_gone_or_does_not_read_stops_no_server(
-    new_server: NewServer, tmp_path: Path
-) -> None:
+def test_a_dead_or_silent_manager_stops_no_server(new_server: NewServer, tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     manager = Manager(path)
     try:

@@ -355,7 +355,7 @@ def test_sessions_are_resumed(open_server: TlsServer, authority: Authority) -> N
             session = client.session
 
 
-def test_without_tls_a_client_gets_nothing(open_server: TlsServer) -> None:
+def test_a_client_without_tls_gets_no_reply(open_server: TlsServer) -> None:
     """Text, and a client that sends nothing, end without a reply in text; others are served."""
     with socket.create_connection(("127.0.0.1", open_server.port)) as client:
         client.sendall(b"PING\r\n" * 10)

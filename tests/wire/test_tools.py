@@ -256,7 +256,7 @@ def test_a_long_name_does_not_widen_the_table(server: Server) -> None:
     assert [stream["key"] for stream in answer["streams"]] == [key]
 
 
-def test_top_shows_what_the_user_may_read(server: Server) -> None:
+def test_top_shows_streams_that_the_user_may_read(server: Server) -> None:
     fill(server)
     with server.client() as client:
         client.call("ACL", "SETUSER", "ann", "on", ">pw", "~other*", "+@all")

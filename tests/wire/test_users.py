@@ -118,7 +118,7 @@ def test_users_and_password_after_a_restart(tmp_path: Path, new_server: NewServe
     assert b"secret" not in file.read_bytes()
 
 
-def test_a_password_for_default_is_asked_for_at_once(server: Server) -> None:
+def test_a_password_for_default_is_required_at_once(server: Server) -> None:
     with server.client() as admin:
         do(admin, "ACL SETUSER default >secret")
         try:
@@ -171,7 +171,7 @@ def test_a_replica_logs_in_as_a_user_with_few_permissions(new_server: NewServer)
         assert do(admin, "ACL LOG") == []
 
 
-def test_the_lock_scripts_need_what_they_run(server: Server) -> None:
+def test_the_lock_scripts_require_the_rights_of_their_commands(server: Server) -> None:
     release = """
         local token = redis.call('get', KEYS[1])
         if not token or token ~= ARGV[1] then

@@ -82,7 +82,7 @@ def test_a_cursor_reads_everything_once_in_order(client: RawClient) -> None:
     assert seen == [b"%d" % n for n in range(PIPELINED)]
 
 
-def test_a_group_hands_out_everything_once_in_order(client: RawClient) -> None:
+def test_a_group_delivers_every_entry_once_in_order(client: RawClient) -> None:
     client.pipeline([("TAPPEND", "s", "n", str(n)) for n in range(PIPELINED)])
     read = ("TREAD", "s", "0", "100", "GROUP", "g", "0", "RETRY", "1000000", "0")
     replies = client.pipeline([read] * (PIPELINED // 100 + 1))
