@@ -36,7 +36,7 @@ from millstream.server.durability.data_loading import without_collections
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.durability.persistence import Persistence
-from millstream.server.durability.workers import Machine, ThreadWorker
+from millstream.server.durability.workers import Machine
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
@@ -52,8 +52,8 @@ from millstream.server.net.connection import Connection
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls import make_link_context
 from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxclients
-from millstream.server.replication.connecting import connect_link
-from millstream.server.replication.role import Replication
+from millstream.server.replication.link_connection import Connector, dial
+from millstream.server.replication.role import Role
 from millstream.server.settings import Settings
 from millstream.server.signals import Signals
 from millstream.server.wiring import connect
@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     from millstream.commands.generic.strings import StringHost
     from millstream.commands.runtime.context import Session
     from millstream.server.metrics.service import Metrics
-    from millstream.server.replication.node import LinkProtocol
 
 GC_THRESHOLDS = (200_000, 50, 100)
 LOADING_TURN_S = 0.005
@@ -179,9 +178,10 @@ class Server:
         persistence, whose journal it fills. Executor and persistence call each other: `connect`
         (server/wiring) sets these hooks after all three are built."""
         self.keyspace = Keyspace(databases=self.config.databases)
+        self._machine = Machine(disk, self.now_ms, self.steady_ms, self.loop)
         self.persistence = Persistence(
             self.config,
-            Machine(disk, self.now_ms, self.steady_ms, self.loop),
+            self._machine,
             StoredKeyspace(self.keyspace),
             partial(apply_effects, self.keyspace),
             Block,
@@ -208,7 +208,28 @@ class Server:
     def _build_roles(self) -> None:
         """Replication, which needs the clients that are its replicas; and the stop, which waits for
         replicas."""
-        self.replication = Replication(ReplicationNode(self))
+        config, keyspace, persistence = self.config, self.keyspace, self.persistence
+        connector = Connector(
+            config,
+            keyspace,
+            persistence,
+            dial=partial(dial, self.loop, partial(make_link_context, config)),
+            port=lambda: self.listeners.port,
+            next_client_id=self.clients.next_id,
+        )
+        self.replication = Role(
+            config,
+            self._machine,
+            keyspace,
+            persistence,
+            self.executor,
+            connector,
+            clients=self.clients.by_id,
+            new_id=new_history,
+            continue_clock=self._continue_clock_as_primary,
+            deliver=self.pubsub.deliver,
+            check_waits=self._check_waits,
+        )
         connect(self.executor, self.persistence, self.keyspace, self.replication)
         self.clients.when_gone(self.replication.client_gone)
         self.shutdown = Shutdown(
@@ -366,6 +387,19 @@ class Server:
             continue_times(self.keyspace, self.steady_clock.now_ms())
         restart_leases(self.keyspace, self.steady_ms())
 
+    def _continue_clock_as_primary(self) -> None:
+        """Continue the steady clock after the latest recorded time, and restart all times to live
+        and leases."""
+        newest_ms = self.keyspace.newest_steady_ms
+        if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
+            self.steady_clock.continue_from(newest_ms)
+        continue_times(self.keyspace, self.steady_ms())
+
+    def _check_waits(self) -> None:
+        """More is on the disk, or on replicas, than before: end the waits for it."""
+        self.waits.check()
+        self.shutdown.check_replicas()
+
     def _report_loaded(self, report: LoadReport) -> None:
         keys = sum(map(len, self.keyspace.databases))
         folder = self.config.dir.resolve()
@@ -411,8 +445,8 @@ class Server:
             executor.statistics.commands,
             executor.bytes_in,
             executor.outbox.bytes_out,
-            self.replication.received_bytes,
-            self.replication.feeds.sent_bytes,
+            self.replication.totals.received_bytes,
+            self.replication.feeds.source.sent_bytes,
         )
         self.memory.tick_second()
         executor.eviction_work.tick_second()
@@ -523,46 +557,6 @@ class Server:
         defer(True)
 
 
-class ReplicationNode:
-    """What replication needs of the server."""
-
-    def __init__(self, server: Server) -> None:
-        self.config = server.config
-        self.keyspace = server.keyspace
-        self.persistence = server.persistence
-        self.executor = server.executor
-        self.clients = server.clients.by_id
-        self.loop = server.loop
-        self.now_ms = server.now_ms
-        self.steady_ms = server.steady_ms
-        self.next_client_id = server.clients.next_id
-        self.new_worker = ThreadWorker
-        self.new_history = new_history
-        self.deliver = server.pubsub.deliver
-        self._server = server
-
-    @property
-    def port(self) -> int:
-        return self._server.listeners.port
-
-    def connect_link(self, host: str, port: int, protocol: LinkProtocol) -> None:
-        make_context = partial(make_link_context, self.config)
-        connect_link(self.loop, host, port, protocol, make_context)
-
-    def continue_clock(self) -> None:
-        """For a server that becomes a primary: continue the steady clock after the latest recorded
-        time, and restart all times to live and leases."""
-        clock, newest_ms = self._server.steady_clock, self.keyspace.newest_steady_ms
-        if clock is not None and newest_ms > clock.now_ms():
-            clock.continue_from(newest_ms)
-        continue_times(self.keyspace, self.steady_ms())
-
-    def check_waits(self) -> None:
-        """More is on the disk, or on replicas, than before: end the waits for it."""
-        self._server.waits.check()
-        self._server.shutdown.check_replicas()
-
-
 class Shutdown:
     """Whether to stop: SHUTDOWN, signals, and the wait for replicas before the stop. `tries_base`:
     whether to try to write a last base if the journal has failed."""
@@ -573,7 +567,7 @@ class Shutdown:
         persistence: Persistence,
         executor: Executor,
         clients: Clients,
-        replication: Replication,
+        replication: Role,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.requested = asyncio.Event()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from millstream.server.durability.persistence import Persistence
     from millstream.server.execution.executor import Executor
-    from millstream.server.replication.role import Replication
+    from millstream.server.replication.role import Role
     from millstream.storage.keyspace.keyspace import Keyspace
 
 
@@ -20,7 +20,7 @@ def connect(
     executor: Executor,
     persistence: Persistence,
     keyspace: Keyspace,
-    replication: Replication | None = None,
+    replication: Role | None = None,
 ) -> None:
     """Set the hooks: the journal's events go to the executor and the replicas, changes go to the
     persistence."""

@@ -124,3 +124,7 @@ class ReplicaDirectives:
         "disk, as it waits for the disk of this server; with fewer replicas, writes are "
         "refused", section=REPLICAS, apply=restrictions,
     )  # fmt: skip
+
+    def choose_primary(self, replicaof: str) -> None:
+        """REPLICAOF has changed the primary ("": none): CONFIG REWRITE writes it."""
+        self.replicaof = replicaof

@@ -109,7 +109,7 @@ class Commits(Hooks, ABC):
         if payload is not None:
             if self.first_effect is not None:
                 payload = self.first_effect(seq) + payload
-                self.bytes_before_line = self.frame_bytes
+                self.line_begins()
                 self.first_effect = None
             self.frame_bytes += FRAME_BYTES + len(payload)
         if payload is None and journal is not None:
@@ -123,6 +123,10 @@ class Commits(Hooks, ABC):
         elif self.on_commit is not None:
             self.on_commit(seq, payload)
         return seq
+
+    def line_begins(self) -> None:
+        """The next frame begins a line of history."""
+        self.bytes_before_line = self.frame_bytes
 
     @property
     def on_disk_seq(self) -> int:

@@ -155,6 +155,10 @@ class DataFiles:
         manifest = Manifest(base, journals, next_number, self.directory, replaced=number)
         self.publish(manifest, renames)
 
+    def note_primary(self, primary: str) -> None:
+        """The next manifest contains this record of the primary."""
+        self.primary = primary
+
     def publish_primary(self) -> None:
         """Write `primary` to the disk. A failure is logged once."""
         if self.manifest.primary == self.primary:

@@ -234,12 +234,15 @@ class Snapshots:
         self._worker.stop()
 
     def suspend(self) -> bool:
-        """Start no snapshot until `suspended` is reset, and cancel the running one. Returns whether
+        """Start no snapshot until `resume`, and cancel the running one. Returns whether
         none is running: one that is cancelled ends soon."""
         self.suspended = True
         self.scheduled = None
         self.cancel()
         return self.job is None
+
+    def resume(self) -> None:
+        self.suspended = False
 
     def _refuse_if_suspended(self) -> None:
         if self.suspended:

@@ -24,8 +24,9 @@ log = logging.getLogger("millstream.persistence")
 
 
 class Scheduler(Protocol):
-    """The part of an asyncio event loop that persistence uses."""
+    """The part of an asyncio event loop that persistence and replication use."""
 
+    def call_soon(self, callback: Callable[..., object], /, *args: Any) -> object: ...
     def call_soon_threadsafe(self, callback: Callable[..., object], /, *args: Any) -> object: ...
     def call_later(
         self, delay: float, callback: Callable[..., object], /, *args: Any
@@ -178,8 +179,9 @@ def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> N
 
 
 class Machine(NamedTuple):
-    """What persistence uses of the machine. `clock` returns milliseconds since the epoch,
-    `steady_clock` milliseconds that never jump; `new_worker(name, niceness)` makes a worker."""
+    """What persistence and replication use of the machine. `clock` returns milliseconds since the
+    epoch, `steady_clock` milliseconds that never jump; `new_worker(name, niceness)` makes a
+    worker."""
 
     disk: Disk
     clock: Callable[[], int]

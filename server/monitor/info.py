@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from millstream.server.monitor.eviction import Eviction
     from millstream.server.monitor.latency import LatencyMonitor
     from millstream.server.net.listeners import Listeners
-    from millstream.server.replication.role import Replication
+    from millstream.server.replication.role import Role
     from millstream.storage.keyspace.keyspace import Keyspace
 
 TOTALS = 5  # commands, bytes in and out, bytes in and out of the links of replicas
@@ -193,7 +193,7 @@ def persistence_section(
 
 
 def traffic_stats(
-    clients: Clients, executor: Executor, replication: Replication, rates: Rates
+    clients: Clients, executor: Executor, replication: Role, rates: Rates
 ) -> Sequence[Part]:
     commands, bytes_in, bytes_out, repl_in, repl_out = rates.per_second
     fields = {
@@ -202,8 +202,8 @@ def traffic_stats(
         "instantaneous_ops_per_sec": round(commands),
         "total_net_input_bytes": executor.bytes_in,
         "total_net_output_bytes": executor.outbox.bytes_out,
-        "total_net_repl_input_bytes": replication.received_bytes,
-        "total_net_repl_output_bytes": replication.feeds.sent_bytes,
+        "total_net_repl_input_bytes": replication.totals.received_bytes,
+        "total_net_repl_output_bytes": replication.feeds.source.sent_bytes,
         "instantaneous_input_kbps": f"{bytes_in / 1024:.2f}",
         "instantaneous_output_kbps": f"{bytes_out / 1024:.2f}",
         "instantaneous_input_repl_kbps": f"{repl_in / 1024:.2f}",
@@ -212,7 +212,7 @@ def traffic_stats(
         "sync_full": replication.resync.full_syncs,
         "sync_partial_ok": replication.resync.partial_syncs,
         "sync_partial_err": replication.resync.refused_partial_syncs,
-        "sync_rewinds": replication.rewinds,
+        "sync_rewinds": replication.totals.rewinds,
     }
     return (part_of(fields),)
 

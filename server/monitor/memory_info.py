@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millstream.server.config.directives import Config
     from millstream.server.durability.persistence import Persistence
     from millstream.server.execution.executor import Executor
-    from millstream.server.replication.role import Replication
+    from millstream.server.replication.role import Role
     from millstream.storage.keyspace.database import Database
 
 _MEMORY_TOTAL = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
@@ -59,7 +59,7 @@ class MemoryInfo:
         clients: Clients,
         executor: Executor,
         persistence: Persistence,
-        replication: Replication,
+        replication: Role,
         steady_ms: Callable[[], int],
     ) -> None:
         self._gauge = gauge

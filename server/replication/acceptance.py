@@ -15,7 +15,8 @@ from millstream.server.durability.workers import post
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millstream.server.replication.node import Node
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.durability.workers import Machine
 
 
 FOLLOWED, SUPERSEDED = "promoted", "superseded"
@@ -29,8 +30,12 @@ class Acceptance:
     what they have confirmed.
     """
 
-    def __init__(self, node: Node, on_stored: Callable[[], None]) -> None:
-        self._node = node
+    def __init__(
+        self, machine: Machine, persistence: Persistence, on_stored: Callable[[], None]
+    ) -> None:
+        self._loop = machine.scheduler
+        self._files = persistence.files
+        self._snapshots = persistence.snapshots
         self._on_stored = on_stored
         self._is_storing = False
 
@@ -41,7 +46,7 @@ class Acceptance:
 
     @property
     def _record(self) -> str:
-        return self._node.persistence.files.primary
+        return self._files.primary
 
     def marked(self, mark: str) -> tuple[str, int] | None:
         """The address of the server in a record with this mark."""
@@ -52,15 +57,14 @@ class Acceptance:
 
     @property
     def is_stored(self) -> bool:
-        files = self._node.persistence.files
-        return files.manifest.primary == files.primary
+        return self._files.manifest.primary == self._files.primary
 
     def note(self, primary: str, mark: str = "") -> None:
         """Remember this primary, also after a restart."""
         if mark:
             primary = f"{primary} {mark}"
         if self._record != primary:
-            self._node.persistence.files.primary = primary
+            self._files.note_primary(primary)
             self._store()
 
     def tick_second(self) -> None:
@@ -69,13 +73,13 @@ class Acceptance:
 
     def _store(self) -> None:
         self._is_storing = True
-        self._node.persistence.snapshots.submit(self._publish)
+        self._snapshots.submit(self._publish)
 
     def _publish(self) -> None:  # on the thread of snapshots
         try:
-            self._node.persistence.files.publish_primary()
+            self._files.publish_primary()
         finally:
-            post(self._node.loop, self._end_storing)
+            post(self._loop, self._end_storing)
 
     def _end_storing(self) -> None:
         self._is_storing = False

@@ -12,14 +12,23 @@ promotion. With FORCE, step 2 follows at the timeout in any case.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
-from millstream.server.replication.link import RETRY
+from millstream.server.replication.link_protocol import RETRY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millstream.server.config.directives import Config
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.durability.workers import Machine
+    from millstream.server.execution.executor import Executor
     from millstream.server.replication.feed import Feed
-    from millstream.server.replication.role import Replication
+    from millstream.server.replication.feeds import Feeds
+    from millstream.server.replication.handover import Handover
+    from millstream.server.replication.link import Standing
 
 log = logging.getLogger("millstream.replication")
 
@@ -29,15 +38,25 @@ IN_PROGRESS = "failover-in-progress"
 _PAUSE = "failover"
 
 
+@dataclass(eq=False)
 class Failover:
-    """At most one at a time; `state` is what INFO shows."""
+    """At most one at a time; `state` is what INFO shows. `follow(host, port, forced)` makes this
+    server a replica of one that is to take over, `on_abandoned(was_replica)` a primary again."""
 
-    def __init__(self, role: Replication) -> None:
-        self.state = NONE
-        self._role = role
-        self._target: tuple[str, int] | None = None  # None: the first replica that has everything
-        self._is_forced = False
-        self._attempt = 0  # of which a timer is
+    config: Config
+    machine: Machine
+    persistence: Persistence
+    executor: Executor
+    feeds: Feeds
+    standing: Standing
+    handover: Handover
+    follow: Callable[[str, int, bool], None]
+    on_abandoned: Callable[[bool], None]
+    state: str = field(default=NONE, init=False)
+    # None: the first replica that has everything.
+    _target: tuple[str, int] | None = field(default=None, init=False)
+    _is_forced: bool = field(default=False, init=False)
+    _attempt: int = field(default=0, init=False)  # of which a timer is
 
     @property
     def is_under_way(self) -> bool:
@@ -49,13 +68,13 @@ class Failover:
         """CommandError, in Redis' words, when it is impossible. `timeout_ms` 0: no limit."""
         if self.is_under_way:
             raise CommandError("ERR FAILOVER already in progress.")
-        if self._role.is_replica:
+        if self.standing.is_replica:
             raise CommandError("ERR FAILOVER is not valid when server is a replica.")
-        if self._role.handover.is_under_way:
+        if self.handover.is_under_way:
             raise CommandError(
                 "ERR FAILOVER is not possible: a replica of this server is being promoted, or was."
             )
-        if not len(self._role.feeds):
+        if not len(self.feeds):
             raise CommandError("ERR FAILOVER requires connected replicas.")
         if forced and not (timeout_ms and target):
             raise CommandError(
@@ -66,15 +85,14 @@ class Failover:
         self._target, self._is_forced = target, forced
         self.state = WAITING
         self._attempt += 1
-        node = self._role.node
-        node.executor.pauses.pause_writes(_PAUSE)
+        self.executor.pauses.pause_writes(_PAUSE)
         if timeout_ms:
-            node.loop.call_later(timeout_ms / 1000, self._time_out, self._attempt)
+            self.machine.scheduler.call_later(timeout_ms / 1000, self._time_out, self._attempt)
         log.warning("a failover begins: writes are held back until a replica has all frames")
-        node.loop.call_soon(self.check_acknowledged)  # after the requests of this tick
+        self.machine.scheduler.call_soon(self.check_acknowledged)  # after the requests of this tick
 
     def _check(self, target: tuple[str, int]) -> None:
-        feed = self._role.feeds.at(*target)
+        feed = self.feeds.at(*target)
         if feed is None:
             raise CommandError("ERR FAILOVER target HOST and PORT is not a replica.")
         if not feed.is_online:
@@ -92,9 +110,8 @@ class Failover:
         """A replica has acknowledged something."""
         if self.state != WAITING:
             return
-        node = self._role.node
-        node.persistence.flush_tick()
-        last_seq = node.persistence.last_seq
+        self.persistence.flush_tick()
+        last_seq = self.persistence.last_seq
         for feed in self._candidates():
             if self._has_all(feed, last_seq):
                 self._proceed(feed)
@@ -103,14 +120,14 @@ class Failover:
     def _has_all(self, feed: Feed, last_seq: int) -> bool:
         """Whether the replica may become the primary. With replicas-durable it has the frames on
         its disk: it may be lost as soon as it is the primary, and come back."""
-        if self._role.node.config.replicas_durable and feed.synced_seq < last_seq:
+        if self.config.replicas_durable and feed.synced_seq < last_seq:
             return False
         return feed.acked_seq >= last_seq
 
     def _candidates(self) -> list[Feed]:
         if self._target is None:
-            return [feed for feed in self._role.feeds if feed.is_online]
-        feed = self._role.feeds.at(*self._target)
+            return [feed for feed in self.feeds if feed.is_online]
+        feed = self.feeds.at(*self._target)
         return [feed] if feed is not None and feed.is_online else []
 
     def check_candidates(self) -> None:
@@ -124,7 +141,7 @@ class Failover:
 
     def _follow(self, host: str, port: int, forced: bool) -> None:
         self.state = IN_PROGRESS
-        self._role.follow_for_failover(host, port, forced)
+        self.follow(host, port, forced)
 
     def _time_out(self, attempt: int) -> None:
         if self.state != WAITING or attempt != self._attempt:
@@ -159,11 +176,9 @@ class Failover:
         log.warning("the failover is abandoned: %s", reason)
         was_replica = self.state == IN_PROGRESS
         self._end()
-        self._role.node.config.replicaof = ""  # REPLICAOF in a transaction may have set it
-        if was_replica:
-            self._role.follow_no_primary()
+        self.on_abandoned(was_replica)
 
     def _end(self) -> None:
         self.state = NONE
         self._target = None
-        self._role.node.executor.pauses.resume_writes(_PAUSE)
+        self.executor.pauses.resume_writes(_PAUSE)

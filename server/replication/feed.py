@@ -1,7 +1,7 @@
 """One replica as its primary sees it: what it has, and what is sent to it next.
 
-A feed is a cursor into the sequence of frames: those in memory (`ring`), and before them those on
-the disk (`sending`). It sends only what is durable here, and no more than the connection takes, so
+A feed is a cursor into the sequence of frames: those in memory and, before them, those on the
+disk (`backlog`). It sends only what is durable here, and no more than the connection takes, so
 a slow replica costs no memory and is not disconnected for being slow.
 """
 
@@ -12,11 +12,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from millstream.server.durability.workers import post
-from millstream.server.replication.records import PIECE_BYTES, Kind, encode
-from millstream.server.replication.sending import OldData, Piece
+from millstream.server.replication.records import Kind, encode
 
 if TYPE_CHECKING:
-    from millstream.server.replication.feeds import Feeds
+    from collections.abc import Callable
+
+    from millstream.server.durability.workers import Machine
+    from millstream.server.replication.backlog import FrameSource, OldData, Piece
     from millstream.storage.files.disk import File
 
 log = logging.getLogger("millstream.replication")
@@ -35,7 +37,16 @@ class Feed:
     journal), and the size of all frames applied.
     """
 
-    def __init__(self, feeds: Feeds, client: Any, host: str, port: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        source: FrameSource,
+        machine: Machine,
+        client: Any,
+        host: str,
+        port: int,
+        on_end: Callable[[Any], None],
+    ) -> None:
+        """`on_end` is called with the client when this server ends the link."""
         self.client = client
         self.host = host
         self.port = port
@@ -44,11 +55,13 @@ class Feed:
         self.acked_seq = 0
         self.synced_seq = -1
         self.frame_bytes = 0
-        self.acked_ms = now_ms
+        self.acked_ms = machine.steady_clock()
         self.common_seq = -1  # the last frame that both servers have
         # The IDs of servers that the replica was told; None: it wants none.
         self.upstream: bytes | None = None
-        self._feeds = feeds
+        self._source = source
+        self._machine = machine
+        self._on_end = on_end
         self._old: OldData | None = None
         self._is_reading = False
         self._piece: Piece | None = None
@@ -67,7 +80,7 @@ class Feed:
 
     def send(self, data: bytes) -> None:
         if not self.client.closed:
-            self._feeds.sent_bytes += len(data)
+            self._source.sent_bytes += len(data)
             self.client.transmit(data)
 
     def begin(self, answer: bytes, next_seq: int) -> None:
@@ -89,7 +102,7 @@ class Feed:
     def _go_online(self) -> None:
         """From now on the replica acknowledges; it could not during a full sync."""
         self.state = "online"
-        self.acked_ms = self._feeds.steady_ms()
+        self.acked_ms = self._machine.steady_clock()
 
     def acknowledge(self, acked_seq: int, synced_seq: int, frame_bytes: int, now_ms: int) -> None:
         self.acked_seq = max(self.acked_seq, acked_seq)
@@ -102,7 +115,7 @@ class Feed:
         if not self.client.closed:
             log.warning("the link to the replica %s ends: %s", self.address, reason)
             self.client.close(after_reply=False)
-        self._feeds.remove(self.client)
+        self._on_end(self.client)
 
     def close(self) -> None:
         """The connection was closed."""
@@ -123,7 +136,7 @@ class Feed:
     def add_message(self, record: bytes, shown_seq: int) -> None:
         """Send the record of a message, after this frame."""
         self._messages.append((shown_seq, record))
-        if shown_seq <= self._feeds.durable_seq:
+        if shown_seq <= self._source.durable_seq:
             self.pump()
 
     def _send_messages(self) -> None:
@@ -161,7 +174,7 @@ class Feed:
     def _pump_later(self) -> None:
         if not self._pump_scheduled:
             self._pump_scheduled = True
-            self._feeds.loop.call_soon(self._pump_now)
+            self._machine.scheduler.call_soon(self._pump_now)
 
     def _pump_now(self) -> None:
         self._pump_scheduled = False
@@ -176,37 +189,28 @@ class Feed:
         if self._is_reading or self.state in ("handshake", "wait_bgsave"):
             return None
         if self._old is None:
-            ring, durable_seq = self._feeds.ring, self._feeds.durable_seq
-            if self.next_seq > durable_seq:
+            if self.next_seq > self._source.durable_seq:
                 return None
-            if ring is not None and ring.holds(self.next_seq):
-                records = ring.take(self.next_seq, durable_seq, PIECE_BYTES)
+            records = self._source.take(self.next_seq)
+            if records:
                 self.next_seq += len(records)
                 return b"".join(records)
             if not self._open(None):
                 return None
         self._is_reading = True
-        self._feeds.worker.submit(self._read)
+        self._source.worker.submit(self._read)
         return None
 
     def _open(self, base: File | None) -> bool:
         """Open the files with the next data. False: the feed retries soon, or has ended."""
-        feeds = self._feeds
         try:
-            self._old = OldData(
-                feeds.disk,
-                feeds.manifest,
-                self.next_seq,
-                feeds.durable_seq,
-                base=base,
-                pause=feeds.worker.pause,
-            )
+            self._old = self._source.open(self.next_seq, base)
         except OSError as error:  # a rewrite replaces the files at this moment
             self._open_tries += 1
             if self._open_tries >= _OPEN_TRIES:
                 self.drop(f"the journals cannot be opened: {error}")
             else:
-                feeds.loop.call_later(0.1 * self._open_tries, self.pump)
+                self._machine.scheduler.call_later(0.1 * self._open_tries, self.pump)
             return False
         self._open_tries = 0
         return True
@@ -219,7 +223,7 @@ class Feed:
             found: Piece | Exception | None = self._old.next()
         except Exception as error:
             found = error
-        post(self._feeds.loop, self._on_read, found)
+        post(self._machine.scheduler, self._on_read, found)
 
     def _on_read(self, found: Piece | Exception | None) -> None:
         self._is_reading = False

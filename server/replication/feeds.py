@@ -3,80 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from millstream.server.durability.workers import Scheduler, TaskWorker
+from millstream.server.replication.backlog import Backlog, FrameSource
 from millstream.server.replication.feed import Feed
 from millstream.server.replication.pacing import Pace
 from millstream.server.replication.records import Beat, encode_beat
-from millstream.server.replication.ring import Ring
-from millstream.storage.files.disk import Disk
-from millstream.storage.files.manifest import Manifest
 
-
-class Files(Protocol):
-    disk: Disk
-
-    @property
-    def manifest(self) -> Manifest: ...
-
-
-class Frames(Protocol):
-    """The part of a Persistence that feeds need."""
-
-    last_seq: int
-    durable_seq: int
-    frame_bytes: int
-    on_commit: Callable[[int, bytes], None] | None
-
-    @property
-    def files(self) -> Files: ...
-
-
-class Loop(Scheduler, Protocol):
-    def call_soon(self, callback: Callable[..., object], /, *args: Any) -> object: ...
-
-
-class Ticks(Protocol):
-    """The part of an Executor that feeds need."""
-
-    after_tick: Callable[[], None] | None
-
-
-class Config(Protocol):
-    """The directives used here; read each time, so that CONFIG SET works."""
-
-    repl_backlog_size: int
-    repl_backlog_ttl: int
-    repl_timeout: int
-    min_replicas_max_lag: int
-    replicas_durable: int
+if TYPE_CHECKING:
+    from millstream.server.config.directives import Config
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.durability.workers import Machine, TaskWorker
+    from millstream.server.execution.executor import Executor
 
 
 class Feeds:
-    """The ring is kept from the first replica until repl-backlog-ttl after the last one has
-    disconnected. A replica keeps it: it may be promoted, as in Redis."""
+    """The backlog is kept from the first replica until repl-backlog-ttl after the last one has
+    disconnected. A replica keeps it: it may be promoted, as in Redis. `worker` reads old frames."""
 
     def __init__(
         self,
         config: Config,
-        frames: Frames,
-        ticks: Ticks,
-        loop: Loop,
-        steady_ms: Callable[[], int],
+        machine: Machine,
+        persistence: Persistence,
+        executor: Executor,
+        worker: TaskWorker,
     ) -> None:
-        self.loop = loop
-        self.ring: Ring | None = None
         self.by_client: dict[int, Feed] = {}
-        self.sent_bytes = 0
-        self.check_output: Callable[[Any], object] = lambda client: None  # may close it
-        self.worker: TaskWorker
+        self.source = FrameSource(persistence, worker)
         self._config = config
-        self._frames = frames
-        self._ticks = ticks
-        self.steady_ms = steady_ms
+        self._machine = machine
+        self._persistence = persistence
+        self._executor = executor
         self._alone_since_ms = 0
-        self._pace = Pace(loop, steady_ms, self.pump)
+        self._pace = Pace(machine, self.pump)
 
     def __iter__(self) -> Iterator[Feed]:
         """A copy: sending to a replica may end its link."""
@@ -86,16 +46,8 @@ class Feeds:
         return len(self.by_client)
 
     @property
-    def disk(self) -> Disk:
-        return self._frames.files.disk
-
-    @property
-    def manifest(self) -> Manifest:
-        return self._frames.files.manifest
-
-    @property
-    def durable_seq(self) -> int:
-        return self._frames.durable_seq
+    def backlog(self) -> Backlog | None:
+        return self.source.backlog
 
     def at(self, host: str, port: int) -> Feed | None:
         """The replica with this address."""
@@ -112,17 +64,19 @@ class Feeds:
                 "the replica has connected again. If two servers have this address, set "
                 "replica-announce-ip and replica-announce-port"
             )
-        feed = client.feed = Feed(self, client, host, port, self.steady_ms())
+        feed = Feed(self.source, self._machine, client, host, port, self.remove)
+        client.feed = feed
         self.by_client[client.id] = feed
-        self.keep_ring()
+        self.keep_backlog()
         return feed
 
-    def keep_ring(self) -> None:
-        if self.ring is None:
-            self.ring = Ring(self._config.repl_backlog_size, self._frames.last_seq + 1)
-            self._alone_since_ms = self.steady_ms()
-            self._frames.on_commit = self._keep
-            self._ticks.after_tick = self._pace.look
+    def keep_backlog(self) -> None:
+        if self.source.backlog is None:
+            next_seq = self._persistence.last_seq + 1
+            self.source.backlog = Backlog(self._config.repl_backlog_size, next_seq)
+            self._alone_since_ms = self._machine.steady_clock()
+            self._persistence.on_commit = self._keep
+            self._executor.after_tick = self._pace.look
 
     def remove(self, client: Any) -> None:
         """A connection was closed. Connections of other clients are ignored."""
@@ -135,19 +89,19 @@ class Feeds:
         """End all links: the frames of this server have changed."""
         for feed in self:
             feed.drop(reason)
-        self.drop_ring()
+        self.drop_backlog()
 
-    def drop_ring(self) -> None:
-        self.ring = self._frames.on_commit = self._ticks.after_tick = None
+    def drop_backlog(self) -> None:
+        self.source.backlog = self._persistence.on_commit = self._executor.after_tick = None
 
     # Frames
 
     def _keep(self, seq: int, payload: bytes) -> None:
         """A frame was recorded here: keep it for replicas."""
-        assert self.ring is not None
-        self.ring.limit_bytes = self._config.repl_backlog_size
-        self.ring.append(payload)
-        if self._frames.durable_seq >= seq and self.by_client:
+        assert self.backlog is not None
+        self.backlog.limit_bytes = self._config.repl_backlog_size
+        self.backlog.append(payload)
+        if self._persistence.durable_seq >= seq and self.by_client:
             # appendfsync is everysec or no: no callback reports that the frame is durable. The tick
             # ends with the send, after the replies: another turn would delay the replicas.
             self._pace.soon_in_turn(without_rest=bool(self._config.replicas_durable))
@@ -165,16 +119,16 @@ class Feeds:
     def tick_second(self, wall_ms: int, is_replica: bool, upstream: bytes) -> None:
         """Send beats and the IDs of the servers above the replicas, and end the links to silent
         replicas."""
-        frames = self._frames
+        frames = self._persistence
         beat = encode_beat(Beat(wall_ms, frames.last_seq, frames.frame_bytes))
-        now_ms = self.steady_ms()
+        now_ms = self._machine.steady_clock()
         for feed in self:
             if feed.is_online and now_ms - feed.acked_ms > self._config.repl_timeout * 1000:
                 feed.drop(f"no data was received from it for {self._config.repl_timeout} seconds")
             elif feed.state == "wait_bgsave":
                 feed.send(b"\r\n")
             elif feed.client.paused:
-                self.check_output(feed.client)
+                self._check_output(feed.client)
             elif feed.state != "handshake":
                 feed.send(beat)
                 feed.tell_upstream(upstream)
@@ -182,7 +136,13 @@ class Feeds:
         if self.by_client or is_replica:
             self._alone_since_ms = now_ms
         elif ttl_ms and now_ms - self._alone_since_ms > ttl_ms:
-            self.drop_ring()
+            self.drop_backlog()
+
+    def _check_output(self, client: Any) -> None:
+        """Close the connection if its unsent output exceeds its limit."""
+        check: Callable[[Any], object] | None = self._executor.outbox.check_output
+        if check is not None:
+            check(client)
 
     def publish(self, record: bytes, shown_seq: int) -> None:
         """Send the record of a message to all replicas that are online, to each after this
@@ -201,6 +161,10 @@ class Feeds:
         """The number of replicas that have this frame on their disks."""
         return sum(1 for feed in self.by_client.values() if feed.synced_seq >= seq)
 
+    def lagging(self) -> int:
+        """The number of replicas that have not applied the last frame yet."""
+        return sum(feed.is_online and feed.acked_seq < self._persistence.last_seq for feed in self)
+
     def nth_synced(self, count: int) -> int:
         """The last frame that `count` replicas have on their disks; 0 if there are fewer."""
         synced = sorted((feed.synced_seq for feed in self.by_client.values()), reverse=True)
@@ -209,7 +173,7 @@ class Feeds:
     def good_count(self, least_synced_seq: int = -1) -> int:
         """The number of replicas with a recent acknowledgement (min-replicas-max-lag), and with at
         least this frame on their disks; a replica without a journal has -1."""
-        oldest_ms = self.steady_ms() - self._config.min_replicas_max_lag * 1000
+        oldest_ms = self._machine.steady_clock() - self._config.min_replicas_max_lag * 1000
         return sum(
             1
             for feed in self.by_client.values()

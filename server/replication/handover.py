@@ -5,11 +5,15 @@ From the request of the replica on, this server refuses writes and makes no fram
 the replica has become a primary and has all frames, this server follows it. If the promoted server
 lacks frames, this server refuses writes until REPLICAOF says whom to follow: nothing that was
 confirmed is discarded without an order.
+
+If this server is a replica itself, its primary confirms the writes: the promotion is passed on to
+that one (`Relay`).
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
@@ -17,11 +21,18 @@ from millstream.server.config.replica_directives import parse_address
 from millstream.server.replication.acceptance import SUPERSEDED
 from millstream.server.replication.promotion import PROMOTING_MS
 from millstream.server.replication.records import encode_last
-from millstream.server.replication.relay import Relay
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millstream.server.config.directives import Config
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.durability.workers import Machine
+    from millstream.server.replication.acceptance import Acceptance
     from millstream.server.replication.feed import Feed
-    from millstream.server.replication.role import Replication
+    from millstream.server.replication.history import Histories
+    from millstream.server.replication.link import Standing
+    from millstream.server.replication.upstream import Upstream
 
 log = logging.getLogger("millstream.replication")
 
@@ -37,24 +48,106 @@ LACKS = (
 REFUSED = "READONLY You can't write against this server: " + LACKS
 
 
+@dataclass(eq=False)
+class Relay:
+    """A replica with replicas of its own passes their promotions on to its primary.
+
+    It asks that one for its last frames, reports the promotion, and remains a replica.
+    `is_promoting()`: this server is being promoted itself.
+    """
+
+    machine: Machine
+    persistence: Persistence
+    standing: Standing
+    upstream: Upstream
+    is_promoting: Callable[[], bool]
+    _feeds: dict[str, Feed] = field(default_factory=dict, init=False)  # that wait for LAST
+    # Addresses; the primary has sent its last frames for them.
+    _asked: set[str] = field(default_factory=set, init=False)
+
+    def begin(self, feed: Feed) -> None:
+        """The replica is being promoted. It gets what is here if there is no primary to ask:
+        without a link, and in a ring of servers, where the request would go round for ever."""
+        link = self.standing.link
+        self._feeds[feed.address] = feed
+        is_in_ring = bool(self.upstream.ring) or self.is_promoting()
+        if link is not None and link.is_connected and not is_in_ring:
+            link.say_promoting()
+        else:
+            self._send_last(is_of_primary=False)
+
+    def last_arrived(self, is_of_primary: bool) -> None:
+        """The record LAST of the primary, after its last frames."""
+        if self._feeds:
+            self.machine.scheduler.call_soon(self._send_last, is_of_primary)  # this is in the input
+
+    def link_lost(self) -> None:
+        self.machine.scheduler.call_soon(self._send_last, False)
+
+    def _send_last(self, is_of_primary: bool) -> None:
+        self.standing.receiver.apply_all()
+        feeds, self._feeds = self._feeds, {}
+        if is_of_primary:
+            self._asked.update(feeds)
+        for feed in feeds.values():
+            feed.send_last(encode_last(is_primary=is_of_primary), self.persistence.last_seq)
+
+    def promoted(self, host: str, port: int, has_all: bool) -> None:
+        """The replica is a primary."""
+        link, address = self.standing.link, f"{host}:{port}"
+        if address not in self._asked or link is None:
+            return
+        self._asked.discard(address)
+        log.warning("the replica %s was promoted: the primary has to know", address)
+        if has_all:
+            link.say_successor(host, port)
+
+    def abandon(self, address: str) -> None:
+        """The replica with this address remains a replica, or is one again."""
+        if self._feeds.pop(address, None) is None and address not in self._asked:
+            return
+        self._asked.discard(address)
+        if self.standing.link is not None:
+            self.standing.link.say_promoting(is_over=True)
+
+    def clear(self) -> None:
+        """This server has another role."""
+        self._feeds.clear()
+        self._asked.clear()
+
+
+@dataclass(eq=False)
 class Handover:
     """`superseded_by` is the address of a promoted server that lacks frames; "" if there is
-    none."""
+    none.
 
-    def __init__(self, role: Replication) -> None:
-        self.superseded_by = ""
-        self.relay = Relay(role)
-        self._role = role
-        self._node = role.node
-        self._promoted = ("", "")  # an address, and the newest line here when it was promoted
-        self._until_ms: dict[str, int] = {}  # by address: is being promoted, until then at most
+    `on_promotion` is called when a replica is being promoted or was, `on_change` when what this
+    server refuses may have changed, `follow_promoted(host, port)` for a promoted replica that has
+    all frames.
+    """
+
+    config: Config
+    machine: Machine
+    persistence: Persistence
+    histories: Histories
+    acceptance: Acceptance
+    standing: Standing
+    relay: Relay
+    on_promotion: Callable[[], None]
+    on_change: Callable[[], None]
+    follow_promoted: Callable[[str, int], None]
+    superseded_by: str = field(default="", init=False)
+    # An address, and the newest line here when the server there was promoted.
+    _promoted: tuple[str, str] = field(default=("", ""), init=False)
+    # By address: is being promoted, until then at most.
+    _until_ms: dict[str, int] = field(default_factory=dict, init=False)
 
     @property
     def is_waiting(self) -> bool:
         """Whether a replica is being promoted. It may lack what is confirmed meanwhile."""
         if not self._until_ms:  # nearly always; asked for each acknowledgement
             return False
-        now_ms = self._node.steady_ms()
+        now_ms = self.machine.steady_clock()
         return any(until_ms > now_ms for until_ms in self._until_ms.values())
 
     @property
@@ -73,15 +166,14 @@ class Handover:
     def begin(self, feed: Feed) -> None:
         """The replica is being promoted: confirm nothing more, and send what it lacks."""
         log.warning("the replica %s is being promoted", feed.address)
-        frames = self._node.persistence
-        if self._role.following is not None:  # the primary of this server may confirm more
+        frames = self.persistence
+        if self.standing.is_replica:  # the primary of this server may confirm more
             self.relay.begin(feed)
             return
         frames.flush_tick()
-        self._until_ms[feed.address] = self._node.steady_ms() + PROMOTING_MS
-        self._role.restrictions.update()
-        self._role.failover.replica_promoted()
-        self._node.executor.recheck_limits()
+        self._until_ms[feed.address] = self.machine.steady_clock() + PROMOTING_MS
+        self.on_promotion()
+        self.on_change()
         feed.send_last(encode_last(is_primary=True), frames.last_seq)
 
     def abandon(self, address: str) -> None:
@@ -93,14 +185,14 @@ class Handover:
         elif not was_promoting:
             return
         log.warning("the server %s is a replica of this one: writes are accepted", address)
-        self._role.restrictions.update()
+        self.on_change()
 
     def promoted(self, feed: Feed, value: bytes) -> None:
         """The replica is a primary, or the replica of it that `value` names by host and port
         (`Relay`)."""
-        self._node.persistence.flush_tick()  # the replica lacks the changes of this tick
-        last_seq = self._node.persistence.last_seq
-        stored_seq = last_seq if self._node.config.replicas_durable else 0
+        self.persistence.flush_tick()  # the replica lacks the changes of this tick
+        last_seq = self.persistence.last_seq
+        stored_seq = last_seq if self.config.replicas_durable else 0
         has_all = feed.acked_seq >= last_seq and feed.synced_seq >= stored_seq
         try:
             named = parse_address(value.decode("utf-8", "replace"))
@@ -112,27 +204,28 @@ class Handover:
 
     def end(self, host: str, port: int, has_all: bool) -> None:
         """The server with this address, which was a replica of this one, is a primary."""
-        if self._role.following is not None:
+        if self.standing.is_replica:
             self.relay.promoted(host, port, has_all)
             return
         address = f"{host}:{port}"
-        self._role.failover.replica_promoted()
-        self._promoted = address, self._role.newest_line
+        self.on_promotion()
+        self._promoted = address, self.histories.newest
         if has_all:
             log.warning("the replica %s was promoted and has all frames: follow it", address)
-            self._until_ms[address] = self._node.steady_ms() + PROMOTING_MS
-            self._node.loop.call_soon(self._follow, host, port)  # this is in one of its requests
+            self._until_ms[address] = self.machine.steady_clock() + PROMOTING_MS
+            self.machine.scheduler.call_soon(
+                self._follow, host, port
+            )  # this is in one of its requests
         else:
             self._until_ms.pop(address, None)
             self.superseded_by = address
-            self._role.acceptance.note(f"{host} {port} -", SUPERSEDED)
+            self.acceptance.note(f"{host} {port} -", SUPERSEDED)
             log.error("writes are refused here: %s", LACKS.format(address))
-        self._role.restrictions.update()
-        self._node.executor.recheck_limits()
+        self.on_change()
 
     def _follow(self, host: str, port: int) -> None:
-        if self._role.following is None and self.is_waiting:
-            self._role.follow_promoted(host, port)
+        if not self.standing.is_replica and self.is_waiting:
+            self.follow_promoted(host, port)
 
     def is_old(self, address: str, newest_line: str) -> bool:
         """Whether the server with this address has sent a request before it was promoted: it has
@@ -147,23 +240,23 @@ class Handover:
         if self._until_ms or self.superseded_by:
             self._until_ms.clear()
             self._forget_superseded()
-            self._role.restrictions.update()
+            self.on_change()
 
     def _forget_superseded(self) -> None:
         if self.superseded_by:
             self.superseded_by = ""
-            self._role.acceptance.note("")
+            self.acceptance.note("")
 
     def restore(self) -> None:
         """After a restart: refuse writes as before."""
-        promoted = self._role.acceptance.marked(SUPERSEDED)
+        promoted = self.acceptance.marked(SUPERSEDED)
         if promoted is not None:
             self.superseded_by = "{}:{}".format(*promoted)
             log.error("writes are refused here: %s", LACKS.format(self.superseded_by))
 
     def tick_second(self) -> None:
         """Accept writes again if a replica has not said for long what has become of it."""
-        now_ms = self._node.steady_ms()
+        now_ms = self.machine.steady_clock()
         for address in [one for one, until_ms in self._until_ms.items() if until_ms <= now_ms]:
             del self._until_ms[address]
             log.warning(

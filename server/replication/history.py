@@ -9,12 +9,25 @@ of the first frame of each.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from millstream.storage.keyspace.keyspace import HISTORIES_MAX, Line
 
+if TYPE_CHECKING:
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.execution.executor import Executor
+    from millstream.storage.keyspace.keyspace import Keyspace
+
+_EFFECT = b"*3\r\n$7\r\nHISTORY\r\n$40\r\n%b\r\n$%d\r\n%b\r\n"  # a line begins
+NO_HISTORY = "0" * 40  # shown in place of a line that does not exist
 _LINE = re.compile(rb"([0-9a-f]{40}):([1-9][0-9]{0,18})")
+
+
+def newest_line(lines: Sequence[Line]) -> str:
+    """The ID of the newest line; "" if there is none."""
+    return lines[-1][0] if lines else ""
 
 
 def last_common(
@@ -55,3 +68,78 @@ def parse(word: bytes) -> tuple[Line, ...]:
     if any(left[1] >= right[1] for left, right in pairwise(lines)):
         raise ValueError("the numbers of a list of histories do not increase")
     return lines
+
+
+class Histories:
+    """The lines of history of this server. `own_line` is the one that this server has begun as a
+    primary; it may have no frame yet. `new_id` makes 40 random hexadecimal digits."""
+
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        persistence: Persistence,
+        executor: Executor,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.own_line = NO_HISTORY
+        self._keyspace = keyspace
+        self._persistence = persistence
+        self._executor = executor
+        self._new_id = new_id
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The lines of the frames here."""
+        return self._keyspace.histories
+
+    @property
+    def newest(self) -> str:
+        return newest_line(self.lines)
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """The newest line and the one before it, with the own one, for INFO."""
+        names = [NO_HISTORY, NO_HISTORY, *(name for name, _ in self.lines)]
+        if self._persistence.first_effect is not None and names[-1] != self.own_line:
+            names.append(self.own_line)
+        return names[-1], names[-2]
+
+    def begin(self) -> None:
+        """The next frame made here begins a line of history. Without a journal there is none: the
+        data changes without frames."""
+        if not self._executor.effects.enabled:
+            self.forget()
+            self.own_line = NO_HISTORY
+            self.end()
+            return
+        self.own_line = self._new_id()
+        self._persistence.first_effect = self._first_effect
+
+    def _first_effect(self, seq: int) -> bytes:
+        self._keyspace.begin_history(self.own_line, seq)
+        first = b"%d" % seq
+        return _EFFECT % (self.own_line.encode(), len(first), first)
+
+    def end(self) -> None:
+        """This server makes no frames any more."""
+        self._persistence.first_effect = None
+
+    def forget(self) -> None:
+        """The data has changed without a frame: no number identifies it any more."""
+        self._keyspace.histories = ()
+
+    def require_line(self) -> None:
+        """A position has to be in a line of history, also before the first change."""
+        frames = self._persistence
+        if frames.first_effect is not None:
+            frames.flush_tick()
+            if frames.first_effect is not None:
+                frames.commit(b"")
+
+    def journal_switched(self) -> bool:
+        """appendonly was switched on or off on a primary. Returns whether the data may change
+        without frames from now on."""
+        enabled = self._executor.effects.enabled
+        if enabled and self.own_line == NO_HISTORY:
+            self.begin()
+        return not enabled and (bool(self.lines) or self._persistence.first_effect is not None)

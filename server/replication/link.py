@@ -1,226 +1,550 @@
-"""The replica's end of a link, without I/O: bytes in, bytes out, events.
+"""The link of a replica to its primary, from the order to follow it to the next order.
 
-A replica connects as a client, introduces itself, and asks for the frames after its last one. What
-the primary answers is an event; after CONTINUE and FULLRESYNC the events are records.
+A link makes one connection after the other. Nothing is applied before the position is known, and a
+frame out of order ends the connection. `receiver` has the data that arrives.
+
+The states of a link, as ROLE shows them:
+
+| state | meaning | what ends it |
+|---|---|---|
+| connect | there is no connection; the data may be in change | the next attempt: connecting |
+| connecting | PSYNC has no answer yet | the answer: sync, connected or connect |
+| sync | a full sync arrives, or is loaded | it is loaded: connected; an error: connect |
+| connected | frames arrive and are applied | the connection is lost: connect |
+| stopped | this server follows this primary no longer | nothing |
+
+Which data here a full sync of this primary may replace (`consent`):
+
+| consent | meaning | what ends it |
+|---|---|---|
+| NEW | all: this primary was chosen, and has not accepted this server | connected: ACCEPTED |
+| ACCEPTED | not more data with less | the same order again: RENEWED |
+| RENEWED | all: the order was repeated | connected: ACCEPTED |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import logging
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING, NamedTuple
 
-from millstream.server.replication import history
-from millstream.server.replication.records import Decoder, LinkError, Record
-from millstream.server.replication.upstream import parse_ids
-from millstream.storage.keyspace.keyspace import Line
-
-CAPABILITY = b"millstream-1"
-KNOWS_UPSTREAM = b"upstream"  # a capability: the replica wants the IDs of the servers above it
-_LINE_MAX = 4096
-_ACK = (
-    b"*7\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$%d\r\n%b\r\n$4\r\nFACK\r\n$%d\r\n%b\r\n"
-    b"$6\r\nOFFSET\r\n$%d\r\n%b\r\n"
+from millstream.server.durability.data_files import in_words
+from millstream.server.replication.acceptance import FOLLOWED
+from millstream.server.replication.link_protocol import (
+    TAKEOVER,
+    TAKEOVER_FORCED,
+    Continued,
+    Event,
+    FullSync,
+    Refused,
+    Rewind,
+    Told,
 )
-TAKEOVER, TAKEOVER_FORCED = (b"FAILOVER",), (b"FAILOVER", b"FORCE")  # options of PSYNC
-# The primary cannot serve a replica at present; it will be asked again soon.
-RETRY = "TRYAGAIN"  # during a failover also: the server that refuses is the primary already
-_TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
+from millstream.server.replication.pacing import Pace
+from millstream.server.replication.receiver import Receiver, Trust
+from millstream.server.replication.records import (
+    Kind,
+    LinkError,
+    Record,
+    parse_beat,
+    parse_last,
+    parse_message,
+    parse_upstream,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millstream.commands.runtime.effects import EffectError
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.durability.workers import Machine
+    from millstream.server.replication.acceptance import Acceptance
+    from millstream.server.replication.history import Histories
+    from millstream.server.replication.link_connection import (
+        Connector,
+        LinkConnection,
+        PrimaryClient,
+    )
+    from millstream.server.replication.upstream import Upstream
+
+log = logging.getLogger("millstream.replication")
+
+_RETRY_MAX_S = 60
+_WARNED_OFFSET_MS = 1000
 
 
-class Opening(NamedTuple):
-    """What a replica tells its primary. `announced_ip` "": the address that the primary sees.
-    `is_promoted`: it does not ask for frames, but says that it is a primary now."""
-
-    user: str
-    password: str
-    port: int
-    announced_ip: str
-    version: str
-    databases: int
-    histories: tuple[Line, ...]
-    next_seq: int
-    takeover: tuple[bytes, ...] = ()  # TAKEOVER or TAKEOVER_FORCED: the other server takes over
-    is_promoted: bool = False
+class State(StrEnum):
+    CONNECT = auto()
+    CONNECTING = auto()
+    SYNC = auto()
+    CONNECTED = auto()
+    STOPPED = auto()
 
 
-class Continued(NamedTuple):
-    """The frames that were asked for follow."""
-
-    history: str
-
-
-class FullSync(NamedTuple):
-    """A base of `size_bytes` with the frames up to `seq` follows, then the frames after it.
-    `common_seq` is the last frame that both servers have, -1 if they have no history in common;
-    `frame_bytes` the size of all frames of the primary."""
-
-    history: str
-    seq: int
-    size_bytes: int
-    common_seq: int
-    frame_bytes: int
+class Consent(Enum):
+    NEW = auto()
+    ACCEPTED = auto()
+    RENEWED = auto()
 
 
-class Rewind(NamedTuple):
-    """The replica's frames after `seq` belong to a line of history that ended there."""
+@dataclass
+class LinkTotals:
+    """What has happened on all links of this server so far, for INFO."""
 
-    history: str
-    seq: int
-
-
-class Refused(NamedTuple):
-    """The primary's error. `is_temporary`: it may soon be over."""
-
-    text: str
-    is_temporary: bool
-
-
-class Told(NamedTuple):
-    """The IDs of the servers above this one (`upstream`)."""
-
-    ids: tuple[str, ...]
+    received_bytes: int = 0
+    connection_errors: int = 0  # connections to the primary that failed or were lost
+    link_errors: int = 0  # bytes of the primary that are not allowed
+    refusals: int = 0  # errors of the primary
+    failed_syncs: int = 0  # full syncs and rewinds that could not be completed
+    kept_data: int = 0  # full syncs refused because the primary has less data
+    rewinds: int = 0
+    last_error: str = ""
+    warned_of_clock: bool = False
 
 
-class Noted(NamedTuple):
-    """The old primary knows that this server was promoted."""
+class LinkHooks(NamedTuple):
+    """What a link calls. `on_change`: what this server refuses may have changed. `on_refused`
+    returns whether the error has ended a FAILOVER, and this link. `on_last` gets the record LAST:
+    whether the sender is a primary."""
 
-
-Event = Continued | FullSync | Rewind | Refused | Told | Noted | Record
-
-
-def encode_request(words: Sequence[bytes]) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+    on_change: Callable[[], None]
+    on_linked: Callable[[], None]
+    on_lost: Callable[[], None]
+    on_taken_over: Callable[[], None]  # as a FAILOVER has asked the other server
+    on_refused: Callable[[str], bool]
+    on_last: Callable[[bool], None]
+    on_message: Callable[[bytes, bytes, bool], None]
 
 
 class Link:
-    """One connection to a primary. `output` collects the bytes to send; the owner empties it."""
+    """`is_of_handover`: this server was that one's primary, and remembers it after a restart.
+    `line_before` is the newest line here when that one took over; None: this server is to follow
+    it in any case. `heard_ms`: when something was received last."""
 
-    def __init__(self, opening: Opening, payload_max: int) -> None:
-        self.output = bytearray()
-        self.is_streaming = False
-        self._opening = opening
-        self._decoder = Decoder(payload_max)
-        self._text = b""
-        self._requests = iter(self._introduction())
-        self._asked = ""
-        self._ended = False
-        self._ask_next()
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connector: Connector,
+        machine: Machine,
+        receiver: Receiver,
+        persistence: Persistence,
+        histories: Histories,
+        *,
+        hooks: LinkHooks,
+        acceptance: Acceptance,
+        upstream: Upstream,
+        totals: LinkTotals,
+        is_of_handover: bool = False,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.state = State.CONNECT
+        self.is_of_handover = is_of_handover
+        self.line_before = histories.newest if is_of_handover else None
+        self.down_since_ms = machine.steady_clock()
+        self.heard_ms = 0
+        self.last_beat_seq = 0
+        self.clock_offset_ms = 0
+        self._connector = connector
+        self._now_ms = machine.clock
+        self._steady_ms = machine.steady_clock
+        self._receiver = receiver
+        self._persistence = persistence
+        self._histories = histories
+        self._acceptance = acceptance
+        self._hooks = hooks
+        self._upstream = upstream
+        self._totals = totals
+        self._takeover: tuple[bytes, ...] = ()  # options of the next PSYNC
+        self._line = ""  # the newest line of history in the stored acceptance
+        # The data of a server that has handed over is the beginning of that of the promoted one.
+        is_accepted = is_of_handover or acceptance.primary == self._record()
+        self.consent = Consent.ACCEPTED if is_accepted else Consent.NEW
+        self._synced_seq = 0  # the last frame on the disk when the acceptance was stored
+        self._connection: LinkConnection | None = None
+        self._logged_reason = ""  # the reason in the last log message
+        self._ack_pace = Pace(machine, self.acknowledge)
+        self._retry_s = 0
+        self._wait_s = 0
+        receiver.attach(self)
 
     @property
-    def is_unanswered(self) -> bool:
-        """Whether the primary has answered nothing yet."""
-        return self._asked == "PING"
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
 
-    def feed(self, data: bytes) -> Iterator[Event]:
-        """The events that these bytes complete. LinkError if they are not allowed."""
-        if not self.is_streaming:
-            self._text += data
-            data = b""
-            while not self.is_streaming and not self._ended:
-                line, end, rest = self._text.partition(b"\r\n")
-                if not end:
-                    if len(line) > _LINE_MAX:
-                        raise LinkError("an answer without an end")
+    @property
+    def is_connected(self) -> bool:
+        return self.state is State.CONNECTED
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether this primary has accepted this server once, with CONTINUE or a complete base."""
+        return self.consent is not Consent.NEW
+
+    @property
+    def client(self) -> PrimaryClient | None:
+        """The link as CLIENT LIST shows it."""
+        return None if self._connection is None else self._connection.client
+
+    # Orders
+
+    def order_again(self) -> None:
+        """REPLICAOF with the address of this primary: connect in the next second, whatever it said
+        before. It may replace more data with less, and this server does not take its role back."""
+        if self.consent is Consent.ACCEPTED:
+            self.consent = Consent.RENEWED
+        self.line_before = None
+        self._wait_s = self._retry_s = 0
+
+    def log_missing(self) -> None:
+        """This server is promoted: say how much the primary had at its last beat."""
+        missing = self.last_beat_seq - self._persistence.last_seq
+        if missing > 0:
+            log.warning(
+                "%d frames of the old primary %s had not arrived at its last beat",
+                missing,
+                self.address,
+            )
+
+    def ask_to_take_over(self, forced: bool) -> None:
+        """FAILOVER: the other server becomes the primary, with `forced` even if it lacks frames."""
+        self._takeover = TAKEOVER_FORCED if forced else TAKEOVER
+
+    def stop(self) -> None:
+        """This server follows that primary no longer."""
+        self.state = State.STOPPED
+        if self._connection is not None:
+            self._connection.finish()  # it may have to say that a promotion is over
+            self._connection = None
+        self._receiver.detach()
+
+    # The acceptance
+
+    def _record(self) -> str:
+        """The record of the acceptance in the data directory: the primary, and the newest line of
+        history here. A promotion begins another line, so that a crash before the directory forgets
+        the primary does not leave a server that claims to be accepted."""
+        self._line = self._histories.newest
+        return f"{self.host} {self.port} {self._line}".rstrip()
+
+    def mark(self, is_of_handover: bool) -> bool:
+        """Store whether this server has handed over. Before its promotion it has to forget that: a
+        crash would make it a replica again. Returns whether the record is on the disk."""
+        self.is_of_handover = is_of_handover
+        if self.is_accepted:
+            self.note_accepted()
+        return self._acceptance.is_stored
+
+    def note_accepted(self) -> None:
+        """Store the acceptance."""
+        self._acceptance.note(self._record(), FOLLOWED if self.is_of_handover else "")
+
+    # Connecting
+
+    def tick_second(self) -> None:
+        now_ms = self._steady_ms()
+        if self._receiver.is_full:
+            self.heard_ms = now_ms  # this server does not read at present
+        if self._connection is None:
+            self._wait_s -= 1
+            if self._wait_s <= 0:
+                self.connect()
+        elif now_ms - self.heard_ms > self._connector.timeout_s * 1000:
+            reason = f"no data was received for {self._connector.timeout_s} seconds"
+            self._note_connection_error(reason)
+            self._drop(reason)
+        elif self.is_connected:
+            self.acknowledge()
+        elif self.state is State.SYNC:
+            self._connection.say_alive()
+
+    def connect(self) -> None:
+        """Connect to the primary now, if this server still follows it and there is no connection.
+        While the data here is replaced or cut back, there is none."""
+        if self.state is not State.CONNECT or self._receiver.change is not None:
+            return
+        knows = self._receiver.trust is Trust.KNOWN and bool(self._histories.lines)
+        self.state = State.CONNECTING
+        self.heard_ms = self._steady_ms()
+        opening = self._connector.opening(knows)._replace(takeover=self._takeover)
+        self._connection = self._connector.new(self, opening)
+        self._connector.show(self._connection, self.address, self.heard_ms)
+        self._connector.dial(self.host, self.port, self._connection)
+
+    def connection_lost(self, connection: LinkConnection, reason: str) -> None:
+        """The connection could not be made, or the other side has ended it."""
+        if connection is self._connection:
+            self._note_connection_error(reason)
+        self.lost(connection, reason)
+
+    def _note_connection_error(self, reason: str) -> None:
+        self._totals.connection_errors += 1
+        self._totals.last_error = f"no link to the primary {self.address}: {reason}"
+
+    def lost(self, connection: LinkConnection, reason: str) -> None:
+        """The connection has ended, whatever the reason: `tick_second` connects again."""
+        connection.is_over = True
+        if connection is not self._connection:
+            return
+        if self.state in (State.CONNECTED, State.SYNC):
+            log.warning("the link to the primary %s is lost: %s", self.address, reason)
+            self._logged_reason = ""
+        elif reason != self._logged_reason:  # attempts continue, once a second
+            log.warning("no link to the primary %s: %s", self.address, reason)
+            self._logged_reason = reason
+        if self.is_connected:
+            self.down_since_ms = self._steady_ms()
+            if not self._receiver.is_wrong:
+                self._receiver.apply_all()
+        self._connection = None
+        self.state = State.CONNECT
+        self._receiver.link_lost()
+        self._hooks.on_lost()
+
+    def _drop(self, reason: str) -> None:
+        if self._connection is not None:
+            self._connection.drop(reason)
+
+    def _wait_longer(self) -> None:
+        """Connect again after 1, 2, 4 ... seconds."""
+        self._retry_s = min(max(1, self._retry_s * 2), _RETRY_MAX_S)
+        self._wait_s = self._retry_s
+
+    # Receiving
+
+    def receive(self, connection: LinkConnection, data: bytes) -> None:
+        self._totals.received_bytes += len(data)
+        self.heard_ms = self._steady_ms()
+        try:
+            for event in connection.protocol.feed(data):
+                self._take(event)
+                if connection.is_over:
                     return
-                self._text = rest
-                event = self._answered(line)
-                if event is not None:
-                    yield event
-            data, self._text = self._text, b""
-        if self._ended:
+        except LinkError as error:
+            self._totals.link_errors += 1
+            self._totals.last_error = str(error)
+            self._drop(str(error))
             return
-        self._decoder.feed(data)
-        while (record := self._decoder.next()) is not None:
-            yield record
+        self._receiver.turn_ends()
+        connection.flush()
+        connection.read_more(not self._receiver.is_full)
 
-    def acknowledge(self, applied_seq: int, synced_seq: int, frame_bytes: int) -> None:
-        """Tell the primary the last frame that is applied, the last one on the disk (-1: there is
-        no journal), and the size of all frames up to the first of these."""
-        applied, synced, size = b"%d" % applied_seq, b"%d" % synced_seq, b"%d" % frame_bytes
-        self.output += _ACK % (len(applied), applied, len(synced), synced, len(size), size)
-
-    def say(self, word: str, value: bytes = b"1") -> None:
-        """Tell the primary that this server is "promoting" itself (b"0": no longer), or
-        "promoted"."""
-        self.output += encode_request([b"REPLCONF", word.encode(), value])
-
-    def _introduction(self) -> Iterator[list[bytes]]:
-        opening = self._opening
-        yield [b"PING"]
-        if opening.password:
-            user = [opening.user.encode("utf-8", "surrogateescape")] if opening.user else []
-            yield [b"AUTH", *user, opening.password.encode("utf-8", "surrogateescape")]
-        announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
-        yield [
-            b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced,
-            b"capa", CAPABILITY, b"capa", KNOWS_UPSTREAM, b"version", opening.version.encode(),
-            b"databases", b"%d" % opening.databases,
-            b"histories", history.encode(opening.histories),
-        ]  # fmt: skip
-        if opening.is_promoted:
-            yield [b"REPLCONF", b"promoted", b"%d" % (opening.next_seq - 1)]
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Told):
+            self._learn_upstream(event.ids)
             return
-        newest = opening.histories[-1][0].encode() if opening.histories else b"?"
-        yield [b"PSYNC", newest, b"%d" % opening.next_seq, *opening.takeover]
+        if self._takeover and not isinstance(event, Record | Refused):
+            self._takeover = ()
+            self.is_of_handover = True
+            self.line_before = self._histories.newest
+            self._hooks.on_taken_over()
+        if isinstance(event, Record):
+            self._take_record(event)
+        elif isinstance(event, Continued):
+            self._connected()
+        elif isinstance(event, FullSync):
+            self._begin_full_sync(event)
+        elif isinstance(event, Rewind):
+            self._rewind(event.seq)
+        elif isinstance(event, Refused):
+            self._refused(event)
 
-    def _ask_next(self) -> Event | None:
-        words = next(self._requests, None)
-        if words is None:
-            self._ended = True
-            return Noted()
-        self._asked = words[0].decode()
-        self.output += encode_request(words)
-        return None
+    def _take_record(self, record: Record) -> None:
+        if record.kind in (Kind.FRAME, Kind.PIECE, Kind.END):
+            self._receiver.take(record)
+        elif record.kind == Kind.BEAT:
+            self._take_beat(record.payload)
+        elif record.kind in (Kind.MESSAGE, Kind.SHARD_MESSAGE):
+            is_shard = record.kind == Kind.SHARD_MESSAGE
+            self._hooks.on_message(*parse_message(record.payload), is_shard)
+        elif record.kind == Kind.LAST:
+            self._hooks.on_last(parse_last(record.payload))
+        else:
+            self._learn_upstream(parse_upstream(record.payload))
 
-    def _answered(self, line: bytes) -> Event | None:
-        text = line.decode("utf-8", "replace")
-        if self._asked == "PSYNC":
-            return self._position(text)
-        if self._asked == "PING" and text.startswith("-NOAUTH") and not self._opening.password:
-            return self._refused("-NOAUTH the primary needs a password: set masterauth")
-        # Without a password, a right or a link PING is refused, but the address is right.
-        is_known = self._asked == "PING" and text.startswith(("-NOAUTH", "-NOPERM", "-MASTERDOWN"))
-        if text.startswith("-") and not is_known:
-            return self._refused(text)
-        if not text.startswith(("+", "-")):
-            raise LinkError(f"{text[:80]!r} as the answer to {self._asked}")
-        told = text.removeprefix("+OK ") if self._asked == "REPLCONF" else text
-        noted = self._ask_next()
-        if noted is not None or told == text:
-            return noted
-        try:
-            return Told(parse_ids(told))
-        except ValueError as error:
-            raise LinkError(str(error)) from None
+    def _learn_upstream(self, ids: tuple[str, ...]) -> None:
+        """During a FAILOVER, the other server follows this one until it accepts."""
+        if not self._takeover:
+            self._upstream.learn(ids, self.address)
+            self._totals.last_error = self._upstream.ring or self._totals.last_error
 
-    def _refused(self, text: str) -> Event:
-        self._ended = True
-        text = text.removeprefix("-")
-        if self._asked == "REPLCONF" and "REPLCONF" in text:
-            text = f"the primary is not a compatible millstream server ({text})"
-        return Refused(text, text.startswith(_TEMPORARY))
+    def _take_beat(self, payload: bytes) -> None:
+        beat = parse_beat(payload)
+        self.last_beat_seq = beat.last_seq
+        self.clock_offset_ms = beat.wall_ms - self._now_ms()
+        self._receiver.follow_clock(self.clock_offset_ms)
+        if abs(self.clock_offset_ms) > _WARNED_OFFSET_MS and not self._totals.warned_of_clock:
+            self._totals.warned_of_clock = True
+            log.warning(
+                "the clock of the primary differs by %d ms from the one here: synchronize them",
+                self.clock_offset_ms,
+            )
 
-    def _position(self, text: str) -> Event | None:
-        if not text:
-            return None  # sent by a primary that prepares a full sync, to keep the link alive
-        word, *rest = text.split()
-        try:
-            if word == "+CONTINUE" and len(rest) == 1:
-                self.is_streaming = True
-                return Continued(rest[0])
-            if word == "+FULLRESYNC" and len(rest) == 5:
-                full = FullSync(rest[0], *map(int, rest[1:]))
-                if full.seq < 0 or full.size_bytes < 0 or (full.seq and not full.size_bytes):
-                    raise ValueError("no such base")
-                self.is_streaming = True
-                return full
-            if word == "-REWIND" and len(rest) == 2:
-                self._ended = True
-                return Rewind(rest[0], int(rest[1]))
-        except ValueError:
-            raise LinkError(f"{text[:80]!r} as the answer to PSYNC") from None
-        if text.startswith("-"):
-            return self._refused(text)
-        raise LinkError(
-            f"{text[:80]!r} as the answer to PSYNC: the primary is not a millstream server"
-        )
+    def _refused(self, event: Refused) -> None:
+        self._totals.refusals += 1
+        self._totals.last_error = self._upstream.ring or event.text
+        if self._hooks.on_refused(event.text):
+            return
+        if event.is_temporary:
+            self._wait_s = 1
+        else:
+            self._wait_longer()
+            log.warning("the primary %s refuses this replica: %s", self.address, event.text)
+        self._drop(event.text)
+
+    def _connected(self) -> None:
+        """The frames after the last one here follow."""
+        self.state = State.CONNECTED
+        self.consent = Consent.ACCEPTED
+        self.note_accepted()
+        self._retry_s = 0
+        self._receiver.continue_frames()
+        log.info("connected to the primary %s", self.address)
+        self._hooks.on_change()
+        self.acknowledge()
+        self._hooks.on_linked()
+
+    # Full sync and rewind
+
+    def _begin_full_sync(self, full: FullSync) -> None:
+        here_bytes = self._persistence.frame_bytes
+        if (
+            self.consent is Consent.ACCEPTED
+            and self._receiver.trust is Trust.KNOWN
+            and full.common_seq < 0
+            and full.frame_bytes < here_bytes
+        ):
+            self._wait_s = _RETRY_MAX_S
+            log.error(
+                "the primary %s has different data than before, and less: %d bytes of frames,"
+                " there are %d here. Nothing is replaced. To keep the data here, stop all"
+                " Sentinels and send REPLICAOF NO ONE; to replace it, send REPLICAOF %s %d again",
+                self.address, full.frame_bytes, here_bytes, self.host, self.port,
+            )  # fmt: skip
+            self._totals.kept_data += 1
+            self._totals.last_error = "the primary has different data than before, and less"
+            self._drop("it would replace the data here with less")
+            return
+        self.state = State.SYNC
+        log.info(
+            "full sync with the primary %s: a base of %d bytes, up to frame %d, and the frames"
+            " after it, up to %d bytes of frames",
+            self.address, full.size_bytes, full.seq, full.frame_bytes,
+        )  # fmt: skip
+        self._receiver.begin_full_sync(full)
+
+    def full_sync_ended(self, error: Exception | None) -> None:
+        connection = self._connection
+        if error is not None:
+            log.warning("the full sync has failed: %s", in_words(error))
+            self._note_failed(error)
+            self._wait_s = 1
+            if connection is not None:  # the link is not the cause
+                self._wait_longer()
+            self._drop("the full sync has failed")
+        elif connection is not None:
+            self._connected()
+            self._receiver.apply_soon()
+            connection.flush()
+            connection.read_more(not self._receiver.is_full)
+
+    def _note_failed(self, error: Exception) -> None:
+        self._totals.failed_syncs += 1
+        self._totals.last_error = in_words(error)
+
+    def _rewind(self, seq: int) -> None:
+        """Frames here belong to a line of history that has ended: give them up."""
+        self._wait_s = 0
+        self._drop(f"the frames after {seq} belong to a history that has ended")
+        reason = self._receiver.begin_rewind(seq)
+        if reason:
+            log.warning(
+                "the frames after %d belong to a line of history that has ended, and cannot be cut"
+                " off: %s. A full sync follows", seq, reason,
+            )  # fmt: skip
+            self.connect()
+
+    def rewind_ended(self, error: Exception | None) -> None:
+        if error is None:
+            self._totals.rewinds += 1
+            log.warning("this server is back at frame %d", self._persistence.last_seq)
+        else:
+            log.warning("the rewind has failed: %s. A full sync follows", in_words(error))
+            self._note_failed(error)
+        self.connect()
+
+    # Frames
+
+    def read_if_below_limit(self) -> None:
+        """Read more from the primary unless the limit of waiting bytes is reached."""
+        if self._connection is not None:
+            self._connection.read_more(not self._receiver.is_full)
+
+    def frames_applied(self) -> None:
+        """A line of history may have begun, which the primary has to learn."""
+        line = self._histories.newest
+        if line and line != self._line:
+            self.note_accepted()
+        self._receiver.serve_readers()
+        if self.is_connected:
+            self._ack_pace.soon_in_turn()
+            self._ack_pace.look()
+
+    def frame_failed(self, seq: int, error: EffectError) -> None:
+        """A frame of the primary cannot be applied: ask for everything again."""
+        log.critical(
+            "frame %d of the primary %s cannot be applied (%s): the data here may be wrong and is"
+            " replaced by a full sync", seq, self.address, error,
+        )  # fmt: skip
+        self._drop("a frame cannot be applied")
+
+    # What this server says to its primary
+
+    def acknowledge(self) -> None:
+        """Tell the primary what is applied here, and what is on the disk and can be found after a
+        restart (`Acceptance`)."""
+        if self._connection is None or not self.is_connected:
+            return
+        frames = self._persistence
+        if self._acceptance.is_stored:
+            self._synced_seq = frames.on_disk_seq
+        synced_seq = min(self._synced_seq, frames.on_disk_seq)  # a rewind removes frames
+        self._connection.protocol.acknowledge(frames.last_seq, synced_seq, frames.frame_bytes)
+        self._connection.flush()
+
+    def say_promoting(self, is_over: bool = False) -> None:
+        """This server is about to become a primary; `is_over`: it is not."""
+        if self._connection is not None and self.is_connected:
+            self._connection.protocol.say("promoting", b"0" if is_over else b"1")
+            self._connection.flush()
+
+    def say_promoted(self) -> None:
+        """This server is a primary now."""
+        if self._connection is not None and self.is_connected:
+            self.acknowledge()  # the primary follows this server if that has all frames
+            self._connection.protocol.say("promoted")
+            self._connection.finish()
+            self._connection = None
+
+    def say_successor(self, host: str, port: int) -> None:
+        """A replica of this server is the primary now."""
+        if self._connection is not None and self.is_connected:
+            self.acknowledge()
+            self._connection.protocol.say("promoted", f"{host} {port}".encode())
+            self._connection.flush()
+
+
+@dataclass
+class Standing:
+    """Whom this server follows: `link` is None on a primary. `becomes_primary`: it is promoted, and
+    is a primary when the data that it was receiving is loaded."""
+
+    receiver: Receiver
+    link: Link | None = None
+    becomes_primary: bool = False
+
+    @property
+    def is_replica(self) -> bool:
+        return self.link is not None

@@ -7,16 +7,13 @@ together. A client that waits for each reply is no load.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.server.durability.workers import Machine
 
 PERIOD_S = 0.001
 FEW = 8  # requests in a millisecond that are no load
-
-
-class Loop(Protocol):
-    def call_soon(self, callback: Callable[..., object], /, *args: Any) -> object: ...
-
-    def call_later(self, delay_s: float, callback: Callable[..., object], /) -> object: ...
 
 
 class Pace:
@@ -27,9 +24,9 @@ class Pace:
     "At once" is the next turn of the loop, or, after `soon_in_turn`, the `look` of the same turn.
     """
 
-    def __init__(self, loop: Loop, steady_ms: Callable[[], int], act: Callable[[], object]) -> None:
-        self._loop = loop
-        self._steady_ms = steady_ms
+    def __init__(self, machine: Machine, act: Callable[[], object]) -> None:
+        self._loop = machine.scheduler
+        self._steady_ms = machine.steady_clock
         self._act = act
         self._is_due = False  # asked for, and not done yet
         self._waits_for_look = False

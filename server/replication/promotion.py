@@ -13,13 +13,22 @@ this server lacks. A primary that is silent is not waited for.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
+from millstream.server.replication.link_protocol import Noted, Refused
+from millstream.server.replication.records import LinkError
 
 if TYPE_CHECKING:
-    from millstream.server.replication.following import Following
-    from millstream.server.replication.role import Replication
+    from collections.abc import Callable
+
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.durability.workers import Machine
+    from millstream.server.replication.acceptance import Acceptance
+    from millstream.server.replication.history import Histories
+    from millstream.server.replication.link import Link, Standing
+    from millstream.server.replication.link_connection import Connector, LinkConnection
 
 log = logging.getLogger("millstream.replication")
 
@@ -32,147 +41,272 @@ PROMOTING_MS = 15_000
 _CHECK_MS = 500
 _LATE_MS = 1000  # a check that is later: this server was suspended
 
+TELLING_MS = 30_000
+_DIAL_MS = 3000
+
 assert WAIT_MAX_MS + 2 * (_CHECK_MS + _LATE_MS) < PROMOTING_MS
 
 
+@dataclass(eq=False)
 class Promotion:
     """Of this server; at most one at a time. `was_complete`: the last one had everything that the
-    primary had confirmed."""
+    primary had confirmed.
 
-    def __init__(self, role: Replication) -> None:
-        self.was_complete = False
-        self._role = role
-        self._node = role.node
-        self._following: Following | None = None
-        self._began_ms = 0
-        self._due_ms = 0  # when the next check is due
-        self._has_arrived = False
-        self._was_marked = False
-        self._may_connect = False
-        self._replicaof = ""  # the directive, in case the promotion is refused
+    `become_primary` changes the role, `on_refused(replicaof, error)` is called when that is
+    impossible, `on_end` when the promotion has ended in any way.
+    """
+
+    machine: Machine
+    persistence: Persistence
+    histories: Histories
+    acceptance: Acceptance
+    standing: Standing
+    connector: Connector
+    become_primary: Callable[[], None]
+    on_refused: Callable[[str, CommandError], None]
+    on_end: Callable[[], None]
+    was_complete: bool = field(default=False, init=False)
+    _link: Link | None = field(default=None, init=False)
+    _began_ms: int = field(default=0, init=False)
+    _due_ms: int = field(default=0, init=False)  # when the next check is due
+    _has_arrived: bool = field(default=False, init=False)
+    _was_marked: bool = field(default=False, init=False)
+    _may_connect: bool = field(default=False, init=False)
+    _announcement: Announcement | None = field(default=None, init=False)
+    _replicaof: str = field(default="", init=False)  # the directive, in case it is refused
 
     @property
     def is_under_way(self) -> bool:
-        return self._following is not None
+        return self._link is not None
 
-    def begin(self, following: Following, replicaof: str) -> None:
+    def begin(self, link: Link, replicaof: str) -> None:
         """The link is up. If a promotion is under way already, it continues."""
-        if self._following is following:
+        if self._link is link:
             return
-        self._following, self._replicaof = following, replicaof
+        self._link, self._replicaof = link, replicaof
         self._may_connect = True
-        self._was_marked = following.is_of_handover
-        following.mark(is_of_handover=False)
+        self._was_marked = link.is_of_handover
+        link.mark(is_of_handover=False)
         self.was_complete = False
         log.warning("this server is being promoted: it asks its primary for the last frames")
-        self._ask(following)
+        self._ask(link)
 
     def end(self) -> None:
         """The role has changed, or is not to change any more."""
-        following, self._following = self._following, None
-        if following is None:
+        link, self._link = self._link, None
+        if link is None:
             return
-        if self._role.following is following:
-            following.say_promoting(is_over=True)
-            following.mark(self._was_marked)
-        self._node.check_waits()
+        if self.standing.link is link:
+            link.say_promoting(is_over=True)
+            link.mark(self._was_marked)
+        self.on_end()
+
+    def stop(self) -> None:
+        """This server follows another primary, or stops."""
+        self.end()
+        if self._announcement is not None:
+            self._announcement.stop()
+
+    def announce(self, host: str, port: int) -> None:
+        """Tell the old primary, unless this server follows it already."""
+        if not self.standing.is_replica:
+            self.histories.require_line()  # it tells what this server sends later from what is old
+            self._announcement = Announcement(
+                host, port, self.connector, self.machine, self.persistence, self._announced
+            )
+
+    def _announced(self) -> None:
+        self._announcement = None
+
+    def tick_second(self) -> None:
+        if self._announcement is not None:
+            self._announcement.tick_second()
 
     # What happens on the link
 
     def linked(self) -> None:
         """The link is up again."""
-        if self._following is not None:
-            self._ask(self._following)
+        if self._link is not None:
+            self._ask(self._link)
 
     def link_lost(self) -> None:
         """Try once to connect again: the primary may work."""
-        following = self._following
-        if following is None or self._has_arrived:
+        link = self._link
+        if link is None or self._has_arrived:
             return
-        if self._may_connect and not following.is_distrusted:
+        if self._may_connect and not self.standing.receiver.is_wrong:
             self._may_connect = False
-            self._node.loop.call_soon(self._role.connect, following)
+            self.machine.scheduler.call_soon(link.connect)
         else:
-            self._node.loop.call_soon(self._finish, following, "the link was lost")
+            self.machine.scheduler.call_soon(self._finish, link, "the link was lost")
 
     def last_arrived(self, is_of_primary: bool) -> None:
         """The record LAST; False: from a server that is a replica itself, whose primary may have
         confirmed more."""
-        following = self._following
-        if following is None:
+        link = self._link
+        if link is None:
             return
         if self._is_old():
-            self._ask(following)
+            self._ask(link)
         elif is_of_primary:
-            self._has_arrived = True
-            self._node.loop.call_soon(self.check_stored)  # the link is in the middle of its input
+            self._has_arrived = True  # the link is in the middle of its input
+            self.machine.scheduler.call_soon(self.check_stored)
         else:
-            self._node.loop.call_soon(self._finish, following, "it is a replica itself")
+            self.machine.scheduler.call_soon(self._finish, link, "it is a replica itself")
 
     def check_stored(self) -> None:
         """More may be on the disk. Without the frames there, a promoted server that loses its power
         would lose what others had confirmed."""
-        following, frames = self._following, self._node.persistence
-        if following is None or not self._has_arrived or self._is_old():
+        link, frames = self._link, self.persistence
+        if link is None or not self._has_arrived or self._is_old():
             return
-        following.applier.apply_all()
-        if self._following is not following:
+        self.standing.receiver.apply_all()
+        if self._link is not link:
             return
         stored_seq = frames.on_disk_seq  # -1: the journal has failed
-        if not self._node.config.appendonly or stored_seq >= frames.last_seq:
-            if not self._was_marked or self._role.acceptance.is_stored:
-                self._finish(following, "")
+        if not frames.appendonly or stored_seq >= frames.last_seq:
+            if not self._was_marked or self.acceptance.is_stored:
+                self._finish(link, "")
         elif stored_seq >= 0:
             frames.sync_soon()
 
     # Time
 
-    def _ask(self, following: Following) -> None:
+    def _ask(self, link: Link) -> None:
         """Ask the primary for its last frames; it confirms nothing from now on."""
-        self._began_ms = self._node.steady_ms()
+        self._began_ms = self.machine.steady_clock()
         self._has_arrived = False
-        following.say_promoting()
-        self._check_later(following)
+        link.say_promoting()
+        self._check_later(link)
 
     def _is_old(self) -> bool:
         """Whether the request was so long ago that the primary may have confirmed more since."""
-        return self._node.steady_ms() - self._began_ms > WAIT_MAX_MS
+        return self.machine.steady_clock() - self._began_ms > WAIT_MAX_MS
 
-    def _check_later(self, following: Following) -> None:
-        self._due_ms = self._node.steady_ms() + _CHECK_MS
-        self._node.loop.call_later(_CHECK_MS / 1000, self._check, following, self._due_ms)
+    def _check_later(self, link: Link) -> None:
+        self._due_ms = self.machine.steady_clock() + _CHECK_MS
+        self.machine.scheduler.call_later(_CHECK_MS / 1000, self._check, link, self._due_ms)
 
-    def _check(self, following: Following, due_ms: int) -> None:
+    def _check(self, link: Link, due_ms: int) -> None:
         """Wait while the primary sends something, for WAIT_MAX_MS at most."""
-        if self._following is not following or self._due_ms != due_ms:
+        if self._link is not link or self._due_ms != due_ms:
             return
         self.check_stored()  # a journal that had failed may work again
-        now_ms = self._node.steady_ms()
-        if self._following is not following:
+        now_ms = self.machine.steady_clock()
+        if self._link is not link:
             return
         if now_ms - due_ms > _LATE_MS:
-            self._ask(following)  # what was sent meanwhile is not read yet, or is old
-        elif now_ms - following.heard_ms >= SILENCE_MS and not self._has_arrived:
-            self._finish(following, "it is silent")
+            self._ask(link)  # what was sent meanwhile is not read yet, or is old
+        elif now_ms - link.heard_ms >= SILENCE_MS and not self._has_arrived:
+            self._finish(link, "it is silent")
         elif now_ms - self._began_ms >= WAIT_MAX_MS:
             disk = "they could not be stored in time"
-            self._finish(following, disk if self._has_arrived else "it did not send them in time")
+            self._finish(link, disk if self._has_arrived else "it did not send them in time")
         else:
-            self._check_later(following)
+            self._check_later(link)
 
-    def _finish(self, following: Following, why_incomplete: str) -> None:
-        if self._following is not following:
+    def _finish(self, link: Link, why_incomplete: str) -> None:
+        if self._link is not link:
             return
         self.was_complete = not why_incomplete
         if why_incomplete:
             log.warning(
-                "the last frames of the primary %s:%d may be missing: %s",
-                following.host, following.port, why_incomplete,
-            )  # fmt: skip
+                "the last frames of the primary %s may be missing: %s", link.address, why_incomplete
+            )
         try:
-            self._role.follow_no_primary()
-            self._role.announce(following)
+            self.become_primary()
+            self.announce(link.host, link.port)
         except CommandError as error:
-            self._role.remain_replica(self._replicaof, error)
+            self.on_refused(self._replicaof, error)
         finally:
             self.end()
+
+
+class Announcement:
+    """A promoted server tells its old primary what it is, on a connection of its own, for
+    TELLING_MS at most.
+
+    The replica's link has said so already (`REPLCONF promoted`), and was closed. But it may have
+    broken before, or the old primary may have restarted since: it would continue to confirm writes
+    that are lost when it becomes a replica. So the promoted server connects until the old primary
+    has answered.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connector: Connector,
+        machine: Machine,
+        persistence: Persistence,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._connector = connector
+        self._steady_ms = machine.steady_clock
+        self._persistence = persistence
+        self._on_end = on_end
+        self._connection: LinkConnection | None = None
+        self._began_ms = self._dialed_ms = self._steady_ms()
+        self._connect()
+
+    def _connect(self) -> None:
+        frames = self._persistence
+        opening = self._connector.opening()._replace(
+            is_promoted=True, next_seq=min(frames.last_seq, frames.on_disk_seq) + 1
+        )
+        self._dialed_ms = self._steady_ms()
+        self._connection = self._connector.new(self, opening)
+        self._connector.dial(self._host, self._port, self._connection)
+
+    def tick_second(self) -> None:
+        now_ms = self._steady_ms()
+        if now_ms - self._began_ms > TELLING_MS:
+            log.warning(
+                "the old primary %s:%d does not know that this server was promoted. If it works, "
+                "send it REPLICAOF with the address of this server", self._host, self._port,
+            )  # fmt: skip
+            self.stop()
+        elif self._connection is None:
+            self._connect()
+        elif now_ms - self._dialed_ms > _DIAL_MS:
+            self._connection.drop("it does not answer")
+
+    def stop(self) -> None:
+        if self._connection is not None:
+            self._connection.end()
+            self._connection = None
+        self._on_end()
+
+    # The connection
+
+    def receive(self, connection: LinkConnection, data: bytes) -> None:
+        try:
+            for event in connection.protocol.feed(data):
+                if isinstance(event, Noted):
+                    log.info("the old primary %s:%d knows of the promotion", self._host, self._port)
+                    self.stop()
+                    return
+                if isinstance(event, Refused):
+                    self._refused(connection, event)
+                    return
+        except LinkError as error:
+            connection.drop(str(error))
+            return
+        connection.flush()
+
+    def _refused(self, connection: LinkConnection, event: Refused) -> None:
+        if event.is_temporary:
+            connection.drop(event.text)
+            return
+        log.warning("the old primary %s:%d refuses: %s", self._host, self._port, event.text)
+        self.stop()
+
+    def connection_lost(self, connection: LinkConnection, reason: str) -> None:
+        self.lost(connection, reason)
+
+    def lost(self, connection: LinkConnection, reason: str) -> None:
+        connection.is_over = True
+        if connection is self._connection:
+            self._connection = None

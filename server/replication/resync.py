@@ -8,48 +8,139 @@ belongs to a dead line (a rewind), or a complete base and the frames after it (a
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from millstream import __version__
 from millstream.errors import NOT_INTEGER, CommandError, DataError
+from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.durability.data_files import in_words
 from millstream.server.replication import history
-from millstream.server.replication.link import RETRY
-from millstream.server.replication.replconf import Introduction, why_unsuitable
-from millstream.server.replication.replication_info import NO_HISTORY
+from millstream.server.replication.history import NO_HISTORY
+from millstream.server.replication.link_protocol import CAPABILITY, KNOWS_UPSTREAM, RETRY
 from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from millstream.commands.admin.replication import Takeover
+    from millstream.server.config.directives import Config
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.durability.workers import Machine
     from millstream.server.replication.feed import Feed
-    from millstream.server.replication.role import Replication
+    from millstream.server.replication.feeds import Feeds
+    from millstream.server.replication.handover import Handover
+    from millstream.server.replication.history import Histories
+    from millstream.server.replication.link import Standing
 
 log = logging.getLogger("millstream.replication")
 
 REWRITE_BYTES = 64 << 20  # a full sync first replaces journals that are larger, and than the base
 
 
+class Introduction:
+    """What a replica says about itself with REPLCONF, before it asks for the data with PSYNC.
+
+    `is_known`: the client is a millstream server that takes effects. `upstream`: the IDs of
+    servers that it was told; None: it does not want any.
+    """
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.address = ""
+        self.is_known = False
+        self.upstream: bytes | None = None
+        self.version = ""
+        self.databases = 0
+        self.histories: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def newest_line(self) -> str:
+        return self.histories[-1][0] if self.histories else ""
+
+    def take(self, name: str, value: bytes) -> None:
+        """One pair of words of REPLCONF; CommandError for an invalid value."""
+        text = value.decode("utf-8", "replace")
+        try:
+            if name == "listening-port":
+                self.port = _number(text, 65535)
+            elif name == "ip-address":
+                self.address = text[:255]
+            elif name == "capa":
+                self.is_known = self.is_known or value == CAPABILITY
+                if value == KNOWS_UPSTREAM and self.upstream is None:
+                    self.upstream = b""
+            elif name == "version":
+                self.version = text[:80]
+            elif name == "databases":
+                self.databases = _number(text, UINT32_MAX)
+            elif name == "histories":
+                self.histories = history.parse(value)
+            else:
+                raise CommandError(f"ERR Unrecognized REPLCONF option: {name[:80]}")
+        except ValueError as error:
+            raise CommandError(f"ERR REPLCONF {name}: {error}") from None
+
+
+def why_unsuitable(said: Introduction | None) -> str:
+    """Why this client cannot be a replica."""
+    if said is not None and said.version:
+        return (
+            f"ERR the replica has version {said.version} and does not know the effects of this"
+            f" server, version {__version__}"
+        )
+    return (
+        "ERR only a millstream server can be a replica of this server: effects are not commands of"
+        " Redis"
+    )
+
+
+@dataclass(eq=False)
 class Resync:
-    """Partial and full syncs of the replicas of this server, and how many of each there were."""
+    """Partial and full syncs of the replicas of this server, and how many of each there were.
 
-    def __init__(self, role: Replication) -> None:
-        self.full_syncs = self.partial_syncs = self.refused_partial_syncs = 0
-        self._role = role
-        self._node = role.node
-        self._introductions: dict[int, Introduction] = {}
+    `take_over(history)` makes this server the primary in place of its own one, `resume` in place of
+    one that it had handed over to; `upstream_ids()` are the IDs of servers for a replica.
+    """
 
-    def introduce(self, client: Any, name: str, value: bytes) -> None:
-        """Record what a replica says about itself; CommandError for an invalid value."""
-        self._introductions.setdefault(client.id, Introduction()).take(name, value)
+    config: Config
+    machine: Machine
+    persistence: Persistence
+    histories: Histories
+    feeds: Feeds
+    standing: Standing
+    handover: Handover
+    take_over: Callable[[bytes], None]
+    resume: Callable[[], None]
+    upstream_ids: Callable[[], bytes]
+    databases: int
+    full_syncs: int = field(default=0, init=False)
+    partial_syncs: int = field(default=0, init=False)
+    refused_partial_syncs: int = field(default=0, init=False)
+    _introductions: dict[int, Introduction] = field(default_factory=dict, init=False)
 
-    def answer_to(self, client: Any) -> bytes:
-        """The answer to an introduction: OK, and the IDs of servers if the replica wants them."""
+    def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """REPLCONF: what a replica says about itself. Returns the answer: OK, and the IDs of
+        servers if the replica wants them. CommandError for an invalid value."""
+        for name, value in pairs:
+            word = name.decode("ascii", "replace").lower()
+            if client.feed is None and word == "promoted":
+                self._promoted(client, value)
+            elif client.feed is None or word not in ("promoting", "promoted"):
+                self._introductions.setdefault(client.id, Introduction()).take(word, value)
+            elif word == "promoted":
+                self.handover.promoted(client.feed, b"" if value == b"1" else value)
+            elif value == b"0":
+                self.handover.abandon(client.feed.address)
+            else:
+                self.handover.begin(client.feed)
         said = self._introductions.get(client.id)
         if said is None or said.upstream is None:
             return b"OK"
-        said.upstream = self._role.told_upstream()
+        said.upstream = self.upstream_ids()
         return b"OK " + said.upstream
 
-    def announced(self, client: Any, value: bytes) -> None:
+    def _promoted(self, client: Any, value: bytes) -> None:
         """A server that was a replica of this one has been promoted; `value` is the last frame on
         its disk, which counts with `replicas-durable`. CommandError if it was no replica of this
         server."""
@@ -60,15 +151,15 @@ class Resync:
             their_last = int(value)
         except ValueError:
             raise CommandError(NOT_INTEGER) from None
-        frames = self._node.persistence
+        frames = self.persistence
         frames.flush_tick()  # it lacks the changes of this tick
-        ours, our_last = self._node.keyspace.histories, frames.last_seq
+        ours, our_last = self.histories.lines, frames.last_seq
         common = history.last_common(ours, our_last, said.histories, their_last)
         if common is None:
             raise CommandError("ERR the promoted server has no line of history of this server")
         host = said.address or _host_of(client.address)
-        has_stored = their_last >= our_last or not self._node.config.replicas_durable
-        self._role.handover.end(host, said.port, has_all=common >= our_last and has_stored)
+        has_stored = their_last >= our_last or not self.config.replicas_durable
+        self.handover.end(host, said.port, has_all=common >= our_last and has_stored)
 
     def forget(self, client: Any) -> None:
         """A client has disconnected. Clients other than replicas have no record."""
@@ -76,7 +167,7 @@ class Resync:
 
     def tick_second(self) -> None:
         """Begin the full syncs that waited for a new base."""
-        for feed in self._role.feeds:
+        for feed in self.feeds:
             if feed.state == "wait_bgsave":
                 self._send_base(feed)
 
@@ -91,44 +182,32 @@ class Resync:
             self._take_over(said, takeover, next_seq)
         self._resume_before(client, said)
         self._check_can_feed(said)
-        node = self._node
-        self.begin_line()
-        ours, our_last = node.keyspace.histories, node.persistence.last_seq
+        self.histories.require_line()
+        ours, our_last = self.histories.lines, self.persistence.last_seq
         their_last = next_seq - 1
         common = history.last_common(ours, our_last, said.histories, their_last)
         if common is not None and their_last > common and self._only_lags(said):
             raise CommandError("NOMASTERLINK this server has not received your last frames yet")
         address = said.address or _host_of(client.address)
-        if self._role.handover.is_old(f"{address}:{said.port}", said.newest_line):
+        if self.handover.is_old(f"{address}:{said.port}", said.newest_line):
             raise CommandError(
                 "NOMASTERLINK this request is older than the promotion of its server"
             )
-        feed = self._role.feeds.add(client, address, said.port)
+        feed = self.feeds.add(client, address, said.port)
         feed.upstream = said.upstream
-        self._role.handover.abandon(feed.address)
-        node.loop.call_soon(self._answer, feed, common, their_last)
+        self.handover.abandon(feed.address)
+        self.machine.scheduler.call_soon(self._answer, feed, common, their_last)
 
     def _resume_before(self, client: Any, said: Introduction) -> None:
         """This server has handed over to a promoted server. If that one was ordered to follow
         this one, there is no other primary."""
-        following = self._role.following
-        if following is None or not following.may_resume:
+        link = self.standing.link
+        if link is None or link.line_before is None:
             return
-        if said.newest_line == following.line_before != "":
+        if said.newest_line == link.line_before != "":
             return  # it was sent before that server was promoted
-        if (said.address or _host_of(client.address), said.port) == (
-            following.host,
-            following.port,
-        ):
-            self._role.resume()
-
-    def begin_line(self) -> None:
-        """A position has to be in a line of history, also before the first change."""
-        frames = self._node.persistence
-        if self._role.following is None and frames.first_effect is not None:
-            frames.flush_tick()
-            if frames.first_effect is not None:
-                frames.commit(b"")
+        if (said.address or _host_of(client.address), said.port) == (link.host, link.port):
+            self.resume()
 
     def _take_over(self, said: Introduction, takeover: Takeover, next_seq: int) -> None:
         """Become the primary in place of the server that asks (FAILOVER). If this server could not
@@ -138,7 +217,7 @@ class Resync:
         If the answer was lost, the server asks again. By then this server is a primary, or follows
         a later one; a refusal that ended the failover would leave two primaries.
         """
-        self.begin_line()
+        self.histories.require_line()
         if self._is_ahead_of(said, takeover.history, next_seq):
             try:
                 self._check_can_feed(said)
@@ -147,57 +226,55 @@ class Resync:
             return
         self._check_files(said)
         if not (takeover.is_forced or self._has_all_of(said, next_seq)):
-            last_seq = self._node.persistence.last_seq
+            last_seq = self.persistence.last_seq
             raise CommandError(
                 f"ERR this replica has the frames up to {last_seq}, and its primary has"
                 f" {next_seq - 1}: it would lose the others"
             )
-        following = self._role.following
-        if following is not None and following.is_of_handover:
-            following.mark(is_of_handover=False)
+        link = self.standing.link
+        if link is not None and link.is_of_handover:
+            link.mark(is_of_handover=False)
             raise CommandError(f"{RETRY} this server stores that it does not follow you any more")
-        self._role.take_over(takeover.history)
+        self.take_over(takeover.history)
 
     def _has_all_of(self, said: Introduction, next_seq: int) -> bool:
         """Whether this server has all frames of the other one."""
-        ours, our_last = self._node.keyspace.histories, self._node.persistence.last_seq
+        ours, our_last = self.histories.lines, self.persistence.last_seq
         return history.last_common(ours, our_last, said.histories, next_seq - 1) == next_seq - 1
 
     def _is_ahead_of(self, said: Introduction, name: bytes, next_seq: int) -> bool:
         """Whether this server has all frames of the other one, whose newest line is `name`, and a
         newer line."""
-        newest = self._node.keyspace.histories[-1:]
+        newest = self.histories.lines[-1:]
         return self._has_all_of(said, next_seq) and newest[0][0].encode() != name
 
     def _check_can_feed(self, said: Introduction) -> None:
-        following = self._role.following
-        if following is not None and not following.is_connected:
+        link = self.standing.link
+        if link is not None and not link.is_connected:
             raise CommandError(
                 "NOMASTERLINK Can't SYNC while not connected with my master "
-                f"{following.host}:{following.port} (if servers follow each other, or one follows "
-                "itself, send one of them REPLICAOF NO ONE)"
+                f"{link.address} (if servers follow each other, or one follows itself, send one of"
+                " them REPLICAOF NO ONE)"
             )
         self._check_files(said)
 
     def _check_files(self, said: Introduction) -> None:
-        node = self._node
-        if not node.config.appendonly:
+        if not self.config.appendonly:
             raise CommandError(
                 "ERR this server has appendonly off: it needs a journal to feed replicas"
             )
-        if not node.persistence.attached or node.persistence.writable_error() is not None:
+        if not self.persistence.attached or self.persistence.writable_error() is not None:
             raise CommandError("NOMASTERLINK the journal of this server is not working")
-        databases = len(node.keyspace.databases)
-        if said.databases < databases:
+        if said.databases < self.databases:
             raise CommandError(
-                f"ERR the replica has {said.databases} databases, this server has {databases}"
+                f"ERR the replica has {said.databases} databases, this server has {self.databases}"
             )
 
     def _only_lags(self, said: Introduction) -> bool:
         """Whether this server is itself a replica and has not received yet what the other one
         has."""
-        newest = self._node.keyspace.histories[-1]
-        return self._role.following is not None and newest in said.histories
+        newest = self.histories.lines[-1]
+        return self.standing.is_replica and newest in said.histories
 
     def _answer(self, feed: Feed, common: int | None, their_last: int) -> None:
         if feed.client.closed or feed.client.feed is not feed:
@@ -217,24 +294,24 @@ class Resync:
 
     def oldest_needed(self) -> int:
         """The lowest frame after which this server has all others."""
-        ring = self._role.feeds.ring
-        base_seq = self._node.persistence.base_seq
-        return base_seq if ring is None else min(base_seq, ring.first_seq - 1)
+        backlog = self.feeds.backlog
+        base_seq = self.persistence.base_seq
+        return base_seq if backlog is None else min(base_seq, backlog.first_seq - 1)
 
     def _has_frames_from(self, seq: int) -> bool:
-        return seq > self.oldest_needed() or seq > self._node.persistence.last_seq
+        return seq > self.oldest_needed() or seq > self.persistence.last_seq
 
     def _newest(self) -> bytes:
-        histories = self._node.keyspace.histories
+        histories = self.histories.lines
         return (histories[-1][0] if histories else NO_HISTORY).encode()
 
     def _name_at(self, seq: int) -> bytes:
-        names = [name for name, first in self._node.keyspace.histories if first <= seq]
+        names = [name for name, first in self.histories.lines if first <= seq]
         return (names[-1] if names else NO_HISTORY).encode()
 
     def _begin_full_sync(self, feed: Feed) -> None:
         self.full_syncs += 1
-        frames = self._node.persistence
+        frames = self.persistence
         journals_bytes = frames.current_bytes() - frames.base_bytes
         if (
             journals_bytes > max(frames.base_bytes, REWRITE_BYTES)
@@ -248,13 +325,13 @@ class Resync:
             self._send_base(feed)
 
     def _full_sync_answer(self, feed: Feed, seq: int, size_bytes: int) -> bytes:
-        numbers = (seq, size_bytes, feed.common_seq, self._node.persistence.frame_bytes)
+        numbers = (seq, size_bytes, feed.common_seq, self.persistence.frame_bytes)
         return b"+FULLRESYNC %s %d %d %d %d\r\n" % (self._newest(), *numbers)
 
     def _send_base(self, feed: Feed) -> None:
         """Send the newest base, unless one is being written for this replica."""
         feed.state = "wait_bgsave"
-        frames = self._node.persistence
+        frames = self.persistence
         if frames.snapshots.job is not None or not frames.attached:
             return
         name = frames.files.manifest.base
@@ -286,3 +363,10 @@ class Resync:
 
 def _host_of(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
+
+
+def _number(text: str, most: int) -> int:
+    number = int(text) if text.isdecimal() else -1
+    if not 0 <= number <= most:
+        raise ValueError(f"it must be between 0 and {most}")
+    return number

@@ -23,12 +23,12 @@ from millstream.errors import DataError
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.durability.workers import post
 from millstream.server.replication.discarded import keep_copy, remove_copy, remove_older
-from millstream.server.replication.reloading import Reload
 from millstream.storage.files.journal_file import JournalFile
 from millstream.storage.files.journal_reader import JournalReader, TornEnd
 
 if TYPE_CHECKING:
-    from millstream.server.replication.node import Node
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.replication.reload import ChangeTools
     from millstream.storage.files.disk import File
     from millstream.storage.files.manifest import Manifest
 
@@ -48,10 +48,9 @@ class Cut(NamedTuple):
     entries: int
 
 
-def why_impossible(node: Node, seq: int) -> str:
+def why_impossible(frames: Persistence, seq: int) -> str:
     """Why this server cannot be cut back to frame `seq`; "" if it can."""
-    frames = node.persistence
-    if not node.config.appendonly or frames.on_disk_seq < 0:
+    if not frames.appendonly or frames.on_disk_seq < 0:
         return "there is no journal that works"
     if frames.base_seq > seq:
         return f"the base here has the frames up to {frames.base_seq}"
@@ -65,22 +64,20 @@ class Rewinding:
     `seq` is loaded. `is_published`: the journals are being cut, or are cut already."""
 
     def __init__(
-        self,
-        node: Node,
-        seq: int,
-        on_done: Callable[[Exception | None], None],
-        on_published: Callable[[], None],
+        self, tools: ChangeTools, seq: int, on_done: Callable[[Exception | None], None]
     ) -> None:
         self.is_published = False
-        self._node = node
         self._seq = seq
+        self._tools = tools
+        self._machine = tools.machine
+        self._persistence = tools.persistence
+        self._executor = tools.executor
         self._on_done = on_done
-        self._on_published = on_published
-        self._files = node.persistence.files
+        self._files = tools.persistence.files
         self._folder = ""
         self._is_over = False
         self._cut: Cut | None = None
-        node.loop.call_soon(self._wait)
+        self._machine.scheduler.call_soon(self._wait)
 
     def cancel(self) -> None:
         """Give up, unless the journals are being cut."""
@@ -95,10 +92,10 @@ class Rewinding:
     def _wait(self) -> None:
         if self._is_over:
             return
-        frames = self._node.persistence
+        frames = self._persistence
         snapshots = frames.snapshots
         if snapshots.suspend():
-            reason = why_impossible(self._node, self._seq)
+            reason = why_impossible(frames, self._seq)
             if reason:  # the snapshot that was running has become the base
                 self._end(DataError(reason))
                 return
@@ -106,11 +103,11 @@ class Rewinding:
                 snapshots.submit(self._keep_in_worker)
                 return
             frames.sync_soon()
-        self._node.loop.call_later(_AGAIN_S, self._wait)
+        self._machine.scheduler.call_later(_AGAIN_S, self._wait)
 
     def _kept(self, found: Cut | Exception) -> None:
         if self._is_over:  # cancelled: nothing is cut off
-            snapshots = self._node.persistence.snapshots
+            snapshots = self._persistence.snapshots
             snapshots.submit(lambda: remove_copy(self._files, self._folder))
             return
         if isinstance(found, Exception):
@@ -123,28 +120,27 @@ class Rewinding:
             " in %s (streams: %d, entries: %d)",
             self._seq + 1, self._seq + found.frames, self._folder, found.streams, found.entries,
         )  # fmt: skip
-        self._node.executor.close_held()
-        self._node.executor.loading = True
-        self._node.persistence.end_writing(self._stopped)
+        self._executor.close_held()
+        self._executor.loading = True
+        self._persistence.end_writing(self._stopped)
 
     def _stopped(self) -> None:
-        self._node.persistence.snapshots.submit(self._cut_in_worker)
+        self._persistence.snapshots.submit(self._cut_in_worker)
 
     def _was_cut(self, made: tuple[JournalFile, int] | Exception) -> None:
-        node = self._node
         if isinstance(made, Exception):
-            node.executor.loading = False
-            node.persistence.journal_was_lost(made)
+            self._executor.loading = False
+            self._persistence.journal_was_lost(made)
             self._end(made)
             return
         opened, older_bytes = made
-        node.persistence.take_over(opened, self._seq, older_bytes)
-        self._on_published()
-        Reload(node, self._end)
+        self._persistence.take_over(opened, self._seq, older_bytes)
+        self._tools.on_published()
+        self._tools.reload(self._end)
 
     def _end(self, error: Exception | None) -> None:
         self._is_over = True
-        self._node.persistence.snapshots.suspended = False
+        self._persistence.snapshots.resume()
         self._on_done(error)
 
     # Steps on the worker of snapshots, the only one that changes the manifest
@@ -155,10 +151,10 @@ class Rewinding:
             manifest = self._files.manifest
             found = self._find_cut(manifest)
             written = manifest.journals[found.end.number :]
-            self._folder = keep_copy(self._files, self._node.now_ms(), written)
+            self._folder = keep_copy(self._files, self._machine.clock(), written)
         except Exception as error:
             found = error
-        post(self._node.loop, self._kept, found)
+        post(self._machine.scheduler, self._kept, found)
 
     def _find_cut(self, manifest: Manifest) -> Cut:
         disk = self._files.disk
@@ -173,13 +169,13 @@ class Rewinding:
 
     def _cut_of(self, files: list[File]) -> Cut:
         """Read all frames, and count those after the cut."""
-        reader = JournalReader(files, self._node.persistence.base_seq + 1)
+        reader = JournalReader(files, self._persistence.base_seq + 1)
         at: tuple[File, int] | None = None
         frames = entries = 0
         streams: set[tuple[int, bytes]] = set()
         for file, offset, payload in reader.frames():
             if reader.next_seq % _FRAMES_PER_PAUSE == 0:
-                self._node.persistence.snapshots.pause()
+                self._persistence.snapshots.pause()
             if reader.next_seq <= self._seq:
                 continue
             at = at or (file, offset)
@@ -205,4 +201,4 @@ class Rewinding:
             made = error
         else:
             remove_older(self._files, self._folder)
-        post(self._node.loop, self._was_cut, made)
+        post(self._machine.scheduler, self._was_cut, made)

@@ -72,7 +72,7 @@ class DurableFleet(Fleet):
             self._tell_one()
         elif self.nodes[promoting.index] is not promoting:
             self._promoting = self._promoted = None  # it has crashed, and is a replica again
-        elif promoting.replication.following is None:
+        elif promoting.replication.link is None:
             self._promoting = None
             self._judge_promotion(promoting)
 
@@ -84,10 +84,10 @@ class DurableFleet(Fleet):
         linked = [
             node
             for node in self.nodes
-            if node.replication.following is not None
-            and node.replication.following.is_connected
-            and node.replication.following.port == primaries[0].port
-            and node.replication.shown_priority() > 0
+            if node.replication.link is not None
+            and node.replication.link.is_connected
+            and node.replication.link.port == primaries[0].port
+            and node.shown_priority > 0
         ]
         if linked:
             node = self._promoting = self.chance.choice(linked)
@@ -132,7 +132,7 @@ class DurableFleet(Fleet):
 
     def _primaries(self) -> list[FleetNode]:
         """One, or none in the middle of a FAILOVER."""
-        return [node for node in self.nodes if node.replication.following is None]
+        return [node for node in self.nodes if node.replication.link is None]
 
     def _fail_over_by_command(self) -> None:
         for node in self._primaries():
@@ -147,7 +147,7 @@ class DurableFleet(Fleet):
                 self.note("failover by command", f"{node.index} {words}")
 
     def _crash_a_replica(self) -> None:
-        node = self.chance.choice([n for n in self.nodes if n.replication.following is not None])
+        node = self.chance.choice([n for n in self.nodes if n.replication.link is not None])
         self.note("power cut", str(node.index))
         self._restart(node, node.disk.after_crash(self.chance.getrandbits(32)))
 
@@ -158,9 +158,7 @@ class DurableFleet(Fleet):
         if len(primaries) != 1 or primaries[0].replication.failover.state != "no-failover":
             return
         old = primaries[0]
-        there = [
-            node for node in self.nodes if node is not old and node.replication.shown_priority() > 0
-        ]
+        there = [node for node in self.nodes if node is not old and node.shown_priority > 0]
         if len(there) < len(self.nodes) - 1:
             return  # another server is not available either: that is one loss too many
         chosen = max(there, key=lambda node: node.persistence.frame_bytes)
@@ -184,7 +182,7 @@ class DurableFleet(Fleet):
         added = {pair} - self.partitions
         self.partitions |= added
         chosen.ask(chosen.accept(), b"REPLICAOF", b"NO", b"ONE")
-        while chosen.replication.following is not None:
+        while chosen.replication.link is not None:
             if chosen.has_work():
                 chosen.step()
             else:
@@ -220,7 +218,7 @@ class DurableFleet(Fleet):
         server with the most data if none has a priority. An ABORT while the answer to a FAILOVER
         is on its way leaves two primaries. The old one has no replicas and has confirmed nothing
         since."""
-        there = [node for node in self.nodes if node.replication.shown_priority() > 0]
+        there = [node for node in self.nodes if node.shown_priority > 0]
         if self._to_tell and self._promoted is not None:
             return self.nodes[self._promoted]
         candidates = self._primaries() or there or self.nodes

@@ -25,9 +25,9 @@ from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.resp import Reply
 
 from millstream.errors import CommandError
-from millstream.server.replication.following import Following
-from millstream.server.replication.node import LinkProtocol
-from millstream.server.replication.receiving import Replacement
+from millstream.server.replication.link_connection import LinkConnection
+from millstream.server.replication.receiver import Trust
+from millstream.server.replication.replacement import Replacement
 from millstream.server.replication.rewinding import Rewinding, why_impossible
 from millstream.storage.keyspace.keyspace import Line
 
@@ -254,7 +254,7 @@ class Fleet:
         some = [one for one in self.connections if one.down.data and not one.is_cut]
         if some:
             one = self.chance.choice(some)
-            if one.replica.replication.following is None:
+            if one.replica.replication.link is None:
                 return
             self.note("flip", f"{one.primary.index} -> {one.replica.index}")
             place = self.chance.randrange(len(one.down.data))
@@ -333,7 +333,7 @@ class Fleet:
         self._judge(again)
         self._judge_least(again)
 
-    def connect(self, node: FleetNode, port: int, protocol: LinkProtocol) -> None:
+    def connect(self, node: FleetNode, port: int, protocol: LinkConnection) -> None:
         """A server connects to another one."""
         primary = self.nodes[port - 7000]
         pair = frozenset((node.index, primary.index))
@@ -428,8 +428,8 @@ class Fleet:
         if payload is None:
             self.broken.append(f"node {node.index}: frame {seq} could not be recorded")
             return
-        following = node.replication.following
-        if following is not None and not following.applier.is_applying:
+        role = node.replication
+        if role.is_replica and not role.receiver.is_applying:
             self.broken.append(f"replica {node.index} has made frame {seq}: {payload!r}")
         lines = node.keyspace.histories
         name = _line_at(lines, seq)
@@ -458,7 +458,7 @@ class Fleet:
         return data
 
     def _judge(self, node: FleetNode) -> None:
-        if node.replication.change is not None:
+        if node.replication.receiver.change is not None:
             return
         found = difference(seen_in(node.keyspace), shown(self.data_of(node)))
         demand(found is None, f"node {node.index}: its data is not that of its frames: {found}")
@@ -466,13 +466,11 @@ class Fleet:
     def _judge_changes(self) -> None:
         """A full sync begins only where a partial sync, or a rewind before it, is impossible."""
         for node in self.nodes:
-            if node.replication.link_errors and not self.flips:
-                self.broken.append(f"node {node.index}: {node.replication.last_error}")
-            following = node.replication.following
-            change = node.replication.change
+            if node.replication.totals.link_errors and not self.flips:
+                self.broken.append(f"node {node.index}: {node.replication.totals.last_error}")
+            following = node.replication.link
+            change = node.replication.receiver.change
             if following is None or change is None or change in self._seen_changes:
-                continue
-            if following.replacement is not change:
                 continue
             self._seen_changes.add(change)
             self.least.pop(node.index, None)
@@ -481,7 +479,7 @@ class Fleet:
                 continue
             self.note("full sync", str(node.index))
             self._note_least(node, change)
-            if self._had_other_way(node, following, change):
+            if self._had_other_way(node, following.port, change):
                 self.broken.append(f"node {node.index}: a full sync where less was enough")
 
     def _note_least(self, node: FleetNode, change: Replacement) -> None:
@@ -494,9 +492,9 @@ class Fleet:
     def _judge_least(self, node: FleetNode) -> None:
         """The server has the old data, or all of the new data, or it is loading it."""
         role, least = node.replication, self.least.get(node.index)
-        if least is None or node.executor.loading or role._is_changing:
+        if least is None or node.executor.loading or role.receiver.is_changing:
             return
-        if role.following is not None and role.following.is_distrusted:
+        if role.is_replica and role.receiver.is_wrong:
             return
         has_new = node.persistence.frame_bytes >= least.new_bytes
         demand(
@@ -505,17 +503,18 @@ class Fleet:
             f" frame {node.persistence.last_seq}, {node.persistence.frame_bytes} bytes; {least}",
         )
 
-    def _had_other_way(self, node: FleetNode, following: Following, change: Replacement) -> bool:
+    def _had_other_way(self, node: FleetNode, port: int, change: Replacement) -> bool:
         """True if a partial sync or a rewind was possible."""
-        if self.disk_faults or following.is_distrusted or change.is_published:
+        receiver = node.replication.receiver
+        if self.disk_faults or receiver.is_wrong or change.is_published:
             return False
-        if following.wants_all:  # it did not report its histories
-            seq = following.rewind_seq
-            return seq >= 0 and not why_impossible(node, seq)
+        if receiver.trust is Trust.UNKNOWN:  # it did not report its histories
+            seq = receiver.rewind_seq
+            return seq >= 0 and not why_impossible(node.persistence, seq)
         common = change.full.common_seq
-        primary = self.nodes[following.port - 7000]
+        primary = self.nodes[port - 7000]
         has_all = common >= primary.replication.resync.oldest_needed()
-        return common >= 0 and has_all and not why_impossible(node, common)
+        return common >= 0 and has_all and not why_impossible(node.persistence, common)
 
     # The end
 
@@ -538,8 +537,8 @@ class Fleet:
         whose data may be wrong refuses until it is restarted."""
         port = self._primary.port
         for node in list(self.nodes):
-            now = node.replication.following
-            if node is self._primary and now is not None and now.is_distrusted:
+            now = node.replication.link
+            if node is self._primary and now is not None and node.replication.receiver.is_wrong:
                 self._restart(node, node.disk.copy())
                 self._primary = self.nodes[node.index]
             elif node is self._primary and now is not None:
@@ -577,7 +576,7 @@ class Fleet:
     def _allow_less(self) -> None:
         """Servers that refuse to replace more data by less are ordered to do it."""
         for node in self.nodes:
-            following = node.replication.following
+            following = node.replication.link
             if following is not None and not following.is_connected:
                 self.note("allow less", str(node.index))
                 node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % following.port)
@@ -587,8 +586,8 @@ class Fleet:
         return all(
             node is self._primary
             or (
-                node.replication.following is not None
-                and node.replication.following.is_connected
+                node.replication.link is not None
+                and node.replication.link.is_connected
                 and node.persistence.last_seq == last_seq
             )
             for node in self.nodes
@@ -597,7 +596,7 @@ class Fleet:
     def _positions(self) -> list[str]:
         return [
             f"{node.index}: {node.persistence.last_seq}"
-            f" {node.replication.following and node.replication.following.state}"
+            f" {node.replication.link and node.replication.link.state}"
             for node in self.nodes
         ]
 

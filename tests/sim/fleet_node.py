@@ -23,8 +23,10 @@ from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.executor import Executor
+from millstream.server.monitor.info_lines import fields_of
 from millstream.server.protocol.outbox import Client
-from millstream.server.replication.role import Replication
+from millstream.server.replication.link_connection import Connector
+from millstream.server.replication.role import Role
 from millstream.server.wiring import connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.restored_times import continue_times
@@ -34,7 +36,6 @@ from millstream.storage.keyspace.keyspace import Keyspace
 if TYPE_CHECKING:
     from tests.sim.fleet import Fleet
 
-    from millstream.server.replication.node import LinkProtocol
     from millstream.storage.files.manifest import Manifest
 
 load_table()
@@ -65,6 +66,9 @@ class FleetConfig(FakeConfig):
     repl_backlog_size: int = 1 << 20
     repl_backlog_ttl: int = 3600
     repl_timeout: int = 60
+
+    def choose_primary(self, replicaof: str) -> None:
+        self.replicaof = replicaof
 
 
 class FleetClient(Client):
@@ -169,9 +173,10 @@ class FleetNode:
         self.running = ""  # the worker that is running a task
         self._client_number = 0
         self.keyspace = Keyspace()
+        machine = Machine(disk, self.now_ms, self.steady_ms, self.loop, self.new_worker)
         self.persistence = WatchedPersistence(
             config,
-            Machine(disk, self.now_ms, self.steady_ms, self.loop, self.new_worker),
+            machine,
             StoredKeyspace(self.keyspace),
             functools.partial(apply_effects, self.keyspace),
             Block,
@@ -179,7 +184,27 @@ class FleetNode:
         self.executor = Executor(self)
         self.snapshots = self.persistence.snapshots
         self.waits = FrameWaits(self.executor, self.persistence, self.clients)
-        self.replication = Replication(self)
+        connector = Connector(
+            config,
+            self.keyspace,
+            self.persistence,
+            dial=lambda host, port, connection: fleet.connect(self, port, connection),
+            port=lambda: self.port,
+            next_client_id=self.next_client_id,
+        )
+        self.replication = Role(
+            config,
+            machine,
+            self.keyspace,
+            self.persistence,
+            self.executor,
+            connector,
+            clients=self.clients,
+            new_id=self.new_id,
+            continue_clock=self.continue_clock,
+            deliver=lambda channel, message, *, is_shard: None,
+            check_waits=self.waits.check,
+        )
         connect(self.executor, self.persistence, self.keyspace, self.replication)
         self.persistence.node = self
         self._publish = self.persistence.files.publish
@@ -206,6 +231,12 @@ class FleetNode:
         self.loop.call_later(1, self._tick_second)
         self.persistence.tick_second(self.keyspace.dirty)
         self.replication.tick_second()
+
+    @property
+    def shown_priority(self) -> int:
+        """The priority that Sentinel sees; it asks replicas."""
+        facts = fields_of(self.replication.info())
+        return int(facts.get("slave_priority", self.config.replica_priority))
 
     # Clients
 
@@ -263,23 +294,14 @@ class FleetNode:
         self.workers.append(worker)
         return worker
 
-    def new_history(self) -> str:
+    def new_id(self) -> str:
         return f"{self.chance.getrandbits(160):040x}"
-
-    def connect_link(self, host: str, port: int, protocol: LinkProtocol) -> None:
-        self.fleet.connect(self, port, protocol)
 
     def continue_clock(self) -> None:
         newest_ms = self.keyspace.newest_steady_ms
         if newest_ms > self.steady_ms():
             self.steady_start_ms = newest_ms - self.loop.time_ms
         continue_times(self.keyspace, self.steady_ms())
-
-    def deliver(self, channel: bytes, message: bytes, *, is_shard: bool) -> None:
-        pass
-
-    def check_waits(self) -> None:
-        self.waits.check()
 
     # What commands ask for
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.sim.fleet_node import FleetClient, FleetNode
 
-    from millstream.server.replication.node import LinkProtocol
+    from millstream.server.replication.link_connection import LinkConnection
 
 PIPE_BYTES = 65_536  # above that the sender has to pause
 
@@ -51,7 +51,7 @@ class Pipe:
 class Connection:
     """A link from a replica to a primary. It is the replica's asyncio transport."""
 
-    def __init__(self, replica: FleetNode, primary: FleetNode, protocol: LinkProtocol) -> None:
+    def __init__(self, replica: FleetNode, primary: FleetNode, protocol: LinkConnection) -> None:
         self.replica = replica
         self.primary = primary
         self.protocol = protocol

@@ -18,8 +18,8 @@ def test_a_replica_whose_journal_does_not_work_stays_a_replica() -> None:
     for _ in range(5):
         fleet.rest()
     assert not primary.replication.failover.is_under_way
-    assert primary.replication.following is None
-    assert replica.replication.following is not None
+    assert primary.replication.link is None
+    assert replica.replication.link is not None
 
 
 def lost_answer() -> Pair:
@@ -29,7 +29,7 @@ def lost_answer() -> Pair:
     old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"1")
     fleet.rest()
     old.ask(old.accept(), b"FAILOVER")
-    while new.replication.following is not None:
+    while new.replication.link is not None:
         fleet.turn()
     for link in fleet.connections:
         link.cut()
@@ -44,15 +44,15 @@ def test_a_refusal_after_the_takeover_leaves_one_primary() -> None:
     for _ in range(3):
         fleet.second()
     assert new.persistence.writable_error() is not None
-    assert old.replication.following is not None
+    assert old.replication.link is not None
     assert old.replication.failover.is_under_way
     new.disk.mend()
     new.ask(new.accept(), b"BGREWRITEAOF")
     for _ in range(3):
         fleet.second()
     assert not old.replication.failover.is_under_way
-    assert old.replication.following is not None
-    assert old.replication.following.is_connected
+    assert old.replication.link is not None
+    assert old.replication.link.is_connected
 
 
 def test_a_replica_that_has_lost_frames_does_not_take_over() -> None:
@@ -65,7 +65,7 @@ def test_a_replica_that_has_lost_frames_does_not_take_over() -> None:
     old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"2")
     fleet.rest()
     old.ask(old.accept(), b"FAILOVER")
-    while old.replication.following is None:
+    while old.replication.link is None:
         fleet.turn()
     fleet._restart(new, new.disk.after_crash(1))
     new = fleet.nodes[1]
@@ -73,8 +73,8 @@ def test_a_replica_that_has_lost_frames_does_not_take_over() -> None:
     for _ in range(5):
         fleet.second()
     assert not old.replication.failover.is_under_way
-    assert old.replication.following is None
-    assert new.replication.following is not None
+    assert old.replication.link is None
+    assert new.replication.link is not None
     assert new.persistence.last_seq == old.persistence.last_seq
 
 
@@ -94,8 +94,8 @@ def test_a_failover_under_replicas_durable_waits_for_the_disk() -> None:
     new.persistence.sync_soon()
     for _ in range(3):
         fleet.second()
-    assert old.replication.following is not None
-    assert new.replication.following is None
+    assert old.replication.link is not None
+    assert new.replication.link is None
 
 
 def test_a_promoted_replica_of_a_later_primary_ends_no_failover() -> None:
@@ -119,9 +119,9 @@ def test_an_unlinked_replica_that_serves_no_old_data_takes_over() -> None:
     old.ask(old.accept(), b"FAILOVER")
     for _ in range(3):
         fleet.second()
-    assert new.replication.following is None
-    assert old.replication.following is not None
-    assert old.replication.following.is_connected
+    assert new.replication.link is None
+    assert old.replication.link is not None
+    assert old.replication.link.is_connected
 
 
 def test_a_server_that_loads_data_does_not_end_a_failover() -> None:
@@ -136,4 +136,4 @@ def test_a_server_that_loads_data_does_not_end_a_failover() -> None:
     for _ in range(3):
         fleet.second()
     assert not old.replication.failover.is_under_way
-    assert old.replication.following is not None
+    assert old.replication.link is not None

@@ -136,9 +136,9 @@ def test_a_full_sync_cancelled_after_its_copy_leaves_no_copy() -> None:
             fleet._deliver()
         else:
             fleet._advance(1000)
-    assert node.replication.change is not None
-    assert not node.replication.change.is_published
+    assert node.replication.receiver.change is not None
+    assert not node.replication.receiver.change.is_published
     promoted(node)
     fleet._run()
     assert not fleet.folders
-    assert node.replication.following is None
+    assert node.replication.link is None

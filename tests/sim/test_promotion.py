@@ -13,12 +13,11 @@ from tests.support.resp import Error, Reply, Simple, encode_command
 from millstream.commands.admin.replication import NOT_PROMOTED, PROMOTING
 from millstream.commands.runtime.effects import EffectError
 from millstream.server.monitor.info_lines import fields_of
-from millstream.server.replication import applying
-from millstream.server.replication.following import Following
+from millstream.server.replication import receiver
 from millstream.server.replication.handover import HANDING_OVER
 from millstream.server.replication.handover import REFUSED as IS_SUPERSEDED
 from millstream.server.replication.history import encode as encode_lines
-from millstream.server.replication.link import CAPABILITY
+from millstream.server.replication.link_protocol import CAPABILITY
 from millstream.server.replication.restrictions import READONLY
 
 NO_ONE = (b"REPLICAOF", b"NO", b"ONE")
@@ -80,7 +79,7 @@ class Three(Fleet):
         self.replies.get((client.node.index, client.id), []).append(reply)
 
     def is_promoted(self) -> bool:
-        return self.nodes[1].replication.following is None
+        return self.nodes[1].replication.link is None
 
     def has_all(self) -> bool:
         """True if server 1 has all frames of server 0."""
@@ -219,7 +218,7 @@ def test_the_primary_follows_the_promoted_server(fleet: Three) -> None:
     assert not isinstance(reply, Error)
     for node in fleet.nodes:  # the other replica has stayed with the old primary
         assert seen_in(node.keyspace) == seen_in(fleet.nodes[1].keyspace)
-        assert node.replication.rewinds == 0
+        assert node.replication.totals.rewinds == 0
     assert sum(node.replication.resync.full_syncs for node in fleet.nodes) == 2  # at the start
 
 
@@ -267,10 +266,10 @@ def test_the_promoted_server_repeats_lost_effects(fleet: Three) -> None:
     fleet.stopped = set()
     fleet.pass_seconds(3)
     assert fleet.append() == [Error(READONLY)]
-    following = fleet.nodes[0].replication.following
+    following = fleet.nodes[0].replication.link
     assert following is not None
     assert following.is_connected
-    assert fleet.nodes[1].replication.announcement is None
+    assert fleet.nodes[1].replication.promotion._announcement is None
 
 
 def confirm_too_late(fleet: Three) -> None:
@@ -313,7 +312,7 @@ def test_an_announcement_counts_the_writes_of_the_same_turn(fleet: Three) -> Non
     )
     fleet.rest()
     assert frames.last_seq == int(seq) + 1
-    assert old.replication.following is None
+    assert old.replication.link is None
     assert shown(fleet, 0, "superseded_by") != ""
 
 
@@ -359,14 +358,14 @@ def test_an_old_primary_remains_a_replica_after_a_restart(fleet: Three, rewritte
     fleet.pass_seconds(3)
     restart(fleet, 0, rewritten=rewritten)
     assert fleet.append() == [Error(READONLY)]
-    assert fleet.nodes[0].replication.shown_priority() > 0
+    assert fleet.nodes[0].shown_priority > 0
     fleet.pass_seconds(2)
     assert shown(fleet, 0, "master_link_status") == "up"
     assert fleet.ask(0, *NO_ONE) == [OK]
     fleet.pass_seconds(2)
-    assert fleet.nodes[0].replication.following is None
+    assert fleet.nodes[0].replication.link is None
     restart(fleet, 0, rewritten=False)
-    assert fleet.nodes[0].replication.following is None
+    assert fleet.nodes[0].replication.link is None
 
 
 def test_a_promoted_server_that_returns_as_a_replica_is_served(fleet: Three) -> None:
@@ -378,7 +377,7 @@ def test_a_promoted_server_that_returns_as_a_replica_is_served(fleet: Three) -> 
     restart(fleet, 1, rewritten=False)
     fleet.pass_seconds(3)
     assert isinstance(fleet.append()[0], bytes)
-    assert [node.replication.following is None for node in fleet.nodes] == [True, False, False]
+    assert [node.replication.link is None for node in fleet.nodes] == [True, False, False]
 
 
 @pytest.mark.parametrize("by_failover", [False, True])
@@ -389,12 +388,12 @@ def test_a_server_promoted_twice_is_a_primary_after_a_crash(
     fleet.stopped = set()
     fleet.pass_seconds(3)
     old, promoted = fleet.nodes[0], fleet.nodes[1]
-    assert old.replication.following is not None
+    assert old.replication.link is not None
     if by_failover:
         promoted.ask(promoted.accept(), b"FAILOVER", b"TO", b"10.0.0.200", b"7000")
     else:
         old.ask(old.accept(), *NO_ONE)
-    while old.replication.following is not None:
+    while old.replication.link is not None:
         busy = [node for node in fleet.nodes if node.has_work()]
         if busy:
             busy[0].step()
@@ -403,7 +402,7 @@ def test_a_server_promoted_twice_is_a_primary_after_a_crash(
         else:
             fleet._advance(100)
     fleet._restart(old, old.disk.copy())
-    assert fleet.nodes[0].replication.following is None
+    assert fleet.nodes[0].replication.link is None
 
 
 def test_an_old_primary_remains_a_replica_after_a_failover(fleet: Three) -> None:
@@ -428,7 +427,7 @@ def test_an_old_primary_that_cannot_be_notified_is_reported(
 ) -> None:
     lose_the_last_word(fleet)
     fleet.pass_seconds(32)
-    assert fleet.nodes[1].replication.announcement is None
+    assert fleet.nodes[1].replication.promotion._announcement is None
     assert "the old primary fleet:7000 does not know that this server was promoted" in caplog.text
 
 
@@ -650,7 +649,7 @@ def test_a_sub_replica_without_a_link_is_not_reported_complete(fleet: Three, is_
     if not is_late:
         fleet.ask(2, *NO_ONE)
     fleet.rest()
-    assert fleet.nodes[2].replication.following is None
+    assert fleet.nodes[2].replication.link is None
     assert not fleet.nodes[2].replication.promotion.was_complete
 
 
@@ -711,7 +710,7 @@ def test_a_request_from_before_the_promotion_does_not_undo_it(fleet: Three, has_
         fleet.held = next((one for one in links if b"PSYNC" in one.up.data), None)
     old, fleet.held.closes = fleet.held, False
     assert fleet.ask(1, *NO_ONE) == [OK]
-    node.replication.announce(Following(node.replication, "fleet", 7000))
+    node.replication.promotion.announce("fleet", 7000)
     fleet.rest()
     expected = [LACKS] if has_more else [Error(READONLY)]
     assert fleet.append() == expected
@@ -739,7 +738,7 @@ def test_a_promoted_server_may_give_the_role_back(fleet: Three, host: bytes) -> 
     fleet.pass_seconds(2)
     for index, node in enumerate(fleet.nodes):
         assert fleet.ask(index, b"XLEN", b"a") == [4]
-        assert (node.replication.following is None) is (index == 0)
+        assert (node.replication.link is None) is (index == 0)
 
 
 def test_an_old_primary_ordered_to_follow_stays_a_replica(fleet: Three) -> None:
@@ -780,7 +779,7 @@ def test_an_order_to_follow_a_replica_replaces_a_promotion(fleet: Three, target:
     fleet.ask(0, b"REPLICAOF", host, port)
     fleet.stopped = set()
     fleet.pass_seconds(5)
-    (primary,) = [node for node in fleet.nodes if node.replication.following is None]
+    (primary,) = [node for node in fleet.nodes if node.replication.link is None]
     assert primary.index != 0
     assert fleet.ask(primary.index, b"XLEN", b"a") == [1]
 
@@ -816,7 +815,7 @@ def test_a_failover_and_a_promotion_leave_one_primary(
     fleet.pass_seconds(5)
     confirmed = 1 + sum(not isinstance(reply, Error) for reply in replies)
     assert fleet.ask(1, b"XLEN", b"a") == [confirmed]
-    assert [node.replication.following is None for node in fleet.nodes] == [False, True, False]
+    assert [node.replication.link is None for node in fleet.nodes] == [False, True, False]
 
 
 def test_replicas_durable_may_change_during_a_promotion() -> None:
@@ -848,8 +847,8 @@ def test_the_last_order_of_a_batch_counts(fleet: Three) -> None:
     client.asked += words
     node.executor.feed(client, b"".join(encode_command(one) for one in words))
     fleet.rest(1000)
-    assert node.replication.following is not None
-    assert node.replication.following.port == 7002
+    assert node.replication.link is not None
+    assert node.replication.link.port == 7002
     assert node.config.replicaof == "fleet 7002"
 
 
@@ -867,7 +866,7 @@ def test_a_frame_that_cannot_be_applied_ends_a_promotion(
         raise EffectError(0, "the test says so")
 
     replies = begin_without_the_last_entry(fleet)
-    monkeypatch.setattr(applying, "apply_effects", refuse)
+    monkeypatch.setattr(receiver, "apply_effects", refuse)
     fleet.stopped = set()
     fleet.rest()
     assert not fleet.is_promoted()

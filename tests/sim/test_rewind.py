@@ -41,7 +41,7 @@ class OldPrimary(Fleet):
         for _ in range(7):  # it does not wait longer for a silent primary
             self._advance(500)
             self._run()
-        assert self.nodes[1].replication.following is None
+        assert self.nodes[1].replication.link is None
         self._append(1, 5)
         self._run()
         self._primary = self.nodes[1]
@@ -105,7 +105,7 @@ def test_discarded_frames_are_kept_as_a_data_directory(fsync: str, rewrites: boo
     had = fleet.nodes[0].persistence.last_seq
     fleet.go_back()
     (folder,) = fleet.folders
-    assert fleet.nodes[0].replication.rewinds == 1
+    assert fleet.nodes[0].replication.totals.rewinds == 1
     assert fleet.nodes[1].replication.resync.full_syncs == 0
     kept = type(fleet.nodes[0].disk)(1)
     for name in fleet.nodes[0].disk.names():
@@ -143,7 +143,7 @@ def test_a_rewind_that_fails_is_followed_by_a_full_sync(operation: str) -> None:
     node.disk.fail(operation, times=1)
     fleet.go_back()
     assert [failure.times for failure in node.disk.failures] == [0]
-    assert (fleet.nodes[1].replication.resync.full_syncs, node.replication.rewinds) == (1, 0)
+    assert (fleet.nodes[1].replication.resync.full_syncs, node.replication.totals.rewinds) == (1, 0)
 
 
 def test_a_crash_right_after_a_promotion_hides_no_later_write() -> None:
@@ -152,7 +152,7 @@ def test_a_crash_right_after_a_promotion_hides_no_later_write() -> None:
     fleet = OldPrimary(1, "always")
     fleet.go_back()
     node = fleet.nodes[0]
-    assert node.replication.shown_priority() == 100
+    assert node.shown_priority == 100
     for one in list(fleet.connections):  # with a link, the promotion would wait for its last frames
         one.cut()
         one.notify("replica")
@@ -168,9 +168,9 @@ def test_a_crash_right_after_a_promotion_hides_no_later_write() -> None:
     fleet._restart(node, node.disk.copy())
     again = fleet.nodes[0]
     assert again.persistence.last_seq > fleet.nodes[1].persistence.last_seq
-    assert again.replication.shown_priority() == 0
+    assert again.shown_priority == 0
     fleet.follow(1)
-    assert fleet.nodes[0].replication.shown_priority() == 100
+    assert fleet.nodes[0].shown_priority == 100
 
 
 def promoted(node: FleetNode) -> None:
@@ -193,12 +193,12 @@ def test_another_order_at_any_step_of_a_rewind(order: Callable[[FleetNode], None
         fleet = OldPrimary(after, "always", rewrites=True)
         node = fleet.nodes[0]
         fleet._order_roles()
-        while node.replication.change is None:
+        while node.replication.receiver.change is None:
             fleet._deliver() if fleet._deliverable() else fleet._run()
         for _ in range(after):
             if node.has_work():
                 node.step()
-        ended = node.replication.change is None
+        ended = node.replication.receiver.change is None
         order(node)
         fleet.go_back()
         assert len(fleet.folders) <= 1
@@ -211,7 +211,7 @@ def test_a_rewind_cancelled_after_a_failed_copy_removes_nothing() -> None:
     fleet = OldPrimary(1, "always", rewrites=True)
     node = fleet.nodes[0]
     fleet._order_roles()
-    while node.replication.change is None:
+    while node.replication.receiver.change is None:
         fleet._deliver() if fleet._deliverable() else fleet._run()
     node.disk.fail("keep", times=1)
     while node.disk.failures[0].times:
@@ -233,7 +233,7 @@ def test_a_rewrite_that_ends_at_any_step_of_a_rewind() -> None:
         for _ in range(step):
             node.step()
         had = node.persistence.last_seq
-        Rewinding(node, had - fleet.lost, errors.append, lambda: None)
+        Rewinding(node.replication.receiver._tools, had - fleet.lost, errors.append)
         for _ in range(3):
             fleet._run()
             fleet._advance(10)

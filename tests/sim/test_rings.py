@@ -26,7 +26,7 @@ class Chain(Fleet):
         for node in self.nodes:
             node.start()
         self.pass_seconds(count + 1)
-        assert all(node.replication.following.is_connected for node in self.nodes[1:])  # type: ignore
+        assert all(node.replication.link.is_connected for node in self.nodes[1:])  # type: ignore
 
     def pass_seconds(self, count: int) -> None:
         for _ in range(count):
@@ -42,7 +42,7 @@ class Chain(Fleet):
         return [str(info["repl_last_error"]) for info in infos]
 
     def are_connected(self) -> list[bool]:
-        all_following = [node.replication.following for node in self.nodes]
+        all_following = [node.replication.link for node in self.nodes]
         return [one is not None and one.is_connected for one in all_following]
 
 
@@ -83,7 +83,7 @@ def test_a_server_below_a_ring_reports_it() -> None:
     assert below.startswith("the primary fleet:7002 of this server; or a server above it; is in a")
     fleet.nodes[3].ask(fleet.nodes[3].accept(), b"REPLICAOF", b"NO", b"ONE")
     fleet.pass_seconds(1)
-    assert fleet.nodes[3].replication.following is None  # the request did not go round the ring
+    assert fleet.nodes[3].replication.link is None  # the request did not go round the ring
 
 
 def test_a_failover_is_no_ring(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,8 @@ import pytest
 from tests.sim.fleet_node import FleetNode
 from tests.sim.test_turns import Pair
 
-from millstream.server.replication.reloading import Reload
-from millstream.server.replication.role import Replication
+from millstream.server.replication.reload import Reload
+from millstream.server.replication.role import Role
 
 
 def begin_full_sync(fleet: Pair) -> FleetNode:
@@ -17,8 +17,7 @@ def begin_full_sync(fleet: Pair) -> FleetNode:
     primary, replica = fleet.nodes
     primary.ask(primary.accept(), b"XADD", b"a", b"*", b"n", b"1")
     fleet.rest()
-    assert replica.replication.following is not None
-    replica.replication.following.wants_all = True
+    replica.replication.receiver.doubt()
     for link in fleet.connections:
         link.cut()
     return replica
@@ -32,7 +31,7 @@ def test_a_link_survives_a_load_longer_than_repl_timeout(
 
     def slow_load(self: Reload) -> None:
         if is_slow:
-            self._node.loop.call_later(0.5, self._load)
+            self._loop.call_later(0.5, self._load)
         else:
             load(self)
 
@@ -49,7 +48,7 @@ def test_a_link_survives_a_load_longer_than_repl_timeout(
 
 
 def load_fails_once(
-    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Replication], None] = lambda role: None
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Role], None] = lambda role: None
 ) -> None:
     """The first load of a replica fails, after `meanwhile`; another full sync follows."""
     fleet = Pair(1)
@@ -60,7 +59,7 @@ def load_fails_once(
         reads += 1
         if reads > 1:
             return read(self)
-        meanwhile(self._node.replication)
+        meanwhile(replica.replication)
         raise MemoryError
 
     monkeypatch.setattr(Reload, "_read_slices", fail_once)
@@ -83,7 +82,7 @@ def test_a_load_that_fails_after_a_new_order_is_repeated(
 ) -> None:
     """REPLICAOF arrives while the complete base is loaded."""
 
-    def go_elsewhere_and_back(role: Replication) -> None:
+    def go_elsewhere_and_back(role: Role) -> None:
         role.follow("fleet", 7001)  # itself: no link
         role.follow("fleet", 7000)
 

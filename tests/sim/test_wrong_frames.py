@@ -9,7 +9,7 @@ from tests.sim.test_turns import Pair
 
 from millstream.commands.runtime.effects import EffectError
 from millstream.errors import CommandError
-from millstream.server.replication import applying
+from millstream.server.replication import receiver
 
 POISON = b"poison"
 
@@ -17,7 +17,7 @@ POISON = b"poison"
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Pair:
     """Two servers; the replica cannot apply a frame with POISON, but a part of it."""
-    apply = applying.apply_effects
+    apply = receiver.apply_effects
 
     def some(keyspace: object, payload: bytes) -> int:
         changes = apply(keyspace, payload)  # type: ignore[arg-type]
@@ -26,7 +26,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Pair:
         return changes
 
     made = Pair(1)
-    monkeypatch.setattr(applying, "apply_effects", some)
+    monkeypatch.setattr(receiver, "apply_effects", some)
     return made
 
 
@@ -39,14 +39,13 @@ def break_replica(fleet: Pair) -> None:
     primary, replica = fleet.nodes
     append(primary, b"1")
     fleet.rest()
-    following = replica.replication.following
-    assert following is not None
-    following.applier._is_scheduled = True  # the loop has not got to it yet
+    arrived = replica.replication.receiver
+    arrived._is_scheduled = True  # the loop has not got to it yet
     for value in (b"2", POISON, b"3"):
         append(primary, value)
         fleet.rest()
-    following.applier._is_scheduled = False
-    assert len(following.applier._pending) == 3
+    arrived._is_scheduled = False
+    assert len(arrived._pending) == 3
 
 
 def test_frames_after_one_that_cannot_be_applied_are_not_applied(fleet: Pair) -> None:
@@ -55,8 +54,7 @@ def test_frames_after_one_that_cannot_be_applied_are_not_applied(fleet: Pair) ->
     for link in fleet.connections:
         link.cut()
     fleet.rest()
-    assert replica.replication.following is not None
-    assert replica.replication.following.is_distrusted
+    assert replica.replication.receiver.is_wrong
     assert replica.persistence.last_seq == primary.persistence.last_seq - 2
 
 
@@ -66,7 +64,7 @@ def test_a_server_whose_data_may_be_wrong_is_not_promoted(fleet: Pair) -> None:
     for _ in range(2):
         with pytest.raises(CommandError, match="Restart this server"):
             replica.replication.no_primary(is_independent=False)
-    assert replica.replication.following is not None
+    assert replica.replication.link is not None
     assert replica.config.replicaof
 
 
@@ -80,11 +78,10 @@ def test_a_full_sync_is_requested_from_another_primary(
     fleet.rest()
     monkeypatch.undo()
     replica.ask(replica.accept(), b"REPLICAOF", b"fleet", b"7001")  # itself: no link
-    assert replica.replication.following is not None
-    assert replica.replication.following.is_distrusted
+    assert replica.replication.receiver.is_wrong
     replica.ask(replica.accept(), b"REPLICAOF", b"fleet", b"7000")
     for _ in range(3):
         fleet.second()
-    assert not replica.replication.following.is_distrusted
-    assert replica.replication.following.is_connected
+    assert not replica.replication.receiver.is_wrong
+    assert replica.replication.link.is_connected
     assert fleet._is_equal()

@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.fakedisk import FakeDisk
 from tests.support.fakepersistence import HandLoop, HandWorker
 
+from millstream.server.durability.workers import Machine
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.records import encode_frame
 from millstream.storage.files.disk import File
@@ -74,14 +75,8 @@ class OnlineFeeds:
         self.frames = StubFrames(disk)
         self.loop = HandLoop()
         self.ticks = StubTicks()
-        self.feeds = Feeds(
-            StubConfig(),
-            self.frames,  # type: ignore[arg-type]
-            self.ticks,
-            self.loop,
-            self.loop.clock,
-        )
-        self.feeds.worker = HandWorker("test")
+        machine = Machine(disk, self.loop.clock, self.loop.clock, self.loop)
+        self.feeds = Feeds(StubConfig(), machine, self.frames, self.ticks, HandWorker("test"))  # type: ignore[arg-type]
         self.clients = [StubClient(number) for number in range(count)]
         for client in self.clients:
             feed = self.feeds.add(client, "host", 7000 + client.id)
@@ -135,7 +130,7 @@ def test_a_message_follows_the_frames_that_its_publisher_saw() -> None:
     early, late = made.clients
     early.feed.next_seq, late.feed.next_seq = 11, 10
     made.frames.last_seq = made.frames.durable_seq = 10
-    made.feeds.ring.append(b"payload")
+    made.feeds.backlog.append(b"payload")
     late.feed._is_reading = True  # it reads older frames from the disk at present
     made.feeds.publish(b"message", 10)
     assert [early.sent, late.sent] == [b"message", b""]
@@ -183,16 +178,16 @@ def test_a_replica_gets_time_to_reply_after_a_long_full_sync() -> None:
 def test_the_backlog_is_kept_for_its_time_or_while_a_replica() -> None:
     made = OnlineFeeds(FakeDisk(1), 0)
     made.loop.advance(10_000_000)
-    made.feeds.keep_ring()
+    made.feeds.keep_backlog()
     made.feeds.tick_second(0, is_replica=True, upstream=b"")
     made.loop.advance(10_000_000)
     made.feeds.tick_second(0, is_replica=True, upstream=b"")
     made.loop.advance(3_600_000)
     made.feeds.tick_second(0, is_replica=False, upstream=b"")
-    assert made.feeds.ring is not None
+    assert made.feeds.backlog is not None
     made.loop.advance(1)
     made.feeds.tick_second(0, is_replica=False, upstream=b"")
-    assert made.feeds.ring is None
+    assert made.feeds.backlog is None
 
 
 def test_ticks_have_no_call_without_replicas() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from millstream.server.durability.workers import Machine
 from millstream.server.replication.pacing import FEW, Pace
 
 
@@ -37,7 +38,7 @@ class Paced:
     def __init__(self) -> None:
         self.loop = Loop()
         self.calls = 0
-        self.pace = Pace(self.loop, lambda: self.loop.now_ms, self._act)
+        self.pace = Pace(Machine(None, None, lambda: self.loop.now_ms, self.loop), self._act)
 
     def _act(self) -> None:
         self.calls += 1

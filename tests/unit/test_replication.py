@@ -1,4 +1,4 @@
-"""Replication without I/O: histories, records, the ring, the replica's end of a link."""
+"""Replication without I/O: histories, records, the backlog, the replica's end of a link."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.server.replication import history
-from millstream.server.replication.link import (
+from millstream.server.replication.backlog import Backlog
+from millstream.server.replication.link_protocol import (
     Continued,
     Event,
     FullSync,
-    Link,
+    LinkProtocol,
     Opening,
     Refused,
     Rewind,
@@ -36,7 +37,6 @@ from millstream.server.replication.records import (
     parse_message,
     parse_piece,
 )
-from millstream.server.replication.ring import Ring
 from millstream.storage.keyspace.keyspace import Keyspace, Line
 
 # Histories
@@ -179,28 +179,28 @@ def test_a_record_of_any_length_is_not_awaited() -> None:
         decoder.next()
 
 
-# The ring
+# The backlog
 
 
-def test_the_ring_drops_the_oldest_records_above_its_limit() -> None:
-    ring = Ring(100, 5)
+def test_the_backlog_drops_the_oldest_records_above_its_limit() -> None:
+    backlog = Backlog(100, 5)
     for number in range(5, 15):
-        ring.append(b"x" * (30 - HEAD_BYTES))
+        backlog.append(b"x" * (30 - HEAD_BYTES))
         if number % 2:  # whether it was sent before it is dropped
-            assert ring.take(number, number, 1000) == [encode_frame(number, b"x" * 10)]
-    assert (ring.first_seq, ring.next_seq, ring.size_bytes) == (12, 15, 90)
-    assert [ring.holds(seq) for seq in (11, 12, 14, 15)] == [False, True, True, False]
-    assert len(ring.take(12, 13, 1000)) == 2
-    assert len(ring.take(12, 20, 60)) == 2
-    assert len(ring.take(12, 20, 1)) == 1
-    assert ring.take(13, 14, 1000) == [encode_frame(seq, b"x" * 10) for seq in (13, 14)]
+            assert backlog.take(number, number, 1000) == [encode_frame(number, b"x" * 10)]
+    assert (backlog.first_seq, backlog.next_seq, backlog.size_bytes) == (12, 15, 90)
+    assert [backlog.holds(seq) for seq in (11, 12, 14, 15)] == [False, True, True, False]
+    assert len(backlog.take(12, 13, 1000)) == 2
+    assert len(backlog.take(12, 20, 60)) == 2
+    assert len(backlog.take(12, 20, 1)) == 1
+    assert backlog.take(13, 14, 1000) == [encode_frame(seq, b"x" * 10) for seq in (13, 14)]
 
 
-def test_the_ring_keeps_a_record_that_is_larger_than_its_limit() -> None:
-    ring = Ring(100, 1)
-    ring.append(b"x" * 10)
-    ring.append(b"x" * 300)
-    assert (ring.first_seq, ring.next_seq) == (2, 3)
+def test_the_backlog_keeps_a_record_larger_than_its_limit() -> None:
+    backlog = Backlog(100, 1)
+    backlog.append(b"x" * 10)
+    backlog.append(b"x" * 300)
+    assert (backlog.first_seq, backlog.next_seq) == (2, 3)
 
 
 # The replica's end of a link
@@ -214,18 +214,18 @@ def opening(**fields: object) -> Opening:
     return Opening(**given)  # type: ignore[arg-type]
 
 
-def sent_by(link: Link) -> bytes:
+def sent_by(link: LinkProtocol) -> bytes:
     data = bytes(link.output)
     link.output.clear()
     return data
 
 
-def events(link: Link, data: bytes) -> list[Event]:
+def events(link: LinkProtocol, data: bytes) -> list[Event]:
     return list(link.feed(data))
 
 
 def test_a_replica_sends_one_handshake_step_per_reply() -> None:
-    link = Link(opening(user="u", password="p", announced_ip="10.0.0.9"), 1 << 20)
+    link = LinkProtocol(opening(user="u", password="p", announced_ip="10.0.0.9"), 1 << 20)
     assert sent_by(link) == b"*1\r\n$4\r\nPING\r\n"
     assert events(link, b"+PONG\r\n") == []
     assert sent_by(link) == b"*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n"
@@ -237,9 +237,9 @@ def test_a_replica_sends_one_handshake_step_per_reply() -> None:
     assert sent_by(link) == b"*3\r\n$5\r\nPSYNC\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n8\r\n"
 
 
-def asked(**fields: object) -> Link:
+def asked(**fields: object) -> LinkProtocol:
     """A link that waits for the answer to PSYNC."""
-    link = Link(opening(**fields), 1 << 20)
+    link = LinkProtocol(opening(**fields), 1 << 20)
     assert events(link, b"+PONG\r\n+OK\r\n") == []
     sent_by(link)
     return link
@@ -247,10 +247,9 @@ def asked(**fields: object) -> Link:
 
 def test_a_missing_password_is_named() -> None:
     refused = Refused("NOAUTH the primary needs a password: set masterauth", False)
-    assert events(Link(opening(password=""), 1 << 20), b"-NOAUTH Authentication required.\r\n") == [
-        refused
-    ]
-    assert events(Link(opening(password="secret"), 1 << 20), b"-NOAUTH no\r\n") == []
+    link = LinkProtocol(opening(password=""), 1 << 20)
+    assert events(link, b"-NOAUTH Authentication required.\r\n") == [refused]
+    assert events(LinkProtocol(opening(password="secret"), 1 << 20), b"-NOAUTH no\r\n") == []
 
 
 ANSWERS: list[tuple[bytes, Event]] = [
@@ -295,7 +294,7 @@ def test_another_answer_ends_the_link(answer: bytes) -> None:
 
 
 def test_redis_as_a_primary_is_named() -> None:
-    link = Link(opening(), 1 << 20)
+    link = LinkProtocol(opening(), 1 << 20)
     found = events(link, b"+PONG\r\n-ERR Unrecognized REPLCONF option: version\r\n")
     assert found == [
         Refused(

@@ -65,19 +65,6 @@ LAYERS = {
 # get shorter: a ring that grows fails, and so does one that is smaller than its line here.
 RINGS: list[set[str]] = [
     {
-        "server/replication/announcement",
-        "server/replication/applying",
-        "server/replication/failover",
-        "server/replication/following",
-        "server/replication/handover",
-        "server/replication/promotion",
-        "server/replication/relay",
-        "server/replication/replication_info",
-        "server/replication/restrictions",
-        "server/replication/resync",
-        "server/replication/role",
-    },
-    {
         "server/execution/client_pause",
         "server/execution/due_work",
         "server/execution/eviction_work",
@@ -92,14 +79,6 @@ RINGS: list[set[str]] = [
     {
         "client/errors",
         "client/ids",
-    },
-    {
-        "server/replication/feed",
-        "server/replication/feeds",
-    },
-    {
-        "server/replication/attempt",
-        "server/replication/primary_client",
     },
 ]
 TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.server.replication.link import Link, Opening, Told
+from millstream.server.replication.link_protocol import LinkProtocol, Opening, Told
 from millstream.server.replication.records import Decoder, Kind, LinkError, encode, parse_upstream
 from millstream.server.replication.upstream import Upstream, parse_ids
 
@@ -63,5 +63,5 @@ def test_ids_arrive_in_the_answer_and_in_records() -> None:
     assert (record.kind, parse_upstream(record.payload)) == (Kind.UPSTREAM, ids)
 
 
-def new_link() -> Link:
-    return Link(Opening("", "", 7000, "", "1", 16, (), 1), 100)
+def new_link() -> LinkProtocol:
+    return LinkProtocol(Opening("", "", 7000, "", "1", 16, (), 1), 100)

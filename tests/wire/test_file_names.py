@@ -83,9 +83,9 @@ def test_a_pidfile_that_cannot_be_written_is_only_logged(
 STALLED_STOP = """
 import time
 from millstream.server import main
-from millstream.server.replication.role import Replication
+from millstream.server.replication.role import Role
 
-Replication.stop = lambda _: time.sleep(600)
+Role.stop = lambda _: time.sleep(600)
 main.server_main()
 """
 

@@ -84,12 +84,12 @@ def test_an_exception_of_a_callback_is_in_the_log(new_server: NewServer, tmp_pat
 BROKEN_STOP = """
 from millstream.server import main
 from millstream.server.net.listeners import Listeners
-from millstream.server.replication.role import Replication
+from millstream.server.replication.role import Role
 
 def fail(_):
     raise MemoryError
 
-Listeners.close = Replication.stop = fail
+Listeners.close = Role.stop = fail
 main.server_main()
 """
 

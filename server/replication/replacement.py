@@ -18,45 +18,138 @@ the disk, and step 6 only repeats what a start would do.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.errors import DataError
-from millstream.server.durability.workers import TaskWorker, post
+from millstream.server.durability.data_files import temporary
+from millstream.server.durability.workers import post
 from millstream.server.replication.discarded import keep_copy, remove_copy, remove_older
-from millstream.server.replication.received_files import ReceivedFiles
 from millstream.server.replication.records import LinkError, Record
-from millstream.server.replication.reloading import Reload
+from millstream.storage.files.adoption import AdoptedBase
+from millstream.storage.files.journal_file import JournalFile, create_journal
+from millstream.storage.files.journal_format import U32_MAX
 from millstream.storage.files.manifest import base_name, journal_name
 
 if TYPE_CHECKING:
-    from millstream.server.replication.link import FullSync
-    from millstream.server.replication.node import Node
+    from millstream.server.durability.data_files import DataFiles
+    from millstream.server.durability.workers import TaskWorker
+    from millstream.server.replication.link_protocol import FullSync
+    from millstream.server.replication.reload import ChangeTools
 
 log = logging.getLogger("millstream.replication")
 
 _QUEUED_MAX = 2 << 20  # received and not written, before nothing more is read
 _AGAIN_S = 0.01
+_FRAMES_PER_PAUSE = 32
+
+
+class ReceivedFiles:
+    """The files while they are received. They have temporary names, so that a start removes them,
+    and get their final names when they become current. All methods run on the worker of replicas.
+
+    `base_frame_bytes` is the size of all frames that the base contains, known when the base is
+    whole. `pause` is called often: it yields the interpreter to the event loop."""
+
+    def __init__(
+        self, files: DataFiles, number: int, base_seq: int, pause: Callable[[], None]
+    ) -> None:
+        self.journal: JournalFile | None = None
+        self.base_frame_bytes = 0
+        self._files = files
+        self._number = number
+        self._base_seq = self._last_seq = base_seq
+        self._pause = pause
+        self._base: AdoptedBase | None = None
+
+    @property
+    def temporary_names(self) -> list[str]:
+        return [temporary(base_name(self._number)), temporary(journal_name(self._number))]
+
+    @property
+    def names(self) -> tuple[str | None, str | None]:
+        """The present names of the base and the journal, as far as there are such files."""
+        base, journal = self.temporary_names
+        return base if self._base is not None else None, journal if self.journal else None
+
+    def begin_base(self) -> None:
+        name = temporary(base_name(self._number))
+        self._files.unfinished.add(name)
+        self._base = AdoptedBase(self._files.disk.create(name), self._files.directory)
+
+    def write_base(self, data: bytes) -> None:
+        assert self._base is not None
+        self._base.write(data)
+
+    def finish_base(self) -> None:
+        """Give the base this directory's ID, sync it, and check its ends."""
+        assert self._base is not None
+        summary = self._base.finish()
+        self._base.file.close()
+        if summary.seq != self._base_seq:
+            raise DataError(
+                f"the base ends with frame {summary.seq}, {self._base_seq} was announced"
+            )
+        self.base_frame_bytes = summary.global_meta.get("frame_bytes", 0)
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Add the next frames to the journal."""
+        if self.journal is None:
+            self.begin_journal()
+        assert self.journal is not None
+        file, form = self.journal
+        frames: list[bytes] = []
+        end = file.size
+        for payload in payloads:
+            # No frame of this file is known to be on the disk before the sync at its end.
+            unsynced = min(self._last_seq - self._base_seq, U32_MAX)
+            self._last_seq += 1
+            frames.append(form.encode(end, self._last_seq, unsynced, payload))
+            end += len(frames[-1])
+            if len(frames) % _FRAMES_PER_PAUSE == 0:
+                self._pause()
+        file.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def begin_journal(self) -> None:
+        name = temporary(journal_name(self._number))
+        self._files.unfinished.add(name)
+        self.journal = create_journal(self._files.disk, name, self._files.directory)
+
+    def finish_journal(self) -> None:
+        if self.journal is not None:
+            self.journal.file.sync()
+
+    def close(self) -> None:
+        for opened in (self._base, self.journal):
+            if opened is not None:
+                with contextlib.suppress(OSError):
+                    opened.file.close()
 
 
 class Replacement:
-    """The data of this server is replaced by that of its primary. `on_done(error)` is called once:
-    None when the new data is loaded; otherwise the old data is untouched."""
+    """The data of this server is replaced by that of its primary. `on_written` is called when more
+    may be received, and `on_done(error)` once: None when the new data is loaded; otherwise the old
+    data is untouched."""
 
     def __init__(
         self,
-        node: Node,
-        worker: TaskWorker,
+        tools: ChangeTools,
         full: FullSync,
+        worker: TaskWorker,
+        on_written: Callable[[], None],
         on_done: Callable[[Exception | None], None],
     ) -> None:
         self.full = full
         self.is_published = False  # or about to be: it cannot be cancelled any more
-        self._node = node
+        self._tools = tools
+        self._machine = tools.machine
+        self._persistence = tools.persistence
+        self._on_written = on_written
         self._on_done = on_done
-        self._files = node.persistence.files
-        self._snapshots = node.persistence.snapshots
+        self._files = tools.persistence.files
+        self._snapshots = tools.persistence.snapshots
         self._worker = worker
         self._number = self._final = self._files.new_number()
         self._received = ReceivedFiles(self._files, self._number, full.seq, worker.pause)
@@ -70,8 +163,6 @@ class Replacement:
         self._error: Exception | None = None
         self._ended = False
         self._is_over = False
-        self.on_written: Callable[[], None] = lambda: None
-        self.on_published: Callable[[], None] = lambda: None
         if full.size_bytes:
             self._submit(self._received.begin_base)
         else:
@@ -133,7 +224,7 @@ class Replacement:
     def _base_finished(self) -> None:
         self._is_base_whole = True
         self._end_if_complete()
-        self.on_written()
+        self._on_written()
 
     def _end_if_complete(self) -> None:
         """A frame more than necessary does no harm: the size of all frames says which is the last
@@ -173,7 +264,7 @@ class Replacement:
                     step()
                 except Exception as error:
                     self._error = error
-            post(self._node.loop, self._on_step, then, size_bytes)
+            post(self._machine.scheduler, self._on_step, then, size_bytes)
 
         (submit or self._worker.submit)(task)
 
@@ -186,10 +277,10 @@ class Replacement:
         elif then is not None:
             then()
         else:
-            self.on_written()
+            self._on_written()
 
     def _finish(self) -> None:
-        if self._node.config.appendonly and self._received.journal is None:
+        if self._persistence.appendonly and self._received.journal is None:
             self._received.begin_journal()
         self._received.finish_journal()
 
@@ -198,7 +289,7 @@ class Replacement:
         if self._is_over:
             return
         if not self._snapshots.suspend():
-            self._node.loop.call_later(_AGAIN_S, self._written)
+            self._machine.scheduler.call_later(_AGAIN_S, self._written)
         elif self._removes_data():
             self._submit(self._keep, self._begin_publishing, self._snapshots.submit)
         else:
@@ -206,13 +297,13 @@ class Replacement:
 
     def _removes_data(self) -> bool:
         """Whether this server has frames that the primary has not."""
-        frames, full = self._node.persistence, self.full
+        frames, full = self._persistence, self.full
         is_ahead = 0 <= full.common_seq < frames.last_seq
         return is_ahead or full.frame_bytes < frames.frame_bytes
 
     def _keep(self) -> None:
         journals = self._files.manifest.journals
-        self._kept_in = keep_copy(self._files, self._node.now_ms(), journals[-1:])
+        self._kept_in = keep_copy(self._files, self._machine.clock(), journals[-1:])
 
     def _begin_publishing(self) -> None:
         if self._is_over:
@@ -238,11 +329,10 @@ class Replacement:
             remove_older(self._files, self._kept_in)
 
     def _published(self) -> None:
-        node = self._node
-        node.executor.close_held()
-        node.persistence.take_over(self._received.journal, self._last_seq)
-        self.on_published()
-        Reload(node, self._end)
+        self._tools.executor.close_held()
+        self._persistence.take_over(self._received.journal, self._last_seq)
+        self._tools.on_published()
+        self._tools.reload(self._end)
 
     def _fail(self, error: Exception) -> None:
         """Before the new data is published: remove its files. The old data stays."""
@@ -262,5 +352,5 @@ class Replacement:
 
     def _end(self, error: Exception | None) -> None:
         self._is_over = True
-        self._snapshots.suspended = False
+        self._snapshots.resume()
         self._on_done(error)

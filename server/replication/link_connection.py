@@ -1,0 +1,270 @@
+"""One connection of a replica to its primary, from the connect to its end.
+
+`LinkProtocol` has the requests and answers, without I/O; this passes bytes between it and the
+transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from millstream import __version__
+from millstream.commands.runtime.context import Session
+from millstream.errors import StartError
+from millstream.server.durability.data_files import in_words
+from millstream.server.replication.link_protocol import LinkProtocol, Opening
+from millstream.server.replication.name_lookup import look_up
+from millstream.storage.files.journal_writer import PAYLOAD_MAX
+
+if TYPE_CHECKING:
+    from millstream.server.config.directives import Config
+    from millstream.server.durability.persistence import Persistence
+    from millstream.storage.keyspace.keyspace import Keyspace
+
+_CONNECT_S = 10.0
+_tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps no reference
+
+
+class Owner(Protocol):
+    """Who connects: a `Link` or an `Announcement`."""
+
+    def receive(self, connection: LinkConnection, data: bytes) -> None: ...
+    def connection_lost(self, connection: LinkConnection, reason: str) -> None:
+        """The other side has ended the connection, or it could not be made."""
+
+    def lost(self, connection: LinkConnection, reason: str) -> None:
+        """This side ends the connection."""
+
+
+def why_lost(error: Exception | None, uses_tls: bool, unanswered: bool) -> str:
+    """Why a connection has ended, with the directive to look at if TLS is the reason. A server
+    closes a connection without an answer when the other side does not speak TLS, or lacks a
+    certificate."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted: {error.verify_message}; tls-ca-cert-file names the "
+            "authority"
+        )
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "this port does not speak TLS; tls-replication needs the tls-port of the primary"
+    if error is not None and not isinstance(error, ConnectionResetError):
+        return in_words(error)
+    if not unanswered:
+        return "it was closed"
+    if uses_tls:
+        return (
+            "it was closed without an answer; the primary may not trust the certificate of this "
+            "server, which tls-client-cert-file or tls-cert-file names"
+        )
+    return "it was closed without an answer; a port with TLS needs tls-replication yes"
+
+
+class LinkConnection:
+    """An asyncio protocol. `is_over`: what still arrives is ignored."""
+
+    def __init__(self, owner: Owner, protocol: LinkProtocol, uses_tls: bool) -> None:
+        self.protocol = protocol
+        self.transport: asyncio.Transport | None = None
+        self._owner = owner
+        self._uses_tls = uses_tls
+        self._is_paused = False
+        self.is_over = False
+        self.received_bytes = self.sent_bytes = 0
+        self.client: PrimaryClient | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        if self.is_over:
+            transport.abort()
+        else:
+            self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.is_over:
+            self.received_bytes += len(data)
+            self._owner.receive(self, data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.is_over:
+            unanswered = self.protocol.is_unanswered
+            self._owner.connection_lost(self, why_lost(error, self._uses_tls, unanswered))
+
+    def flush(self) -> None:
+        if self.transport is not None and self.protocol.output and not self.is_over:
+            data = bytes(self.protocol.output)
+            self.protocol.output.clear()
+            self.sent_bytes += len(data)
+            self.transport.write(data)
+
+    def say_alive(self) -> None:
+        """Acknowledge nothing, so that the primary does not end a link that is silent for long."""
+        self.protocol.acknowledge(0, -1, 0)
+        self.flush()
+
+    def drop(self, reason: str) -> None:
+        """End the connection and connect again."""
+        if not self.is_over:
+            self._owner.lost(self, reason)
+            self.end()
+
+    def read_more(self, wanted: bool) -> None:
+        """Pause or resume reading."""
+        if self.transport is None or wanted is not self._is_paused or self.is_over:
+            return
+        self._is_paused = not wanted
+        if wanted:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    def finish(self) -> None:
+        """End the connection after everything is sent."""
+        self.flush()
+        self.is_over = True
+        if self.transport is not None:
+            self.transport.close()
+
+    def end(self) -> None:
+        self.is_over = True
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class PrimaryClient(Session):
+    """The link to the primary as CLIENT LIST and CLIENT KILL see it: a client with the flag M. `id`
+    is one of the server's client IDs. It has no buffers of its own."""
+
+    is_primary = True
+    file_number = -1
+    closed = False
+    query_buffer_bytes = query_buffer_free_bytes = 0
+    output_bytes = queued_bytes = 0
+    total_commands = 0
+
+    def __init__(self, number: int, address: str, now_ms: int, connection: LinkConnection) -> None:
+        super().__init__(number, address=address, now_ms=now_ms)
+        self._connection = connection
+
+    @property
+    def total_bytes_in(self) -> int:
+        return self._connection.received_bytes
+
+    @property
+    def total_bytes_out(self) -> int:
+        return self._connection.sent_bytes
+
+    def close(self, after_reply: bool) -> None:
+        """CLIENT KILL: the server connects again."""
+        self._connection.drop("CLIENT KILL")
+
+
+class Connector:
+    """Makes connections to other servers. `dial(host, port, connection)` begins to connect, and
+    `port()` is the one on which this server listens."""
+
+    def __init__(
+        self,
+        config: Config,
+        keyspace: Keyspace,
+        persistence: Persistence,
+        *,
+        dial: Callable[[str, int, LinkConnection], object],
+        port: Callable[[], int],
+        next_client_id: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._keyspace = keyspace
+        self._persistence = persistence
+        self.dial = dial
+        self._port = port
+        self._next_client_id = next_client_id
+
+    def opening(self, knows: bool = True) -> Opening:
+        """What this server says about itself; with `knows`, which frames it has."""
+        config = self._config
+        return Opening(
+            user=config.masteruser,
+            password=config.masterauth,
+            port=config.replica_announce_port
+            or (config.tls_replication and config.tls_port)
+            or self._port(),
+            announced_ip=config.replica_announce_ip,
+            version=__version__,
+            databases=len(self._keyspace.databases),
+            histories=self._keyspace.histories if knows else (),
+            next_seq=self._persistence.last_seq + 1 if knows else 1,
+        )
+
+    def new(self, owner: Owner, opening: Opening) -> LinkConnection:
+        """A connection that `dial` has to make."""
+        protocol = LinkProtocol(opening, PAYLOAD_MAX)
+        return LinkConnection(owner, protocol, self._config.tls_replication)
+
+    def show(self, connection: LinkConnection, address: str, now_ms: int) -> None:
+        """Give the connection to a primary a place in CLIENT LIST."""
+        connection.client = PrimaryClient(self._next_client_id(), address, now_ms, connection)
+
+    @property
+    def timeout_s(self) -> int:
+        """For so long a primary may be silent."""
+        return self._config.repl_timeout
+
+
+def dial(
+    loop: asyncio.AbstractEventLoop,
+    make_context: Callable[[], ssl.SSLContext | None],
+    host: str,
+    port: int,
+    connection: LinkConnection,
+) -> None:
+    """Begin to connect. When that fails, `connection.connection_lost` gets the reason.
+    `make_context` reads the certificates as they are now; None is a link without TLS."""
+    task = loop.create_task(_connect(loop, make_context, host, port, connection))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+async def _connect(
+    loop: asyncio.AbstractEventLoop,
+    make_context: Callable[[], ssl.SSLContext | None],
+    host: str,
+    port: int,
+    connection: LinkConnection,
+) -> None:
+    factory = lambda: cast(asyncio.BaseProtocol, connection)  # noqa: E731
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            addresses = await look_up(host, port)
+            context = make_context()
+            options: dict[str, Any] = {}
+            if context is not None:
+                options = {"ssl": context, "server_hostname": host}
+            await _connect_to_one(loop, factory, addresses, port, options)
+    except (OSError, TimeoutError, StartError) as error:
+        connection.connection_lost(error)
+
+
+async def _connect_to_one(
+    loop: asyncio.AbstractEventLoop,
+    factory: Callable[[], asyncio.BaseProtocol],
+    addresses: list[str],
+    port: int,
+    options: dict[str, Any],
+) -> None:
+    """Connect to the first address that accepts a connection. OSError of the last one."""
+    for number, address in enumerate(addresses, 1):
+        try:
+            await loop.create_connection(factory, address, port, **options)
+        except ssl.SSLError:
+            raise
+        except OSError:
+            if number == len(addresses):
+                raise
+        else:
+            return

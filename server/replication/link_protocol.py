@@ -1,0 +1,226 @@
+"""The replica's end of a link, without I/O: bytes in, bytes out, events.
+
+A replica connects as a client, introduces itself, and asks for the frames after its last one. What
+the primary answers is an event; after CONTINUE and FULLRESYNC the events are records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from millstream.server.replication import history
+from millstream.server.replication.records import Decoder, LinkError, Record
+from millstream.server.replication.upstream import parse_ids
+from millstream.storage.keyspace.keyspace import Line
+
+CAPABILITY = b"millstream-1"
+KNOWS_UPSTREAM = b"upstream"  # a capability: the replica wants the IDs of the servers above it
+_LINE_MAX = 4096
+_ACK = (
+    b"*7\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$%d\r\n%b\r\n$4\r\nFACK\r\n$%d\r\n%b\r\n"
+    b"$6\r\nOFFSET\r\n$%d\r\n%b\r\n"
+)
+TAKEOVER, TAKEOVER_FORCED = (b"FAILOVER",), (b"FAILOVER", b"FORCE")  # options of PSYNC
+# The primary cannot serve a replica at present; it will be asked again soon.
+RETRY = "TRYAGAIN"  # during a failover also: the server that refuses is the primary already
+_TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
+
+
+class Opening(NamedTuple):
+    """What a replica tells its primary. `announced_ip` "": the address that the primary sees.
+    `is_promoted`: it does not ask for frames, but says that it is a primary now."""
+
+    user: str
+    password: str
+    port: int
+    announced_ip: str
+    version: str
+    databases: int
+    histories: tuple[Line, ...]
+    next_seq: int
+    takeover: tuple[bytes, ...] = ()  # TAKEOVER or TAKEOVER_FORCED: the other server takes over
+    is_promoted: bool = False
+
+
+class Continued(NamedTuple):
+    """The frames that were asked for follow."""
+
+    history: str
+
+
+class FullSync(NamedTuple):
+    """A base of `size_bytes` with the frames up to `seq` follows, then the frames after it.
+    `common_seq` is the last frame that both servers have, -1 if they have no history in common;
+    `frame_bytes` the size of all frames of the primary."""
+
+    history: str
+    seq: int
+    size_bytes: int
+    common_seq: int
+    frame_bytes: int
+
+
+class Rewind(NamedTuple):
+    """The replica's frames after `seq` belong to a line of history that ended there."""
+
+    history: str
+    seq: int
+
+
+class Refused(NamedTuple):
+    """The primary's error. `is_temporary`: it may soon be over."""
+
+    text: str
+    is_temporary: bool
+
+
+class Told(NamedTuple):
+    """The IDs of the servers above this one (`upstream`)."""
+
+    ids: tuple[str, ...]
+
+
+class Noted(NamedTuple):
+    """The old primary knows that this server was promoted."""
+
+
+Event = Continued | FullSync | Rewind | Refused | Told | Noted | Record
+
+
+def encode_request(words: Sequence[bytes]) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+
+
+class LinkProtocol:
+    """One connection to a primary. `output` collects the bytes to send; the owner empties it."""
+
+    def __init__(self, opening: Opening, payload_max: int) -> None:
+        self.output = bytearray()
+        self.is_streaming = False
+        self._opening = opening
+        self._decoder = Decoder(payload_max)
+        self._text = b""
+        self._requests = iter(self._introduction())
+        self._asked = ""
+        self._ended = False
+        self._ask_next()
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the primary has answered nothing yet."""
+        return self._asked == "PING"
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """The events that these bytes complete. LinkError if they are not allowed."""
+        if not self.is_streaming:
+            self._text += data
+            data = b""
+            while not self.is_streaming and not self._ended:
+                line, end, rest = self._text.partition(b"\r\n")
+                if not end:
+                    if len(line) > _LINE_MAX:
+                        raise LinkError("an answer without an end")
+                    return
+                self._text = rest
+                event = self._answered(line)
+                if event is not None:
+                    yield event
+            data, self._text = self._text, b""
+        if self._ended:
+            return
+        self._decoder.feed(data)
+        while (record := self._decoder.next()) is not None:
+            yield record
+
+    def acknowledge(self, applied_seq: int, synced_seq: int, frame_bytes: int) -> None:
+        """Tell the primary the last frame that is applied, the last one on the disk (-1: there is
+        no journal), and the size of all frames up to the first of these."""
+        applied, synced, size = b"%d" % applied_seq, b"%d" % synced_seq, b"%d" % frame_bytes
+        self.output += _ACK % (len(applied), applied, len(synced), synced, len(size), size)
+
+    def say(self, word: str, value: bytes = b"1") -> None:
+        """Tell the primary that this server is "promoting" itself (b"0": no longer), or
+        "promoted"."""
+        self.output += encode_request([b"REPLCONF", word.encode(), value])
+
+    def _introduction(self) -> Iterator[list[bytes]]:
+        opening = self._opening
+        yield [b"PING"]
+        if opening.password:
+            user = [opening.user.encode("utf-8", "surrogateescape")] if opening.user else []
+            yield [b"AUTH", *user, opening.password.encode("utf-8", "surrogateescape")]
+        announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
+        yield [
+            b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced,
+            b"capa", CAPABILITY, b"capa", KNOWS_UPSTREAM, b"version", opening.version.encode(),
+            b"databases", b"%d" % opening.databases,
+            b"histories", history.encode(opening.histories),
+        ]  # fmt: skip
+        if opening.is_promoted:
+            yield [b"REPLCONF", b"promoted", b"%d" % (opening.next_seq - 1)]
+            return
+        newest = opening.histories[-1][0].encode() if opening.histories else b"?"
+        yield [b"PSYNC", newest, b"%d" % opening.next_seq, *opening.takeover]
+
+    def _ask_next(self) -> Event | None:
+        words = next(self._requests, None)
+        if words is None:
+            self._ended = True
+            return Noted()
+        self._asked = words[0].decode()
+        self.output += encode_request(words)
+        return None
+
+    def _answered(self, line: bytes) -> Event | None:
+        text = line.decode("utf-8", "replace")
+        if self._asked == "PSYNC":
+            return self._position(text)
+        if self._asked == "PING" and text.startswith("-NOAUTH") and not self._opening.password:
+            return self._refused("-NOAUTH the primary needs a password: set masterauth")
+        # Without a password, a right or a link PING is refused, but the address is right.
+        is_known = self._asked == "PING" and text.startswith(("-NOAUTH", "-NOPERM", "-MASTERDOWN"))
+        if text.startswith("-") and not is_known:
+            return self._refused(text)
+        if not text.startswith(("+", "-")):
+            raise LinkError(f"{text[:80]!r} as the answer to {self._asked}")
+        told = text.removeprefix("+OK ") if self._asked == "REPLCONF" else text
+        noted = self._ask_next()
+        if noted is not None or told == text:
+            return noted
+        try:
+            return Told(parse_ids(told))
+        except ValueError as error:
+            raise LinkError(str(error)) from None
+
+    def _refused(self, text: str) -> Event:
+        self._ended = True
+        text = text.removeprefix("-")
+        if self._asked == "REPLCONF" and "REPLCONF" in text:
+            text = f"the primary is not a compatible millstream server ({text})"
+        return Refused(text, text.startswith(_TEMPORARY))
+
+    def _position(self, text: str) -> Event | None:
+        if not text:
+            return None  # sent by a primary that prepares a full sync, to keep the link alive
+        word, *rest = text.split()
+        try:
+            if word == "+CONTINUE" and len(rest) == 1:
+                self.is_streaming = True
+                return Continued(rest[0])
+            if word == "+FULLRESYNC" and len(rest) == 5:
+                full = FullSync(rest[0], *map(int, rest[1:]))
+                if full.seq < 0 or full.size_bytes < 0 or (full.seq and not full.size_bytes):
+                    raise ValueError("no such base")
+                self.is_streaming = True
+                return full
+            if word == "-REWIND" and len(rest) == 2:
+                self._ended = True
+                return Rewind(rest[0], int(rest[1]))
+        except ValueError:
+            raise LinkError(f"{text[:80]!r} as the answer to PSYNC") from None
+        if text.startswith("-"):
+            return self._refused(text)
+        raise LinkError(
+            f"{text[:80]!r} as the answer to PSYNC: the primary is not a millstream server"
+        )
