@@ -117,6 +117,13 @@ class FleetClient(Client):
         return reply
 
 
+class FleetClients(dict[int, FleetClient]):
+    """The clients of a server by their IDs, as far as commands need them."""
+
+    def unblock(self, client: FleetClient, error: bool) -> bool:
+        return client.node.executor.unblock_client(client, error)
+
+
 class WatchedPersistence(Persistence):
     """Reports each frame to the fleet, without the effect that only names its line of history."""
 
@@ -168,7 +175,7 @@ class FleetNode:
         self.wall_ms = fleet.wall_ms + chance.choice([0, 0, 3, -3, 500, -700])
         self.steady_start_ms = self.wall_ms
         self.port = 7000 + index
-        self.clients: dict[int, FleetClient] = {}
+        self.clients = FleetClients()
         self.workers: list[HandWorker] = []
         self.running = ""  # the worker that is running a task
         self._client_number = 0
