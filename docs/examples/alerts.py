@@ -3,7 +3,7 @@
     python docs/examples/alerts.py redis://localhost:6455 checkpoint \
         --keys 'sensor:*' --field temperature --above 30 --into alerts
 
-Runs until it is stopped, and goes on where it was when it is started again with the same
+Runs until it is stopped, and continues where it was when it is started again with the same
 checkpoint, killed or not. With --available-now it handles what is there and ends.
 """
 

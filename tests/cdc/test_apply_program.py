@@ -198,7 +198,7 @@ def test_every_change_is_applied_once_after_any_kill(
         assert isinstance(alive, bytes)
         assert json.loads(alive)["running"] is True
         end_one_that_waits(made)
-        # The driver is killed, with entries left to apply; another one goes on.
+        # The driver is killed, with entries left to apply; another one continues.
         feed_rows(feed, 81, 20)
         made.kill()
         feed_rows(feed, 101, 20)

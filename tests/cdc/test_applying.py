@@ -202,7 +202,7 @@ def test_a_refused_change_stops_its_table_and_no_other(new_applier: Made) -> Non
     assert position.error_id == f"{bad}.2"
     assert position.error is not None
     assert "u_b_check" in position.error
-    # The other table goes on meanwhile; nothing of the stopped one is lost.
+    # The other table continues; nothing of the stopped one is lost.
     feed.transaction(insert(b"5", None, b"1"), insert(b"5", None, b"1", table="u"))
     assert applier.apply() == 1
     assert applier.rows("SELECT count(*) FROM t") == [("3",)]

@@ -75,7 +75,7 @@ def test_a_heartbeat_finds_out_which_facts_are_lost(
         assert f"fact {gone.id} of 'w' is lost" in caplog.text
         with pytest.raises(ReservationLost):
             gone.complete()
-        done.complete()  # somebody else did it, so this is no loss
+        done.complete()  # another writer completed it, so this is no loss
         kept.complete()
         assert writer.metrics()["lost"] == 1
         assert writer.metrics()["completed"] == 2

@@ -1,4 +1,4 @@
-"""A consumer whose group vanishes: it is made again where the consumer was, and nothing is lost."""
+"""A consumer whose group vanishes: it is created again at the same place, and nothing is lost."""
 
 from __future__ import annotations
 

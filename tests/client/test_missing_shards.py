@@ -1,4 +1,4 @@
-"""Shards that are nowhere: the stream warns, then raises ShardUnavailable, then goes on."""
+"""Missing shards: the stream warns, then raises ShardUnavailable, then continues."""
 
 from __future__ import annotations
 

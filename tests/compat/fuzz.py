@@ -162,7 +162,7 @@ def tokens_in(arguments: Reply) -> Iterator[str]:
 
 
 def alike(ours: Reply | None, theirs: Reply | None, loose: bool = False) -> bool:
-    """True if replies are equal but for times; `loose`: numbers are times."""
+    """True if replies are equal except for times; `loose`: numbers are times."""
     if isinstance(ours, int) and isinstance(theirs, int):
         times = loose or min(ours, theirs) > A_TIME_MS
         return ours == theirs or (times and min(ours, theirs) >= 0 and abs(ours - theirs) < NEAR_MS)

@@ -218,7 +218,7 @@ def events(client: RawClient, listener: RawClient, requests: list[Words]) -> lis
 
 
 def test_random_conversations_send_the_same_events(server: Server, redis_server: Server) -> None:
-    """With what is new and what was looked for in vain, in the same order. Those of streams have
+    """With new keys and misses, in the same order. Those of streams have
     tests of their own."""
     with (
         server.client() as mine,

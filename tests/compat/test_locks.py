@@ -107,7 +107,7 @@ def test_a_lock_is_held_extended_and_released(server: Server) -> None:
             assert 0 < client.pttl("name") <= LONG_S * 1000
         assert not client.exists("name")
         with pytest.raises(redis.exceptions.LockNotOwnedError), lock:
-            client.set("name", "somebody else")
+            client.set("name", "another owner")
 
 
 def test_a_lock_in_asyncio(server: Server) -> None:

@@ -163,4 +163,4 @@ def test_no_order_is_lost_or_done_twice_over_a_restart(
     with Program("node_redis_orders.cjs", library, durable_server.port, protocol) as program:
         assert program.hear() == "restart"
         durable_server.restart("SIGKILL")
-        program.send("go on")
+        program.send("continue")

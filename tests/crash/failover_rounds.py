@@ -129,7 +129,7 @@ def _check_policy(client: RawClient) -> None:
 
 
 def _digest(client: RawClient) -> list[Reply]:
-    """The entries and groups of all streams, but for what time alone changes."""
+    """The entries and groups of all streams, except for values that time alone changes."""
     found: list[Reply] = []
     for key in sorted(map(as_bytes, as_list(client.call("KEYS", "*")))):
         found.append(key)

@@ -43,7 +43,7 @@ def test_a_retry_is_on_time_when_the_clock_goes_back(server: Server, outside: Fa
         writer.wait_blocked(1)
         outside.jump(-HOUR_MS)
         assert reader.read() == [[entry_id, b"n", b"v"]]
-        writer.call("TAPPEND", "s", "n", "w")  # ids rise all the same
+        writer.call("TAPPEND", "s", "n", "w")  # IDs rise anyway
         first, second = writer.call("XRANGE", "s", "-", "+")  # type: ignore[misc]
         assert first[0].split(b"-")[0] == second[0].split(b"-")[0]
 

@@ -1,5 +1,5 @@
-"""A disk that is really full: writes are refused before they execute, reads go on, nothing that was
-answered is lost, and writes are accepted automatically once there is space again.
+"""A disk that is really full: writes are refused before they execute, reads continue, no confirmed
+write is lost, and writes are accepted automatically once there is space again.
 
 On a small tmpfs. What cannot be timed there (full at this very write of the manifest) is tried in
 `tests/unit/test_persistence.py` on a simulated disk.

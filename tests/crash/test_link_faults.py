@@ -60,7 +60,7 @@ def test_a_user_whose_name_is_not_utf8(replicas: Replicas) -> None:
 
 
 def test_a_default_user_without_the_right_to_ping(replicas: Replicas) -> None:
-    """As in Redis, the replica goes on to AUTH."""
+    """As in Redis, the replica continues with AUTH."""
     primary = replicas.start("a")
     fill(primary, 20)
     primary.acl_setuser("link", enabled=True, passwords=["+right"], categories=["+@all"])

@@ -1,4 +1,4 @@
-"""A disk that stalls: requests wait, memory stays bounded, no data goes, and all goes on."""
+"""A disk that stalls: requests wait, memory is bounded, no data is lost, and requests continue."""
 
 from __future__ import annotations
 

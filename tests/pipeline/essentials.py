@@ -82,7 +82,7 @@ class Essentials:
         return self._counts(self._read("in:*"))
 
     def stream(self) -> dict[str, Any]:
-        """Copies `in:*` to `out` by a streaming query; appends, and goes on from its checkpoint."""
+        """Copies `in:*` to `out` by a streaming query, appends, continues from its checkpoint."""
         batches = self._copy()
         first = self._numbers("out")
         self._append(500, 700)

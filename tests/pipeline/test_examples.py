@@ -71,7 +71,7 @@ def _check_lake(run: Run, directory: Path, lake: Path) -> None:
 
 
 def test_a_lake_keeps_evicted_entries_and_the_order_of_ids(run: Run, tmp_path: Path) -> None:
-    keys = (b"007", b"sensor:7")  # one that could be taken for a number
+    keys = (b"007", b"sensor:7")  # one that could be read as a number
 
     def lake_of(hours: range, number: int) -> dict[str, list[str]]:
         """The ids in each file of the lake, after a snapshot with a dozen entries at each hour."""

@@ -61,7 +61,7 @@ def path_with(python: Path) -> dict[str, str]:
 
 
 def check(seen: dict[str, Any], client: RawClient) -> None:
-    """That the program has seen what is so."""
+    """Check that the program has seen the expected entries."""
     columns = "struct<key:string,id:string,ts:timestamp,fields:map<string,string>>"
     few = [n for n in range(30) if n % 3 < 2]
     before = {f"before:{number}": 200 for number in range(3)}

@@ -1,5 +1,5 @@
 """A streaming query is killed with all its processes, in the middle of reading and of writing, and
-goes on from its checkpoint: every entry is copied once.
+continues from its checkpoint: every entry is copied once.
 
 The query starts at the end of the streams. That is the hard case: when it is killed in its first
 batch, Spark asks again where it starts, and the end is at another place by then."""

@@ -225,7 +225,7 @@ FILTERS: dict[str, tuple[Rows, int]] = {
         8,
     ),
     "ms < 0": ([], 0),
-    # Pushed in part or not at all, and the rows are right all the same.
+    # Pushed in part or not at all, and the rows are right in any case.
     "key = 'sensor:1' or ms = 5": (expected([1], 0, 199), 16),
     f"ms <> {T0 + 1} and ms <= {T0 + 2}": (
         [(f"sensor:{key}", n) for key in range(4) for n in (0, 2)],
@@ -441,7 +441,7 @@ def test_an_index_that_points_outside_its_chunk_is_an_error(
 
 
 def planned(spark: SparkSession, directory: Path) -> RDD[Row]:
-    """The rows of a query that is planned for good, and has read nothing yet."""
+    """The rows of a query whose plan is final, and that has read nothing yet."""
     rows = spark.read.format("millstream").load(str(directory)).rdd
     assert rows.getNumPartitions() == 1
     return rows

@@ -35,7 +35,7 @@ class DurableFleet(Fleet):
         self.confirmed: dict[Frame, str] = {}
         self._promoted: int | None = None  # a replica that is to become the primary
         self._promoting: FleetNode | None = None  # the same, until it is the primary
-        self._to_tell: list[int] = []  # the servers that do not know yet whom to follow
+        self._to_order: list[int] = []  # servers without the order to follow the new primary
         while len(self.nodes) < 3:
             node = self.nodes[-1]
             again = FleetNode(
@@ -98,8 +98,8 @@ class DurableFleet(Fleet):
     def _judge_promotion(self, chosen: FleetNode) -> None:
         """The data of the new primary is complete, if its primary reported it. The others are
         ordered to follow it later, one after the other."""
-        self._to_tell = [node.index for node in self.nodes if node is not chosen]
-        self.chance.shuffle(self._to_tell)
+        self._to_order = [node.index for node in self.nodes if node is not chosen]
+        self.chance.shuffle(self._to_order)
         if chosen.replication.promotion.was_complete:
             self.note("complete promotion", str(chosen.index))
             self._judge_confirmed(chosen)
@@ -108,7 +108,7 @@ class DurableFleet(Fleet):
             self.confirmed = {
                 frame: value for frame, value in self.confirmed.items() if has_frame(chosen, frame)
             }
-            while self._to_tell:
+            while self._to_order:
                 self._tell_next()
 
     def _tell_one(self) -> None:
@@ -125,9 +125,9 @@ class DurableFleet(Fleet):
 
     def _tell_next(self) -> None:
         assert self._promoted is not None
-        node, port = self.nodes[self._to_tell.pop()], 7000 + self._promoted
+        node, port = self.nodes[self._to_order.pop()], 7000 + self._promoted
         self._guarded(node, lambda: node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % port))
-        if not self._to_tell:
+        if not self._to_order:
             self._promoted = None
 
     def _primaries(self) -> list[FleetNode]:
@@ -219,7 +219,7 @@ class DurableFleet(Fleet):
         is on its way leaves two primaries. The old one has no replicas and has confirmed nothing
         since."""
         there = [node for node in self.nodes if node.shown_priority > 0]
-        if self._to_tell and self._promoted is not None:
+        if self._to_order and self._promoted is not None:
             return self.nodes[self._promoted]
         candidates = self._primaries() or there or self.nodes
         return max(candidates, key=lambda node: node.persistence.frame_bytes)

@@ -46,7 +46,7 @@ REFUSED_AGAIN_MS = 1000  # a retry that fell due while writes were refused is re
 RECOVERY_S_MAX = 200
 FREED_MS_MAX = 1000
 NODES_MAX = 4  # of a block
-SLICE_KEYS = 64  # captured in one go
+SLICE_KEYS = 64  # captured at once
 QUEUED = Simple("QUEUED")
 SHOW_NO_DATA = {b"PING", b"ECHO", b"TIME", b"SELECT", b"CONFIG", b"AUTH", b"ACL"}
 REFUSALS = (
@@ -376,7 +376,7 @@ class Simulation:
         scanners = [c for c in self.world.clients.values() if c.player.role == "scanner"]
         if scanners:
             client = self.chance.choice(scanners)
-            self._note("goes on taking" if client.paused else "stops taking", f"client {client.id}")
+            self._note("reads again" if client.paused else "stops reading", f"client {client.id}")
             if client.paused:
                 self._take_again(client)
             else:
@@ -418,7 +418,7 @@ class Simulation:
             return
         left_bytes = self.chance.choice([0, 100, 5000, 70_000])
         disk.capacity = disk.used_bytes() + left_bytes
-        self._note("disk", f"is full but for {left_bytes} bytes")
+        self._note("disk", f"is full except for {left_bytes} bytes")
 
     def _limit_memory(self) -> None:
         """Set the memory limit close to used memory, or remove it."""

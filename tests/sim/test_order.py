@@ -1,4 +1,4 @@
-"""The order in which the model lets clients go on is the server's."""
+"""Clients continue in the same order in the model and in the server."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_the_promoted_server_repeats_lost_effects(fleet: Three) -> None:
 
 
 def confirm_too_late(fleet: Three) -> None:
-    """The old primary waits in vain, confirms again, and then hears of the promotion."""
+    """The old primary waits without a result, confirms again, and then gets the promotion."""
     lose_the_last_word(fleet)
     fleet.pass_seconds(16)
     assert isinstance(fleet.append()[0], bytes)
@@ -283,7 +283,7 @@ def confirm_too_late(fleet: Three) -> None:
 
 
 def test_an_old_primary_that_has_more_refuses_writes(fleet: Three) -> None:
-    """It has waited in vain and has confirmed again: nothing of that is discarded unasked."""
+    """It has waited without a result and has confirmed again: no such frame is discarded."""
     confirm_too_late(fleet)
     assert fleet.append() == [LACKS]
     assert shown(fleet, 0, "superseded_by") == "10.0.0.201:7001"
@@ -863,7 +863,7 @@ def test_a_frame_that_cannot_be_applied_ends_a_promotion(
     fleet: Three, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(keyspace: object, payload: bytes) -> int:
-        raise EffectError(0, "the test says so")
+        raise EffectError(0, "set by the test")
 
     replies = begin_without_the_last_entry(fleet)
     monkeypatch.setattr(receiver, "apply_effects", refuse)

@@ -122,7 +122,7 @@ def one_database_always(seed: int) -> bool:
 
 EVENTS = {
     "send", "loop", "worker", "time", "settle", "restart", "crash", "kill", "arm", "survived",
-    "join", "leave", "clock jumps", "disk", "closed", "stops taking", "goes on taking", "flip",
+    "join", "leave", "clock jumps", "disk", "closed", "stops reading", "reads again", "flip",
     "refused", "limit", "no memory", "dropped", "freed", "freed in part", "judged",
     "did not wait", "no key", "no command", "rules changed before EXEC",
 }  # fmt: skip

@@ -1,5 +1,5 @@
 """A replica that cannot apply a frame: nothing after the frame is applied, and what is in memory
-is not served, however the server goes on."""
+is not served, with any later events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Pair:
     def some(keyspace: object, payload: bytes) -> int:
         changes = apply(keyspace, payload)  # type: ignore[arg-type]
         if POISON in payload:
-            raise EffectError(0, "the test says so")
+            raise EffectError(0, "set by the test")
         return changes
 
     made = Pair(1)

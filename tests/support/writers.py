@@ -413,7 +413,7 @@ def _check_facts(book: Book, key: bytes, log: dict[EntryId, bytes]) -> Asking:
     wanted = [(i, "FACTDONE" if i in book.writers else "NORESERVATION") for i in held]
     wanted += [(i, "FACTLOST") for i in list(book.given_up)[-20:]]
     for entry_id, code in wanted:
-        who = key, book.writers.get(entry_id, b"stranger")
+        who = key, book.writers.get(entry_id, b"unknown")
         token = book.tokens[entry_id] if code == "FACTDONE" else b"again"
         reply = yield (b"TCOMPLETE", *who, text_of(entry_id), b"n", token)
         assert isinstance(reply, Error), (entry_id, reply)

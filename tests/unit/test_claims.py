@@ -62,7 +62,7 @@ class Record:
 
 
 def same_but_for_polls(found: list[Any], wanted: list[Any]) -> bool:
-    """True if groups are equal; that a consumer asked in vain is recorded once a second only."""
+    """True if groups are equal; a request without a result is recorded only once a second."""
     for there, here in zip(found, wanted, strict=True):
         for row, other in zip(there["consumers"], here["consumers"], strict=True):
             if row and other and 0 <= other[1] - row[1] < POLL_NOTED_MS:

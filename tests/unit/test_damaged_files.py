@@ -200,7 +200,7 @@ FOREIGN = {
     "a Redis snapshot": b"REDIS0012\xfa\tredis-ver\x058.6.0" + bytes(100),
     "a Redis journal": b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n" * 4,
     "zeros": bytes(5000),
-    "a text": b"This is no file of ours, but long enough to be taken for one. " * 3,
+    "a text": b"This is no file of ours, but long enough to be one. " * 3,
 }
 
 

@@ -145,7 +145,7 @@ class Limited:
         self.player = self.in_process.player()
 
     def blocks(self) -> int:
-        """Exactly, but for open blocks: these take their room for more entries, too."""
+        """Exactly, except for open blocks, which also have space for more entries."""
         total = 0
         for db in self.in_process.keyspace.databases:
             for key in db.keys():  # noqa: SIM118

@@ -812,7 +812,7 @@ def test_the_wall_clock_is_checked_each_second_while_keys_expire() -> None:
     assert b"DEL" in in_process.persistence.payloads[-1]
     asked = len(in_process.delays_s)
     in_process.pass_ms(1000)
-    assert len(in_process.delays_s) == asked, "nothing goes by it any more"
+    assert len(in_process.delays_s) == asked, "nothing depends on it any more"
 
 
 def test_keys_expire_by_the_wall_clock() -> None:

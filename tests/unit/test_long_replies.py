@@ -244,7 +244,7 @@ def test_a_long_value_is_sent_in_slices_unchanged(in_process: InProcessServer, s
 def disturbed(
     in_process: InProcessServer, reader: InProcessClient, change: Callable[[], object]
 ) -> int:
-    """Let the server go on turn by turn, with a change by others before each, until a reader has
+    """Run the server turn by turn, with a change by others before each, until a reader has
     its reply; how many turns."""
     turns = 0
     in_process.executor.end_tick()

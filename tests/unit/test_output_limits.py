@@ -1,4 +1,4 @@
-"""client-output-buffer-limit: whom it closes, and when."""
+"""client-output-buffer-limit: the clients that it closes, and the times."""
 
 from __future__ import annotations
 

@@ -1222,7 +1222,7 @@ def test_any_end_of_the_queue_is_reported(way: str) -> None:
 
 
 def test_a_queue_may_be_full_before_its_journal_counts() -> None:
-    """Switched on at run time, it counts from its base on; what goes to it waits all the same."""
+    """Switched on at run time, it counts from its base on; replies for its frames wait, too."""
     world = new_world(appendonly=False)
     reported = queue_reports(world)
     world.persistence.set_appendonly(True)

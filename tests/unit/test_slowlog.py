@@ -24,7 +24,7 @@ def test_entries_are_newest_first_and_numbered() -> None:
     log.clear()
     assert len(log) == 0
     log.note(NOW_MS, 1, [b"PING"], None)
-    assert log.entries(1)[0].number == 3  # numbers go on
+    assert log.entries(1)[0].number == 3  # numbers continue
 
 
 def test_the_threshold() -> None:

@@ -2,7 +2,7 @@
 
 The machine runs the same steps on both. Two more promises are kept on the way: what was captured
 (blocks and metadata of a snapshot) reads the same whatever happens to the stream afterwards, and a
-stream loaded from a capture goes on as the original would.
+stream loaded from a capture continues as the original would.
 """
 
 from __future__ import annotations
@@ -425,7 +425,7 @@ def test_ids_left_by_trimming_do_not_hold_up_a_smaller_last_id() -> None:
     assert from_disk(*stream.dump()).range() == stream.range()
 
 
-# ---------------------------------------------------------------- copies go on where they were
+# ---------------------------------------------------------------- copies continue where they were
 
 
 def some_entry(chance: Random) -> Words:

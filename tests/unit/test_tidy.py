@@ -363,7 +363,7 @@ def test_handlers_use_the_handler_api() -> None:
 
 
 def test_events_are_in_the_table() -> None:
-    """An unknown event would fail only where somebody has asked for events."""
+    """An unknown event would fail only for subscribers of events."""
     used = {
         name
         for path in sources(".py", ".pyx")

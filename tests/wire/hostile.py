@@ -336,7 +336,7 @@ def many_words(server: Server, sizes: Sizes) -> None:
 
 
 def large_value(server: Server, sizes: Sizes) -> None:
-    """A long value set, read, and read by somebody who does not."""
+    """A long value set, read, and read by a client that does not read the reply."""
     value = b"x" * sizes.value_bytes
     with server.client() as client, connect(server.port, RECEIVE_BYTES) as attacker:
         assert client.call("SET", "large", value) == Simple("OK")

@@ -170,8 +170,8 @@ def test_monitor_shows_executed_commands(server: Server) -> None:
         assert monitor.call("MONITOR") == Simple("OK")
         for words in (
             ("SELECT", "3"), ("SET", 'a "b"', "x\n\x00"), ("CONFIG", "GET", "port"), ("NOSUCH",),
-            ("MULTI",), ("SET", "k", "v"), ("EXEC",), ("AUTH", "stranger", "secret"),
-            ("HELLO", "2", "AUTH", "stranger", "secret"), ("DEL", 'a "b"', "k"),
+            ("MULTI",), ("SET", "k", "v"), ("EXEC",), ("AUTH", "unknown", "secret"),
+            ("HELLO", "2", "AUTH", "unknown", "secret"), ("DEL", 'a "b"', "k"),
         ):  # fmt: skip
             client.call(*words)
         shown = []

@@ -346,18 +346,18 @@ def test_quit_closes_after_the_reply(server: Server) -> None:
         assert end_of(client) == b"+PONG\r\n+OK\r\n"
 
 
-def test_protected_mode_turns_strangers_away(new_server: NewServer) -> None:
+def test_protected_mode_turns_visitors_away(new_server: NewServer) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing: only asks for our own address
         own = probe.getsockname()[0]
     server = new_server("data", {"bind": f"127.0.0.1 {own}"}).start()
-    with socket.create_connection((own, server.port), timeout=10) as stranger:
-        assert stranger.makefile("rb").read().startswith(b"-DENIED ")
+    with socket.create_connection((own, server.port), timeout=10) as visitor:
+        assert visitor.makefile("rb").read().startswith(b"-DENIED ")
     with server.client() as client:
         assert client.call("CONFIG", "SET", "protected-mode", "no") == Simple("OK")
-    with socket.create_connection((own, server.port), timeout=10) as stranger:
-        stranger.sendall(b"PING\r\n")
-        assert stranger.recv(100) == b"+PONG\r\n"
+    with socket.create_connection((own, server.port), timeout=10) as visitor:
+        visitor.sendall(b"PING\r\n")
+        assert visitor.recv(100) == b"+PONG\r\n"
 
 
 @pytest.mark.parametrize("bind", ["* -::*", "127.0.0.1 -::*", "127.0.0.1 -::1 127.0.0.1"])

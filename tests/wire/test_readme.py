@@ -1,6 +1,6 @@
 """The sessions in README.md are run, line by line, against a live server.
 
-Replies must be the ones printed there, but for the ids: the first time an id appears in a reply it
+Replies must be the ones printed there, except for IDs: the first time an id appears in a reply it
 stands for whatever id the server gave, and from then on for that one, in commands too.
 """
 
@@ -37,8 +37,8 @@ class Ids:
         self._real: dict[tuple[str, str], tuple[str, str]] = {}
 
     def same(self, printed: str, real: str) -> bool:
-        """True if the texts are equal but for ids and incarnations, and each printed id means one
-        real id only."""
+        """True if the texts are equal except for IDs and incarnations; each printed ID means one
+        real ID only."""
         printed, real = (
             INCARNATION.sub("<incarnation>", printed),
             INCARNATION.sub("<incarnation>", real),

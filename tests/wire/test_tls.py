@@ -245,7 +245,7 @@ def test_a_new_certificate_without_a_restart(
     old.execute_command("CONFIG SET", "tls-cert-file", str(certificate), "tls-key-file", str(key))
     wait_until(lambda: can_ping(open_server.redis(other)), what="the new certificate")
     assert not can_ping(open_server.redis(authority))
-    assert old.ping()  # connections that exist go on
+    assert old.ping()  # existing connections continue
 
 
 def test_a_refused_change_does_not_read_the_earlier_files(
@@ -425,7 +425,7 @@ def test_hostile_bytes_disturb_no_client(open_server: TlsServer, authority: Auth
 
 
 def test_silent_clients_do_not_stay(open_server: TlsServer, authority: Authority) -> None:
-    """A handshake that does not begin, or does not go on, ends after ten seconds."""
+    """A handshake that does not begin, or does not continue, ends after ten seconds."""
     silent = [socket.create_connection(("127.0.0.1", open_server.port)) for _ in range(50)]
     for client in silent[25:]:
         client.sendall(hello()[:20])

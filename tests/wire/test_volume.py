@@ -1,4 +1,4 @@
-"""Sizes and numbers: from 0 bytes to 1 MB, and 10,000 commands in one go."""
+"""Sizes and numbers: from 0 bytes to 1 MB, and 10,000 commands at once."""
 
 from __future__ import annotations
 
