@@ -64,7 +64,7 @@ class PlannedFleet(DurableFleet):
         if self._promoted is not None and self.chance.random() < 0.5:
             self.note("promotion without orders", str(chosen.index))
             self._promoted = None
-            self._to_tell = []
+            self._to_order = []
 
     def _restart(self, node: FleetNode, disk: FakeDisk) -> None:
         """Only an order changes the configuration file, not the contents of the data directory."""
