@@ -19,7 +19,7 @@ from bench.cdc_processes import Clusters, Program, wait_until
 from bench.figures import BenchError
 from bench.postgres import programs
 from bench.server import free_port
-from millstream.cdc.destination.positions import create_sql
+from millstream.cdc.destination.offsets import create_sql
 
 TIMEOUT_S = 600.0
 PROBE_S = 0.02

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from millstream.cdc.errors import CdcError
+from millstream.cdc import CdcError
 from millstream.cdc.sql import read_table_name, table_name
 
 TableType: TypeAlias = Literal["clone", "append", "history"]
@@ -118,7 +118,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Config:
+class CdcConfig:
     """The complete configuration file."""
 
     path: Path
@@ -137,18 +137,18 @@ class Config:
         raise ConfigError(f"{self.path}: there is no source {name!r}; the sources are {known}")
 
 
-def target_of(table: Table, config: Config) -> tuple[str, str]:
+def target_of(table: Table, config: CdcConfig) -> tuple[str, str]:
     """The target's schema and name."""
     schema, name = read_table_name(table.target)
     return schema or config.destination.schema, name
 
 
-def target_name(table: Table, config: Config) -> str:
+def target_name(table: Table, config: CdcConfig) -> str:
     """The target with its schema."""
     return table_name(*target_of(table, config))
 
 
-def shared_targets(config: Config) -> set[tuple[str, str]]:
+def shared_targets(config: CdcConfig) -> set[tuple[str, str]]:
     """The targets that take the rows of several sources or tables."""
     owners = Counter(
         target_of(table, config) for source in config.sources for table in source.tables

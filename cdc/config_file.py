@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from millstream.cdc.config import (
     ApplyConfig,
-    Config,
+    CdcConfig,
     ConfigError,
     Destination,
     ReadConfig,
@@ -27,7 +27,7 @@ from millstream.cdc.config import (
     target_name,
 )
 from millstream.cdc.sql import read_table_name, table_name
-from millstream.pipeline.options import OptionError, check_server_url
+from millstream.pipeline.source_options import OptionError, check_server_url
 
 SLOT_BYTES_MAX = 63
 RESERVED = "apply:alive"
@@ -55,7 +55,7 @@ def find(named: str | None) -> Path:
     return Path(named or os.environ.get("MILLSTREAM_CDC_CONFIG") or "cdc.toml")
 
 
-def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> CdcConfig:
     """Read and check the file."""
     try:
         text = path.read_text()
@@ -66,7 +66,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     return parse(text, path, environment)
 
 
-def parse(text: str, path: Path, environment: Mapping[str, str]) -> Config:
+def parse(text: str, path: Path, environment: Mapping[str, str]) -> CdcConfig:
     """Check the text of a file."""
     try:
         document = tomllib.loads(text)
@@ -83,7 +83,7 @@ class _Reader:
         self._path = path
         self._environment = environment
 
-    def config(self, document: dict[str, Any]) -> Config:
+    def config(self, document: dict[str, Any]) -> CdcConfig:
         self._refuse_unknown(
             document, ["millstream", "destination", "read", "apply", "database"], ""
         )
@@ -93,7 +93,7 @@ class _Reader:
                 "database", "is missing or empty: at least one [[database]] is needed"
             )
         destination = self._section(Destination, document, "destination")
-        config = Config(
+        config = CdcConfig(
             self._path,
             self._section(ServerConfig, document, "millstream"),
             destination,
@@ -271,7 +271,7 @@ class _Reader:
 
     # ------------------------------------------------------------ the file as a whole
 
-    def _check_names(self, config: Config) -> None:
+    def _check_names(self, config: CdcConfig) -> None:
         slots: dict[str, Source] = {}
         for source in config.sources:
             if source.name == RESERVED:
@@ -295,7 +295,7 @@ class _Reader:
                     raise self._fault("database", f"the table {table.full_name!r} is listed twice")
                 names.add(table.full_name)
 
-    def _check_targets(self, config: Config) -> None:
+    def _check_targets(self, config: CdcConfig) -> None:
         """Without a sid column a target has one source and one table."""
         if config.destination.sid_column:
             owners: dict[tuple[str, str], str] = {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from urllib.parse import quote, unquote, urlsplit
 
-from millstream.cdc.config import Config
+from millstream.cdc.config import CdcConfig
 from millstream.cdc.sql import one_line
 
 HIDDEN = "***"
@@ -32,7 +32,7 @@ def counted(count: int, noun: str) -> str:
 class Secrets:
     """The passwords of a configuration."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: CdcConfig) -> None:
         self._config = config
 
     @cached_property

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from millstream.cdc.errors import CdcError
-from millstream.cdc.lsn import read_lsn
+from millstream.cdc import CdcError
+from millstream.cdc.sql import read_lsn
 
 PREFIX = "millstream_cdc_"
 

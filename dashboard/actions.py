@@ -6,19 +6,18 @@ They exist only with `--actions`. A GET never changes anything.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from millstream.dashboard import shown
-from millstream.dashboard.link import Word
-from millstream.dashboard.pages import find_group, form_values, query, stream_key_of
-
-if TYPE_CHECKING:
-    from millstream.dashboard.app import Dashboard
-    from millstream.dashboard.stream_info import Stream
+from millstream.dashboard.address import form_values, query, stream_key_of
+from millstream.dashboard.board import Dashboard
+from millstream.dashboard.pages import find_group
+from millstream.dashboard.server_link import Word
+from millstream.dashboard.stream_info import StreamInfo
 
 BODY_MAX = 65_536
 CONSUMER_MAX = 200  # characters
@@ -76,7 +75,7 @@ class Actions:
     def __init__(self, board: Dashboard) -> None:
         self._board = board
         self._link = board.sampler.link
-        self._run: dict[str, Callable[[Stream, bytes, dict[str, str]], Awaitable[str]]] = {
+        self._run: dict[str, Callable[[StreamInfo, bytes, dict[str, str]], Awaitable[str]]] = {
             "/group/ack": self._acknowledge,
             "/group/claim": self._claim,
             "/group/delete": self._delete_group,
@@ -118,7 +117,7 @@ class Actions:
         return values
 
     async def _act(
-        self, path: str, stream: Stream, name: bytes, values: dict[str, str]
+        self, path: str, stream: StreamInfo, name: bytes, values: dict[str, str]
     ) -> Response:
         done = await self._run[path](stream, name, values)
         stream_query = f"db={stream.db}&key={shown.in_url(stream.key)}"
@@ -130,7 +129,9 @@ class Actions:
         mark = "&" if "?" in after else "?"
         return RedirectResponse(f"{after}{mark}done={shown.in_url(done.encode())}", 303)
 
-    async def _pending(self, stream: Stream, name: bytes, values: dict[str, str]) -> list[bytes]:
+    async def _pending(
+        self, stream: StreamInfo, name: bytes, values: dict[str, str]
+    ) -> list[bytes]:
         """The IDs of up to AT_ONCE pending entries that are old enough."""
         idle_ms = _number(values) * 1000
         rows = await self._link.call(
@@ -138,14 +139,14 @@ class Actions:
         )
         return [row[0] for row in rows]
 
-    async def _acknowledge(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+    async def _acknowledge(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
         ids = await self._pending(stream, name, values)
         if not ids:
             return "No entry has been pending that long."
         count = await self._link.call("XACK", stream.key, name, *ids, db=stream.db)
         return f"{shown.counted(count, 'entry was', 'entries were')} acknowledged."
 
-    async def _claim(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+    async def _claim(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
         consumer = values.get("text", "").strip()
         if not consumer or len(consumer) > CONSUMER_MAX:
             raise HTTPException(400, "the consumer needs a name")
@@ -156,16 +157,16 @@ class Actions:
         claimed = await self._link.call(*words, "JUSTID", db=stream.db)
         return f"{shown.counted(len(claimed), 'entry was', 'entries were')} claimed."
 
-    async def _delete_group(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+    async def _delete_group(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
         await self._link.call("XGROUP", "DESTROY", stream.key, name, db=stream.db)
         return "The group was deleted."
 
-    async def _trim(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+    async def _trim(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
         keep = _number(values)
         count = await self._link.call("XTRIM", stream.key, "MAXLEN", keep, db=stream.db)
         return f"{shown.counted(count, 'entry was', 'entries were')} removed."
 
-    async def _delete(self, stream: Stream, name: bytes, values: dict[str, str]) -> str:
+    async def _delete(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
         await self._link.call("UNLINK", stream.key, db=stream.db)
         return "The stream was deleted."
 

@@ -6,22 +6,28 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote_to_bytes
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from millstream.dashboard import shown
-from millstream.dashboard.link import Link, Refused, Unavailable, info_fields, is_error, pairs
+from millstream.dashboard.address import query, stream_key_of
+from millstream.dashboard.board import Dashboard
 from millstream.dashboard.sampler import SURVEYED_MAX
-from millstream.dashboard.stream_info import Group, Stream
-
-if TYPE_CHECKING:
-    from millstream.dashboard.app import Dashboard
+from millstream.dashboard.server_link import (
+    RequestRefused,
+    ServerLink,
+    Unavailable,
+    info_fields,
+    is_error,
+    pairs,
+)
+from millstream.dashboard.stream_columns import COLUMNS, StreamRow, sort_key
+from millstream.dashboard.stream_info import GroupInfo, StreamInfo
 
 PER_PAGE = 50
 ENTRIES = 50
@@ -34,33 +40,9 @@ ID_MAX = 2**64 - 1
 TAIL_PER_S = 200
 TAILS_MAX = 8
 TAIL_BLOCK_MS = 2000
-SORTS: dict[str, Callable[[Stream], Any]] = {
-    "length": lambda one: one.length,
-    "bytes": lambda one: one.size_bytes or 0,
-    "groups": lambda one: len(one.groups),
-    "lag": lambda one: -1 if one.lag is None else one.lag,
-    "age": lambda one: 0 if one.oldest_ms is None else -one.oldest_ms - 1,
-}
 
 
-def query(request: Request) -> dict[str, bytes]:
-    """The parameters of a URL as bytes, because keys may be any bytes."""
-    found = {}
-    for part in request.scope["query_string"].decode("ascii", "replace").split("&"):
-        name, _, value = part.partition("=")
-        found[name] = unquote_to_bytes(value.replace("+", " "))
-    return found
-
-
-def stream_key_of(values: dict[str, bytes]) -> tuple[int, bytes]:
-    """The database and key of a request; 400 without them."""
-    try:
-        return int(values.get("db", b"0")), values["key"]
-    except (KeyError, ValueError):
-        raise HTTPException(400, "the address names no stream") from None
-
-
-class Pages:
+class PageHandlers:
     """The handlers of pages that only read."""
 
     def __init__(self, board: Dashboard) -> None:
@@ -77,20 +59,22 @@ class Pages:
         number = max(1, _integer(values.get("page"), 1))
         start = (number - 1) * PER_PAGE
         total = listed = len(stream_keys)
-        if sort in SORTS:
+        key = sort_key(sort)
+        if key is not None:
             survey = await self._sampler.survey(words)
-            ranked = sorted(survey, key=SORTS[sort], reverse=True)
+            ranked = sorted(survey, key=key, reverse=True)
             streams, listed = ranked[start : start + PER_PAGE], len(ranked)
             if total <= SURVEYED_MAX:
                 total = listed
         else:
             streams = await self._sampler.streams(stream_keys[start : start + PER_PAGE])
         self._sampler.watch([(one.db, one.key) for one in streams])
-        rows = [(one, self._sampler.rate((one.db, one.key))) for one in streams]
+        now_ms = _now_ms()
+        rows = [StreamRow(one, self._sampler.rate((one.db, one.key)), now_ms) for one in streams]
         return self._board.page(
-            request, "overview.html", rows=rows, total=total, listed=listed, number=number,
-            pages=max(1, -(-listed // PER_PAGE)), search=shown.readable(words), sort=sort,
-            search_url=shown.in_url(words), now_ms=_now_ms(),
+            request, "overview.html", columns=COLUMNS, rows=rows, total=total, listed=listed,
+            number=number, pages=max(1, -(-listed // PER_PAGE)), sort=sort,
+            search=shown.readable(words), search_url=shown.in_url(words),
             complete=self._sampler.keys_complete,
         )  # fmt: skip
 
@@ -110,7 +94,7 @@ class Pages:
             policy=pairs(stream.details.get("policy")) if self._sampler.has_tinfo else {},
         )  # fmt: skip
 
-    async def _stream(self, db: int, key: bytes) -> Stream:
+    async def _stream(self, db: int, key: bytes) -> StreamInfo:
         found = await self._sampler.streams([(db, key)])
         if not found:
             raise HTTPException(404, "there is no such stream, or you may not read it")
@@ -194,7 +178,7 @@ class Pages:
         return StreamingResponse(self._events(request, db, key), media_type="text/event-stream")
 
     async def _events(self, request: Request, db: int, key: bytes) -> AsyncIterator[bytes]:
-        link = Link(self._board.url, timeout_s=None)
+        link = ServerLink(self._board.url, timeout_s=None)
         try:
             last = _last_event_id(request) or await _last_id(link, db, key)
             yield b": following\nid: %s\n\n" % last
@@ -217,7 +201,7 @@ class Pages:
                     yield b": nothing new\n\n"
         except Unavailable:  # the browser asks again
             return
-        except Refused as problem:
+        except RequestRefused as problem:
             yield b"event: problem\ndata: " + json.dumps(str(problem)).encode() + b"\n\n"
         finally:
             self._tails -= 1
@@ -230,12 +214,12 @@ def _last_event_id(request: Request) -> bytes | None:
     return text.encode() if ID.fullmatch(text) else None
 
 
-async def _last_id(link: Link, db: int, key: bytes) -> bytes:
+async def _last_id(link: ServerLink, db: int, key: bytes) -> bytes:
     """The ID after which a stream's next entry comes. With `$`, entries that are added between two
     reads would be missed."""
     try:
         facts = pairs(await link.call("XINFO", "STREAM", key, db=db))
-    except Refused as error:
+    except RequestRefused as error:
         if "no such key" not in str(error):
             raise
         return b"0-0"
@@ -246,7 +230,7 @@ def _stream_query(db: int, key: bytes) -> str:
     return f"db={db}&key={shown.in_url(key)}"
 
 
-def find_group(stream: Stream, name: bytes) -> Group:
+def find_group(stream: StreamInfo, name: bytes) -> GroupInfo:
     for group in stream.groups:
         if group.name == name:
             return group
@@ -296,7 +280,3 @@ def _ages(rows: list[Any]) -> list[tuple[str, int]]:
         text = next((text for limit_s, text in AGES_S if idle_s < limit_s), "an hour or more")
         found[text] += 1
     return list(found.items())
-
-
-def form_values(body: bytes) -> dict[str, str]:
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

@@ -14,8 +14,16 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 
-from millstream.dashboard.link import Link, Refused, Unavailable, Word, info_fields, is_error, pairs
-from millstream.dashboard.stream_info import Stream, StreamKey, read_stream
+from millstream.dashboard.server_link import (
+    RequestRefused,
+    ServerLink,
+    Unavailable,
+    Word,
+    info_fields,
+    is_error,
+    pairs,
+)
+from millstream.dashboard.stream_info import StreamInfo, StreamKey, read_stream
 from millstream.remote import oldest_ms, oldest_requests
 
 log = logging.getLogger("millstream.dashboard")
@@ -37,7 +45,7 @@ WATCHED_MAX = 500
 class Sampler:
     """Queries the server and keeps the results."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ServerLink) -> None:
         self.link = link
         self.info: dict[str, str] = {}
         self.problem: str | None = "not connected yet"  # of the last sample
@@ -48,7 +56,7 @@ class Sampler:
         self._keys: list[StreamKey] = []
         self._keys_at = float("-inf")
         self.keys_complete = True
-        self._surveys: dict[bytes, tuple[float, list[Stream]]] = {}
+        self._surveys: dict[bytes, tuple[float, list[StreamInfo]]] = {}
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._run_id = ""
@@ -69,7 +77,7 @@ class Sampler:
             try:
                 await self.sample()
                 self.problem = None
-            except (Unavailable, Refused) as error:
+            except (Unavailable, RequestRefused) as error:
                 self.problem = str(error)
             except Exception as error:  # nothing waits for this task: it would end unnoticed
                 text = f"{type(error).__name__}: {error}"
@@ -108,7 +116,7 @@ class Sampler:
         for db, keys in by_db.items():
             try:
                 replies = await self.link.batch([("XINFO", "STREAM", key) for key in keys], db)
-            except Refused:  # the address of a page can name any database
+            except RequestRefused:  # the address of a page can name any database
                 continue
             for key, reply in zip(keys, replies, strict=True):
                 facts = pairs(reply)
@@ -176,7 +184,7 @@ class Sampler:
                     return found
         return found
 
-    async def survey(self, words: bytes) -> list[Stream]:
+    async def survey(self, words: bytes) -> list[StreamInfo]:
         """All streams with `words` in their keys, at most SURVEYED_MAX, with their groups; at most
         some seconds old."""
         stream_keys = await self.keys()
@@ -185,7 +193,7 @@ class Sampler:
         matching = [one for one in stream_keys if words in one[1]]
         return await self._survey(words, matching[:SURVEYED_MAX])
 
-    async def _survey(self, words: bytes, stream_keys: Sequence[StreamKey]) -> list[Stream]:
+    async def _survey(self, words: bytes, stream_keys: Sequence[StreamKey]) -> list[StreamInfo]:
         async with self._lock:
             oldest_s = time.monotonic() - SURVEY_KEPT_S
             self._surveys = {
@@ -198,9 +206,9 @@ class Sampler:
                 self._surveys[words] = time.monotonic(), found
             return self._surveys[words][1]
 
-    async def streams(self, stream_keys: Sequence[StreamKey]) -> list[Stream]:
+    async def streams(self, stream_keys: Sequence[StreamKey]) -> list[StreamInfo]:
         """These streams with their groups, without deleted ones."""
-        found: list[Stream] = []
+        found: list[StreamInfo] = []
         for db in dict.fromkeys(db for db, _ in stream_keys):
             keys = [key for other, key in stream_keys if other == db]
             for start in range(0, len(keys), STREAMS_AT_ONCE):
@@ -208,7 +216,7 @@ class Sampler:
         order = {stream_key: number for number, stream_key in enumerate(stream_keys)}
         return sorted(found, key=lambda one: order[one.db, one.key])
 
-    async def _look(self, db: int, keys: Sequence[bytes]) -> list[Stream]:
+    async def _look(self, db: int, keys: Sequence[bytes]) -> list[StreamInfo]:
         more = "TINFO" if self.has_tinfo else "MEMORY"
         requests: list[tuple[Word, ...]] = []
         for key in keys:
@@ -225,7 +233,7 @@ class Sampler:
         await self._find_oldest(db, found)
         return found
 
-    async def _find_oldest(self, db: int, streams: Sequence[Stream]) -> None:
+    async def _find_oldest(self, db: int, streams: Sequence[StreamInfo]) -> None:
         """Find the oldest entry that each group has not acknowledged."""
         asked = [(one, group) for one in streams for group in one.groups[:OLDEST_OF_GROUPS]]
         requests: list[tuple[Word, ...]] = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.dashboard.link import pairs
+from millstream.dashboard.server_link import pairs
 
 StreamKey = tuple[int, bytes]  # database, key
 
 
 @dataclass
-class Group:
+class GroupInfo:
     """A group as XINFO GROUPS shows it; `oldest_ms` is the time in the ID of its oldest entry that
     is pending or not delivered."""
 
@@ -24,7 +24,7 @@ class Group:
 
 
 @dataclass
-class Stream:
+class StreamInfo:
     """A stream as XINFO STREAM shows it."""
 
     db: int
@@ -34,7 +34,7 @@ class Stream:
     last_id: bytes | None
     added: int | None
     size_bytes: int | None
-    groups: list[Group] = field(default_factory=list)
+    groups: list[GroupInfo] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)  # TINFO
 
     @property
@@ -49,14 +49,14 @@ class Stream:
         )
 
 
-def read_stream(db: int, key: bytes, stream: object, groups: list[Any], last: object) -> Stream:
+def read_stream(db: int, key: bytes, stream: object, groups: list[Any], last: object) -> StreamInfo:
     """From the replies of XINFO STREAM, XINFO GROUPS, and of TINFO. A server without TINFO gives
     the reply of MEMORY USAGE."""
     facts = pairs(stream)
     details = pairs(last)
     size_bytes = details.get("bytes", last)
     first, newest = facts.get("first-entry"), facts.get("last-entry")
-    return Stream(
+    return StreamInfo(
         db,
         key,
         facts["length"],
@@ -69,8 +69,8 @@ def read_stream(db: int, key: bytes, stream: object, groups: list[Any], last: ob
     )
 
 
-def _read_group(facts: dict[str, Any]) -> Group:
-    return Group(
+def _read_group(facts: dict[str, Any]) -> GroupInfo:
+    return GroupInfo(
         facts["name"],
         facts["consumers"],
         facts["pending"],

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.pipeline.casting import cast_texts
-from millstream.pipeline.schema import Column, is_text, plan_columns, type_name
+from millstream.pipeline.schema import ColumnPlan, is_text, plan_columns, type_name
 from millstream.storage.blocks.column_buffers import Buffer, not_utf8
 from millstream.storage.blocks.columns import Decoder, Kind
 
@@ -168,7 +168,7 @@ class _Batch:
         self._naming = naming
         self.dropped: Flags | None = None
 
-    def array(self, column: Column, nulls: int, buffers: list[Buffer | None]) -> pa.Array:
+    def array(self, column: ColumnPlan, nulls: int, buffers: list[Buffer | None]) -> pa.Array:
         if column.kind in (Kind.MAP, Kind.LIST):
             return self._nested(column, buffers)
         if column.kind is Kind.FIELD:
@@ -181,7 +181,7 @@ class _Batch:
             self._bad(column, rows, "its time is outside the range of a timestamp")
         return array
 
-    def _field(self, column: Column, nulls: int, buffers: list[Buffer | None]) -> pa.Array:
+    def _field(self, column: ColumnPlan, nulls: int, buffers: list[Buffer | None]) -> pa.Array:
         if is_text(column.type):
             return self._texts(column, column.type, self._rows, nulls, buffers)
         texts = self._texts(column, pa.utf8(), self._rows, nulls, buffers)
@@ -193,7 +193,7 @@ class _Batch:
             self._bad(column, bad, f"{shown(value.encode())} cannot be cast to {wanted}")
         return array
 
-    def _nested(self, column: Column, buffers: list[Buffer | None]) -> pa.Array:
+    def _nested(self, column: ColumnPlan, buffers: list[Buffer | None]) -> pa.Array:
         rows, name_offsets, names, value_offsets, values = buffers[1:]
         assert rows is not None
         row_offsets = np.frombuffer(memoryview(rows), np.int32)
@@ -214,7 +214,7 @@ class _Batch:
 
     def _texts(
         self,
-        column: Column,
+        column: ColumnPlan,
         type_: pa.DataType,
         count: int,
         nulls: int,
@@ -238,14 +238,14 @@ class _Batch:
             self._bad(column, rows, f"{shown(raw[bad[0]].as_py())} is not UTF-8")
         return _mended(raw, bad)
 
-    def _bad(self, column: Column, rows: npt.NDArray[np.intp], what: str) -> None:
+    def _bad(self, column: ColumnPlan, rows: npt.NDArray[np.intp], what: str) -> None:
         if self._mode == FAILFAST:
             self._fail(column, int(rows[0]), what)
         if self.dropped is None:
             self.dropped = np.zeros(self._rows, np.bool_)
         self.dropped[rows] = True
 
-    def _fail(self, column: Column, row: int, what: str) -> NoReturn:
+    def _fail(self, column: ColumnPlan, row: int, what: str) -> NoReturn:
         raise BadValue(
             f"{self._naming.entry(row)}, column {column.name!r}: {what}; mode is {FAILFAST}"
         )

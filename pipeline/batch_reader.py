@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from millstream.pipeline.options import Options
 from millstream.pipeline.range_plan import Losses, Planner
 from millstream.pipeline.range_reader import RangeReader
 from millstream.pipeline.schema import arrow_schema
-from millstream.pipeline.server import Address
+from millstream.pipeline.server_connection import Address
+from millstream.pipeline.source_options import SourceOptions
 from millstream.pipeline.start_offsets import EARLIEST, LATEST, Bound
-from millstream.pipeline.stream_counters import Choice, survey
+from millstream.pipeline.stream_counters import StreamChoice, survey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class LiveReader(DataSourceReader):
     """`spark.read.format("millstream").option("server", ...)`."""
 
-    def __init__(self, schema: StructType, options: Options) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.address = Address.from_options(options)
-        self.choice = Choice(options)
+        self.choice = StreamChoice(options)
         self.starting = Bound(options, "starting", EARLIEST)
         self.ending = Bound(options, "ending", LATEST)
         self.starting.check_named(self.choice)

@@ -10,8 +10,8 @@ import re
 
 import pyarrow as pa
 
-from millstream.pipeline.options import OptionError
 from millstream.pipeline.schema import DEFAULT_COLUMNS, PARTS, split_columns
+from millstream.pipeline.source_options import OptionError
 
 _TYPES = {
     "string": pa.string(),

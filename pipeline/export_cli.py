@@ -21,7 +21,7 @@ from rich.progress import Progress
 from millstream.errors import DataError
 
 if TYPE_CHECKING:
-    from millstream.pipeline.exporting import Request
+    from millstream.pipeline.exporting import ExportRequest
 
 _NEEDED = ("numpy", "pyarrow", "redis")
 
@@ -60,20 +60,20 @@ def export(output: str | None, **request: Any) -> None:
     redis://localhost:6455.
     """
     try:
-        from millstream.pipeline.exporting import Request
+        from millstream.pipeline.exporting import ExportRequest
     except ImportError as error:
         _fail_for_missing(error)
-    wanted = Request(**request)  # the names of the options are those of its fields
+    wanted = ExportRequest(**request)  # the names of the options are those of its fields
     for ended in (signal.SIGTERM, signal.SIGHUP):  # exit normally, which removes unfinished files
         signal.signal(ended, lambda number, _: sys.exit(128 + number))
     _run(wanted, _default_name(wanted.source, wanted.format) if output is None else output)
 
 
-def _run(request: Request, output: str) -> None:
+def _run(request: ExportRequest, output: str) -> None:
     from millstream.pipeline.exporting import export, export_to
     from millstream.pipeline.files import is_uri, shown_uri
     from millstream.pipeline.range_plan import DataLossError
-    from millstream.pipeline.server import ServerError
+    from millstream.pipeline.server_connection import ServerError
 
     try:
         with _progress() as tell:
@@ -94,7 +94,7 @@ def _run(request: Request, output: str) -> None:
         click.echo(f"millstream: {_nothing_selected(request)}", err=True)
 
 
-def _nothing_selected(request: Request) -> str:
+def _nothing_selected(request: ExportRequest) -> str:
     """The reason for an export without rows, which is no error: the file is complete."""
     bounds = {"--key": request.key, "--from": request.start, "--to": request.end}
     given = " ".join(f"{name} {text!r}" for name, text in bounds.items() if text is not None)

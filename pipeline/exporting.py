@@ -18,16 +18,16 @@ from millstream.pipeline.batch_maker import PERMISSIVE, BatchMaker
 from millstream.pipeline.chunk_reader import PartitionReader
 from millstream.pipeline.ddl import arrow_from_ddl
 from millstream.pipeline.files import Folder
-from millstream.pipeline.options import LIVE, SCAN, OptionError, Options
 from millstream.pipeline.outputs import OUTPUTS, replacing
 from millstream.pipeline.positions import FIRST, Position
 from millstream.pipeline.range_plan import Losses, Planner
 from millstream.pipeline.range_reader import RangeReader
 from millstream.pipeline.schema import plan_columns
 from millstream.pipeline.selection import Selection, before
-from millstream.pipeline.server import Address
+from millstream.pipeline.server_connection import Address
 from millstream.pipeline.snapshot_plan import ScanPartition, plan
-from millstream.pipeline.stream_counters import Choice, survey
+from millstream.pipeline.source_options import LIVE, SCAN, OptionError, SourceOptions
+from millstream.pipeline.stream_counters import StreamChoice, survey
 
 PORTION_BYTES = 16 << 20
 # How long a server that was reached may be away. Shorter than for Spark's tasks, because a user is
@@ -39,7 +39,7 @@ Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportRequest:
     """What to export. `source`: a data directory, its URI, or a server's URL; `start` and `end`: an
     ID, milliseconds or an ISO time, both inclusive."""
 
@@ -57,13 +57,13 @@ class Request:
         return self.source.startswith(("redis://", "rediss://", "unix://"))
 
 
-def export_to(name: str, request: Request, tell: Tell) -> int:
+def export_to(name: str, request: ExportRequest, tell: Tell) -> int:
     """Write the file of this path or URI, replacing an existing one; return its number of rows."""
     with replacing(name) as file:
         return export(file, request, tell)
 
 
-def export(file: IO[bytes], request: Request, tell: Tell) -> int:
+def export(file: IO[bytes], request: ExportRequest, tell: Tell) -> int:
     """Write everything to an open file; return the number of rows.
 
     OptionError, DataError or ServerError says in one sentence what cannot be done. In the mode
@@ -81,7 +81,7 @@ def export(file: IO[bytes], request: Request, tell: Tell) -> int:
     return rows
 
 
-def _of_snapshot(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:
+def _of_snapshot(request: ExportRequest, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:
     selection = _selection(request)
     folder = Folder.of(request.source)
     parts = plan(folder, request.db or 0, selection, PORTION_BYTES, 1)
@@ -98,10 +98,10 @@ def _size_bytes(part: ScanPartition) -> int:
     return sum(chunk.pieces.length for chunk in part.chunks)
 
 
-def _of_server(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:
+def _of_server(request: ExportRequest, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:
     """The entries that exist now. Entries evicted before they are read are missing, with a warning
     in the log."""
-    options = Options(_live_options(request), LIVE)
+    options = SourceOptions(_live_options(request), LIVE)
     selection = _selection(request)
     losses = Losses(is_fatal=False)
     address = Address.from_options(options)
@@ -111,7 +111,7 @@ def _of_server(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa.R
     begin, end = before(selection.first) or FIRST, selection.last
     with address.open() as server:
         server.connect()
-        infos = survey(server, Choice(options).find(server))
+        infos = survey(server, StreamChoice(options).find(server))
         starts = {key: Position(begin, None, info.incarnation) for key, info in infos.items()}
         ends = {
             key: Position(min(end, info.last_id), None, info.incarnation)
@@ -124,7 +124,7 @@ def _of_server(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa.R
         tell(sum(counts[:number]), sum(counts))
 
 
-def _live_options(request: Request) -> dict[str, str]:
+def _live_options(request: ExportRequest) -> dict[str, str]:
     given = {
         "server": request.source,
         "subscribePattern": request.key or "*",
@@ -134,11 +134,11 @@ def _live_options(request: Request) -> dict[str, str]:
     return given if request.db is None else given | {"db": str(request.db)}
 
 
-def _selection(request: Request) -> Selection:
+def _selection(request: ExportRequest) -> Selection:
     given = {} if request.key is None else {"subscribePattern": request.key}
     given |= _bound("--from", request.start, "startId", "startingTimestamp")
     given |= _bound("--to", request.end, "endId", "endingTimestamp")
-    return Selection.of(Options(given, SCAN), False)
+    return Selection.of(SourceOptions(given, SCAN), False)
 
 
 def _bound(flag: str, text: str | None, *names: str) -> dict[str, str]:
@@ -147,7 +147,7 @@ def _bound(flag: str, text: str | None, *names: str) -> dict[str, str]:
         return {}
     for name in names:
         with suppress(OptionError):
-            Selection.of(Options({name: text}, SCAN), False)
+            Selection.of(SourceOptions({name: text}, SCAN), False)
             return {name: text}
     raise OptionError(
         f"{flag} is {text!r}; it must be an ID like 1526919030474-55, milliseconds since 1970, or"

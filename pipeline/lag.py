@@ -12,11 +12,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from millstream.pipeline.options import STREAM, Options
 from millstream.pipeline.positions import PLAIN_MAX, Id, Offset, Position, Positions
 from millstream.pipeline.range_plan import begin_of
-from millstream.pipeline.server import Address, Server
-from millstream.pipeline.stream_counters import ALL, Choice, Info, seek, survey
+from millstream.pipeline.server_connection import Address, ServerConnection
+from millstream.pipeline.source_options import STREAM, SourceOptions
+from millstream.pipeline.stream_counters import ALL, Info, StreamChoice, seek, survey
 
 # Number of streams whose oldest entries are requested together.
 STREAMS_PER_STEP = 100
@@ -25,13 +25,15 @@ STREAMS_PER_STEP = 100
 def lag(offset: str, **options: str) -> dict[str, Any]:
     """The current lag of an offset: the `endOffset` of a query's progress, or a line of its
     checkpoint. `options` are the options of the query: `server`, `subscribe` and so on."""
-    chosen = Options(options, STREAM)
+    chosen = SourceOptions(options, STREAM)
     read = Offset.from_json(json.loads(offset)).streams
     with Address.from_options(chosen).open() as server:
-        return metrics(server, read, survey(server, Choice(chosen).find(server)))
+        return metrics(server, read, survey(server, StreamChoice(chosen).find(server)))
 
 
-def report(server: Server, read: Positions, infos: Mapping[bytes, Info]) -> dict[str, Any]:
+def report(
+    server: ServerConnection, read: Positions, infos: Mapping[bytes, Info]
+) -> dict[str, Any]:
     """What a query reports as its latest offset: the metrics, and the ends of the streams unless
     there are more than PLAIN_MAX."""
     made: dict[str, Any] = {"metrics": metrics(server, read, infos)}
@@ -40,7 +42,9 @@ def report(server: Server, read: Positions, infos: Mapping[bytes, Info]) -> dict
     return made
 
 
-def metrics(server: Server, read: Positions, infos: Mapping[bytes, Info]) -> dict[str, Any]:
+def metrics(
+    server: ServerConnection, read: Positions, infos: Mapping[bytes, Info]
+) -> dict[str, Any]:
     """The numbers of entries after the positions read, in total and per stream, and the age of the
     oldest of these entries by its ID; null when there is none."""
     begins = {key: begin_of(read.get(key), info.latest) for key, info in infos.items()}
@@ -58,7 +62,9 @@ def metrics(server: Server, read: Positions, infos: Mapping[bytes, Info]) -> dic
     }
 
 
-def unread(server: Server, begins: Positions, infos: Mapping[bytes, Info]) -> dict[bytes, int]:
+def unread(
+    server: ServerConnection, begins: Positions, infos: Mapping[bytes, Info]
+) -> dict[bytes, int]:
     """The number of entries after each position, for the streams that have any. The number comes
     from the counters, except for streams with individually deleted entries: TSEEK counts those."""
     found = {key: _by_counters(begins[key], info) for key, info in infos.items()}
@@ -78,7 +84,7 @@ def _by_counters(begin: Position, info: Info) -> int:
     return max(0, min(added, info.length))
 
 
-def _oldest_ms(server: Server, after: Mapping[bytes, Id]) -> int | None:
+def _oldest_ms(server: ServerConnection, after: Mapping[bytes, Id]) -> int | None:
     """The time of the oldest entry after these IDs. An entry is newer than the ID that it follows,
     so the streams are queried in order of these IDs until no further stream can have an older
     entry."""
@@ -94,7 +100,7 @@ def _oldest_ms(server: Server, after: Mapping[bytes, Id]) -> int | None:
     return None if oldest is None else oldest[0]
 
 
-def _now_ms(server: Server) -> int:
+def _now_ms(server: ServerConnection) -> int:
     """The server's time, which IDs are based on; the driver's clock may differ."""
     seconds, microseconds = server.call("TIME")
     return int(seconds) * 1000 + int(microseconds) // 1000

@@ -30,7 +30,7 @@ ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_BYTES_MAX = 64 << 20
 
 
-class Output(Protocol):
+class OutputFormat(Protocol):
     """Takes record batches of one schema, in order."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
@@ -101,7 +101,7 @@ class Csv:
         self._writer.close()
 
 
-OUTPUTS: dict[str, Callable[[IO[bytes], pa.Schema], Output]] = {
+OUTPUTS: dict[str, Callable[[IO[bytes], pa.Schema], OutputFormat]] = {
     "parquet": Parquet,
     "jsonl": JsonLines,
     "csv": Csv,

@@ -16,7 +16,6 @@ from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
-from millstream.pipeline.options import Options
 from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.positions import (
     FIRST,
@@ -27,7 +26,8 @@ from millstream.pipeline.positions import (
     id_text,
     key_text,
 )
-from millstream.pipeline.server import Server
+from millstream.pipeline.server_connection import ServerConnection
+from millstream.pipeline.source_options import SourceOptions
 from millstream.pipeline.stream_counters import ALL, Info, SeekResult, seek
 from millstream.pipeline.trigger_limit import COUNT_MAX
 
@@ -119,7 +119,7 @@ class Planner:
     """Divides the entries between positions into partitions, according to the options
     `minPartitions` and `maxEntriesPerPartition`."""
 
-    def __init__(self, options: Options, losses: Losses) -> None:
+    def __init__(self, options: SourceOptions, losses: Losses) -> None:
         self.losses = losses
         self.division = Division(
             options.integer("minPartitions", 0, 1, 1 << 20),
@@ -128,7 +128,7 @@ class Planner:
 
     def plan(
         self,
-        server: Server,
+        server: ServerConnection,
         start: Positions,
         end: Positions,
         division: Division | None = None,
@@ -141,7 +141,11 @@ class Planner:
         return [Ranges(part) for part in _divide(server, ranges, division or self.division)]
 
     def _between(
-        self, server: Server, start: Positions, end: Positions, infos: Mapping[bytes, Info]
+        self,
+        server: ServerConnection,
+        start: Positions,
+        end: Positions,
+        infos: Mapping[bytes, Info],
     ) -> Iterable[Range]:
         begins = {key: begin_of(start.get(key), last) for key, last in end.items()}
         wanted = [key for key, last in sorted(end.items()) if last.id > begins[key].id]
@@ -186,7 +190,7 @@ class Planner:
             self.losses.evicted(key, begin.id, lost, is_exact=not info.entries_deleted)
 
 
-def _divide(server: Server, ranges: list[Range], division: Division) -> list[list[Range]]:
+def _divide(server: ServerConnection, ranges: list[Range], division: Division) -> list[list[Range]]:
     """Fill partitions one after the other; ranges larger than a partition are cut."""
     ranges = [range_ for range_ in ranges if range_.entries]
     size = _size(sum(range_.entries for range_ in ranges), division)
@@ -211,7 +215,7 @@ def _size(total: int, division: Division) -> int:
     return max(1, min(size, division.entries_max or ENTRIES_PER_PARTITION_MAX))
 
 
-def _cut(server: Server, range_: Range, left: int, size: int) -> Iterable[Range]:
+def _cut(server: ServerConnection, range_: Range, left: int, size: int) -> Iterable[Range]:
     """Cut a range that is larger than a partition. The first piece fills the current partition if
     at least half a partition is free."""
     if range_.entries <= size:
@@ -229,7 +233,7 @@ def _cut(server: Server, range_: Range, left: int, size: int) -> Iterable[Range]
     ]
 
 
-def _ids_at(server: Server, range_: Range, counts: list[int]) -> list[Id]:
+def _ids_at(server: ServerConnection, range_: Range, counts: list[int]) -> list[Id]:
     """The IDs after `counts` entries of a range; fewer when entries were lost."""
     ids: list[Id] = []
     for start in range(0, len(counts), CUTS_PER_REQUEST):

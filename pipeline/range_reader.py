@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.pipeline.batch_maker import MODES, PERMISSIVE, BatchMaker
-from millstream.pipeline.options import Options
 from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.positions import FIRST, Id, id_from_text, id_text
 from millstream.pipeline.range_plan import Losses, Range, Ranges
 from millstream.pipeline.replica_wait import Lagging, ReplicaWait
-from millstream.pipeline.server import Address, Command, Server
+from millstream.pipeline.server_connection import Address, Command, ServerConnection
+from millstream.pipeline.source_options import SourceOptions
 from millstream.pipeline.stream_counters import survey
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class RangeReader:
     """Reads a partition. It is pickled for Spark's workers."""
 
     def __init__(
-        self, schema: pa.Schema, options: Options, address: Address, losses: Losses
+        self, schema: pa.Schema, options: SourceOptions, address: Address, losses: Losses
     ) -> None:
         self.schema = schema
         self.mode = options.choice("mode", MODES, PERMISSIVE)
@@ -70,7 +70,7 @@ class RangeReader:
                     self._check_loss(range_, reading, maker.entries - before)
         yield from maker.finish()
 
-    def _wait_for_end(self, server: Server, range_: Range) -> None:
+    def _wait_for_end(self, server: ServerConnection, range_: Range) -> None:
         """Give a replica time to receive the end of a range, which was planned on a server that had
         it."""
 
@@ -99,7 +99,7 @@ class RangeReader:
             self.losses.evicted(range_.key, range_.after, lost, is_exact=False)
 
 
-def open_range(server: Server, range_: Range) -> RangePages:
+def open_range(server: ServerConnection, range_: Range) -> RangePages:
     """A range, of which the first page has been read."""
     (first_page,) = _first_pages(server, [range_])
     return RangePages(server, range_, first_page)
@@ -113,7 +113,7 @@ def _batches(reading: RangePages, maker: BatchMaker) -> Iterator[pa.RecordBatch]
 class RangePages:
     """Reads one range, page by page. `last_page` is None if the stream does not exist."""
 
-    def __init__(self, server: Server, range_: Range, first_page: Page | None) -> None:
+    def __init__(self, server: ServerConnection, range_: Range, first_page: Page | None) -> None:
         self.last_page = first_page
         self._server = server
         self._range = range_
@@ -171,7 +171,7 @@ def _groups(ranges: Iterable[Range]) -> Iterator[list[Range]]:
         yield group
 
 
-def _first_pages(server: Server, group: list[Range]) -> list[Page | None]:
+def _first_pages(server: ServerConnection, group: list[Range]) -> list[Page | None]:
     size_bytes = BYTES_PER_REQUEST // len(group)
     commands = [_command(range_, "(" + id_text(range_.after), size_bytes) for range_ in group]
     return _pages(server, commands)
@@ -181,7 +181,7 @@ def _command(range_: Range, start: str, size_bytes: int) -> Command:
     return "TBLOCKS", range_.key, start, id_text(range_.until), "BYTES", size_bytes
 
 
-def _pages(server: Server, commands: list[Command]) -> list[Page | None]:
+def _pages(server: ServerConnection, commands: list[Command]) -> list[Page | None]:
     return [_page(server.checked(reply)) for reply in server.pipeline(commands)]
 
 

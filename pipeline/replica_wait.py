@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from millstream.pipeline.options import Options
+from millstream.backoff import Backoff
 from millstream.pipeline.positions import Positions, key_text
-from millstream.pipeline.server import Server, ServerError
+from millstream.pipeline.server_connection import ServerConnection, ServerError
+from millstream.pipeline.source_options import SourceOptions
 from millstream.pipeline.stream_counters import Info
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class ReplicaWait:
 
     def __init__(
         self,
-        options: Options,
+        options: SourceOptions,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -56,7 +57,7 @@ class ReplicaWait:
         self._clock = clock
         self._sleep = sleep
 
-    def wait(self, server: Server, lagging: Callable[[], Lagging]) -> None:
+    def wait(self, server: ServerConnection, lagging: Callable[[], Lagging]) -> None:
         """Wait while `lagging`, which asks the server, finds streams and the server is a replica.
         After the timeout, ReplicaLagError if a stream lags. Streams that are only missing may
         have been deleted: the caller reports them."""
@@ -69,15 +70,15 @@ class ReplicaWait:
             _names(keys),
             self._timeout_s,
         )
-        end_s, pause_s = self._clock() + self._timeout_s, PAUSE_S
+        end_s, backoff = self._clock() + self._timeout_s, Backoff(PAUSE_S, PAUSE_S_MAX)
         while (found := lagging()).keys and is_replica(server):
+            pause_s = backoff.next_s()
             if self._clock() + pause_s > end_s:
                 self._check_lag(server, found)
                 return
             self._sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
-    def _check_lag(self, server: Server, found: Lagging) -> None:
+    def _check_lag(self, server: ServerConnection, found: Lagging) -> None:
         if found.late:
             raise ReplicaLagError(
                 f"the replica {server.address} has not received all entries that were read of"
@@ -91,7 +92,7 @@ def _names(keys: list[bytes]) -> str:
     return f"{key_text(min(keys))!r}{more}"
 
 
-def is_replica(server: Server) -> bool:
+def is_replica(server: ServerConnection) -> bool:
     """Whether the server follows another one. Every user may send HELLO."""
     reply = server.call("HELLO")
     facts = dict(zip(reply[::2], reply[1::2], strict=True))

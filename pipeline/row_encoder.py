@@ -32,8 +32,8 @@ from millstream.errors import readable
 from millstream.ids import parse
 from millstream.pipeline.casting import is_common_time, time_texts
 from millstream.pipeline.encoder import Column, Kind, RowEncoder
-from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import Id, key_bytes
+from millstream.pipeline.source_options import OptionError, SourceOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ class RowError(ValueError):
     """A row that cannot become an entry. The text names the row and the reason."""
 
 
-class Entry(NamedTuple):
+class RowEntry(NamedTuple):
     """An entry to append. `id` None: the server assigns one. `words`: field, value, field, ..."""
 
     key: bytes
@@ -78,12 +78,12 @@ class Entry(NamedTuple):
     words: list[bytes]
 
 
-class Layout:
+class RowLayout:
     """The roles of the columns. The key comes from the option `key` or the column `key`, the ID
     from the column `id` if there is one. The fields come from the column `fields` if there is one,
     else every other column is a field."""
 
-    def __init__(self, schema: StructType, options: Options) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
         types = {field.name: field.dataType for field in schema.fields}
         key = options.text("key")
         self.key = None if key is None else key_bytes(key)
@@ -124,7 +124,7 @@ class Layout:
         ends = Column(Kind.INT32, fields.buffers()[:2], fields.offset)
         return [_column(child) for child in _names_and_values(fields)], ends
 
-    def entries(self, batch: pa.RecordBatch, first_row: int) -> Iterator[Entry]:
+    def entries(self, batch: pa.RecordBatch, first_row: int) -> Iterator[RowEntry]:
         """The batch's rows as entries; RowError names the row, counted from `first_row`."""
         keys, ids = self._keys(batch), self._ids(batch)
         for row, words in enumerate(self._fields(batch, first_row), first_row):
@@ -133,7 +133,7 @@ class Layout:
                 raise RowError(f"row {row}: the key is null")
             if not words:
                 raise RowError(f"row {row}: there is no field that is not null")
-            yield Entry(key, self._id(id_text, row), words)
+            yield RowEntry(key, self._id(id_text, row), words)
 
     def _keys(self, batch: pa.RecordBatch) -> Iterator[bytes | None]:
         if self.key is not None:

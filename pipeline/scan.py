@@ -17,11 +17,11 @@ from pyspark.sql.types import BinaryType, StructType
 from millstream.pipeline.batch_maker import MODES, PERMISSIVE, BatchMaker
 from millstream.pipeline.chunk_reader import PartitionReader
 from millstream.pipeline.files import Folder
-from millstream.pipeline.options import Options
 from millstream.pipeline.pushdown import push
 from millstream.pipeline.schema import arrow_schema, plan_columns
 from millstream.pipeline.selection import Selection
 from millstream.pipeline.snapshot_plan import ScanPartition, plan
+from millstream.pipeline.source_options import SourceOptions
 
 SPLIT_BYTES = 16 << 20
 PARTITIONS_MAX = 100_000
@@ -31,7 +31,7 @@ DATABASES_MAX = 16_384
 class SnapshotScan(DataSourceReader):
     """Spark's reader of the newest snapshot in a data directory."""
 
-    def __init__(self, schema: StructType, options: Options) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._schema = schema
         plan_columns(arrow_schema(schema))  # refuses columns that cannot be read
         self._folder = Folder.of(options.required("path"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millstream.pipeline.casting import castable
-from millstream.pipeline.options import OptionError
+from millstream.pipeline.source_options import OptionError
 from millstream.storage.blocks.columns import Kind
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _quoted(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnPlan:
     """One requested column: what the decoder provides for it, and its Arrow type."""
 
     name: str
@@ -128,18 +128,18 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def plan_columns(arrow: pa.Schema) -> list[Column]:
+def plan_columns(arrow: pa.Schema) -> list[ColumnPlan]:
     """The requested columns; OptionError names the first one that cannot be read."""
     return [_column(field) for field in arrow]
 
 
-def _column(field: pa.Field) -> Column:
+def _column(field: pa.Field) -> ColumnPlan:
     kind = _kind(field.name, field.type)
     if kind in (Kind.FIELD, Kind.TS) and not field.nullable:
         raise OptionError(
             f"column {field.name!r} cannot be NOT NULL: it is null where an entry has no such value"
         )
-    return Column(field.name, kind, field.type)
+    return ColumnPlan(field.name, kind, field.type)
 
 
 def _kind(name: str, wanted: pa.DataType) -> Kind:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from millstream.glob import matcher
 from millstream.ids import parse
-from millstream.pipeline.options import Options
+from millstream.pipeline.source_options import SourceOptions
 
 NUMBER_MAX = 2**64 - 1
 FIRST = (0, 0)
@@ -50,7 +50,7 @@ class Selection:
     _tests: list[Callable[[Key], bool]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, options: Options, key_is_binary: bool) -> "Selection":
+    def of(cls, options: SourceOptions, key_is_binary: bool) -> "Selection":
         """The selection that the options subscribe, subscribePattern, startId, endId,
         startingTimestamp and endingTimestamp make."""
         made = cls(key_is_binary)
@@ -104,7 +104,7 @@ class Selection:
         self._tests.append(test)
 
 
-def take_start(options: Options) -> EntryId | None:
+def take_start(options: SourceOptions) -> EntryId | None:
     """The option `startId`: an ID, or `ms` for the first ID of that millisecond; `(` excludes
     it."""
     text = options.text("startId")
@@ -116,7 +116,7 @@ def take_start(options: Options) -> EntryId | None:
     return after(id_) if text.startswith("(") else id_
 
 
-def take_end(options: Options) -> EntryId | None:
+def take_end(options: SourceOptions) -> EntryId | None:
     """The option `endId`: like `startId`, but `ms` means the last ID of that millisecond."""
     text = options.text("endId")
     if text is None or text == "+":
@@ -127,7 +127,7 @@ def take_end(options: Options) -> EntryId | None:
     return before(id_) if text.startswith("(") else id_
 
 
-def _parsed(options: Options, name: str, text: str, missing_seq: int) -> EntryId:
+def _parsed(options: SourceOptions, name: str, text: str, missing_seq: int) -> EntryId:
     try:
         return parse(text.encode(), True, missing_seq)
     except ValueError:
@@ -136,7 +136,7 @@ def _parsed(options: Options, name: str, text: str, missing_seq: int) -> EntryId
         ) from None
 
 
-def take_time(options: Options, name: str, default: int) -> int:
+def take_time(options: SourceOptions, name: str, default: int) -> int:
     """A time option in milliseconds since the epoch: a number, or ISO 8601 (UTC without a zone)."""
     text = options.text(name)
     if text is None:

@@ -16,14 +16,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from millstream.pipeline.options import (
+from millstream.pipeline.source_options import (
     LIVE,
     SCAN,
     STREAM,
     STREAM_WRITE,
     WRITE,
     OptionError,
-    Options,
+    SourceOptions,
 )
 
 if TYPE_CHECKING:
@@ -68,34 +68,34 @@ class MillstreamDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._reading(schema, STREAM)
         self._check_columns(schema)
-        from millstream.pipeline.streaming import StreamReader
+        from millstream.pipeline.stream_reader import StreamReader
 
         return StreamReader(schema, options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from millstream.pipeline.writer import BatchWriter
+        from millstream.pipeline.row_writer import BatchWriter
 
         return BatchWriter(schema, self._writing(WRITE), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from millstream.pipeline.writer import StreamWriter
+        from millstream.pipeline.row_writer import StreamWriter
 
         return StreamWriter(schema, self._writing(STREAM_WRITE), overwrite)
 
-    def _reading(self, schema: StructType, purpose: str) -> Options:
+    def _reading(self, schema: StructType, purpose: str) -> SourceOptions:
         from millstream.pipeline.table import reading_options
 
         given = reading_options(self.options, schema, purpose)
         if purpose == STREAM:
             _need_server(given, "a snapshot does not grow, so a stream is read from a server")
-        return Options(given, purpose)
+        return SourceOptions(given, purpose)
 
-    def _writing(self, purpose: str) -> Options:
+    def _writing(self, purpose: str) -> SourceOptions:
         from millstream.pipeline.table import writing_options
 
         given = writing_options(self.options)
         _need_server(given, "entries are written to a server")
-        return Options(given, purpose)
+        return SourceOptions(given, purpose)
 
     def _check_columns(self, schema: StructType) -> None:
         from millstream.pipeline.schema import check_columns

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import (
     FIRST,
     LARGEST,
@@ -22,8 +21,9 @@ from millstream.pipeline.positions import (
 )
 from millstream.pipeline.range_plan import Losses
 from millstream.pipeline.selection import take_time
-from millstream.pipeline.server import Server
-from millstream.pipeline.stream_counters import ALL, Choice, Info, seek
+from millstream.pipeline.server_connection import ServerConnection
+from millstream.pipeline.source_options import OptionError, SourceOptions
+from millstream.pipeline.stream_counters import ALL, Info, StreamChoice, seek
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -32,7 +32,7 @@ class Bound:
     """One end of the entries to read. `name` is `starting` or `ending`; `default` applies to
     streams that the option does not name."""
 
-    def __init__(self, options: Options, name: str, default: str) -> None:
+    def __init__(self, options: SourceOptions, name: str, default: str) -> None:
         self.option = f"{name}Offsets"
         self.is_end = name == "ending"
         self.default = default
@@ -44,7 +44,7 @@ class Bound:
         self._read_times(options, self.option_of_times)
         self._read_time(options, f"{name}Timestamp")
 
-    def _read_offsets(self, options: Options, name: str) -> None:
+    def _read_offsets(self, options: SourceOptions, name: str) -> None:
         text = options.text(name)
         if text is None:
             return
@@ -57,12 +57,12 @@ class Bound:
             wanted = f"earliest, latest or offsets as JSON ({error})"
             raise options.wrong(name, wanted) from error
 
-    def _read_time(self, options: Options, name: str) -> None:
+    def _read_time(self, options: SourceOptions, name: str) -> None:
         if name not in options:
             return
         self.time = self._at(take_time(options, name, 0))
 
-    def _read_times(self, options: Options, name: str) -> None:
+    def _read_times(self, options: SourceOptions, name: str) -> None:
         text = options.text(name)
         if text is None:
             return
@@ -80,7 +80,9 @@ class Bound:
         """The ID for reading from this time on, or up to it."""
         return (ms, LARGEST) if self.is_end else before((ms, 0))
 
-    def find(self, server: Server, infos: Mapping[bytes, Info], losses: Losses) -> Positions:
+    def find(
+        self, server: ServerConnection, infos: Mapping[bytes, Info], losses: Losses
+    ) -> Positions:
         """This end for each stream. A starting ID above the stream's last ID is kept: entries
         appended up to it are not read. An ending ID above the last ID becomes the last ID, so later
         appends do not change the read."""
@@ -101,7 +103,7 @@ class Bound:
                 found[key] = seen.info.position(at, seen.sought[0][0])
         return found
 
-    def check_named(self, choice: Choice) -> None:
+    def check_named(self, choice: StreamChoice) -> None:
         """OptionError when the option names a stream that is not read, which must be a mistake."""
         named = dict.fromkeys(self.times, self.option_of_times)
         for key, option in (named | dict.fromkeys(self.named, self.option)).items():

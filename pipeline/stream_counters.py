@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from millstream.errors import readable
 from millstream.glob import matcher
-from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import (
     FIRST,
     Id,
@@ -22,7 +21,8 @@ from millstream.pipeline.positions import (
     id_text,
     key_bytes,
 )
-from millstream.pipeline.server import Command, Server, ServerError
+from millstream.pipeline.server_connection import Command, ServerConnection, ServerError
+from millstream.pipeline.source_options import OptionError, SourceOptions
 
 # Streams queried together; the replies are short.
 STREAMS_PER_REQUEST = 1000
@@ -88,11 +88,11 @@ class SeekResult(NamedTuple):
     sought: list[tuple[int, Id | None]]
 
 
-class Choice:
+class StreamChoice:
     """The streams to read: exactly one of the options `subscribe` (keys, separated by commas) and
     `subscribePattern` (a pattern as in KEYS: `sensor:*`)."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         names, pattern = options.text("subscribe"), options.text("subscribePattern")
         if (names is None) == (pattern is None):
             raise OptionError(
@@ -111,20 +111,20 @@ class Choice:
             return key in self.keys
         return bool(matcher(key_bytes(self.pattern))(key))
 
-    def find(self, server: Server) -> list[bytes]:
+    def find(self, server: ServerConnection) -> list[bytes]:
         """The selected keys, sorted. For a pattern, these are the existing keys that match it."""
         if self.pattern is None:
             return sorted(set(self.keys))
         return sorted(set(server.scan(key_bytes(self.pattern), "stream")))
 
 
-def survey(server: Server, keys: Iterable[bytes]) -> dict[bytes, Info]:
+def survey(server: ServerConnection, keys: Iterable[bytes]) -> dict[bytes, Info]:
     """The counters of the streams that exist."""
     return {key: seen.info for key, seen in seek(server, dict.fromkeys(keys, ())).items()}
 
 
 def seek(
-    server: Server, asked: Mapping[bytes, Sequence[tuple[Id, int]]]
+    server: ServerConnection, asked: Mapping[bytes, Sequence[tuple[Id, int]]]
 ) -> dict[bytes, SeekResult]:
     """The results for each (ID, n) of each stream, with the stream's counters at the same moment;
     streams that do not exist are left out."""
@@ -148,7 +148,7 @@ def _commands(part: Iterable[tuple[bytes, Sequence[tuple[Id, int]]]]) -> Iterabl
             yield "TSEEK", key, id_text(after), count
 
 
-def _info(server: Server, key: bytes, reply: Any) -> Info | None:
+def _info(server: ServerConnection, key: bytes, reply: Any) -> Info | None:
     if isinstance(reply, Exception) and "unknown command" in str(reply):
         raise ServerError(
             f"the server at {server.address} is not a millstream server: it replied {reply}"

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from millstream.pipeline.options import READS, OptionError, belonging
 from millstream.pipeline.schema import default_schema
+from millstream.pipeline.source_options import READS, OptionError, belonging
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -11,19 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import Id
+from millstream.pipeline.source_options import OptionError, SourceOptions
 
 COUNT_MAX = (1 << 31) - 1
 # The default of Spark's Kafka source.
 DELAY_MAX_MS = 15 * 60_000
 
 
-class Patience:
+class TriggerDelay:
     """Decides whether a trigger waits for more entries: `minOffsetsPerTrigger`, and at most
     `maxTriggerDelay`. As in Spark's Kafka source, the first trigger after a start does not wait."""
 
-    def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.entries_min = options.integer("minOffsetsPerTrigger", 0, 1, COUNT_MAX)
         self._delay_max_s = options.duration_ms("maxTriggerDelay", DELAY_MAX_MS) / 1000
         self._clock = clock

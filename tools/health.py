@@ -8,8 +8,8 @@ from contextlib import closing
 import click
 
 from millstream.tools.display import text
-from millstream.tools.options import Seconds, url_option
-from millstream.tools.server import Server, ToolError, wants_password
+from millstream.tools.tool_connection import ToolConnection, ToolError, wants_password
+from millstream.tools.tool_options import Seconds, url_option
 
 
 @click.command(
@@ -43,7 +43,7 @@ def health(server: str | None, url: str, timeout_s: float, as_json: bool) -> Non
 def _answer_of(url: str, timeout_s: float) -> str:
     """PONG or NOAUTH; ToolError for everything else."""
     try:
-        with closing(Server(url, timeout_s)) as server:
+        with closing(ToolConnection(url, timeout_s)) as server:
             (reply,) = server.pipeline([["PING"]])
     except ToolError as problem:
         if wants_password(problem.__cause__):  # redis-py introduces itself first

@@ -13,14 +13,14 @@ from typing import Any
 
 from millstream.remote import oldest_ms, oldest_requests
 from millstream.tools.display import text
-from millstream.tools.server import Server, ToolError, Word, is_error
+from millstream.tools.tool_connection import ToolConnection, ToolError, Word, is_error
 
 STREAMS_PER_REQUEST = 100
 KEYS_PER_SCAN = 1000
 
 
 @dataclass
-class Group:
+class GroupRow:
     """A group. `lag` is None if the server cannot tell; `oldest_age_ms` is the age of the oldest
     entry that is pending or not delivered yet, 0 if there is none, None if it must not be read."""
 
@@ -33,7 +33,7 @@ class Group:
 
 
 @dataclass
-class Stream:
+class StreamRow:
     """A stream. `rate_per_s` (entries appended) needs an earlier survey; None where it, or the
     permission for MEMORY USAGE, is missing."""
 
@@ -44,7 +44,7 @@ class Stream:
     entries_added: int | None
     last_id: str
     rate_per_s: float | None = None
-    groups: list[Group] = field(default_factory=list)
+    groups: list[GroupRow] = field(default_factory=list)
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Survey:
     """All streams. `left_out` is the number of streams that could not be read, and `is_complete`
     is false if there are more than were asked for."""
 
-    streams: list[Stream]
+    streams: list[StreamRow]
     left_out: int
     is_complete: bool
     taken_s: float
@@ -76,7 +76,7 @@ class Survey:
                 stream.rate_per_s = (stream.entries_added - count) / passed_s
 
 
-def take_survey(server: Server, pattern: str, streams_max: int) -> Survey:
+def take_survey(server: ToolConnection, pattern: str, streams_max: int) -> Survey:
     """The streams with keys that match a glob: in the database that the URL names, or in all.
     ToolError when the server refuses to list keys."""
     survey = Survey([], 0, True, time.monotonic())
@@ -93,14 +93,14 @@ def take_survey(server: Server, pattern: str, streams_max: int) -> Survey:
     return survey
 
 
-def _databases(server: Server) -> list[int]:
+def _databases(server: ToolConnection) -> list[int]:
     """The databases that have keys."""
     lines = text(server.call("INFO", "keyspace")).splitlines()
     names = [line.partition(":")[0] for line in lines if line.startswith("db")]
     return sorted(int(name[2:]) for name in names)
 
 
-def _stream_keys(server: Server, pattern: str) -> Iterator[list[bytes]]:
+def _stream_keys(server: ToolConnection, pattern: str) -> Iterator[list[bytes]]:
     """The keys of streams in the selected database, each once, some at a time."""
     seen: set[bytes] = set()
     cursor: Word = 0
@@ -116,7 +116,7 @@ def _stream_keys(server: Server, pattern: str) -> Iterator[list[bytes]]:
             return
 
 
-def _add_streams(server: Server, db: int, keys: Sequence[bytes], survey: Survey) -> None:
+def _add_streams(server: ToolConnection, db: int, keys: Sequence[bytes], survey: Survey) -> None:
     """Add the streams of some keys to a survey."""
     requests: list[tuple[Word, ...]] = [("TIME",)]
     for key in keys:
@@ -127,7 +127,7 @@ def _add_streams(server: Server, db: int, keys: Sequence[bytes], survey: Survey)
         ]
     (seconds, microseconds), *replies = _checked(server, requests)
     now_ms = int(seconds) * 1000 + int(microseconds) // 1000
-    found: list[tuple[bytes, bytes, Group]] = []
+    found: list[tuple[bytes, bytes, GroupRow]] = []
     for at, key in enumerate(keys):
         stream, groups, size = replies[3 * at : 3 * at + 3]
         if is_error(stream) or is_error(groups):
@@ -141,7 +141,7 @@ def _add_streams(server: Server, db: int, keys: Sequence[bytes], survey: Survey)
     _set_ages(server, found, now_ms)
 
 
-def _checked(server: Server, requests: Sequence[Sequence[Word]]) -> list[Any]:
+def _checked(server: ToolConnection, requests: Sequence[Sequence[Word]]) -> list[Any]:
     replies = server.pipeline(requests)
     if is_error(replies[0]):
         raise ToolError(f"{server.name}: {replies[0]}")
@@ -154,8 +154,8 @@ def _facts(words: Sequence[Any]) -> dict[str, Any]:
 
 def _stream(
     db: int, key: bytes, facts: dict[str, Any], groups: list[dict[str, Any]], size: Any
-) -> Stream:
-    return Stream(
+) -> StreamRow:
+    return StreamRow(
         db,
         text(key),
         facts["length"],
@@ -166,8 +166,8 @@ def _stream(
     )
 
 
-def _group(facts: dict[str, Any]) -> Group:
-    return Group(
+def _group(facts: dict[str, Any]) -> GroupRow:
+    return GroupRow(
         text(facts["name"]),
         facts.get("lag"),
         facts["pending"],
@@ -176,7 +176,9 @@ def _group(facts: dict[str, Any]) -> Group:
     )
 
 
-def _set_ages(server: Server, groups: Sequence[tuple[bytes, bytes, Group]], now_ms: int) -> None:
+def _set_ages(
+    server: ToolConnection, groups: Sequence[tuple[bytes, bytes, GroupRow]], now_ms: int
+) -> None:
     """Find the oldest entry that each group has not acknowledged. `groups` are keys, names and
     groups."""
     requests: list[tuple[Word, ...]] = []

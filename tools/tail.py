@@ -14,8 +14,14 @@ import click
 from redis.exceptions import NoPermissionError
 
 from millstream.tools.display import quoted, text
-from millstream.tools.options import url_option
-from millstream.tools.server import Server, ToolError, Unreachable, is_error, is_loading
+from millstream.tools.tool_connection import (
+    ToolConnection,
+    ToolError,
+    Unreachable,
+    is_error,
+    is_loading,
+)
+from millstream.tools.tool_options import url_option
 
 BATCH_ENTRIES = 100
 BLOCK_MS = 1000  # between two checks for Ctrl-C
@@ -26,7 +32,7 @@ _PLAIN = re.compile(r"[^\s\"'=\\]+")
 EntryId = tuple[int, int]
 
 
-class Entry(NamedTuple):
+class TailEntry(NamedTuple):
     """An entry; `id` is in the form of the X commands, ms-seq."""
 
     id: str
@@ -116,18 +122,18 @@ def tail(key: str, url: str, start: EntryId | None, count: int | None, as_json: 
     continues.
     """
     try:
-        with closing(Server(url)) as server:
+        with closing(ToolConnection(url)) as server:
             for entry in islice(entries_from(server, key, start), count):
                 click.echo(entry.as_json() if as_json else entry.line())
     except KeyboardInterrupt:
         return
 
 
-def entries_from(server: Server, key: str, start: EntryId | None) -> Iterator[Entry]:
+def entries_from(server: ToolConnection, key: str, start: EntryId | None) -> Iterator[TailEntry]:
     """The entries of a stream without end. Standard error says when entries were evicted before
     they could be read, if the server can tell (TREAD), when a new stream has replaced the stream,
     and when the connection breaks and comes back."""
-    follower = Follower(server, key, start)
+    follower = StreamFollower(server, key, start)
     while True:
         try:
             yield from follower.entries()
@@ -145,11 +151,11 @@ class Counters(NamedTuple):
     entries_added: int
 
 
-class Follower:
+class StreamFollower:
     """The place of a tail in its stream. A new stream under the same key is shown from its first
     entry: its counters are smaller than those of the earlier stream."""
 
-    def __init__(self, server: Server, key: str, start: EntryId | None) -> None:
+    def __init__(self, server: ToolConnection, key: str, start: EntryId | None) -> None:
         """Begin at an ID; None is the next entry."""
         self._server = server
         self._key = key
@@ -160,7 +166,7 @@ class Follower:
         else:
             self._place = (0, 0) if self._counters is None else self._counters.last_id
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[TailEntry]:
         """The next entries; none after some time without news."""
         rows = self._read(self._server, self._key, "{}-{}".format(*self._place))
         for entry in rows:
@@ -206,12 +212,12 @@ def _report(news: str) -> None:
     click.echo(f"millstream: {news}", err=True)
 
 
-def _has_tread(server: Server) -> bool:
+def _has_tread(server: ToolConnection) -> bool:
     (reply,) = server.pipeline([["COMMAND", "INFO", "TREAD"]])
     return not is_error(reply) and bool(reply) and reply[0] is not None
 
 
-def _read_with_gaps(server: Server, key: str, after: str) -> list[Entry | None]:
+def _read_with_gaps(server: ToolConnection, key: str, after: str) -> list[TailEntry | None]:
     """Entries after an ID, waiting for some time; None stands for entries that were evicted."""
     reply = server.call("TREAD", key, after, BATCH_ENTRIES, "BLOCK", BLOCK_MS)
     return [
@@ -220,10 +226,10 @@ def _read_with_gaps(server: Server, key: str, after: str) -> list[Entry | None]:
     ]
 
 
-def _read(server: Server, key: str, after: str) -> list[Entry | None]:
+def _read(server: ToolConnection, key: str, after: str) -> list[TailEntry | None]:
     reply = server.call("XREAD", "COUNT", BATCH_ENTRIES, "BLOCK", BLOCK_MS, "STREAMS", key, after)
     return [_entry(text(entry_id), words or []) for entry_id, words in (reply or [[key, []]])[0][1]]
 
 
-def _entry(entry_id: str, words: list[bytes]) -> Entry:
-    return Entry(entry_id, list(zip(words[::2], words[1::2], strict=True)))
+def _entry(entry_id: str, words: list[bytes]) -> TailEntry:
+    return TailEntry(entry_id, list(zip(words[::2], words[1::2], strict=True)))

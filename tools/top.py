@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.errors import printable
-from millstream.tools.options import Seconds, url_option
-from millstream.tools.server import Server, Unreachable
-from millstream.tools.survey import Group, Stream, Survey, take_survey
+from millstream.tools.survey import GroupRow, StreamRow, Survey, take_survey
+from millstream.tools.tool_connection import ToolConnection, Unreachable
+from millstream.tools.tool_options import Seconds, url_option
 
-Row = tuple[Stream, Group | None]
+Row = tuple[StreamRow, GroupRow | None]
 _WIDE = 10_000  # columns if the output is not a terminal, so that no line is folded
 _NAME_MAX = 100  # characters of a name in a table, because all rows are as wide as the longest
 _LINES_AROUND = 5  # title, head and foot of the table
@@ -85,7 +85,7 @@ def top(
         return take_survey(server, pattern, streams_max)
 
     try:
-        with closing(Server(url)) as server:
+        with closing(ToolConnection(url)) as server:
             first = survey()
             if once or as_json or not sys.stdout.isatty():
                 _pause(interval_s)
@@ -111,7 +111,11 @@ def _print(survey: Survey, sort: str, as_json: bool) -> None:
 
 
 def _refresh(
-    server: Server, first: Survey, survey: Callable[[], Survey], sort: str, interval_s: float
+    server: ToolConnection,
+    first: Survey,
+    survey: Callable[[], Survey],
+    sort: str,
+    interval_s: float,
 ) -> None:
     """Show one survey after another in the same place."""
     console = Console()
@@ -162,7 +166,7 @@ def table_of(survey: Survey, sort: str, lines: int | None = None) -> Table:
     return table
 
 
-def _cells(stream: Stream, group: Group | None) -> list[Text | str]:
+def _cells(stream: StreamRow, group: GroupRow | None) -> list[Text | str]:
     cells: list[Text | str] = [
         Text(_shown(stream.key)),
         f"{stream.length:,}",

@@ -1,6 +1,6 @@
 """The driver of `millstream cdc apply`: plans batches, has workers apply them, trims the streams.
 
-Every start begins with the positions at the destination, which are its only state. Failed work is
+Every start begins with the offsets at the destination, which are its only state. Failed work is
 planned again.
 """
 
@@ -9,44 +9,33 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import psycopg
 
-from millstream.cdc.applier.jobs import Answer, Job, Outcome
-from millstream.cdc.applier.planning import (
-    Need,
-    Pending,
-    Verdict,
-    View,
-    change_job,
-    choose_cut,
-    copy_job,
-    count,
-    judge,
-    parts,
-)
+from millstream.backoff import Backoff
+from millstream.cdc import CdcError
+from millstream.cdc.applier.apply_jobs import ApplyJob, JobOutcome, WorkerAnswer
+from millstream.cdc.applier.apply_status import ApplyStatus
+from millstream.cdc.applier.batch import Batch
+from millstream.cdc.applier.planning import parts
 from millstream.cdc.applier.retries import Retries
-from millstream.cdc.applier.status import Status
-from millstream.cdc.applier.survey import (
-    ConfiguredTable,
+from millstream.cdc.applier.source_views import (
     SourceView,
     configured_tables,
     read_sources,
     trim,
     trim_copy,
 )
-from millstream.cdc.config import Config, TableKey, target_name, target_of
-from millstream.cdc.destination.connection import Connections, in_one_line
+from millstream.cdc.config import CdcConfig, TableKey, target_name, target_of
+from millstream.cdc.destination.connections import ApplyConnections, in_one_line
 from millstream.cdc.destination.foreign_keys import connected, read_references
-from millstream.cdc.destination.positions import NAME, Position, Positions
+from millstream.cdc.destination.offsets import NAME, AppliedOffset, OffsetTable
 from millstream.cdc.destination.target import read_targets
-from millstream.cdc.errors import CdcError
-from millstream.cdc.pauses import Backoff
 from millstream.cdc.sql import table_name
 from millstream.cdc.streams.source_state import StateError
-from millstream.pipeline.server import Server, ServerError
+from millstream.pipeline.server_connection import ServerConnection, ServerError
 
 log = logging.getLogger("millstream.cdc.apply")
 
@@ -54,7 +43,7 @@ LOCK_PAUSE_S = 1.0
 # After a batch with less than this share of `max_rows`, there is little to do.
 LITTLE = 0.25
 
-Run = Callable[[Sequence[Sequence[Job]]], list[Answer]]
+Run = Callable[[Sequence[Sequence[ApplyJob]]], list[WorkerAnswer]]
 """Runs the parts of a batch, each in one worker. RunError if a worker or Spark failed."""
 
 
@@ -66,28 +55,14 @@ class ApplyError(CdcError):
     """`apply` cannot continue; the text says what to do."""
 
 
-@dataclass
-class Plan:
-    """The jobs of a batch, and whether further changes are waiting."""
-
-    jobs: list[Job]
-    is_full: bool = False
-    cuts: dict[str, int] = field(default_factory=dict)
-    """By source: the cut up to which this batch applies the tables that are not stopped."""
-
-    @property
-    def entries(self) -> int:
-        return sum(job.entries for job in self.jobs)
-
-
 class Driver:
     """Applies the changes in millstream until it is stopped. For one thread."""
 
     def __init__(
         self,
-        config: Config,
+        config: CdcConfig,
         run: Run,
-        status: Status,
+        status: ApplyStatus,
         begin: Callable[[], None] = lambda: None,
     ) -> None:
         """`begin` is called when this `apply` has the destination's lock; again after each lost
@@ -99,10 +74,8 @@ class Driver:
         self._configured = {one.key: one for one in configured_tables(config)}
         self._retries = Retries(config.apply.retry_max)
         self._cuts: dict[str, int] = {}
-        self._copies: dict[TableKey, int] = {}
-        self._shapes: dict[TableKey, Hashable] = {}
-        self._connections = Connections(config, "millstream cdc apply (driver)")
-        self._positions: Positions  # over the connection that has the lock
+        self._connections = ApplyConnections(config, "millstream cdc apply (driver)")
+        self._offsets: OffsetTable  # over the connection that has the lock
 
     def close(self) -> None:
         self._connections.close()
@@ -116,15 +89,15 @@ class Driver:
             try:
                 if not self._is_alone(stop):
                     continue
-                plan = self._step()
+                batch = self._step()
             except (psycopg.Error, ServerError, RunError, StateError, OSError) as error:
                 self._failed(error)
                 stop.wait(backoff.next_s())
                 continue
             backoff.reset()
-            if once and not plan.jobs:
+            if once and not batch.jobs:
                 return 1 if self._status.stopped else 0
-            if not plan.is_full and plan.entries < self._config.apply.max_rows * LITTLE:
+            if not batch.is_full and batch.entries < self._config.apply.max_rows * LITTLE:
                 spent = time.monotonic() - started
                 stop.wait(0 if once else max(0.0, self._config.apply.commit_delay - spent))
         return 0
@@ -143,15 +116,15 @@ class Driver:
         if self._connections.is_open:
             return True
         schema = self._config.destination.schema
-        self._positions = Positions(self._connections.destination, schema)
-        if not self._positions.exists():
+        self._offsets = OffsetTable(self._connections.destination, schema)
+        if not self._offsets.exists():
             raise ApplyError(
                 f"the destination has no table {table_name(schema, NAME)}: millstream cdc setup"
             )
         said = ""
-        while not self._positions.try_lock_all():
+        while not self._offsets.try_lock_all():
             self._status.locked(False)
-            text = f"another apply is running: {self._positions.lock_holder()}; waiting for its end"
+            text = f"another apply is running: {self._offsets.lock_holder()}; waiting for its end"
             if text != said:
                 log.warning("%s", text)
             said = text
@@ -163,31 +136,34 @@ class Driver:
 
     # ------------------------------------------------------------ a batch
 
-    def _step(self) -> Plan:
-        found = self._positions.read()
+    def _step(self) -> Batch:
+        found = self._offsets.read()
         server = self._connections.server
         views = read_sources(server, list(self._configured.values()))
-        positions = self._complete(found, server, views)
+        offsets = self._complete(found, server, views)
         self._resume(server, views)
-        self._trim(server, views, positions)
-        self._look_at_targets([key for key, one in positions.items() if one.state == "stopped"])
-        plan = Plan([])
-        stops: dict[TableKey, str] = {}
+        self._trim(server, views, offsets)
+        self._look_at_targets([key for key, one in offsets.items() if one.state == "stopped"])
+        rows_max = self._config.apply.max_rows
+        batch = Batch(server, self._configured, offsets, self._retries, rows_max)
         for view in views:
-            self._plan(server, view, positions, plan, stops)
-        self._stop(positions, stops)
-        self._status.saw(positions, stops)
-        if plan.jobs:
+            batch.plan(view, self._cuts.get(view.source.name, 0))
+        for key in batch.continued:
+            self._offsets.mark(key, "streaming", None)
+            self._retries.forget(key)
+        self._stop(batch)
+        self._status.planned(views, batch)
+        if batch.jobs:
             started = time.monotonic()
-            answers = self._run(self._parts(plan.jobs))
+            answers = self._run(self._parts(batch.jobs))
             self._status.batch(time.monotonic() - started)
             self._take(answers)
         self._status.problem = None
-        self._cuts.update(plan.cuts)
+        self._cuts.update({name: cut.lsn for name, cut in batch.cuts.items()})
         self._status.reached()
-        return plan
+        return batch
 
-    def _parts(self, jobs: Sequence[Job]) -> list[list[Job]]:
+    def _parts(self, jobs: Sequence[ApplyJob]) -> list[list[ApplyJob]]:
         """The jobs by worker. Targets that foreign keys connect have the same one."""
         workers = self._config.apply.workers
         if workers == 1 or len(jobs) == 1:
@@ -199,11 +175,11 @@ class Driver:
 
     def _complete(
         self,
-        found: dict[TableKey, Position],
-        server: Server,
+        found: dict[TableKey, AppliedOffset],
+        server: ServerConnection,
         views: Sequence[SourceView],
-    ) -> dict[TableKey, Position]:
-        """The positions of all configured tables. Those of tables that millstream has a record of
+    ) -> dict[TableKey, AppliedOffset]:
+        """The offsets of all configured tables. Those of tables that millstream has a record of
         are added if they are missing; others may be those of a source that is being dropped."""
         new = [
             key
@@ -213,53 +189,27 @@ class Driver:
         ]
         if new:
             with self._connections.destination.transaction():
-                self._positions.lock_set()
-                self._positions.add(
-                    self._new_position(key) for key in new if self._is_recorded(server, key)
+                self._offsets.lock_set()
+                self._offsets.add(
+                    self._new_offset(key) for key in new if self._is_recorded(server, key)
                 )
-            found = self._positions.read()
-        return {key: found.get(key) or self._new_position(key) for key in self._configured}
+            found = self._offsets.read()
+        return {key: found.get(key) or self._new_offset(key) for key in self._configured}
 
-    def _new_position(self, key: TableKey) -> Position:
-        return Position(key, target_name(self._configured[key].table, self._config))
+    def _new_offset(self, key: TableKey) -> AppliedOffset:
+        return AppliedOffset(key, target_name(self._configured[key].table, self._config))
 
-    def _is_recorded(self, server: Server, key: TableKey) -> bool:
+    def _is_recorded(self, server: ServerConnection, key: TableKey) -> bool:
         configured = self._configured[key]
         return bool(server.call("EXISTS", configured.keys.table_state(configured.table)))
 
-    def _resume(self, server: Server, views: Sequence[SourceView]) -> None:
+    def _resume(self, server: ServerConnection, views: Sequence[SourceView]) -> None:
         for view in views:
             for key in view.resumed:
                 configured = self._configured[key]
                 server.call("DEL", configured.keys.resume(configured.table))
                 log.info("%s %s: resumed", configured.source.name, configured.table.full_name)
                 self._retries.resume(key)
-
-    def _plan(
-        self,
-        server: Server,
-        view: SourceView,
-        positions: dict[TableKey, Position],
-        plan: Plan,
-        stops: dict[TableKey, str],
-    ) -> None:
-        """Add a source's jobs to the plan."""
-        streaming: list[Pending] = []
-        for key, table in view.tables.items():
-            configured, position = self._configured[key], positions[key]
-            if self._is_resting(position, table):
-                continue
-            verdict = judge(table, position, configured.table_config)
-            if verdict.need is Need.STOP:
-                stops[key] = _advice(verdict, configured)
-            elif verdict.need is Need.COPY:
-                job = copy_job(server, table, position, configured.is_shared)
-                if job is not None:
-                    plan.jobs.append(job)
-                    plan.is_full = True
-            elif verdict.need is Need.CHANGES:
-                streaming.append(Pending(key, table.stream, position.id))
-        self._plan_changes(server, view, positions, plan, streaming)
 
     def _look_at_targets(self, keys: Sequence[TableKey]) -> None:
         """Remember what the targets of stopped tables are like: a stopped table is retried when its
@@ -269,81 +219,22 @@ class Driver:
         names = {key: target_of(self._configured[key].table, self._config) for key in keys}
         found = read_targets(self._connections.destination, list(names.values()))
         for key, name in names.items():
-            self._shapes[key] = found[name].shape if name in found else None
-
-    def _version(self, key: TableKey) -> Hashable:
-        return self._copies[key], self._shapes.get(key)
-
-    def _is_resting(self, position: Position, table: View) -> bool:
-        """Whether a table has been stopped and its next retry is not due."""
-        copy_lsn = table.state.copy_lsn if table.state is not None else 0
-        self._copies[table.key] = copy_lsn
-        return position.state == "stopped" and not self._retries.is_due(
-            table.key, time.monotonic(), self._version(table.key)
-        )
-
-    def _plan_changes(
-        self,
-        server: Server,
-        view: SourceView,
-        positions: dict[TableKey, Position],
-        plan: Plan,
-        streaming: list[Pending],
-    ) -> None:
-        newest, rows_max = view.newest_cut, self._config.apply.max_rows
-        known = self._cuts.get(view.source.name, 0)
-        if known > newest:  # all tables were copied again, from a cluster with lower LSNs
-            known = 0
-        # A table that was stopped, or was copied just now, catches up without the others.
-        older = count(server, streaming, known) if known else [0] * len(streaming)
-        together = [one for one, waiting in zip(streaming, older, strict=True) if not waiting]
-        groups = [together] + [
-            [one] for one, waiting in zip(streaming, older, strict=True) if waiting
-        ]
-        for group in groups:
-            if not group:
-                continue
-            cut = choose_cut(server, view.cuts, group, newest, rows_max)
-            plan.is_full |= cut < newest
-            for one, entries in zip(group, count(server, group, cut), strict=True):
-                is_stopped = positions[one.key].state == "stopped"
-                if entries:
-                    plan.jobs.append(
-                        change_job(
-                            view.tables[one.key],
-                            positions[one.key],
-                            cut,
-                            entries,
-                            is_stopped or group is not together,
-                            self._configured[one.key].is_shared,
-                        )
-                    )
-                elif is_stopped:
-                    self._continue(positions, one.key)
-            if group is together:
-                plan.cuts[view.source.name] = cut
-                self._status.planned(view, cut, len(streaming) == len(view.tables))
+            self._retries.saw_target(key, found[name].shape if name in found else None)
 
     # ------------------------------------------------------------ stopping and continuing
 
-    def _stop(self, positions: dict[TableKey, Position], stops: dict[TableKey, str]) -> None:
+    def _stop(self, batch: Batch) -> None:
         """Mark tables as stopped, for reasons that were found in millstream."""
-        for key, text in stops.items():
-            position = positions[key]
-            if position.state != "stopped" or position.error != text:
+        for key, text in batch.stops.items():
+            offset = batch.offsets[key]
+            if offset.state != "stopped" or offset.error != text:
                 self._log_stop(key, text)
-                positions[key] = replace(position, state="stopped", error=text, error_id=None)
-                self._positions.mark(key, "stopped", text)
+                batch.offsets[key] = replace(offset, state="stopped", error=text, error_id=None)
+                self._offsets.mark(key, "stopped", text)
                 self._look_at_targets([key])
-            self._retries.stopped(key, time.monotonic(), self._version(key))
+            self._retries.stopped(key, time.monotonic())
 
-    def _continue(self, positions: dict[TableKey, Position], key: TableKey) -> None:
-        """Continue a stopped table whose reason no longer exists and that has nothing to apply."""
-        positions[key] = replace(positions[key], state="streaming", error=None, error_id=None)
-        self._positions.mark(key, "streaming", None)
-        self._retries.forget(key)
-
-    def _take(self, answers: Sequence[Answer]) -> None:
+    def _take(self, answers: Sequence[WorkerAnswer]) -> None:
         problems = []
         for answer in answers:
             for outcome in answer.outcomes:
@@ -353,12 +244,12 @@ class Driver:
         if problems:
             raise RunError(problems[0])
 
-    def _outcome(self, outcome: Outcome) -> None:
+    def _outcome(self, outcome: JobOutcome) -> None:
         key = outcome.key
         self._status.applied(outcome)
         if outcome.error is not None:
             self._look_at_targets([key])
-            wait_s = self._retries.stopped(key, time.monotonic(), self._version(key))
+            wait_s = self._retries.stopped(key, time.monotonic())
             entry = f" at the entry {outcome.error_id}" if outcome.error_id else ""
             self._log_stop(key, f"{outcome.error}{entry}; next try in {wait_s:.0f} s")
         elif not outcome.is_stale:
@@ -370,25 +261,23 @@ class Driver:
     # ------------------------------------------------------------ trimming
 
     def _trim(
-        self, server: Server, views: Sequence[SourceView], positions: dict[TableKey, Position]
+        self,
+        server: ServerConnection,
+        views: Sequence[SourceView],
+        offsets: dict[TableKey, AppliedOffset],
     ) -> None:
         keep = self._config.millstream.keep_entries
         for view in views:
             needed = view.newest_cut
             for key, table in view.tables.items():
-                state, position = table.state, positions[key]
-                trim_copy(server, self._configured[key], table, position)
-                if state is None or position.copied_lsn != state.copy_lsn:
+                state, offset = table.state, offsets[key]
+                trim_copy(server, self._configured[key], table, offset)
+                if state is None or offset.copied_lsn != state.copy_lsn:
                     continue
                 if state.phase not in ("copied", "wanted"):
                     continue
-                trim(server, table.stream, table.info, position.id, keep)
-                if table.info is not None and table.info.last_id > position.id:
-                    needed = min(needed, position.id[0])
+                trim(server, table.stream, table.info, offset.id, keep)
+                if table.info is not None and table.info.last_id > offset.id:
+                    needed = min(needed, offset.id[0])
             if needed:
                 trim(server, view.cuts, view.cuts_info, (needed - 1, 0), keep)
-
-
-def _advice(verdict: Verdict, configured: ConfiguredTable) -> str:
-    table = f"{configured.source.name} {configured.table.full_name}"
-    return f"{verdict.reason}: millstream cdc resync {table}"

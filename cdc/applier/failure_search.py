@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from millstream.cdc.applier.failures import STOPPING, Failure, stops
-from millstream.cdc.applier.transfer import Transfer
-from millstream.cdc.destination.connection import Session, in_one_line
-from millstream.cdc.destination.copied_history import CopyVanished
-from millstream.cdc.destination.loading import CopyLost
+from millstream.cdc.applier.table_applier import TableApplier
+from millstream.cdc.destination.connections import TargetSession, in_one_line
+from millstream.cdc.destination.history_snapshot import CopyVanished
+from millstream.cdc.destination.snapshot_loader import CopyLost
 from millstream.cdc.destination.target import TargetError
 from millstream.cdc.streams.changes import Change, EntryError, Id
-from millstream.cdc.streams.pulling import Entry
+from millstream.cdc.streams.fetching import Entry
 
 # Changes of one transaction of a history that are held in memory, to find the one that fails; and
 # the bytes of their rows.
@@ -25,22 +25,22 @@ PENDING_BYTES_MAX = 64 << 20
 
 
 class FailureSearch:
-    """Applies a transfer up to its first failure, in a transaction that is then committed."""
+    """Applies a applier up to its first failure, in a transaction that is then committed."""
 
-    def __init__(self, session: Session, transfer: Transfer) -> None:
+    def __init__(self, session: TargetSession, applier: TableApplier) -> None:
         self._session = session
-        self._transfer = transfer
+        self._applier = applier
 
     def run(self) -> Failure | None:
         """The failure; None if everything could be applied in smaller steps."""
-        if self._transfer.is_copy:
+        if self._applier.is_copy:
             return self._run_copy()
-        in_transactions = self._transfer.has_whole_transactions
+        in_transactions = self._applier.has_whole_transactions
         pending: list[Change] = []
         unread: Failure | None = None
-        chunks = self._transfer.entries()
+        chunks = self._applier.entries()
         for chunk in chunks:
-            changes, unread = read_changes(self._transfer, chunk)
+            changes, unread = read_changes(self._applier, chunk)
             changes = pending + changes
             pending = []
             if in_transactions:
@@ -62,20 +62,20 @@ class FailureSearch:
         lsn, rest = begun[0].lsn, list[Change]()
         try:
             with self._session.connection.transaction():
-                writer = self._transfer.write(None, begun)
+                writer = self._applier.write(None, begun)
                 for chunk in chunks:
-                    changes = self._transfer.changes(chunk)
+                    changes = self._applier.changes(chunk)
                     own = [change for change in changes if change.lsn == lsn]
                     rest = changes[len(own) :]
                     if own:
-                        writer = self._transfer.write(writer, own)
+                        writer = self._applier.write(writer, own)
                     if rest:
                         break
                 writer.flush()
         except STOPPING as error:
             if not stops(error):
                 raise
-            self._transfer.back_to(begun[0].id)
+            self._applier.back_to(begun[0].id)
             return Failure(begun[0].id, in_one_line(error)), []
         return None, rest
 
@@ -87,7 +87,7 @@ class FailureSearch:
         changes = [change for unit in units for change in unit]
         error = self._try(changes)
         if error is None:
-            self._transfer.moved(changes)
+            self._applier.moved(changes)
             return None
         if len(units) == 1:
             return Failure(self._first_bad(changes), in_one_line(error))
@@ -98,7 +98,7 @@ class FailureSearch:
         """Apply changes; the error, after which they have not been applied."""
         try:
             with self._session.connection.transaction(force_rollback=not is_kept):
-                writer = self._transfer.writer()
+                writer = self._applier.writer()
                 writer.apply(changes)
                 writer.flush()
                 # Constraints that are checked at COMMIT have to fail here.
@@ -124,7 +124,7 @@ class FailureSearch:
     # ------------------------------------------------------------ copies
 
     def _run_copy(self) -> Failure | None:
-        for chunk in self._transfer.entries():
+        for chunk in self._applier.entries():
             for entry in chunk:
                 failure = self._try_entry(entry)
                 if failure is not None:
@@ -134,22 +134,24 @@ class FailureSearch:
     def _try_entry(self, entry: Entry) -> Failure | None:
         try:
             with self._session.connection.transaction():
-                self._transfer.load([entry])
+                self._applier.load([entry])
         except STOPPING as error:
             if not stops(error):
                 raise
-            self._transfer.reload()
+            self._applier.reload()
             is_lost = isinstance(error, CopyLost | CopyVanished)
             return Failure(entry[0], in_one_line(error), is_lost)
         return None
 
 
-def read_changes(transfer: Transfer, chunk: Sequence[Entry]) -> tuple[list[Change], Failure | None]:
+def read_changes(
+    applier: TableApplier, chunk: Sequence[Entry]
+) -> tuple[list[Change], Failure | None]:
     """The changes up to the first entry that cannot be read."""
     changes: list[Change] = []
     for entry in chunk:
         try:
-            changes += transfer.changes([entry])
+            changes += applier.changes([entry])
         except (EntryError, TargetError) as error:
             return changes, Failure(entry[0], str(error))
     return changes, None

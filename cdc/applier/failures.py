@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import psycopg
 
-from millstream.cdc.destination.copied_history import CopyVanished
-from millstream.cdc.destination.loading import CopyLost
+from millstream.cdc.destination.history_snapshot import CopyVanished
+from millstream.cdc.destination.snapshot_loader import CopyLost
 from millstream.cdc.destination.target import TargetError
 from millstream.cdc.streams.changes import EntryError, Id
 

@@ -1,6 +1,6 @@
 """Planning a batch: which entries of which streams, up to which cut, and for which worker.
 
-The plan follows from the positions at the destination and the counters of the streams; there is no
+The plan follows from the offsets at the destination and the counters of the streams; there is no
 other state.
 """
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from enum import Enum
 from zlib import crc32
 
-from millstream.cdc.applier.jobs import Job
+from millstream.cdc.applier.apply_jobs import ApplyJob
 from millstream.cdc.config import TableKey
-from millstream.cdc.destination.positions import Position
+from millstream.cdc.destination.offsets import AppliedOffset
 from millstream.cdc.streams.changes import Id
 from millstream.cdc.streams.source_state import TableConfig, TableState
 from millstream.pipeline.positions import LARGEST, id_from_text, id_text
 from millstream.pipeline.selection import before
-from millstream.pipeline.server import Server
+from millstream.pipeline.server_connection import ServerConnection
 from millstream.pipeline.stream_counters import ALL, Info
 
 # Blocks of a copy in a batch: with 64 KB each, what a reader may be ahead with.
@@ -35,7 +35,7 @@ class Need(Enum):
 
 
 @dataclass(frozen=True)
-class View:
+class TableView:
     """The state and the streams of a table in millstream, at one moment."""
 
     key: TableKey
@@ -47,66 +47,66 @@ class View:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """What a table needs; `reason` is why it must be stopped."""
 
     need: Need
     reason: str = ""
 
 
-NOTHING = Verdict(Need.NOTHING)
+NOTHING = Judgement(Need.NOTHING)
 
 
-def judge(view: View, position: Position, configured: TableConfig) -> Verdict:
+def judge(view: TableView, offset: AppliedOffset, configured: TableConfig) -> Judgement:
     """What a table needs, whether or not it has been stopped."""
     state = view.state
     if state is None or state.phase == "pausing":
         return NOTHING
-    is_loaded = position.copied_lsn == state.copy_lsn
+    is_loaded = offset.copied_lsn == state.copy_lsn
     if state.phase == "wanted" and not is_loaded:
         return NOTHING
     if state.table_config != configured and state.phase != "wanted":
-        return Verdict(
+        return Judgement(
             Need.STOP,
             "its configuration is not that of its copy: restart apply if it was started before the"
             " file was changed, otherwise copy the table again",
         )
     if state.lost:
-        return NOTHING if state.phase == "wanted" else Verdict(Need.STOP, state.lost)
+        return NOTHING if state.phase == "wanted" else Judgement(Need.STOP, state.lost)
     if state.phase == "copying" or not is_loaded:
-        return _judge_copy(view, state, position)
-    reason = _loss(view, state, position)
+        return _judge_copy(view, state, offset)
+    reason = _loss(view, state, offset)
     if reason and state.phase == "wanted":
         return NOTHING  # it is about to be copied again
-    return Verdict(Need.STOP, reason) if reason else Verdict(Need.CHANGES)
+    return Judgement(Need.STOP, reason) if reason else Judgement(Need.CHANGES)
 
 
-def _judge_copy(view: View, state: TableState, position: Position) -> Verdict:
-    done = copy_position(state, position)
+def _judge_copy(view: TableView, state: TableState, offset: AppliedOffset) -> Judgement:
+    done = copy_offset(state, offset)
     info = view.copy_info
     is_complete = state.phase == "copied"
     if info is None or (is_complete and info.last_id <= done):
-        return Verdict(Need.STOP, "its copy is missing in millstream") if is_complete else NOTHING
+        return Judgement(Need.STOP, "its copy is missing in millstream") if is_complete else NOTHING
     if info.max_evicted_id > done:
-        return Verdict(Need.STOP, "entries of its copy were evicted before they were applied")
-    return Verdict(Need.COPY) if info.last_id > done else NOTHING
+        return Judgement(Need.STOP, "entries of its copy were evicted before they were applied")
+    return Judgement(Need.COPY) if info.last_id > done else NOTHING
 
 
-def copy_position(state: TableState, position: Position) -> Id:
+def copy_offset(state: TableState, offset: AppliedOffset) -> Id:
     """The last entry of the copy that has been applied."""
-    done = position.copy_id
+    done = offset.copy_id
     return done if done is not None and done[0] == state.copy_lsn else (state.copy_lsn, 0)
 
 
-def _loss(view: View, state: TableState, position: Position) -> str:
+def _loss(view: TableView, state: TableState, offset: AppliedOffset) -> str:
     """Why changes can no longer be applied; empty if they can."""
     if view.info is None:
         return f"the stream {view.stream} is missing"
     if view.info.incarnation != state.incarnation:
         return f"the stream {view.stream} was deleted and created again"
-    if view.info.max_evicted_id > position.id:
+    if view.info.max_evicted_id > offset.id:
         return (
-            f"entries of {view.stream} after {id_text(position.id)} were evicted before they were"
+            f"entries of {view.stream} after {id_text(offset.id)} were evicted before they were"
             " applied"
         )
     return ""
@@ -117,14 +117,14 @@ def _loss(view: View, state: TableState, position: Position) -> str:
 
 @dataclass(frozen=True)
 class Pending:
-    """A stream with changes that are to be applied after a position."""
+    """A stream with changes that are to be applied after an offset."""
 
     key: TableKey
     stream: str
     after: Id
 
 
-def count(server: Server, pending: Sequence[Pending], cut: int) -> list[int]:
+def count(server: ServerConnection, pending: Sequence[Pending], cut: int) -> list[int]:
     """The numbers of the streams' entries that are not above a cut."""
     commands: list[tuple[str, str, str, int]] = []
     for one in pending:
@@ -140,7 +140,7 @@ def end_of(cut: int) -> Id:
 
 
 def choose_cut(
-    server: Server, cuts: str, pending: Sequence[Pending], newest: int, rows_max: int
+    server: ServerConnection, cuts: str, pending: Sequence[Pending], newest: int, rows_max: int
 ) -> int:
     """The newest cut with at most `rows_max` entries before it. If a single source transaction is
     longer, the cut after it."""
@@ -186,15 +186,17 @@ def _first_with_entries(
 # ------------------------------------------------------------ jobs
 
 
-def copy_job(server: Server, view: View, position: Position, is_shared: bool) -> Job | None:
+def copy_job(
+    server: ServerConnection, view: TableView, offset: AppliedOffset, is_shared: bool
+) -> ApplyJob | None:
     """The next entries of a copy; None if there are none."""
     assert view.state is not None
     assert view.copy_info is not None
-    done = copy_position(view.state, position)
+    done = copy_offset(view.state, offset)
     number, last = server.call("TSEEK", view.copy_stream, id_text(done), COPY_ENTRIES_MAX)
     if last is None:
         return None
-    return Job(
+    return ApplyJob(
         view.key,
         view.copy_stream,
         done,
@@ -211,14 +213,19 @@ def copy_job(server: Server, view: View, position: Position, is_shared: bool) ->
 
 
 def change_job(
-    view: View, position: Position, until: int, entries: int, is_alone: bool, is_shared: bool
-) -> Job:
+    view: TableView,
+    offset: AppliedOffset,
+    until: int,
+    entries: int,
+    is_alone: bool,
+    is_shared: bool,
+) -> ApplyJob:
     """The changes of a table up to a cut."""
     assert view.state is not None
-    return Job(
+    return ApplyJob(
         view.key,
         view.stream,
-        position.id,
+        offset.id,
         end_of(until),
         entries,
         view.state.incarnation,
@@ -231,10 +238,10 @@ def change_job(
 
 
 def parts(
-    jobs: Sequence[Job], workers: int, groups: Mapping[TableKey, str] | None = None
-) -> list[list[Job]]:
+    jobs: Sequence[ApplyJob], workers: int, groups: Mapping[TableKey, str] | None = None
+) -> list[list[ApplyJob]]:
     """The jobs by worker: all those of a table have the same one, and all those of a group."""
-    found: Mapping[int, list[Job]] = {number: [] for number in range(workers)}
+    found: Mapping[int, list[ApplyJob]] = {number: [] for number in range(workers)}
     for job in jobs:
         name = (groups or {}).get(job.key) or ":".join(job.key)
         found[crc32(name.encode()) % workers].append(job)

@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from millstream.cdc.applier import spark_start
+from millstream.cdc.applier.apply_status import ApplyStatus, Reporter
 from millstream.cdc.applier.driver import Driver
 from millstream.cdc.applier.spark_tasks import SparkRun
-from millstream.cdc.applier.status import Reporter, Status
-from millstream.cdc.config import Config
+from millstream.cdc.config import CdcConfig
 from millstream.cdc.logs import Secrets, open_log
 from millstream.cdc.metrics import Served, serve_registry
-from millstream.cdc.streams.appending import address_of
+from millstream.cdc.streams.stream_appender import address_of
 
 log = logging.getLogger("millstream.cdc.apply")
 
 
-def apply(config: Config, once: bool = False, master: str | None = None) -> int:
+def apply(config: CdcConfig, once: bool = False, master: str | None = None) -> int:
     """Apply until SIGTERM or SIGINT, or with `once` until everything has been applied. The exit
     code. ApplyError if something is missing, MetricsError if metrics cannot be served."""
     text = config.path.read_text()
-    status = Status()
+    status = ApplyStatus()
     open_log("apply", Secrets(config))
     served: list[Served] = []
 

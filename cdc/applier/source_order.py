@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from millstream.cdc.applier.failure_search import FailureSearch, read_changes
 from millstream.cdc.applier.failures import STOPPING, Failure, stops
-from millstream.cdc.applier.transfer import Transfer
-from millstream.cdc.destination.connection import Session, in_one_line
+from millstream.cdc.applier.table_applier import TableApplier
+from millstream.cdc.destination.connections import TargetSession, in_one_line
 from millstream.cdc.streams.changes import Change, Id
-from millstream.cdc.streams.pulling import Entry
+from millstream.cdc.streams.fetching import Entry
 
 Piece: TypeAlias = "list[tuple[_Lane, Change]]"
 
@@ -27,7 +27,7 @@ class _Lane:
     """One table: its changes that were read and not yet applied. `failure` is the reason why it has
     been stopped, or will be after these changes."""
 
-    transfer: Transfer
+    applier: TableApplier
     place: int
     chunks: Iterator[list[Entry]]
     changes: list[Change] = field(default_factory=list)
@@ -42,7 +42,7 @@ class _Lane:
             if chunk is None:
                 self.is_read = True
                 return
-            self.changes, self.failure = read_changes(self.transfer, chunk)
+            self.changes, self.failure = read_changes(self.applier, chunk)
             self.is_read = self.failure is not None
 
     def take(self, until: Id | None) -> list[Change]:
@@ -55,23 +55,26 @@ class _Lane:
 
 
 class SourceOrder:
-    """Applies transfers of one or several sources, in a transaction that is then committed. A table
+    """Applies appliers of one or several sources, in a transaction that is then committed. A table
     whose change cannot be applied is stopped there, and the others go on."""
 
     def __init__(
-        self, session: Session, transfers: Sequence[Transfer], place: Callable[[Transfer], int]
+        self,
+        session: TargetSession,
+        appliers: Sequence[TableApplier],
+        place: Callable[[TableApplier], int],
     ) -> None:
         """`place` is a table's place in an order in which parents come first."""
         self._session = session
         self._place = place
-        self._transfers = transfers
+        self._appliers = appliers
         self._is_reversed = False
 
     def run(self) -> list[Failure | None]:
-        """What stopped each of the transfers."""
+        """What stopped each of the appliers."""
         failures: dict[int, Failure | None] = {}
-        by_source: dict[str, list[Transfer]] = {}
-        for one in self._transfers:
+        by_source: dict[str, list[TableApplier]] = {}
+        for one in self._appliers:
             by_source.setdefault(one.source, []).append(one)
         for own in by_source.values():
             lanes = [
@@ -80,11 +83,11 @@ class SourceOrder:
                 if not one.has_whole_transactions
             ]
             self._run(lanes)
-            failures.update({id(one.transfer): one.failure for one in lanes})
+            failures.update({id(one.applier): one.failure for one in lanes})
             for one in own:
                 if one.has_whole_transactions:
                     failures[id(one)] = FailureSearch(self._session, one).run()
-        return [failures[id(one)] for one in self._transfers]
+        return [failures[id(one)] for one in self._appliers]
 
     def _run(self, lanes: Sequence[_Lane]) -> None:
         while True:
@@ -129,14 +132,14 @@ class SourceOrder:
             self._is_reversed ^= error is None  # the next piece is often of the same kind
         if error is None:
             for lane, changes in tables:
-                lane.transfer.moved(changes)
+                lane.applier.moved(changes)
         return error
 
     def _try_tables(self, tables: Sequence[tuple[_Lane, list[Change]]]) -> BaseException | None:
         try:
             with self._session.connection.transaction():
                 for lane, changes in tables:
-                    writer = lane.transfer.writer()
+                    writer = lane.applier.writer()
                     writer.apply(changes)
                     writer.flush()
         except STOPPING as error:

@@ -35,7 +35,7 @@ def main() -> None:
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 
-    import millstream.cdc.applier.worker  # noqa: F401
+    import millstream.cdc.applier.apply_worker  # noqa: F401
 
     # Workers collect garbage after each task. Imported objects are never garbage, and the up to
     # 20,000 changes of a worker need not be traversed after every 700 new objects.

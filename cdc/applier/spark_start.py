@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.cdc.applier.driver import ApplyError
-from millstream.cdc.config import Config
+from millstream.cdc.config import CdcConfig
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -31,7 +31,7 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 LOOPBACK = "127.0.0.1"
 
 
-def start(config: Config, master: str | None) -> SparkContext:
+def start(config: CdcConfig, master: str | None) -> SparkContext:
     """A Spark context with the settings of [apply]. ApplyError if Spark cannot be started."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from millstream.cdc.applier.apply_jobs import ApplyJob, WorkerAnswer, answer_from_json, jobs_to_json
+from millstream.cdc.applier.apply_worker import run_part
 from millstream.cdc.applier.driver import ApplyError, RunError
-from millstream.cdc.applier.jobs import Answer, Job, answer_from_json, jobs_to_json
 from millstream.cdc.applier.spark_start import has_ended, in_a_line
-from millstream.cdc.applier.worker import run_part
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -37,7 +37,7 @@ class SparkRun:
         Spark cannot start them."""
         self([[] for _ in range(self._workers)])
 
-    def __call__(self, parts: Sequence[Sequence[Job]]) -> list[Answer]:
+    def __call__(self, parts: Sequence[Sequence[ApplyJob]]) -> list[WorkerAnswer]:
         plans = [jobs_to_json(part) for part in parts]
         try:
             tasks = self._context.parallelize(plans, len(plans))

@@ -19,14 +19,14 @@ from millstream.cdc.checks.source_checks import (
     check_source,
     check_source_and_slot,
 )
-from millstream.cdc.config import Config
-from millstream.cdc.destination.connection import connect
-from millstream.cdc.source.catalog import Catalog
-from millstream.cdc.streams.appending import open_server
+from millstream.cdc.config import CdcConfig
+from millstream.cdc.destination.connections import connect
+from millstream.cdc.source.pg_catalog import Catalog
 from millstream.cdc.streams.source_record import SourceRecord
+from millstream.cdc.streams.stream_appender import open_server
 
 
-def check_all(config: Config) -> Iterator[Finding]:
+def check_all(config: CdcConfig) -> Iterator[Finding]:
     """Everything, for all sources. Nothing is changed."""
     server = open_server(config.millstream)
     findings = check_millstream(server)

@@ -13,16 +13,16 @@ from millstream.cdc.checks.missing_targets import (
     computed_type,
     create_target,
 )
-from millstream.cdc.config import Config, Source, Table, shared_targets, target_of
-from millstream.cdc.destination.connection import Session
+from millstream.cdc.config import CdcConfig, Source, Table, shared_targets, target_of
+from millstream.cdc.destination.connections import TargetSession
 from millstream.cdc.destination.missing_columns import missing_columns, missing_text
-from millstream.cdc.destination.positions import NAME, Positions, create_sql
+from millstream.cdc.destination.offsets import NAME, OffsetTable, create_sql
 from millstream.cdc.destination.route import FirstCopy, Route, route
 from millstream.cdc.destination.table_kinds import kind_of
-from millstream.cdc.destination.target import Target, TargetError, read_targets
+from millstream.cdc.destination.target import TargetError, TargetTable, read_targets
 from millstream.cdc.logs import counted
 from millstream.cdc.protocol.session import Connection
-from millstream.cdc.source.catalog import CatalogTable
+from millstream.cdc.source.pg_catalog import CatalogTable
 from millstream.cdc.sql import identifier, shown, table_name
 from millstream.cdc.streams.column_record import ColumnRecord
 
@@ -34,7 +34,7 @@ PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 # ------------------------------------------------------------ checks
 
 
-def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
+def check_database(connection: Connection, config: CdcConfig) -> Iterator[Finding]:
     """Findings that do not concern one table."""
     schema = config.destination.schema
     role, database, may_make_temporary = _row(
@@ -54,7 +54,7 @@ def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
             f"the schema {table_name('', one)} does not exist; setup creates it",
             f"CREATE SCHEMA {identifier(one)}",
         )
-    if not Positions(connection, schema).exists():
+    if not OffsetTable(connection, schema).exists():
         yield warning(
             DESTINATION,
             f"the table {table_name(schema, NAME)} does not exist; setup creates it",
@@ -66,8 +66,8 @@ def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
     yield ok(DESTINATION, f"PostgreSQL {version // 10000}")
 
 
-def missing_schemas(connection: Connection, config: Config) -> list[str]:
-    """The schemas of the table of positions and of the targets that do not exist."""
+def missing_schemas(connection: Connection, config: CdcConfig) -> list[str]:
+    """The schemas of the table of offsets and of the targets that do not exist."""
     wanted = {config.destination.schema}
     wanted |= {target_of(table, config)[0] for one in config.sources for table in one.tables}
     rows = connection.execute("SELECT nspname FROM pg_namespace").fetchall()
@@ -76,7 +76,7 @@ def missing_schemas(connection: Connection, config: Config) -> list[str]:
 
 def check_targets(
     connection: Connection,
-    config: Config,
+    config: CdcConfig,
     source: Source,
     catalog: Mapping[tuple[str, str], CatalogTable],
     with_rows: bool = False,
@@ -84,14 +84,10 @@ def check_targets(
 ) -> Iterator[Finding]:
     """Findings about the targets of a source. `with_rows`: also about the rows that they have.
     `is_reading`: a target that only `apply` cannot use yet is a warning."""
-    positions = Positions(connection, config.destination.schema)
+    offsets = OffsetTable(connection, config.destination.schema)
     known = {}
-    if (
-        with_rows
-        and positions.exists()
-        and not _lacking(connection, config.destination.schema, NAME)
-    ):
-        known = positions.read()
+    if with_rows and offsets.exists() and not _lacking(connection, config.destination.schema, NAME):
+        known = offsets.read()
     copied = {key: one.copied_lsn for key, one in known.items()}
     targets = read_targets(connection, [target_of(table, config) for table in source.tables])
     for table in source.tables:
@@ -127,7 +123,7 @@ def _check_target(
 ) -> Iterator[Finding]:
     target = to.target
     columns = [column.name for column in found.source_columns(table)]
-    missing = missing_columns(Session(connection), to, columns)
+    missing = missing_columns(TargetSession(connection), to, columns)
     if missing and table.missing_columns == "ignore":
         yield warning(
             where, f"{target.sql} lacks {', '.join(map(shown, missing))}, which is ignored"
@@ -203,13 +199,12 @@ def _may_create(connection: Connection, where: str, to: Route) -> Iterator[Findi
 
 
 def _route(
-    config: Config, source: Source, table: Table, found: CatalogTable, target: Target
+    config: CdcConfig, source: Source, table: Table, found: CatalogTable, target: TargetTable
 ) -> Route:
     sid_column, columns = config.destination.sid_column, found.source_columns(table)
     is_shared = target_of(table, config) in shared_targets(config)
-    return route(
-        table, kind_of(table), target, source.sid, sid_column, columns, found.identity, is_shared
-    )
+    kind, identity = kind_of(table), found.identity
+    return route(kind, target, source.sid, sid_column, columns, identity, is_shared)
 
 
 def _rows(connection: Connection, where: str, to: Route) -> Iterator[Finding]:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from millstream.cdc.checks.findings import Finding, error, ok, warning
-from millstream.cdc.streams.appending import pack
-from millstream.pipeline.server import Server, ServerError
+from millstream.cdc.streams.stream_appender import pack
+from millstream.pipeline.server_connection import ServerConnection, ServerError
 
 MILLSTREAM = "millstream"
 
 
-def check_millstream(server: Server) -> list[Finding]:
+def check_millstream(server: ServerConnection) -> list[Finding]:
     """Whether the server can be reached and keeps the data that it acknowledges."""
     try:
         found = _raw(server, "COMMAND", "INFO", "TAPPENDONCE")
@@ -27,7 +27,7 @@ def check_millstream(server: Server) -> list[Finding]:
     return [*_settings(settings), ok(MILLSTREAM, str(server.address))]
 
 
-def _raw(server: Server, *words: str) -> Any:
+def _raw(server: ServerConnection, *words: str) -> Any:
     """The reply as the server sent it: redis-py would convert it."""
     return server.checked(server.encoded(pack(words)))
 

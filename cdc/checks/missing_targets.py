@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import psycopg
 from psycopg import sql
 
-from millstream.cdc.config import Config, Source, Table, shared_targets, target_of
+from millstream.cdc.config import CdcConfig, Source, Table, shared_targets, target_of
 from millstream.cdc.destination.table_kinds import kind_of
 from millstream.cdc.protocol.session import Connection
-from millstream.cdc.source.catalog import CatalogTable
+from millstream.cdc.source.pg_catalog import CatalogTable
 from millstream.cdc.sql import identifier
 
 
 def create_target(
-    connection: Connection, table: Table, found: CatalogTable, source: Source, config: Config
+    connection: Connection, table: Table, found: CatalogTable, source: Source, config: CdcConfig
 ) -> str:
     """CREATE TABLE for a target at the destination."""
     sid = config.destination.sid_column

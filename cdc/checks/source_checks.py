@@ -14,19 +14,19 @@ from millstream.cdc.destination.table_kinds import kind_of
 from millstream.cdc.logs import counted
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.source import publications
-from millstream.cdc.source.catalog import (
+from millstream.cdc.source.changed_tables import read_changed_tables
+from millstream.cdc.source.pg_catalog import (
     Catalog,
     CatalogTable,
     connect,
     differing_partitions,
     read_tables,
 )
-from millstream.cdc.source.changed_tables import read_changed_tables
-from millstream.cdc.source.preparing import Preparation, Refusal
+from millstream.cdc.source.preparing import Preparation, SourceRefusal
 from millstream.cdc.sql import identifier, shown
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.source_state import StateError, has_slot
-from millstream.pipeline.server import ServerError
+from millstream.pipeline.server_connection import ServerError
 
 APPLICATION = "millstream cdc: check"
 OLDEST_VERSION = 140000
@@ -80,7 +80,7 @@ def check_slot(record: SourceRecord) -> Iterator[Finding]:
             with connect(source.url, APPLICATION) as connection:
                 for line in read_changed_tables(connection, record, record.table_states()):
                     yield error(source.name, line)
-    except Refusal as refusal:
+    except SourceRefusal as refusal:
         for line in refusal.lines:
             yield error(source.name, line)
     except (psycopg.Error, ServerError, StateError) as problem:

@@ -1,1 +1,1 @@
-"""The destination database: positions, targets, and writing changes and copies into them."""
+"""The destination database: offsets, targets, and writing changes and copies into them."""

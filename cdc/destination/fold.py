@@ -40,7 +40,7 @@ class Effect(Enum):
     """Values of the row change, if there is one; UNCHANGED stands for those that do not."""
 
 
-class Step(NamedTuple):
+class FoldStep(NamedTuple):
     effect: Effect
     row: Row
 
@@ -50,7 +50,7 @@ class Fold:
     """The effect of changes on each key. All rows have the same columns."""
 
     columns: tuple[str, ...]
-    steps: dict[Key, Step] = field(default_factory=dict)
+    steps: dict[Key, FoldStep] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -79,20 +79,20 @@ def put_together(prior: Row, row: Row) -> Row:
     return tuple(old if new is UNCHANGED else new for old, new in zip(prior, row, strict=True))
 
 
-def after_put(prior: Step | None, row: Row) -> Step | None:
+def after_put(prior: FoldStep | None, row: Row) -> FoldStep | None:
     """An insert, or an update; None if it has no effect."""
     whole = UNCHANGED not in row
     if prior is None:
-        return Step(Effect.PUT if whole else Effect.CHANGED, row)
+        return FoldStep(Effect.PUT if whole else Effect.CHANGED, row)
     effect, before = prior
     if effect is Effect.DELETED:
-        return Step(Effect.REPLACED, row) if whole else prior
+        return FoldStep(Effect.REPLACED, row) if whole else prior
     if effect is Effect.CHANGED:
-        return Step(Effect.PUT if whole else Effect.CHANGED, put_together(before, row))
-    return Step(effect, put_together(before, row))
+        return FoldStep(Effect.PUT if whole else Effect.CHANGED, put_together(before, row))
+    return FoldStep(effect, put_together(before, row))
 
 
-class Keys:
+class RowKeys:
     """Finds the key of a change; `columns` are the columns of the key, by their source names."""
 
     def __init__(self, columns: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ class Keys:
         return pick(row)  # type: ignore[operator, no-any-return]
 
 
-def fold(changes: Iterable[Change], keys: Keys, only_rows: bool = False) -> Iterator[Segment]:
+def fold(changes: Iterable[Change], keys: RowKeys, only_rows: bool = False) -> Iterator[Segment]:
     """Folds, with changed keys and TRUNCATEs between them, in the order in which they have to be
     applied. With `only_rows`, DELETE and TRUNCATE have no effect."""
     made: Fold | None = None
@@ -154,7 +154,7 @@ def fold(changes: Iterable[Change], keys: Keys, only_rows: bool = False) -> Iter
             continue
         if op == DELETE:
             made = made or Fold(())
-            made.steps[keys.deleted(change)] = Step(Effect.DELETED, ())
+            made.steps[keys.deleted(change)] = FoldStep(Effect.DELETED, ())
             continue
         key = keys.new(change)
         old_key = None if op == INSERT else keys.old(change)

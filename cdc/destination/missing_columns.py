@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import psycopg
 
-from millstream.cdc.destination.connection import Session
+from millstream.cdc.destination.connections import TargetSession
 from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.staging import missing_types
 from millstream.cdc.sql import identifier, literal, shown
 from millstream.cdc.streams.column_record import ColumnRecord
 
 
-def missing_columns(session: Session, to: Route, names: Sequence[str]) -> list[str]:
+def missing_columns(session: TargetSession, to: Route, names: Sequence[str]) -> list[str]:
     """Those columns of a source that neither the target takes nor a `set` uses or makes."""
     return [
         name
@@ -25,7 +25,7 @@ def missing_columns(session: Session, to: Route, names: Sequence[str]) -> list[s
     ]
 
 
-def _is_used(session: Session, to: Route, name: str) -> bool:
+def _is_used(session: TargetSession, to: Route, name: str) -> bool:
     """Whether an expression of `set` uses a column: it cannot be computed without the column."""
     if name not in to.source_types:
         return False
@@ -42,7 +42,7 @@ def _is_used(session: Session, to: Route, name: str) -> bool:
     )
 
 
-def _can_compute(session: Session, expression: str, types: dict[str, str]) -> bool:
+def _can_compute(session: TargetSession, expression: str, types: dict[str, str]) -> bool:
     row = ", ".join(f"NULL::{type_} AS {identifier(name)}" for name, type_ in types.items())
     try:
         with session.connection.transaction():

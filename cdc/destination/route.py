@@ -9,16 +9,16 @@ from enum import Enum
 from typing import Protocol
 
 from millstream.cdc.config import Table
-from millstream.cdc.destination.connection import Session
-from millstream.cdc.destination.positions import Position
-from millstream.cdc.destination.target import Target, TargetColumn, TargetError
+from millstream.cdc.destination.connections import TargetSession
+from millstream.cdc.destination.offsets import AppliedOffset
+from millstream.cdc.destination.target import TargetColumn, TargetError, TargetTable
 from millstream.cdc.sql import identifier, literal, shown
 from millstream.cdc.streams.changes import Change
-from millstream.cdc.streams.copies import CopyBegin, CopyEnd
+from millstream.cdc.streams.snapshot_entries import CopyBegin, CopyEnd
 from millstream.cdc.streams.source_state import Identity, SourceColumn
 
 
-class Writer(Protocol):
+class ChangeWriter(Protocol):
     """Applies changes to a target."""
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -31,12 +31,12 @@ class Writer(Protocol):
 class CopyLoader(Protocol):
     """Applies a copy to a target: `begin`, blocks of rows, `end`."""
 
-    def begin(self, entry: CopyBegin, position: Position) -> None: ...
+    def begin(self, entry: CopyBegin, offset: AppliedOffset) -> None: ...
 
     def load(self, text: bytes) -> None:
         """Load rows in COPY's text format."""
 
-    def end(self, entry: CopyEnd, position: Position) -> None: ...
+    def end(self, entry: CopyEnd, offset: AppliedOffset) -> None: ...
 
 
 class FirstCopy(Enum):
@@ -63,14 +63,17 @@ class TableKind(ABC):
     has_copy_table = False
     """A copy is loaded into a table next to the target, and compared with the target."""
 
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
     @abstractmethod
     def first_copy(self, has_key: bool) -> FirstCopy: ...
 
     @abstractmethod
-    def writer(self, session: Session, to: Route) -> Writer: ...
+    def writer(self, session: TargetSession, to: Route) -> ChangeWriter: ...
 
     @abstractmethod
-    def copy_loader(self, session: Session, to: Route, names: Sequence[str]) -> CopyLoader:
+    def copy_loader(self, session: TargetSession, to: Route, names: Sequence[str]) -> CopyLoader:
         """`names` are the source's columns that COPY sends."""
 
 
@@ -82,14 +85,17 @@ class Route:
     without a key, rows are found by all their values. `sid` is the target's column for the sid.
     """
 
-    table: Table
     kind: TableKind
-    target: Target
+    target: TargetTable
     sid_value: str
     sid: str | None
     columns: Mapping[str, str]
     key: tuple[str, ...]
     source_types: Mapping[str, str]
+
+    @property
+    def table(self) -> Table:
+        return self.kind.table
 
     @property
     def of_sid(self) -> str:
@@ -111,9 +117,8 @@ class Route:
 
 
 def route(
-    table: Table,
     kind: TableKind,
-    target: Target,
+    target: TargetTable,
     sid: str,
     sid_column: str,
     columns: Sequence[SourceColumn],
@@ -121,6 +126,7 @@ def route(
     is_shared: bool = False,
 ) -> Route:
     """Where the changes of a table go. TargetError if the target cannot take them."""
+    table = kind.table
     own = sid_column if sid_column and sid_column in target.columns else None
     if own is None and is_shared:
         raise TargetError(
@@ -135,11 +141,11 @@ def route(
     mapped = {
         name: table.rename.get(name, name)
         for name in (column.name for column in columns)
-        if _takes(target, table, kind, table.rename.get(name, name), own)
+        if _takes(kind, target, table.rename.get(name, name), own)
     }
-    key = _key(table, kind, target, own, columns, identity, mapped)
+    key = _key(kind, target, own, columns, identity, mapped)
     types = {column.name: column.type for column in columns}
-    return Route(table, kind, target, sid, own, mapped, key, types)
+    return Route(kind, target, sid, own, mapped, key, types)
 
 
 def extended(to: Route, names: Sequence[str]) -> Route:
@@ -148,28 +154,28 @@ def extended(to: Route, names: Sequence[str]) -> Route:
         name: to.table.rename.get(name, name)
         for name in names
         if name not in to.columns
-        and _takes(to.target, to.table, to.kind, to.table.rename.get(name, name), to.sid)
+        and _takes(to.kind, to.target, to.table.rename.get(name, name), to.sid)
     }
     return replace(to, columns={**to.columns, **more}) if more else to
 
 
-def _takes(target: Target, table: Table, kind: TableKind, name: str, sid: str | None) -> bool:
+def _takes(kind: TableKind, target: TargetTable, name: str, sid: str | None) -> bool:
     column = target.columns.get(name)
-    if column is None or column.generated or name == sid or name in table.set:
+    if column is None or column.generated or name == sid or name in kind.table.set:
         return False
     return name not in kind.own_columns
 
 
 def _key(
-    table: Table,
     kind: TableKind,
-    target: Target,
+    target: TargetTable,
     sid: str | None,
     columns: Sequence[SourceColumn],
     identity: Identity,
     mapped: Mapping[str, str],
 ) -> tuple[str, ...]:
     """The columns of the key; empty for a target without one."""
+    table = kind.table
     key = tuple(column.name for column in columns if column.key)
     wanted = {table.rename.get(name, name) for name in key}
     wanted |= {sid} if sid else set()

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from millstream.cdc.destination.connection import Session
+from millstream.cdc.destination.connections import TargetSession
 from millstream.cdc.destination.fixed_columns import moving_sql
 from millstream.cdc.destination.route import Route
 from millstream.cdc.protocol.session import Connection
@@ -95,7 +95,7 @@ class Staging:
 
     def __init__(
         self,
-        session: Session,
+        session: TargetSession,
         to: Route,
         extra: Sequence[tuple[str, str]] = (),
         is_copy: bool = False,
@@ -129,7 +129,7 @@ class Staging:
         copy_into(self._session.connection, self.table, columns, text)
 
 
-def missing_types(session: Session, to: Route) -> dict[str, str]:
+def missing_types(session: TargetSession, to: Route) -> dict[str, str]:
     """The types of the columns that the target lacks: the source's, or text if there is no such
     type at the destination. Their lengths may have changed at the source since the copy."""
     missing = {name: type_ for name, type_ in to.source_types.items() if name not in to.columns}
@@ -177,7 +177,7 @@ def same_key(to: Route, numbers: Mapping[str, str]) -> str:
 
 
 def insert_staged(
-    session: Session,
+    session: TargetSession,
     to: Route,
     staging: Staging,
     columns: Iterable[str],

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from millstream.cdc.config import Table, TableType
-from millstream.cdc.destination.clone import KeyedWriter
-from millstream.cdc.destination.connection import Session
-from millstream.cdc.destination.copied_history import CopiedHistory
-from millstream.cdc.destination.history import HistoryWriter
-from millstream.cdc.destination.keyless import KeylessWriter
-from millstream.cdc.destination.loading import AppendLoader, CloneLoader
-from millstream.cdc.destination.route import CopyLoader, FirstCopy, Route, TableKind, Writer
+from millstream.cdc.destination.connections import TargetSession
+from millstream.cdc.destination.history_snapshot import CopiedHistory
+from millstream.cdc.destination.history_writer import HistoryWriter
+from millstream.cdc.destination.keyed_writer import KeyedWriter
+from millstream.cdc.destination.keyless_writer import KeylessWriter
+from millstream.cdc.destination.route import ChangeWriter, CopyLoader, FirstCopy, Route, TableKind
+from millstream.cdc.destination.snapshot_loader import AppendLoader, CloneLoader
 from millstream.cdc.destination.versions import DELETED, END, START
 
 
 class _RowKind(TableKind):
     """A kind whose target has the rows of the source."""
 
-    def writer(self, session: Session, to: Route) -> Writer:
+    def writer(self, session: TargetSession, to: Route) -> ChangeWriter:
         return KeyedWriter(session, to) if to.key else KeylessWriter(session, to)
 
 
@@ -32,7 +32,7 @@ class Clone(_RowKind):
     def first_copy(self, has_key: bool) -> FirstCopy:
         return FirstCopy.DELETES
 
-    def copy_loader(self, session: Session, to: Route, names: Sequence[str]) -> CopyLoader:
+    def copy_loader(self, session: TargetSession, to: Route, names: Sequence[str]) -> CopyLoader:
         return CloneLoader(session, to, names)
 
 
@@ -44,7 +44,7 @@ class Append(_RowKind):
     def first_copy(self, has_key: bool) -> FirstCopy:
         return FirstCopy.KEEPS if has_key else FirstCopy.REFUSES
 
-    def copy_loader(self, session: Session, to: Route, names: Sequence[str]) -> CopyLoader:
+    def copy_loader(self, session: TargetSession, to: Route, names: Sequence[str]) -> CopyLoader:
         return AppendLoader(session, to, names)
 
 
@@ -65,19 +65,19 @@ class History(TableKind):
     def first_copy(self, has_key: bool) -> FirstCopy:
         return FirstCopy.KEEPS
 
-    def writer(self, session: Session, to: Route) -> Writer:
+    def writer(self, session: TargetSession, to: Route) -> ChangeWriter:
         return HistoryWriter(session, to)
 
-    def copy_loader(self, session: Session, to: Route, names: Sequence[str]) -> CopyLoader:
+    def copy_loader(self, session: TargetSession, to: Route, names: Sequence[str]) -> CopyLoader:
         return CopiedHistory(session, to, names)
 
 
-KINDS: Mapping[TableType, TableKind] = {
-    "clone": Clone(),
-    "append": Append(),
-    "history": History(),
+KINDS: Mapping[TableType, type[TableKind]] = {
+    "clone": Clone,
+    "append": Append,
+    "history": History,
 }
 
 
 def kind_of(table: Table) -> TableKind:
-    return KINDS[table.type]
+    return KINDS[table.type](table)

@@ -54,7 +54,7 @@ class TargetColumn:
 
 
 @dataclass
-class Target:
+class TargetTable:
     """A table of the destination. `unique` holds the columns of each unique index without
     conditions and expressions."""
 
@@ -79,15 +79,17 @@ class Target:
         return self.oid, tuple(self.columns.values()), frozenset(self.unique)
 
 
-def read_targets(connection: Connection, names: Sequence[TargetName]) -> dict[TargetName, Target]:
+def read_targets(
+    connection: Connection, names: Sequence[TargetName]
+) -> dict[TargetName, TargetTable]:
     """The catalog of the targets that exist."""
-    found: dict[TargetName, Target] = {}
-    by_oid: dict[int, Target] = {}
+    found: dict[TargetName, TargetTable] = {}
+    by_oid: dict[int, TargetTable] = {}
     wanted = list(dict.fromkeys(names))
     with connection.cursor() as cursor:
         cursor.execute(COLUMNS_SQL, [[one[0] for one in wanted], [one[1] for one in wanted]])
         for schema, name, oid, column, not_null, generated, fixed, type_, base in cursor:
-            target = found.setdefault((schema, name), Target(schema, name, oid))
+            target = found.setdefault((schema, name), TargetTable(schema, name, oid))
             by_oid[oid] = target
             target.columns[column] = TargetColumn(column, type_, base, not_null, generated, fixed)
         cursor.execute(INDEXES_SQL, [list(by_oid)])

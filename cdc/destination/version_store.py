@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from millstream.cdc.destination.connection import Session
+from millstream.cdc.destination.connections import TargetSession
 from millstream.cdc.destination.fold import Key
 from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.staging import (
@@ -41,7 +41,7 @@ IS_OPEN = f"t.{END} = {LAST}"
 class VersionStore:
     """The versions of one source's rows in one history, in the transaction of a session."""
 
-    def __init__(self, session: Session, to: Route) -> None:
+    def __init__(self, session: TargetSession, to: Route) -> None:
         self._session = session
         self._route = to
         time = to.target.columns[START].base_type

@@ -7,22 +7,22 @@ from collections.abc import Callable
 from psycopg import sql
 
 from millstream.cdc.config import Source
-from millstream.cdc.destination.connection import connect as connect_destination
-from millstream.cdc.destination.positions import Positions
+from millstream.cdc.destination.connections import connect as connect_destination
+from millstream.cdc.destination.offsets import OffsetTable
 from millstream.cdc.logs import counted
-from millstream.cdc.operations.requests import RequestError
+from millstream.cdc.operations.resync_requests import RequestError
 from millstream.cdc.source import ownership, slots
-from millstream.cdc.source.catalog import connect
-from millstream.cdc.source.slots import Slot
+from millstream.cdc.source.pg_catalog import connect
+from millstream.cdc.source.slots import ReplicationSlot
 from millstream.cdc.sql import identifier, literal
-from millstream.cdc.streams.appending import States
 from millstream.cdc.streams.source_record import SourceRecord
+from millstream.cdc.streams.stream_appender import States
 
 APPLICATION = "millstream cdc: drop"
 
 
 def drop(record: SourceRecord, say: Callable[[str], None]) -> None:
-    """Remove slot, publication, positions and keys of a source. RequestError while it is read.
+    """Remove slot, publication, offsets and keys of a source. RequestError while it is read.
 
     The keys are removed last: an interrupted drop can be repeated, and meanwhile `run` refuses the
     source. If `run` was started after the first check, it has reported itself before the second
@@ -49,11 +49,11 @@ def drop(record: SourceRecord, say: Callable[[str], None]) -> None:
             connection.execute(sql.SQL(f"DROP PUBLICATION {identifier(source.slot)}"))
             say(f"{source.name}: the publication {source.slot} was dropped")
     with connect_destination(record.config, APPLICATION) as connection, connection.transaction():
-        positions = Positions(connection, destination.schema)
+        offsets = OffsetTable(connection, destination.schema)
         removed = None
-        if positions.exists():
-            positions.lock_set()  # `apply` adds no position without the table's state
-            removed = positions.remove(source.database, source.sid)
+        if offsets.exists():
+            offsets.lock_set()  # `apply` adds no offset without the table's state
+            removed = offsets.remove(source.database, source.sid)
         if record.server.call("EXISTS", record.keys.alive):
             raise RequestError(
                 f"run was started during the drop of {source.name}: stop `millstream cdc run`, and"
@@ -65,7 +65,7 @@ def drop(record: SourceRecord, say: Callable[[str], None]) -> None:
     say(f"millstream: removed {counted(count, 'key')}")
 
 
-def _removal(source: Source, slot: Slot | None) -> str:
+def _removal(source: Source, slot: ReplicationSlot | None) -> str:
     """The SQL that an operator can run at the source."""
     commands = [f"DROP PUBLICATION IF EXISTS {identifier(source.slot)}"]
     if slot is not None:

@@ -16,26 +16,26 @@ from millstream.cdc.checks.findings import Finding
 from millstream.cdc.checks.millstream_checks import check_millstream
 from millstream.cdc.checks.missing_targets import create_target
 from millstream.cdc.checks.source_checks import check_source_and_slot
-from millstream.cdc.config import Config, Source, target_of
-from millstream.cdc.destination.connection import connect as connect_destination
-from millstream.cdc.destination.positions import NAME, Positions, create_sql
+from millstream.cdc.config import CdcConfig, Source, target_of
+from millstream.cdc.destination.connections import connect as connect_destination
+from millstream.cdc.destination.offsets import NAME, OffsetTable, create_sql
 from millstream.cdc.destination.table_kinds import kind_of
 from millstream.cdc.destination.target import read_targets
-from millstream.cdc.operations.requests import RequestError
+from millstream.cdc.operations.resync_requests import RequestError
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.source import publications
-from millstream.cdc.source.catalog import Catalog, CatalogTable, connect, read_tables
+from millstream.cdc.source.pg_catalog import Catalog, CatalogTable, connect, read_tables
 from millstream.cdc.source.preparing import Preparation
 from millstream.cdc.sql import identifier, shown, table_name
-from millstream.cdc.streams.appending import open_server
 from millstream.cdc.streams.source_record import SourceRecord
+from millstream.cdc.streams.stream_appender import open_server
 
 APPLICATION = "millstream cdc: setup"
 
 Catalogs = dict[str, Catalog]
 
 
-def setup(config: Config, create_targets: bool, say: Callable[[str], None]) -> list[Finding]:
+def setup(config: CdcConfig, create_targets: bool, say: Callable[[str], None]) -> list[Finding]:
     """Create missing objects and report them. Returns the errors found; if there are any, no object
     is created."""
     server = open_server(config.millstream)
@@ -71,7 +71,7 @@ def setup(config: Config, create_targets: bool, say: Callable[[str], None]) -> l
 
 def _create_at_destination(
     connection: Connection,
-    config: Config,
+    config: CdcConfig,
     catalogs: Catalogs,
     create_targets: bool,
     say: Callable[[str], None],
@@ -86,14 +86,14 @@ def _create_at_destination(
 
 
 def _missing(
-    connection: Connection, config: Config, catalogs: Catalogs, create_targets: bool
+    connection: Connection, config: CdcConfig, catalogs: Catalogs, create_targets: bool
 ) -> Iterator[tuple[str, str]]:
     """What is missing at the destination, with the SQL that creates it."""
     schema = config.destination.schema
     for one in missing_schemas(connection, config):
         if create_targets or one == schema:
             yield f"the schema {table_name('', one)}", f"CREATE SCHEMA {identifier(one)}"
-    if not Positions(connection, schema).exists():
+    if not OffsetTable(connection, schema).exists():
         yield f"the table {table_name(schema, NAME)}", create_sql(schema).as_string(connection)
     if not create_targets:
         return
@@ -110,7 +110,7 @@ def _missing(
 # ------------------------------------------------------------ --print-sql
 
 
-def print_sql(config: Config, create_targets: bool) -> Iterator[str]:
+def print_sql(config: CdcConfig, create_targets: bool) -> Iterator[str]:
     """The SQL for what is missing, and the least privileges. Nothing is changed."""
     catalogs: Catalogs = {}
     for source in config.sources:
@@ -146,7 +146,7 @@ def _source_sql(
 
 
 def _destination_sql(
-    connection: Connection, config: Config, catalogs: Catalogs, create_targets: bool
+    connection: Connection, config: CdcConfig, catalogs: Catalogs, create_targets: bool
 ) -> Iterator[str]:
     role = identifier(connection.info.user)
     made = []

@@ -15,19 +15,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from millstream.cdc.config import Config, Source, Table, TableKey, target_name
-from millstream.cdc.destination.connection import connect as connect_destination
-from millstream.cdc.destination.positions import Position, Positions
-from millstream.cdc.lsn import lsn_text, read_lsn
-from millstream.cdc.protocol.replication import Replication
+from millstream.cdc.config import CdcConfig, Source, Table, TableKey, target_name
+from millstream.cdc.destination.connections import connect as connect_destination
+from millstream.cdc.destination.offsets import AppliedOffset, OffsetTable
+from millstream.cdc.protocol.replication_stream import ReplicationStream
 from millstream.cdc.reader.watching import current_lsn
 from millstream.cdc.source import ownership, slots
-from millstream.cdc.source.catalog import connect
 from millstream.cdc.source.changed_tables import read_changed_tables
-from millstream.cdc.source.slots import Slot
-from millstream.cdc.sql import one_line
-from millstream.cdc.streams.appending import States, open_server
-from millstream.cdc.streams.names import apply_alive
+from millstream.cdc.source.pg_catalog import connect
+from millstream.cdc.source.slots import ReplicationSlot
+from millstream.cdc.sql import lsn_text, one_line, read_lsn
+from millstream.cdc.streams.key_names import apply_alive
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.source_state import (
     SourceState,
@@ -35,8 +33,9 @@ from millstream.cdc.streams.source_state import (
     TableState,
     has_slot,
 )
+from millstream.cdc.streams.stream_appender import States, open_server
 from millstream.pipeline.positions import id_text
-from millstream.pipeline.server import Server, ServerError
+from millstream.pipeline.server_connection import ServerConnection, ServerError
 from millstream.pipeline.stream_counters import ALL
 
 APPLICATION = "millstream cdc: status"
@@ -54,7 +53,7 @@ Json = dict[str, Any]
 class SourceSeen:
     """The state of a source according to itself."""
 
-    slot: Slot | None = None
+    slot: ReplicationSlot | None = None
     lsn: int | None = None
     comment: str | None = None
     problem: str | None = None
@@ -74,10 +73,10 @@ EXIT_CODES: Mapping[bool | None, int] = {True: 0, False: 1, None: 3}
 """By `ok`. A wrong configuration file ends the program with 2."""
 
 
-def status(config: Config, hide: Callable[[str], str]) -> Json:
+def status(config: CdcConfig, hide: Callable[[str], str]) -> Json:
     """The contents of `status --json`. Unknown values are None. `ok` is None if no problem was
     found and something could not be asked. `hide` removes passwords."""
-    positions, apply_problem = read_positions(config)
+    offsets, apply_problem = read_offsets(config)
     server = open_server(config.millstream, TIMEOUT_S)
     alive: Json | None = None
     try:
@@ -85,10 +84,10 @@ def status(config: Config, hide: Callable[[str], str]) -> Json:
         alive = {} if text is None else json.loads(text)
     except ServerError as error:
         apply_problem = str(error)
-    seen = [_source(config, source, server, positions, alive) for source in config.sources]
+    seen = [_source(config, source, server, offsets, alive) for source in config.sources]
     verdicts = [verdict for _, verdict in seen]
     sources = [{**one, "problem": _hidden(one["problem"], hide)} for one, _ in seen]
-    verdicts.append(_verdict_of_apply(alive, positions is not None))
+    verdicts.append(_verdict_of_apply(alive, offsets is not None))
     apply = {
         "running": None if alive is None else bool(alive),
         "problem": _hidden(apply_problem or (alive or {}).get("problem"), hide),
@@ -101,12 +100,12 @@ def _hidden(problem: str | None, hide: Callable[[str], str]) -> str | None:
     return None if problem is None else hide(problem)
 
 
-def read_positions(config: Config) -> tuple[Mapping[TableKey, Position] | None, str | None]:
-    """The positions at the destination, or why they are unknown."""
+def read_offsets(config: CdcConfig) -> tuple[Mapping[TableKey, AppliedOffset] | None, str | None]:
+    """The offsets at the destination, or why they are unknown."""
     try:
         with connect_destination(config, APPLICATION) as connection:
-            positions = Positions(connection, config.destination.schema)
-            return (positions.read() if positions.exists() else {}), None
+            offsets = OffsetTable(connection, config.destination.schema)
+            return (offsets.read() if offsets.exists() else {}), None
     except psycopg.Error as error:
         return None, f"the destination cannot be reached: {one_line(str(error))}"
 
@@ -121,12 +120,12 @@ def together(verdicts: Iterable[bool | None]) -> bool | None:
     return False if False in found else None if None in found else True
 
 
-def _verdict_of_apply(alive: Json | None, are_positions_known: bool) -> bool | None:
+def _verdict_of_apply(alive: Json | None, are_offsets_known: bool) -> bool | None:
     if alive is None:
         return None
     if not alive or alive.get("problem"):
         return False
-    return True if are_positions_known else None
+    return True if are_offsets_known else None
 
 
 def _verdict(one: Json, is_known: bool) -> bool | None:
@@ -144,10 +143,10 @@ def _verdict(one: Json, is_known: bool) -> bool | None:
 
 
 def _source(
-    config: Config,
+    config: CdcConfig,
     source: Source,
-    server: Server,
-    positions: Mapping[TableKey, Position] | None,
+    server: ServerConnection,
+    offsets: Mapping[TableKey, AppliedOffset] | None,
     alive: Json | None,
 ) -> tuple[Json, bool | None]:
     """A source's part, and whether the source is well."""
@@ -168,7 +167,7 @@ def _source(
     problem = problem or unknown
     source_lsn = seen.lsn or _lsn(report.get("source_lsn"))
     durable = None if known.state is None else known.state.durable_lsn or None
-    shown = [TableShown.of(record, table, known, positions, alive) for table in source.tables]
+    shown = [TableShown.of(record, table, known, offsets, alive) for table in source.tables]
     tables = [table.as_json() for table in shown]
     applied = _applied_lsn(tables, durable)
     one = {
@@ -212,7 +211,7 @@ def _refusal(record: SourceRecord, known: Collected, seen: SourceSeen) -> str | 
     """Why the reader would refuse the source. `seen` gets the problem if that cannot be asked."""
     source, state = record.source, known.state
     try:
-        with Replication(source.url, APPLICATION) as replication:
+        with ReplicationStream(source.url, APPLICATION) as replication:
             system = replication.identify()
             found = ownership.foreign_line(source, state, seen.slot, seen.comment)
             found = found or slots.refusal(
@@ -248,10 +247,10 @@ def _lag_seconds(
 
 
 def _next_time(record: SourceRecord, shown: TableShown) -> float | None:
-    """The Unix time of the first change after a position."""
-    if shown.position is None:
+    """The Unix time of the first change after an offset."""
+    if shown.offset is None:
         return None
-    lsn, n = shown.position.id
+    lsn, n = shown.offset.id
     key = record.keys.changes(shown.table)
     try:
         found = record.server.call("XRANGE", key, f"({lsn}-{n}", "+", "COUNT", 1)
@@ -273,7 +272,7 @@ class TableShown:
     table: Table
     target: str
     state: str | None
-    position: Position | None
+    offset: AppliedOffset | None
     pending: int | None
     rows: int | None
     lost: str | None
@@ -286,21 +285,21 @@ class TableShown:
         record: SourceRecord,
         table: Table,
         known: Collected,
-        positions: Mapping[TableKey, Position] | None,
+        offsets: Mapping[TableKey, AppliedOffset] | None,
         alive: Json | None,
     ) -> TableShown:
         source = record.source
-        position = None if positions is None else positions.get(source.key_of(table))
+        offset = None if offsets is None else offsets.get(source.key_of(table))
         report = known.report.get("tables", {}).get(table.full_name, {})
         applied = (alive or {}).get("warnings", {}).get(f"{source.name} {table.full_name}", [])
         state = known.tables.get(table.full_name)
-        is_known = known.problem is None and positions is not None
+        is_known = known.problem is None and offsets is not None
         return cls(
             table,
             target_name(table, record.config),
-            table_state(state, position) if is_known else None,
-            position,
-            None if known.problem or positions is None else _pending(record, table, position),
+            table_state(state, offset) if is_known else None,
+            offset,
+            None if known.problem or offsets is None else _pending(record, table, offset),
             state.rows if state is not None and state.phase == "copied" else report.get("rows"),
             _lost(source, table, state),
             report,
@@ -308,20 +307,20 @@ class TableShown:
         )
 
     def as_json(self) -> Json:
-        position = self.position
-        is_stopped = position is not None and position.state == "stopped"
+        offset = self.offset
+        is_stopped = offset is not None and offset.state == "stopped"
         return {
             "table": self.table.full_name,
             "target": self.target,
             "type": self.table.type,
             "state": self.state,
-            "lsn": None if position is None else lsn_text(position.id[0]),
+            "lsn": None if offset is None else lsn_text(offset.id[0]),
             "pending": self.pending,
             "rows": self.rows,
-            "problem": position.error
-            if position and is_stopped
+            "problem": offset.error
+            if offset and is_stopped
             else self.lost or self.report.get("problem"),
-            "error_id": position.error_id if position and is_stopped else None,
+            "error_id": offset.error_id if offset and is_stopped else None,
             "warnings": self.warnings,
         }
 
@@ -333,22 +332,22 @@ def _lost(source: Source, table: Table, state: TableState | None) -> str | None:
     return f"{state.lost}: millstream cdc resync {source.name} {table.full_name}"
 
 
-def table_state(state: TableState | None, position: Position | None) -> str:
+def table_state(state: TableState | None, offset: AppliedOffset | None) -> str:
     """The state of a table, in the words of `status`."""
-    if position is not None and position.state == "stopped":
+    if offset is not None and offset.state == "stopped":
         return "stopped"
     if state is not None and state.lost and state.phase == "copied":
         return "stopped"
-    if state is None or (position is None and state.phase in ("wanted", "pausing")):
+    if state is None or (offset is None and state.phase in ("wanted", "pausing")):
         return "waiting"
-    is_loaded = position is not None and position.copied_lsn == state.copy_lsn
+    is_loaded = offset is not None and offset.copied_lsn == state.copy_lsn
     if state.phase in ("pausing", "copying") or not is_loaded:
         return "copying"
     return "streaming"
 
 
-def _pending(record: SourceRecord, table: Table, position: Position | None) -> int | None:
-    lsn, n = position.id if position is not None else (0, 1)  # without `start`
+def _pending(record: SourceRecord, table: Table, offset: AppliedOffset | None) -> int | None:
+    lsn, n = offset.id if offset is not None else (0, 1)  # without `start`
     try:
         count, _ = record.server.call("TSEEK", record.keys.changes(table), id_text((lsn, n)), ALL)
     except ServerError:

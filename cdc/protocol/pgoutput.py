@@ -33,7 +33,7 @@ Row: TypeAlias = Sequence[Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RelationColumn:
     name: str
     type_oid: int
     type_modifier: int
@@ -66,7 +66,7 @@ class Relation:
     name: str
     identity: str
     """The replica identity: d default, n nothing, f full, i index."""
-    columns: tuple[Column, ...]
+    columns: tuple[RelationColumn, ...]
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make
@@ -231,11 +231,11 @@ def _relation(data: bytes) -> Read:
     return Relation(relation_id, schema or "pg_catalog", name, identity, tuple(columns)), at
 
 
-def _column(data: bytes, at: int) -> tuple[Column, int]:
+def _column(data: bytes, at: int) -> tuple[RelationColumn, int]:
     is_key = bool(data[at] & 1)
     name, at = _name(data, at + 1)
     type_oid, modifier = _COLUMN.unpack_from(data, at)
-    return Column(name, type_oid, modifier, is_key), at + _COLUMN.size
+    return RelationColumn(name, type_oid, modifier, is_key), at + _COLUMN.size
 
 
 def _name(data: bytes, at: int) -> tuple[str, int]:

@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from millstream.cdc.pauses import Backoff
-from millstream.cdc.reader.report import Report
-from millstream.cdc.streams.appending import (
-    Appender,
-    Entries,
-    Mark,
-    RefusedError,
-)
-from millstream.cdc.streams.names import Keys
+from millstream.backoff import Backoff
+from millstream.cdc.reader.report import SourceReport
+from millstream.cdc.streams.key_names import SourceKeys
 from millstream.cdc.streams.source_state import SourceState
-from millstream.cdc.streams.translator import Cut, Entry
-from millstream.pipeline.server import ServerError
+from millstream.cdc.streams.stream_appender import (
+    Entries,
+    RefusedError,
+    SourceOffset,
+    StreamAppender,
+)
+from millstream.cdc.streams.translator import ChangeEntry, TransactionCut
+from millstream.pipeline.server_connection import ServerError
 
 LINGER_S = 0.05
 """How long a commit waits for others that are sent with it."""
@@ -36,10 +36,10 @@ class Outgoing:
 
     def __init__(
         self,
-        appender: Appender,
-        keys: Keys,
+        appender: StreamAppender,
+        keys: SourceKeys,
         state: SourceState,
-        report: Report,
+        report: SourceReport,
         durable: Callable[[int], None],
         sent: Callable[[int], None],
     ) -> None:
@@ -54,8 +54,8 @@ class Outgoing:
         self._durable = durable
         self._sent = sent
         self._filling = Entries()
-        self._next_mark: Mark | None = None  # for the batch that is being filled
-        self._mark: Mark | None = None  # to be sent with the next request
+        self._next_offset: SourceOffset | None = None  # for the batch that is being filled
+        self._offset: SourceOffset | None = None  # to be sent with the next request
         self._rows = 0  # since the last cut that was handed to a batch
         self._due_at: float | None = None
         self._is_due = False
@@ -67,17 +67,17 @@ class Outgoing:
 
     # ------------------------------------------------------------ the reader's side
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ChangeEntry) -> None:
         key = self._keys[entry.table.full_name]
         self._filling.add(key, entry.lsn, entry.place, entry.words)
         if self._filling.is_full:
             self._writable.clear()
             self._wake()
 
-    def commit(self, cut: Cut) -> None:
+    def commit(self, cut: TransactionCut) -> None:
         """A transaction has ended, and with it everything before `cut.end_lsn`."""
         self._rows += cut.rows
-        self._next_mark = Mark(cut.end_lsn, cut.lsn, cut.at, self._rows)
+        self._next_offset = SourceOffset(cut.end_lsn, cut.lsn, cut.at, self._rows)
         if self._due_at is None:
             self._due_at = time.monotonic() + LINGER_S
         elif time.monotonic() >= self._due_at:
@@ -85,13 +85,13 @@ class Outgoing:
 
     def nothing_more(self) -> None:
         """Nothing else has arrived: what is complete is sent at once."""
-        if self._next_mark is not None:
+        if self._next_offset is not None:
             self._wake()
 
     def idle_until(self, lsn: int) -> None:
         """Between transactions: the source has nothing for us before `lsn`."""
         if self.is_empty and lsn > self.state.durable_lsn:
-            self._mark = Mark(lsn)
+            self._offset = SourceOffset(lsn)
             self._wake()
 
     async def writable(self) -> None:
@@ -105,7 +105,7 @@ class Outgoing:
     @property
     def is_empty(self) -> bool:
         """Whether everything that was added is durable."""
-        pending = self._filling.count or self._next_mark or self._mark
+        pending = self._filling.count or self._next_offset or self._offset
         return not pending and not self._in_flight
 
     def _wake(self) -> None:
@@ -119,26 +119,26 @@ class Outgoing:
         while True:
             await self._news.wait()
             self._news.clear()
-            while self._is_due or self._mark is not None:
+            while self._is_due or self._offset is not None:
                 await self._send_next()
 
     async def _send_next(self) -> None:
-        mark, self._mark = self._mark, None
-        batch, next_mark, self._next_mark = self._filling, self._next_mark, None
+        offset, self._offset = self._offset, None
+        batch, next_offset, self._next_offset = self._filling, self._next_offset, None
         self._filling, self._due_at, self._is_due = Entries(), None, False
-        if next_mark is not None:
+        if next_offset is not None:
             self._rows = 0
         self._in_flight = True
         self._writable.set()
-        state = None if mark is None else replace(self.state, durable_lsn=mark.durable_lsn)
-        await self._send(state, mark, batch)
+        state = None if offset is None else replace(self.state, durable_lsn=offset.durable_lsn)
+        await self._send(state, offset, batch)
         self._in_flight = False
-        if state is not None and mark is not None:
+        if state is not None and offset is not None:
             self.state = state
-            self._report.committed = mark.at or self._report.committed
+            self._report.committed = offset.at or self._report.committed
             self._durable(state.durable_lsn)
         self._sent(batch.size_bytes)
-        self._mark = next_mark
+        self._offset = next_offset
 
     async def settled(self) -> None:
         """Wait until the request in flight has ended, in one way or another, after `run` was
@@ -146,14 +146,16 @@ class Outgoing:
         if self._request is not None:
             await asyncio.wait([self._request])
 
-    async def _send(self, state: SourceState | None, mark: Mark | None, batch: Entries) -> None:
+    async def _send(
+        self, state: SourceState | None, offset: SourceOffset | None, batch: Entries
+    ) -> None:
         backoff = Backoff()
         while True:
             started = time.monotonic()
             self.stuck_since = self.stuck_since or started
             try:
                 self._request = asyncio.ensure_future(
-                    asyncio.to_thread(self._appender.send, state, mark, batch)
+                    asyncio.to_thread(self._appender.send, state, offset, batch)
                 )
                 self._report.repeated += await asyncio.shield(self._request)
             except (ServerError, RefusedError) as error:

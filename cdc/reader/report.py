@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from millstream.cdc.config import Source
-from millstream.cdc.lsn import lsn_text
+from millstream.cdc.sql import lsn_text
 
 ReaderState: TypeAlias = Literal["starting", "reading", "paused", "waiting", "refused"]
 
@@ -26,7 +26,7 @@ class TableReport:
 
 
 @dataclass
-class Report:
+class SourceReport:
     """Written by the threads of the process. Each field is replaced as a whole."""
 
     source: str
@@ -51,7 +51,7 @@ class Report:
     tables: dict[str, TableReport] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Source, log: Callable[[ReaderState, str], None]) -> Report:
+    def of(cls, source: Source, log: Callable[[ReaderState, str], None]) -> SourceReport:
         names = [table.full_name for table in source.tables]
         return cls(
             source.name,

@@ -16,20 +16,19 @@ import psycopg
 import redis
 
 from millstream.cdc.config import Table
-from millstream.cdc.lsn import read_lsn
 from millstream.cdc.protocol.session import Connection
-from millstream.cdc.reader.copying import stream_bytes
-from millstream.cdc.reader.report import Report
+from millstream.cdc.reader.report import SourceReport
+from millstream.cdc.reader.snapshot import stream_bytes
 from millstream.cdc.source import publications, slots
-from millstream.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.cdc.source.changed_tables import published_otherwise
-from millstream.cdc.sql import shown
-from millstream.cdc.streams.appending import RefusedError, ReplacedError, States
+from millstream.cdc.source.pg_catalog import CatalogTable, connect, read_tables
+from millstream.cdc.sql import read_lsn, shown
 from millstream.cdc.streams.column_record import ColumnRecord
-from millstream.cdc.streams.names import ALIVE_S
+from millstream.cdc.streams.key_names import ALIVE_S
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.source_state import SourceState, StateError, TableState
-from millstream.pipeline.server import ServerError
+from millstream.cdc.streams.stream_appender import RefusedError, SourceReplacedError, States
+from millstream.pipeline.server_connection import ServerError
 
 PUBLISH_S = 1.0
 LOOK_S = 5.0
@@ -66,7 +65,7 @@ class Publisher:
     def __init__(
         self,
         record: SourceRecord,
-        report: Report,
+        report: SourceReport,
         backlog: Backlog,
         tell: Callable[[str], None],
         stop: threading.Event,
@@ -115,7 +114,7 @@ class Watcher:
     def __init__(
         self,
         record: SourceRecord,
-        report: Report,
+        report: SourceReport,
         stop: threading.Event,
         warn: Callable[[str], None],
     ) -> None:
@@ -177,7 +176,7 @@ class Watcher:
         text = states.read(key)
         if text is None or TableState.from_json(text) != state:
             return  # a copy was begun or asked for
-        with contextlib.suppress(ReplacedError, RefusedError):  # the next look tries again
+        with contextlib.suppress(SourceReplacedError, RefusedError):  # the next look tries again
             states.swap(key, replace(state, lost=reason).to_json())
             advice = f"millstream cdc resync {self._source.name} {table.full_name}"
             self._warn(f"{reason}; to copy the table again: {advice}")

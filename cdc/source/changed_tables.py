@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.cdc.config import Config, Source, Table
+from millstream.cdc.config import CdcConfig, Source, Table
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.source import publications
-from millstream.cdc.source.catalog import CatalogTable, read_tables
+from millstream.cdc.source.pg_catalog import CatalogTable, read_tables
 from millstream.cdc.source.publications import Publication
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.source_state import TableConfig, TableState
 
 
 def changed_tables(
-    config: Config,
+    config: CdcConfig,
     source: Source,
     states: Mapping[str, TableState | None],
     catalog: Mapping[tuple[str, str], CatalogTable],
@@ -72,7 +72,7 @@ def without_publication(source: Source) -> str:
     )
 
 
-def _of_configuration(table: Table, state: TableState, config: Config) -> str | None:
+def _of_configuration(table: Table, state: TableState, config: CdcConfig) -> str | None:
     """Which options of the table are not those of its copy."""
     old, new = state.table_config, TableConfig.of(table, config)
     if old is None or old == new:

@@ -12,7 +12,7 @@ import secrets
 
 from millstream.cdc.config import Source
 from millstream.cdc.protocol.session import Connection
-from millstream.cdc.source.slots import Slot
+from millstream.cdc.source.slots import ReplicationSlot
 from millstream.cdc.sql import identifier, literal
 from millstream.cdc.streams.source_state import SourceState
 
@@ -46,7 +46,7 @@ def owner_in(comment: str | None) -> str | None:
 
 
 def foreign(
-    source: Source, state: SourceState | None, slot: Slot | None, comment: str | None
+    source: Source, state: SourceState | None, slot: ReplicationSlot | None, comment: str | None
 ) -> str | None:
     """What exists at the source and is not this pipeline's; None if nothing."""
     owner = owner_in(comment)
@@ -64,14 +64,14 @@ def foreign(
 
 
 def foreign_line(
-    source: Source, state: SourceState | None, slot: Slot | None, comment: str | None
+    source: Source, state: SourceState | None, slot: ReplicationSlot | None, comment: str | None
 ) -> str | None:
     """The same in one line with the advice."""
     found = foreign(source, state, slot, comment)
     return None if found is None else f"{found}; {advice(source, slot)}"
 
 
-def advice(source: Source, slot: Slot | None) -> str:
+def advice(source: Source, slot: ReplicationSlot | None) -> str:
     """How to go on if the slot or the publication is not this pipeline's."""
     text = "give this source another `name` or `sid`"
     if slot is not None and slot.active_pid is not None:

@@ -8,25 +8,25 @@ from dataclasses import replace
 
 import psycopg
 
+from millstream.cdc import CdcError
 from millstream.cdc.config import Table
-from millstream.cdc.errors import CdcError
-from millstream.cdc.protocol.replication import Replication, SystemId
+from millstream.cdc.protocol.replication_stream import ReplicationStream, SystemId
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.source import ownership, publications, slots
-from millstream.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.cdc.source.changed_tables import changed_tables
+from millstream.cdc.source.pg_catalog import CatalogTable, connect, read_tables
 from millstream.cdc.source.publications import Publication
-from millstream.cdc.streams.appending import States, Words, append_words
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.source_state import (
     SourceState,
     TableState,
     has_slot,
 )
+from millstream.cdc.streams.stream_appender import States, Words, append_words
 from millstream.cdc.streams.translator import time_text
 
 
-class Refusal(CdcError):
+class SourceRefusal(CdcError):
     """The source cannot be read in its current state; no change was made. One line for each
     reason."""
 
@@ -67,17 +67,17 @@ class Preparation:
         state = self._record.source_state(self._states)
         problem = ownership.foreign_line(self._source, state, slot, comment)
         if problem is not None:
-            raise Refusal([problem])
+            raise SourceRefusal([problem])
         if not has_slot(state) and slot is not None and slot.active_pid is not None:
             # It is about to be dropped. Nothing is changed before that is possible.
             raise psycopg.errors.ObjectInUse(
                 f'replication slot "{slot.name}" is active for PID {slot.active_pid}'
             )
-        with Replication(self._source.url, self._application) as replication:
+        with ReplicationStream(self._source.url, self._application) as replication:
             system = replication.identify()
             problem = slots.refusal(self._source, state, slot, system, replication.timeline_end)
         if problem is not None:
-            raise Refusal([problem])
+            raise SourceRefusal([problem])
         return state, system
 
     def run(self, is_known: bool = False) -> SourceState:
@@ -86,7 +86,9 @@ class Preparation:
         ReplacedError."""
         state, system = self.compare()
         if state is None and is_known:
-            raise Refusal(["the source was dropped while it was read: start run again to copy it"])
+            raise SourceRefusal(
+                ["the source was dropped while it was read: start run again to copy it"]
+            )
         is_new = not has_slot(state)
         with connect(self._source.url, self._application) as connection:
             catalog = read_tables(connection, self._source.tables)
@@ -98,7 +100,7 @@ class Preparation:
                     connection.info.server_version,
                 )
                 if lines:
-                    raise Refusal(lines)
+                    raise SourceRefusal(lines)
             self._forget_removed()
             copied = [] if is_new else [name for name, one in tables.items() if is_copied(one)]
             state = self._owned(state, system)
@@ -177,7 +179,7 @@ class Preparation:
         try:
             publications.execute(connection, [*commands, *comments])
         except publications.NotAllowedError as error:
-            raise Refusal([str(error)]) from None
+            raise SourceRefusal([str(error)]) from None
         for command in commands:
             self._log(command)
         return bool(commands)

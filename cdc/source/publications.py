@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
+from millstream.cdc import CdcError
 from millstream.cdc.config import Source, Table
-from millstream.cdc.errors import CdcError
 from millstream.cdc.protocol.session import Connection
-from millstream.cdc.source.catalog import CatalogTable
+from millstream.cdc.source.pg_catalog import CatalogTable
 from millstream.cdc.sql import identifier
 
 FILTERS_VERSION = 150000

@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 
 from millstream.cdc.config import Source
-from millstream.cdc.lsn import lsn_text, read_lsn
-from millstream.cdc.protocol.replication import Replication, SystemId
+from millstream.cdc.protocol.replication_stream import ReplicationStream, SystemId
 from millstream.cdc.protocol.session import Connection
-from millstream.cdc.source.catalog import connect
+from millstream.cdc.source.pg_catalog import connect
+from millstream.cdc.sql import lsn_text, read_lsn
 from millstream.cdc.streams.source_state import SourceState
 
 LOOK_S = 1.0
@@ -32,7 +32,7 @@ LEFT JOIN pg_stat_activity a ON a.pid = b.pid
 
 
 @dataclass(frozen=True)
-class Slot:
+class ReplicationSlot:
     """A replication slot, as far as the source knows it. `retained_bytes` of WAL are kept for
     it."""
 
@@ -55,19 +55,19 @@ class Slot:
         }
 
 
-def read_slot(connection: Connection, name: str) -> Slot | None:
+def read_slot(connection: Connection, name: str) -> ReplicationSlot | None:
     row = connection.execute(SLOT.format(now=NOW), [name]).fetchone()
     if row is None:
         return None
     plugin, database, pid, status, confirmed, retained = row
     lsn = None if confirmed is None else read_lsn(confirmed)
-    return Slot(name, plugin, database, pid, status, lsn, retained)
+    return ReplicationSlot(name, plugin, database, pid, status, lsn, retained)
 
 
 def refusal(
     source: Source,
     state: SourceState | None,
-    slot: Slot | None,
+    slot: ReplicationSlot | None,
     system: SystemId,
     timeline_end: Callable[[int, int], int | None],
 ) -> str | None:
@@ -84,7 +84,7 @@ def refusal(
 def _mismatch(
     source: Source,
     state: SourceState | None,
-    slot: Slot | None,
+    slot: ReplicationSlot | None,
     system: SystemId,
     timeline_end: Callable[[int, int], int | None],
 ) -> str | None:
@@ -112,7 +112,7 @@ def _mismatch(
 
 
 def _slot_mismatch(
-    source: Source, slot: Slot | None, durable_lsn: int, system: SystemId
+    source: Source, slot: ReplicationSlot | None, durable_lsn: int, system: SystemId
 ) -> str | None:
     durable = lsn_text(durable_lsn)
     if slot is None:
@@ -178,7 +178,7 @@ def drop_slot(connection: Connection, name: str) -> bool:
 def create_slot(source: Source, report: Callable[[str], None]) -> int:
     """Create the slot; its LSN."""
     with (
-        Replication(source.url, f"millstream cdc: {source.name}") as replication,
+        ReplicationStream(source.url, f"millstream cdc: {source.name}") as replication,
         blockers_reported(source.url, replication.pid, report),
     ):
         return replication.create_slot(source.slot, source.failover)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from millstream.cdc.config import Config, Source, Table
-from millstream.cdc.streams.appending import States
-from millstream.cdc.streams.names import Keys
+from millstream.cdc.config import CdcConfig, Source, Table
+from millstream.cdc.streams.key_names import SourceKeys
 from millstream.cdc.streams.source_state import SourceState, TableState
-from millstream.pipeline.server import Server
+from millstream.cdc.streams.stream_appender import States
+from millstream.pipeline.server_connection import ServerConnection
 
 
 @dataclass(frozen=True)
 class SourceRecord:
     """Where a source is recorded: its keys, and the server that has them."""
 
-    config: Config
+    config: CdcConfig
     source: Source
-    server: Server
+    server: ServerConnection
 
     @property
-    def keys(self) -> Keys:
-        return Keys(self.config.millstream.prefix, self.source)
+    def keys(self) -> SourceKeys:
+        return SourceKeys(self.config.millstream.prefix, self.source)
 
     def all_keys(self) -> Iterator[str]:
         """Every key of the source that exists, the stream of cuts as well."""

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, TypeAlias, get_args
 
-from millstream.cdc.config import Config, Table, target_name
-from millstream.cdc.errors import CdcError
-from millstream.cdc.lsn import lsn_text, read_lsn
+from millstream.cdc import CdcError
+from millstream.cdc.config import CdcConfig, Table, target_name
+from millstream.cdc.sql import lsn_text, read_lsn
 
 SlotPhase: TypeAlias = Literal["making", "made"]
 Phase: TypeAlias = Literal["wanted", "pausing", "copying", "copied"]
@@ -96,7 +96,7 @@ class TableConfig:
     sid_column: str = ""
 
     @classmethod
-    def of(cls, table: Table, config: Config) -> TableConfig:
+    def of(cls, table: Table, config: CdcConfig) -> TableConfig:
         return cls(
             target_name(table, config),
             table.type,

@@ -39,7 +39,7 @@ class ProtocolError(Exception):
 
 
 @dataclass(slots=True)
-class Entry:
+class ChangeEntry:
     """A change of one row, or a TRUNCATE of one table."""
 
     table: Table
@@ -50,7 +50,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TransactionCut:
     """A transaction of the source ended at `end_lsn`. `rows` are its entries."""
 
     lsn: int
@@ -67,7 +67,7 @@ class Described:
     relation: Relation
 
 
-Output: TypeAlias = Entry | Cut | Described
+Output: TypeAlias = ChangeEntry | TransactionCut | Described
 
 
 def time_text(microseconds: int) -> str:
@@ -85,7 +85,7 @@ class Translator:
         self._tables: Mapping[tuple[str, str], Table] = {
             (table.schema, table.name): table for table in tables
         }
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, RelationLayout] = {}
         self._begun: Begin | None = None
         self._at = b""
         self._place = 0
@@ -133,15 +133,15 @@ class Translator:
             table = self._tables.get((relation.schema, relation.name))
         if table is not None:
             self._by_oid[relation.id] = table
-        self._layouts[relation.id] = Layout(table, relation)
+        self._layouts[relation.id] = RelationLayout(table, relation)
         return [] if table is None else [Described(table, relation)]
 
-    def _commit(self, commit: Commit) -> Cut:
+    def _commit(self, commit: Commit) -> TransactionCut:
         begun = self._transaction()
         if commit.commit_lsn != begun.commit_lsn:
             raise ProtocolError("a transaction ends at another place than it announced")
         self._begun = None
-        return Cut(commit.commit_lsn, commit.end_lsn, self._at.decode(), self._rows)
+        return TransactionCut(commit.commit_lsn, commit.end_lsn, self._at.decode(), self._rows)
 
     def _transaction(self) -> Begin:
         if self._begun is None:
@@ -165,10 +165,10 @@ class Translator:
         if old is not None:
             words += layout.old_words(old, old_is_key)
         self._rows += 1
-        return [Entry(layout.table, op, begun.commit_lsn, self._place, words)]
+        return [ChangeEntry(layout.table, op, begun.commit_lsn, self._place, words)]
 
 
-class Layout:
+class RelationLayout:
     """How the rows of one relation become fields. `table` is None if it is not configured."""
 
     __slots__ = ("_columns", "_has_all", "_keys", "_name", "_whole", "_width", "relation", "table")

@@ -26,7 +26,7 @@ from click.shell_completion import CompletionItem
 from millstream import __version__
 
 
-class Entry(NamedTuple):
+class Subcommand(NamedTuple):
     """A command: the import path of the click command, its line in the help, and the extra that
     installs what it needs."""
 
@@ -36,30 +36,38 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "serve": Entry("millstream.server.serve_cli:serve", "Run a server until it is stopped."),
-    "check": Entry("millstream.server.repair.cli:check", "Verify every byte of a data directory."),
-    "inspect": Entry("millstream.server.repair.cli:inspect", "List the keys in a data directory."),
-    "top": Entry(
+    "serve": Subcommand("millstream.server.serve_cli:serve", "Run a server until it is stopped."),
+    "check": Subcommand(
+        "millstream.server.repair.cli:check", "Verify every byte of a data directory."
+    ),
+    "inspect": Subcommand(
+        "millstream.server.repair.cli:inspect", "List the keys in a data directory."
+    ),
+    "top": Subcommand(
         "millstream.tools.top:top", "Show streams and groups by lag, age or rate.", "tools"
     ),
-    "tail": Entry(
+    "tail": Subcommand(
         "millstream.tools.tail:tail", "Follow a stream: print its entries as they arrive.", "tools"
     ),
-    "health": Entry("millstream.tools.health:health", "Check whether a server replies.", "tools"),
-    "dashboard": Entry(
-        "millstream.dashboard.cli:dashboard", "Show streams and groups in a browser.", "dashboard"
+    "health": Subcommand(
+        "millstream.tools.health:health", "Check whether a server replies.", "tools"
     ),
-    "export": Entry(
+    "dashboard": Subcommand(
+        "millstream.dashboard.dashboard_cli:dashboard",
+        "Show streams and groups in a browser.",
+        "dashboard",
+    ),
+    "export": Subcommand(
         "millstream.pipeline.export_cli:export",
         "Copy streams into one file for analysis.",
         "export",
     ),
-    "cdc": Entry(
-        "millstream.cdc.cli:cdc",
+    "cdc": Subcommand(
+        "millstream.cdc.cdc_cli:cdc",
         "Copy changes from PostgreSQL databases to another one.",
         "cdc",
     ),
-    "completion": Entry(
+    "completion": Subcommand(
         "millstream.tools.completion:completion",
         "Print a script that completes commands and options in a shell.",
     ),

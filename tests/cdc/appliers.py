@@ -13,19 +13,19 @@ import psycopg
 from tests.cdc.feeding import Feed, config_text, parsed
 from tests.support.client import RawClient
 
-from millstream.cdc.applier.driver import Driver
-from millstream.cdc.applier.jobs import (
-    Answer,
-    Job,
+from millstream.cdc.applier.apply_jobs import (
+    ApplyJob,
+    WorkerAnswer,
     answer_from_json,
     answer_to_json,
     jobs_from_json,
     jobs_to_json,
 )
-from millstream.cdc.applier.status import Status
-from millstream.cdc.applier.worker import Worker
+from millstream.cdc.applier.apply_status import ApplyStatus
+from millstream.cdc.applier.apply_worker import ApplyWorker
+from millstream.cdc.applier.driver import Driver
 from millstream.cdc.config_file import load
-from millstream.cdc.destination.positions import Position, Positions, create_sql
+from millstream.cdc.destination.offsets import AppliedOffset, OffsetTable, create_sql
 
 KEYED = "sid text, id int, a text, b numeric(10,2), PRIMARY KEY (sid, id)"
 KEYLESS = "sid text, id int, a text, b numeric(10,2)"
@@ -53,17 +53,17 @@ class Applier:
         self.connection.execute(create_sql("public"))
         self.feeds = {sid: Feed(client, self.config, sid) for sid in sids}
         self.feed = self.feeds[sids[0]]
-        self.status = Status()
-        self.worker = Worker(self.config)
+        self.status = ApplyStatus()
+        self.worker = ApplyWorker(self.config)
         self.driver = Driver(self.config, self.run, self.status)
-        self.batches: list[list[list[Job]]] = []
+        self.batches: list[list[list[ApplyJob]]] = []
 
     def close(self) -> None:
         self.driver.close()
         self.worker.close()
         self.connection.close()
 
-    def run(self, parts: Sequence[Sequence[Job]]) -> list[Answer]:
+    def run(self, parts: Sequence[Sequence[ApplyJob]]) -> list[WorkerAnswer]:
         """The parts, in order; jobs and answers are passed as texts, as by Spark."""
         self.batches.append([list(part) for part in parts])
         return [
@@ -74,13 +74,13 @@ class Applier:
     def as_user(self, name: str) -> None:
         """Work as another role from now on."""
         self.config = parsed(self.text.replace("//postgres@", f"//{name}@"))
-        self.worker = Worker(self.config)
+        self.worker = ApplyWorker(self.config)
         self.restart()
 
     def restart(self) -> None:
         """Forget everything that is only in memory."""
         self.driver.close()
-        self.status = Status()
+        self.status = ApplyStatus()
         self.driver = Driver(self.config, self.run, self.status)
 
     def apply(self) -> int:
@@ -96,8 +96,8 @@ class Applier:
             for row in self.connection.execute(sql.encode()).fetchall()
         ]
 
-    def position(self, table: str = "t", sid: str = "eu") -> Position:
-        return Positions(self.connection, "public").read()["shop", sid, f"public.{table}"]
+    def position(self, table: str = "t", sid: str = "eu") -> AppliedOffset:
+        return OffsetTable(self.connection, "public").read()["shop", sid, f"public.{table}"]
 
 
 class Applying:
@@ -109,8 +109,8 @@ class Applying:
             self.config.destination.url, autocommit=True
         )
         self.connection.execute(create_sql("public"))
-        self.status = Status()
-        self._worker = Worker(self.config)
+        self.status = ApplyStatus()
+        self._worker = ApplyWorker(self.config)
         self._driver = Driver(self.config, self._run, self.status)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._driver.apply, args=(self._stop,))
@@ -127,7 +127,7 @@ class Applying:
         self._worker.close()
         self.connection.close()
 
-    def _run(self, parts: Sequence[Sequence[Job]]) -> list[Answer]:
+    def _run(self, parts: Sequence[Sequence[ApplyJob]]) -> list[WorkerAnswer]:
         return [self._worker.run(part) for part in parts]
 
     @property
@@ -147,9 +147,9 @@ class Applying:
     def ids(self, table: str) -> list[int]:
         return [row[0] for row in self.values(f"SELECT id FROM {table} ORDER BY id")]
 
-    def position(self, table: str, sid: str = "eu") -> Position:
+    def position(self, table: str, sid: str = "eu") -> AppliedOffset:
         key = ("shop", sid, f"public.{table}")
-        return Positions(self.connection, "public").read().get(key, Position(key, ""))
+        return OffsetTable(self.connection, "public").read().get(key, AppliedOffset(key, ""))
 
     def warnings(self, table: str, sid: str = "eu") -> list[str]:
         """The status of a table."""

@@ -12,12 +12,12 @@ from pathlib import Path
 from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.resp import Error, Reply
 
-from millstream.cdc.config import Config, Table
+from millstream.cdc.config import CdcConfig, Table
 from millstream.cdc.config_file import parse
-from millstream.cdc.lsn import lsn_text
 from millstream.cdc.protocol.pgoutput import UNCHANGED, Value
-from millstream.cdc.streams.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows
-from millstream.cdc.streams.names import Keys
+from millstream.cdc.sql import lsn_text
+from millstream.cdc.streams.key_names import SourceKeys
+from millstream.cdc.streams.snapshot_entries import CopyBegin, CopyEnd, CopyEntry, CopyRows
 from millstream.cdc.streams.source_state import (
     Identity,
     SourceColumn,
@@ -54,11 +54,11 @@ def config_text(
 class Feed:
     """One source's part of millstream."""
 
-    def __init__(self, client: RawClient, config: Config, sid: str = "eu") -> None:
+    def __init__(self, client: RawClient, config: CdcConfig, sid: str = "eu") -> None:
         self._client = client
         self.config = config
         self.source = config.source(f"shop:{sid}")
-        self.keys = Keys(config.millstream.prefix, self.source)
+        self.keys = SourceKeys(config.millstream.prefix, self.source)
         self._states: dict[str, TableState] = {}
         self.time_us = START_US
         self._rows = 0
@@ -189,5 +189,5 @@ def truncate(table: str = "t") -> dict[str, object]:
     return {"op": "truncate", "table": table}
 
 
-def parsed(text: str) -> Config:
+def parsed(text: str) -> CdcConfig:
     return parse(text, Path("cdc.toml"), {})

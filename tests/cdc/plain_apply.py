@@ -11,25 +11,25 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from millstream.cdc.applier.apply_jobs import ApplyJob, WorkerAnswer
+from millstream.cdc.applier.apply_status import ApplyStatus, Reporter
+from millstream.cdc.applier.apply_worker import ApplyWorker
 from millstream.cdc.applier.driver import Driver
-from millstream.cdc.applier.jobs import Answer, Job
-from millstream.cdc.applier.status import Reporter, Status
-from millstream.cdc.applier.worker import Worker
 from millstream.cdc.config_file import load
 from millstream.cdc.logs import Secrets, open_log
-from millstream.cdc.streams.appending import address_of
+from millstream.cdc.streams.stream_appender import address_of
 
 
 def main() -> None:
     config = load(Path(sys.argv[1]))
     open_log("apply", Secrets(config))
-    workers = [Worker(config) for _ in range(config.apply.workers)]
+    workers = [ApplyWorker(config) for _ in range(config.apply.workers)]
     pool = ThreadPoolExecutor(len(workers))
 
-    def run(parts: Sequence[Sequence[Job]]) -> list[Answer]:
+    def run(parts: Sequence[Sequence[ApplyJob]]) -> list[WorkerAnswer]:
         return list(pool.map(lambda pair: pair[0].run(pair[1]), zip(workers, parts, strict=False)))
 
-    status = Status()
+    status = ApplyStatus()
     with Reporter(address_of(config.millstream), config.millstream.prefix, status):
         Driver(config, run, status).apply(threading.Event())
 

@@ -13,12 +13,12 @@ from tests.support.client import RawClient
 from tests.support.server import Server
 
 from millstream.cdc.config import ServerConfig
-from millstream.cdc.streams.appending import (
+from millstream.cdc.streams.stream_appender import (
     BYTES_MAX,
     ENTRIES_MAX,
-    Appender,
     Entries,
     RefusedError,
+    StreamAppender,
     open_server,
 )
 
@@ -59,7 +59,7 @@ def sent(server: Server, *ids: tuple[bytes, int]) -> int:
     for key, place in ids:
         entries.add(key, 5, place, [b"a", b"b"])
     with open_server(ServerConfig(f"redis://127.0.0.1:{server.port}")) as connection:
-        return Appender(connection, "cuts", "state").send(None, None, entries)
+        return StreamAppender(connection, "cuts", "state").send(None, None, entries)
 
 
 def test_entries_that_exist_are_counted_and_not_appended_again(
@@ -103,6 +103,6 @@ def test_an_oversized_value_is_named_if_a_reply_precedes_a_reset() -> None:
         threading.Thread(target=listener.serve_forever, daemon=True).start()
         url = f"redis://127.0.0.1:{listener.server_address[1]}"
         with open_server(ServerConfig(url)) as connection, pytest.raises(RefusedError) as caught:
-            Appender(connection, "cuts", "state").send(None, None, entries)
+            StreamAppender(connection, "cuts", "state").send(None, None, entries)
         listener.shutdown()
     assert "more than proto-max-bulk-len, 1 MB" in str(caught.value)

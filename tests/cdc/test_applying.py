@@ -19,18 +19,18 @@ from tests.support.waiting import wait_until
 
 from millstream.cdc.applier import driver as driver_module
 from millstream.cdc.applier import failure_search
+from millstream.cdc.applier.apply_jobs import ApplyJob, JobOutcome, WorkerAnswer
+from millstream.cdc.applier.apply_status import ApplyStatus
+from millstream.cdc.applier.apply_worker import ApplyWorker
 from millstream.cdc.applier.driver import ApplyError, Driver
-from millstream.cdc.applier.jobs import Answer, Job, Outcome
-from millstream.cdc.applier.status import Status
-from millstream.cdc.applier.survey import read_sources
-from millstream.cdc.applier.worker import Worker
+from millstream.cdc.applier.source_views import read_sources
 from millstream.cdc.operations.dropping import drop
 from millstream.cdc.protocol.pgoutput import UNCHANGED
-from millstream.cdc.streams import pulling
-from millstream.cdc.streams.appending import open_server
-from millstream.cdc.streams.copies import CopyRows
+from millstream.cdc.streams import fetching
+from millstream.cdc.streams.snapshot_entries import CopyRows
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.source_state import SourceColumn
+from millstream.cdc.streams.stream_appender import open_server
 from millstream.cdc.streams.translator import time_text
 
 Made = Callable[..., Applier]
@@ -148,20 +148,20 @@ def test_the_outcomes_before_a_lost_connection_are_known(
         insert(b"1", b"a", b"100", table="u"),
         insert(b"1", b"a", b"1", table="v"),
     )
-    alone = Worker._alone
+    alone = ApplyWorker._alone
     lost = ["public.v"]
 
-    def apply_alone(worker: Worker, job: Job) -> Outcome:
+    def apply_alone(worker: ApplyWorker, job: ApplyJob) -> JobOutcome:
         if job.key[2] in lost:
             lost.clear()
             raise psycopg.OperationalError("the connection is lost")
         return alone(worker, job)
 
-    monkeypatch.setattr(Worker, "_alone", apply_alone)
-    answers: list[Answer] = []
+    monkeypatch.setattr(ApplyWorker, "_alone", apply_alone)
+    answers: list[WorkerAnswer] = []
     run = applier.run
 
-    def noted(parts: Sequence[Sequence[Job]]) -> list[Answer]:
+    def noted(parts: Sequence[Sequence[ApplyJob]]) -> list[WorkerAnswer]:
         answers.extend(run([[replace(job, is_alone=True) for job in part] for part in parts]))
         return answers[-len(parts) :]
 
@@ -256,7 +256,7 @@ def test_a_history_stops_before_a_transaction_that_is_refused(new_applier: Made,
 def test_a_history_stops_at_a_transaction_too_large_for_memory(
     new_applier: Made, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(pulling.chunks, "__defaults__", (10,))
+    monkeypatch.setattr(fetching.fetch, "__defaults__", (10,))
     monkeypatch.setattr(failure_search, limit, value)
     applier = new_applier(HISTORY + ", CHECK (b < 100)", 't = { type = "history" }')
     feed = applier.feed
@@ -803,7 +803,7 @@ def test_a_copy_applied_twice_has_each_row_once(
 ) -> None:
     applier = new_applier(KEYLESS, f"t = {options}")
 
-    def twice(parts: Sequence[Sequence[Job]]) -> list[Answer]:
+    def twice(parts: Sequence[Sequence[ApplyJob]]) -> list[WorkerAnswer]:
         """As if the first answers had been lost."""
         applier.run(parts)
         return applier.run(parts)
@@ -865,9 +865,9 @@ def test_a_position_that_a_worker_moves_is_not_moved_back(new_applier: Made) -> 
     feed.copy([])
     assert applier.apply() == 0
     feed.transaction(insert(b"1", None, None))
-    given_up: list[Sequence[Job]] = []
+    given_up: list[Sequence[ApplyJob]] = []
 
-    def give_up(parts: Sequence[Sequence[Job]]) -> list[Answer]:
+    def give_up(parts: Sequence[Sequence[ApplyJob]]) -> list[WorkerAnswer]:
         given_up.extend(parts)
         raise ApplyError
 
@@ -975,7 +975,7 @@ def test_a_second_apply_waits_for_the_first(
     applier.feed.copy([b"1\ta\t1"])
     assert applier.apply() == 0  # it holds the lock as long as it lives
     begun: list[str] = []
-    other = Driver(applier.config, applier.run, Status(), lambda: begun.append("begun"))
+    other = Driver(applier.config, applier.run, ApplyStatus(), lambda: begun.append("begun"))
     stop = threading.Event()
     thread = threading.Thread(target=other.apply, args=(stop, True))
     thread.start()

@@ -16,16 +16,16 @@ from click.testing import CliRunner
 from tests.support.pipelines import Pipeline, url_of
 from tests.support.waiting import wait_until
 
+from millstream.cdc.applier.apply_status import ApplyStatus
+from millstream.cdc.applier.apply_worker import ApplyWorker
 from millstream.cdc.applier.driver import Driver
-from millstream.cdc.applier.status import Status
-from millstream.cdc.applier.worker import Worker
+from millstream.cdc.cdc_cli import cdc
 from millstream.cdc.checks import destination_checks
-from millstream.cdc.cli import cdc
 from millstream.cdc.config_file import load
 from millstream.cdc.operations.dropping import drop
-from millstream.cdc.operations.requests import RequestError
-from millstream.cdc.streams.appending import open_server
+from millstream.cdc.operations.resync_requests import RequestError
 from millstream.cdc.streams.source_record import SourceRecord
+from millstream.cdc.streams.stream_appender import open_server
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"
@@ -200,8 +200,8 @@ def printed(shop: Pipeline, *words: str) -> list[str]:
 def apply_once(shop: Pipeline) -> int:
     """`apply --once` without Spark."""
     config = load(shop.file)
-    worker = Worker(config)
-    driver = Driver(config, lambda parts: [worker.run(part) for part in parts], Status())
+    worker = ApplyWorker(config)
+    driver = Driver(config, lambda parts: [worker.run(part) for part in parts], ApplyStatus())
     try:
         return driver.apply(threading.Event(), once=True)
     finally:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cdc.config import Config, ConfigError, target_name, target_of
+from millstream.cdc.config import CdcConfig, ConfigError, target_name, target_of
 from millstream.cdc.config_file import load, parse
-from millstream.cdc.streams.names import Keys, apply_alive
+from millstream.cdc.streams.key_names import SourceKeys, apply_alive
 
 WHOLE = """\
 [millstream]
@@ -45,7 +45,7 @@ orders = {}
 """
 
 
-def read(text: str, **environment: str) -> Config:
+def read(text: str, **environment: str) -> CdcConfig:
     return parse(text, Path("cdc.toml"), environment)
 
 
@@ -79,7 +79,7 @@ def test_slots_and_keys_are_named_after_the_source() -> None:
     text = SMALL.replace('"shop"', '"My-Shop"').replace('sid = "eu"', 'sid = "e:u%"')
     [source] = read(text).sources
     assert source.slot == "millstream_my_shop_e_u_"
-    keys = Keys("cdc", source)
+    keys = SourceKeys("cdc", source)
     assert keys.changes(source.tables[0]) == "cdc:My-Shop:e%3Au%25:public.orders"
     assert keys.copy(source.tables[0]).endswith(":public.orders:copy")
 
@@ -165,7 +165,7 @@ def test_a_fault_is_named_with_its_place(before: str, after: str, message: str) 
 def test_a_source_does_not_have_the_key_of_applys_report() -> None:
     text = SMALL.replace('name = "shop"', 'name = "apply"').replace('"eu"', '"alive"')
     [source] = read(text.replace('"apply"', '"apply2"')).sources
-    assert Keys("cdc", source).cuts != apply_alive("cdc")
+    assert SourceKeys("cdc", source).cuts != apply_alive("cdc")
     with pytest.raises(ConfigError, match=r"apply:alive has the key of apply's own report"):
         read(text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.cdc.streams.copies import (
+from millstream.cdc.streams.snapshot_entries import (
     CopyBegin,
     CopyEnd,
     CopyEntry,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from millstream.cdc.destination.fold import (
     Effect,
     Fold,
-    Keys,
     Rekeyed,
+    RowKeys,
     Segment,
     Truncated,
     fold,
@@ -125,14 +125,14 @@ def test_a_fold_gives_the_same_as_its_changes_one_by_one(
     before: Table = {key: {"a": b"0", "b": b"0", "extra": b"kept"} for key in present}
     wanted = {key: dict(row) for key, row in before.items()}
     one_by_one(wanted, done)
-    apply(before, fold(done, Keys(KEYS)))
+    apply(before, fold(done, RowKeys(KEYS)))
     assert before == wanted
 
 
 @given(st.lists(changes(), max_size=30))
 def test_deletes_have_no_effect_if_only_rows_count(done: list[Change]) -> None:
-    segments = list(fold(done, Keys(KEYS), only_rows=True))
-    kept = list(fold([one for one in done if one.op not in (DELETE, TRUNCATE)], Keys(KEYS)))
+    segments = list(fold(done, RowKeys(KEYS), only_rows=True))
+    kept = list(fold([one for one in done if one.op not in (DELETE, TRUNCATE)], RowKeys(KEYS)))
     assert segments == kept
 
 
@@ -141,14 +141,14 @@ def test_a_thousand_changes_of_a_key_are_one() -> None:
         Change((1, n), UPDATE, b"", COLUMNS, (b"1", b"x", b"%d" % n, None), (), ())
         for n in range(1000)
     ]
-    (made,) = fold(done, Keys(KEYS))
+    (made,) = fold(done, RowKeys(KEYS))
     assert isinstance(made, Fold)
     assert made.steps == {(b"1", b"x"): (Effect.PUT, (b"1", b"x", b"999", None))}
 
 
 def test_a_large_value_in_the_key_is_taken_from_the_old_key() -> None:
     done = Change((1, 1), UPDATE, b"", COLUMNS, (UNCHANGED, b"x", b"a", None), KEYS, (b"1", b"x"))
-    (made,) = fold([done], Keys(KEYS))
+    (made,) = fold([done], RowKeys(KEYS))
     assert isinstance(made, Fold)
     assert made.steps == {(b"1", b"x"): (Effect.PUT, (b"1", b"x", b"a", None))}
 

@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.cdc.config import Table
-from millstream.cdc.lsn import lsn_text, read_lsn
 from millstream.cdc.protocol.pgoutput import DecodeError, decode
-from millstream.cdc.protocol.replication import Data, Replication
-from millstream.cdc.streams.translator import Cut, Described, Entry, Output, Translator
+from millstream.cdc.protocol.replication_stream import Data, ReplicationStream
+from millstream.cdc.sql import lsn_text, read_lsn
+from millstream.cdc.streams.translator import (
+    ChangeEntry,
+    Described,
+    Output,
+    TransactionCut,
+    Translator,
+)
 
 Source = psycopg.Connection[Any]
 
@@ -31,7 +37,7 @@ class Reader:
     def __init__(self, source: Source, *tables: str, options: str = "") -> None:
         source.execute(f"CREATE PUBLICATION pub FOR TABLE {', '.join(tables)} {options}")
         self.tables = [Table("public", name) for name in tables]
-        self.replication = Replication(url_of(source), "test")
+        self.replication = ReplicationStream(url_of(source), "test")
         name = f"slot_{source.info.dbname}"
         lsn = self.replication.create_slot(name)
         self.replication.start(name, "pub", lsn)
@@ -44,7 +50,7 @@ class Reader:
 
     async def _read(self, cuts: int) -> list[Output]:
         outputs: list[Output] = []
-        while sum(isinstance(output, Cut) for output in outputs) < cuts:
+        while sum(isinstance(output, TransactionCut) for output in outputs) < cuts:
             while (received := self.replication.receive_now()) is None:
                 await self.replication.readable()
             if isinstance(received, Data):
@@ -52,11 +58,11 @@ class Reader:
                 outputs += self.translator.feed(decode(received.payload))
         return outputs
 
-    def entries(self, cuts: int = 1) -> list[Entry]:
-        return [output for output in self.read(cuts) if isinstance(output, Entry)]
+    def entries(self, cuts: int = 1) -> list[ChangeEntry]:
+        return [output for output in self.read(cuts) if isinstance(output, ChangeEntry)]
 
 
-def shown(entry: Entry) -> dict[str, str]:
+def shown(entry: ChangeEntry) -> dict[str, str]:
     words = [word.decode() for word in entry.words]
     return {
         name: value for name, value in zip(words[::2], words[1::2], strict=True) if name != "@at"
@@ -73,7 +79,7 @@ def test_rows_arrive_with_their_values_nulls_and_old_keys(source: Source) -> Non
         source.execute("DELETE FROM t WHERE id = 3")
         source.execute("TRUNCATE t")
     outputs = reader.read()
-    entries = [output for output in outputs if isinstance(output, Entry)]
+    entries = [output for output in outputs if isinstance(output, ChangeEntry)]
     assert [shown(entry) for entry in entries] == [
         {"@op": "insert", "id": "1", "name": "tea", "@@x": "7"},
         {"@op": "insert", "id": "2", "@null": '["name", "@x"]'},
@@ -82,7 +88,7 @@ def test_rows_arrive_with_their_values_nulls_and_old_keys(source: Source) -> Non
         {"@op": "delete", "@old:id": "3"},
         {"@op": "truncate"},
     ]
-    [cut] = [output for output in outputs if isinstance(output, Cut)]
+    [cut] = [output for output in outputs if isinstance(output, TransactionCut)]
     assert [entry.place for entry in entries] == [1, 2, 3, 4, 5, 6]
     assert {entry.lsn for entry in entries} == {cut.lsn}
     assert cut.rows == 6

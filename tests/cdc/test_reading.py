@@ -16,14 +16,14 @@ from tests.support.server import free_port
 from tests.support.waiting import wait_until
 
 from millstream.cdc.config_file import load
-from millstream.cdc.lsn import read_lsn
-from millstream.cdc.protocol.replication import Replication
+from millstream.cdc.protocol.replication_stream import ReplicationStream
 from millstream.cdc.reader.outgoing import Outgoing
-from millstream.cdc.reader.reading import Reading
-from millstream.cdc.reader.report import Report
-from millstream.cdc.streams.appending import Appender, open_server
+from millstream.cdc.reader.report import SourceReport
+from millstream.cdc.reader.streaming import Streaming
+from millstream.cdc.sql import read_lsn
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.source_state import SourceState
+from millstream.cdc.streams.stream_appender import StreamAppender, open_server
 from millstream.cdc.streams.translator import Translator
 
 Source = psycopg.Connection[Any]
@@ -226,10 +226,10 @@ async def cancelled_while_it_flushes(pipeline: Pipeline) -> bool:
     """True if reading ends if it is cancelled at the moment at which its connection is flushed."""
     config = load(pipeline.file)
     record = SourceRecord(config, config.sources[0], open_server(config.millstream))
-    report = Report.of(record.source, lambda reader, problem: None)
+    report = SourceReport.of(record.source, lambda reader, problem: None)
     state = SourceState(SLOT, "", 0, 0)
     outgoing = Outgoing(
-        Appender(record.server, record.keys.cuts, record.keys.state),
+        StreamAppender(record.server, record.keys.cuts, record.keys.state),
         record.keys,
         state,
         report,
@@ -238,7 +238,7 @@ async def cancelled_while_it_flushes(pipeline: Pipeline) -> bool:
     )
     connection: Any = SilentReplication(lambda: task.cancel())
     translator = Translator(record.source.tables)
-    reading = Reading(
+    reading = Streaming(
         connection, translator, outgoing, lambda: None, report, lambda described: None
     )
     task = asyncio.ensure_future(reading.run())
@@ -369,7 +369,7 @@ def test_a_slot_in_use_and_an_open_transaction_are_waited_for(
     pipeline.wait_copied("public.orders")
     assert pipeline.copied_rows("public.orders") == [["1"]]
     pipeline.end()
-    with Replication(url_of(source), "another") as other:
+    with ReplicationStream(url_of(source), "another") as other:
         other.start(SLOT, SLOT, 0)
         pipeline.start().wait_reader(
             "waiting", problem=f"slot {SLOT} is active for PID {other.pid}"

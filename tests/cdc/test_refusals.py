@@ -16,8 +16,8 @@ from tests.support.waiting import wait_until
 from millstream.cdc.config import Source as ConfiguredSource
 from millstream.cdc.config import Table
 from millstream.cdc.source import publications
-from millstream.cdc.source.catalog import read_tables
 from millstream.cdc.source.changed_tables import published_otherwise
+from millstream.cdc.source.pg_catalog import read_tables
 from millstream.cdc.streams.source_state import TableState
 
 Source = psycopg.Connection[Any]

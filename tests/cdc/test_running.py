@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.cdc.feeding import config_text, parsed
 
-from millstream.cdc.reader.running import Child
+from millstream.cdc.reader.run_sources import Child
 
 KILLED = 'import sys; sys.stdout.write(\'{"reader": "reading"}\\n{"reader": "pau\')'
 
@@ -29,7 +29,7 @@ def test_a_process_that_connects_to_a_silent_source_ends_at_once(tmp_path: Path)
         text = config_text(1, "postgresql://nowhere/dw").replace("postgresql://nowhere/eu", url)
         file = tmp_path / "cdc.toml"
         file.write_text(text)
-        module = "millstream.cdc.reader.process"
+        module = "millstream.cdc.reader.source_process"
         command = [sys.executable, "-m", module, str(file), "shop:eu"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
             try:

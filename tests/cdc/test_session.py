@@ -15,10 +15,10 @@ from tests.cdc.feeding import config_text, parsed
 from tests.support.pipelines import url_of
 from tests.support.waiting import wait_until
 
-from millstream.cdc.destination.connection import connect as connect_destination
-from millstream.cdc.destination.connection import in_one_line
-from millstream.cdc.protocol.replication import Replication
-from millstream.cdc.source.catalog import connect
+from millstream.cdc.destination.connections import connect as connect_destination
+from millstream.cdc.destination.connections import in_one_line
+from millstream.cdc.protocol.replication_stream import ReplicationStream
+from millstream.cdc.source.pg_catalog import connect
 from millstream.cdc.sql import identifier, literal
 
 Source = psycopg.Connection[Any]
@@ -42,7 +42,7 @@ def test_a_lost_connection_is_noticed(source: Source) -> None:
         assert lost_after(one) == (10, 5, 30_000)
     with connect_destination(config, "test") as one:
         assert lost_after(one) == (10, 5, 30_000)
-    with Replication(url, "test") as replication:
+    with ReplicationStream(url, "test") as replication:
         assert lost_after(replication._connection) == (10, 5, 30_000)
     with connect(f"{url}?tcp_user_timeout=5000", "test") as one:
         assert lost_after(one) == (10, 5, 5_000)
@@ -65,7 +65,7 @@ SLEEPER = """
 import sys
 from pathlib import Path
 from millstream.cdc.config_file import load
-from millstream.cdc.destination.connection import connect
+from millstream.cdc.destination.connections import connect
 connect(load(Path(sys.argv[1])), "sleeper").execute("SELECT pg_sleep(600)")
 """
 

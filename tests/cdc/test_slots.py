@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from millstream.cdc.config import Source
-from millstream.cdc.protocol.replication import SystemId
+from millstream.cdc.protocol.replication_stream import SystemId
 from millstream.cdc.source.ownership import foreign_line
-from millstream.cdc.source.slots import Slot, refusal
+from millstream.cdc.source.slots import ReplicationSlot, refusal
 from millstream.cdc.streams.source_state import SourceState
 
 SOURCE = Source("shop", "eu", "", ())
-SLOT = Slot("millstream_shop_eu", "pgoutput", "shop", None, "reserved", 90, 10)
+SLOT = ReplicationSlot("millstream_shop_eu", "pgoutput", "shop", None, "reserved", 90, 10)
 STATE = SourceState("millstream_shop_eu", "71", 2, 100, "made")
 SYSTEM = SystemId("71", 2, 120)
 ENDS = {1: 80, 2: 100}
@@ -21,7 +21,9 @@ ENDS = {1: 80, 2: 100}
 
 
 def found(
-    state: SourceState | None = STATE, slot: Slot | None = SLOT, system: SystemId = SYSTEM
+    state: SourceState | None = STATE,
+    slot: ReplicationSlot | None = SLOT,
+    system: SystemId = SYSTEM,
 ) -> str | None:
     return refusal(SOURCE, state, slot, system, lambda timeline, current: ENDS.get(timeline))
 
@@ -54,7 +56,7 @@ OWNED = replace(STATE, owner="0123456789abcdef")
     ],
 )
 def test_objects_of_another_pipeline_are_recognized(
-    state: SourceState | None, slot: Slot | None, comment: str | None, text: str | None
+    state: SourceState | None, slot: ReplicationSlot | None, comment: str | None, text: str | None
 ) -> None:
     line = foreign_line(SOURCE, state, slot, comment)
     assert (line is None) == (text is None)
@@ -92,7 +94,7 @@ def test_a_failover_that_lost_nothing_is_read() -> None:
     ],
 )
 def test_a_mismatch_is_refused_with_the_command_that_helps(
-    text: str, state: SourceState | None, slot: Slot | None, system: SystemId
+    text: str, state: SourceState | None, slot: ReplicationSlot | None, system: SystemId
 ) -> None:
     line = found(state, slot, system)
     assert line is not None

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.cdc.conftest import NUMBERS
 
 from millstream.cdc.config import Table
-from millstream.cdc.destination.clone import KeyedWriter
-from millstream.cdc.destination.connection import Session
-from millstream.cdc.destination.history import HistoryWriter
-from millstream.cdc.destination.keyless import KeylessWriter
+from millstream.cdc.destination.connections import TargetSession
+from millstream.cdc.destination.history_writer import HistoryWriter
+from millstream.cdc.destination.keyed_writer import KeyedWriter
+from millstream.cdc.destination.keyless_writer import KeylessWriter
 from millstream.cdc.destination.route import Route, route
 from millstream.cdc.destination.table_kinds import kind_of
 from millstream.cdc.destination.target import TargetError, read_targets
@@ -65,7 +65,7 @@ def target_route(
     connection.execute("DROP TABLE IF EXISTS t")
     connection.execute(f"CREATE TABLE t ({ddl})")
     found = read_targets(connection, [("public", "t")])
-    return route(table, kind_of(table), found["public", "t"], "eu", "sid", columns, identity)
+    return route(kind_of(table), found["public", "t"], "eu", "sid", columns, identity)
 
 
 def insert(*row: bytes | None, lsn: int = 1, at: bytes = AT) -> Change:
@@ -102,7 +102,7 @@ CLONE = Table("public", "t", "t")
 def test_statements_of_a_fold_have_the_effects_of_its_changes(connection: Connection) -> None:
     to = target_route(connection, KEYED, CLONE)
     connection.execute("INSERT INTO t VALUES ('us', 1, 'other', 1, 'x'), ('eu', 9, 'old', 9, 'e')")
-    KeyedWriter(Session(connection), to).apply(
+    KeyedWriter(TargetSession(connection), to).apply(
         [
             insert(b"1", b"tab\there", b"1.5"),
             insert(b"2", None, None),
@@ -123,7 +123,7 @@ def test_statements_of_a_fold_have_the_effects_of_its_changes(connection: Connec
 def test_a_changed_key_is_an_update_in_place(connection: Connection) -> None:
     to = target_route(connection, KEYED, CLONE)
     connection.execute("INSERT INTO t VALUES ('eu', 1, 'large', 1, 'kept'), ('eu', 2, 'b', 2, 'k')")
-    KeyedWriter(Session(connection), to).apply(
+    KeyedWriter(TargetSession(connection), to).apply(
         [update(b"3", UNCHANGED, b"3", old=(b"1",)), update(b"1", b"new", b"1", old=(b"2",))]
     )
     assert rows(connection, "id, a, b, extra") == [
@@ -135,13 +135,13 @@ def test_a_changed_key_is_an_update_in_place(connection: Connection) -> None:
 def test_truncate_clears_the_rows_of_the_sid(connection: Connection) -> None:
     to = target_route(connection, KEYED, CLONE)
     connection.execute("INSERT INTO t VALUES ('us', 1, 'a', 1, 'x'), ('eu', 2, 'b', 2, 'x')")
-    KeyedWriter(Session(connection), to).apply([truncate(), insert(b"5", b"after", None)])
+    KeyedWriter(TargetSession(connection), to).apply([truncate(), insert(b"5", b"after", None)])
     assert rows(connection) == [("eu", "5", "after", None), ("us", "1", "a", "1.00")]
 
 
 def test_an_append_table_keeps_rows_that_the_source_deletes(connection: Connection) -> None:
     to = target_route(connection, KEYED, Table("public", "t", "t", "append"))
-    writer = KeyedWriter(Session(connection), to)
+    writer = KeyedWriter(TargetSession(connection), to)
     writer.apply([insert(b"1", b"a", b"1"), insert(b"2", b"b", b"2"), delete(b"1"), truncate()])
     writer.apply([update(b"1", b"moved", b"2", old=(b"2",))])
     assert rows(connection) == [("eu", "1", "moved", "2.00")]
@@ -153,7 +153,7 @@ def test_columns_are_renamed_and_computed(connection: Connection) -> None:
     table = Table("public", "t", "t", rename={"b": "price"}, set={"length": "length(a) + 1"})
     ddl = "sid text, id int PRIMARY KEY, price numeric, length int, UNIQUE (sid, id)"
     to = target_route(connection, ddl, table)
-    writer = KeyedWriter(Session(connection), to)
+    writer = KeyedWriter(TargetSession(connection), to)
     writer.apply([insert(b"1", b"four", b"1"), insert(b"2", b"100%", None)])
     writer.apply([update(b"3", b"sixsix", b"3", old=(b"1",))])
     found = rows(connection, "id, price, length")
@@ -166,14 +166,14 @@ def test_a_target_without_a_unique_index_is_refused(connection: Connection) -> N
     connection.execute("CREATE TABLE u (id int PRIMARY KEY)")
     target = read_targets(connection, [("public", "u")])["public", "u"]
     with pytest.raises(TargetError, match="no column 'sid'"):
-        route(CLONE, kind_of(CLONE), target, "eu", "sid", COLUMNS, "default", is_shared=True)
+        route(kind_of(CLONE), target, "eu", "sid", COLUMNS, "default", is_shared=True)
 
 
 def test_a_new_column_at_the_source_ends_a_fold(connection: Connection) -> None:
     to = target_route(connection, KEYED, CLONE)
     narrow = Change((1, 1), INSERT, AT, ("id",), (b"1",), (), ())
     wide = Change((1, 2), UPDATE, AT, ("id", "new"), (b"1", b"?"), (), ())
-    KeyedWriter(Session(connection), to).apply([narrow, wide, insert(b"2", b"two", None)])
+    KeyedWriter(TargetSession(connection), to).apply([narrow, wide, insert(b"2", b"two", None)])
     assert rows(connection) == [("eu", "1", None, None), ("eu", "2", "two", None)]
 
 
@@ -185,7 +185,7 @@ KEYLESS = "sid text, id int, a text, b numeric(10,2)"
 
 def test_a_delete_of_one_of_two_equal_rows_leaves_one(connection: Connection) -> None:
     to = target_route(connection, KEYLESS, CLONE, "full")
-    writer = KeylessWriter(Session(connection), to)
+    writer = KeylessWriter(TargetSession(connection), to)
     equal = (b"1", None, b"1.00")
     writer.apply([insert(*equal), insert(*equal), delete(*equal)])
     assert rows(connection) == [("eu", "1", None, "1.00")]
@@ -197,7 +197,7 @@ def test_a_change_of_a_missing_row_is_refused(connection: Connection) -> None:
     to = target_route(connection, KEYLESS, CLONE, "full")
     connection.execute("INSERT INTO t VALUES ('us', 1, 'a', 1)")
     with pytest.raises(TargetError, match=r"no row .* delete 1\.1"):
-        KeylessWriter(Session(connection), to).apply([delete(b"1", b"a", b"1.00")])
+        KeylessWriter(TargetSession(connection), to).apply([delete(b"1", b"a", b"1.00")])
 
 
 def test_values_without_an_operator_are_compared_as_texts(connection: Connection) -> None:
@@ -210,7 +210,7 @@ def test_values_without_an_operator_are_compared_as_texts(connection: Connection
     to = target_route(connection, ddl, CLONE, "full", columns)
     row = (b'{"a":  1}', b"(1,2)", b"<a/>", b"ab   ")
     other = (b'{"a": 1}', b"(1,2)", b"<a/>", b"ab   ")
-    writer = KeylessWriter(Session(connection), to)
+    writer = KeylessWriter(TargetSession(connection), to)
     writer.apply(
         [Change((1, n), INSERT, AT, names, one, (), ()) for n, one in enumerate([row, other])]
     )
@@ -248,7 +248,7 @@ def test_an_update_cuts_no_value(connection: Connection, type_: str, good: str, 
     states = set()
     for key, count in (("PRIMARY KEY (id)", 2), ("CHECK (true)", 3)):
         to = target_route(connection, f"id int, v {type_}, {key}", CLONE, "full", columns)
-        writer = (KeyedWriter if to.key else KeylessWriter)(Session(connection), to)
+        writer = (KeyedWriter if to.key else KeylessWriter)(TargetSession(connection), to)
         writer.apply([put])
         for change in changes[:count]:
             with pytest.raises(psycopg.DataError) as caught, connection.transaction():
@@ -265,7 +265,7 @@ def test_a_row_is_found_by_its_values_as_they_were_stored(connection: Connection
     ddl = ", ".join(f"v{n} {kind}" for n, kind in enumerate(kinds))
     to = target_route(connection, ddl, CLONE, "full", columns)
     row = (b"1.26", b"abc   ", b"ab", b"10:00:00.7", b"1 day 02:03:04", b'{"a,\\"\\\\b",NULL}')
-    writer = KeylessWriter(Session(connection), to)
+    writer = KeylessWriter(TargetSession(connection), to)
     writer.apply([Change((1, 1), INSERT, AT, names, row, (), ())])
     other = (b"9.99", *row[1:])
     writer.apply([Change((1, 2), UPDATE, AT, names, other, names, row)])
@@ -286,7 +286,7 @@ def test_set_sees_whole_values(connection: Connection, key: str) -> None:
     names = tuple(types)
     ddl = f"id int, a text, upper text, long text, sum numeric, {key}"
     to = target_route(connection, ddl, table, "full", columns)
-    writer = (KeyedWriter if to.key else KeylessWriter)(Session(connection), to)
+    writer = (KeyedWriter if to.key else KeylessWriter)(TargetSession(connection), to)
     first, second = (b"1", b"long a", b"long b", b"1.2345"), (b"1", b"longer", b"bb", b"2.0625")
     writer.apply([Change((1, 1), INSERT, AT, names, first, (), ())])
     assert rows(connection, "upper, long, sum") == [("LONG A", "long bx", "2.4690")]
@@ -317,7 +317,7 @@ def test_a_target_may_have_an_identity_column(connection: Connection, ddl: str, 
     extra = "extra text DEFAULT 'x', size int GENERATED ALWAYS AS (length(name)) STORED"
     table = Table("public", "t", "t", kind)
     to = target_route(connection, f"{columns}, {extra}", table, "full", ITEMS)
-    writer = (KeyedWriter if to.key else KeylessWriter)(Session(connection), to)
+    writer = (KeyedWriter if to.key else KeylessWriter)(TargetSession(connection), to)
     names = tuple(column.name for column in ITEMS)
 
     def put(*row: Any, old: Row = ()) -> None:
@@ -345,7 +345,7 @@ def test_a_target_may_have_an_identity_column(connection: Connection, ddl: str, 
 def test_an_identity_column_may_be_the_key(connection: Connection) -> None:
     ddl = "id int GENERATED ALWAYS AS IDENTITY, a text, b numeric(10,2), x text DEFAULT 'd'"
     to = target_route(connection, f"{ddl}, PRIMARY KEY (id)", CLONE)
-    writer = KeyedWriter(Session(connection), to)
+    writer = KeyedWriter(TargetSession(connection), to)
     writer.apply([insert(b"1", b"large", b"1"), insert(b"2", b"b", b"2")])
     connection.execute("UPDATE t SET x = 'kept'")
     writer.apply([update(b"1", UNCHANGED, b"5")])
@@ -382,7 +382,7 @@ def shown(second: int, us: int = 0) -> str:
 
 def test_an_update_in_a_history_closes_one_row(connection: Connection) -> None:
     to = target_route(connection, HISTORY, HISTORY_TABLE)
-    writer = HistoryWriter(Session(connection), to)
+    writer = HistoryWriter(TargetSession(connection), to)
     writer.apply([insert(b"1", b"large", b"1", at=at(0)), insert(b"2", b"other", b"2", at=at(0))])
     writer.flush()
     writer.apply([update(b"1", UNCHANGED, b"5", lsn=2, at=at(10))])
@@ -396,7 +396,7 @@ def test_an_update_in_a_history_closes_one_row(connection: Connection) -> None:
 
 def test_a_history_has_the_sources_commit_times(connection: Connection) -> None:
     to = target_route(connection, HISTORY, HISTORY_TABLE)
-    writer = HistoryWriter(Session(connection), to)
+    writer = HistoryWriter(TargetSession(connection), to)
     writer.apply([insert(b"1", b"a", b"1", at=at(0)), update(b"1", b"b", b"1", lsn=2, at=at(1))])
     writer.apply([update(b"1", b"c", b"1", lsn=3, at=at(1)), delete(b"1", lsn=4, at=at(3))])
     writer.apply([insert(b"1", b"d", None, lsn=5, at=at(2))])
@@ -411,7 +411,7 @@ def test_a_history_has_the_sources_commit_times(connection: Connection) -> None:
 
 def test_a_changed_key_ends_the_history_of_the_old_one(connection: Connection) -> None:
     to = target_route(connection, HISTORY, HISTORY_TABLE)
-    writer = HistoryWriter(Session(connection), to)
+    writer = HistoryWriter(TargetSession(connection), to)
     writer.apply([insert(b"1", b"large", b"1", at=at(0))])
     writer.flush()
     writer.apply([update(b"2", UNCHANGED, b"2", old=(b"1",), lsn=2, at=at(1))])
@@ -541,7 +541,7 @@ def test_a_history_has_every_version(
     model = HistoryModel()
     for one in transactions:
         model.transaction(one)
-    writer = HistoryWriter(Session(connection), to, *limits)
+    writer = HistoryWriter(TargetSession(connection), to, *limits)
     flat = [change for one in transactions for change in one]
     for start in range(0, len(flat), chunk):
         writer.apply(flat[start : start + chunk])
@@ -561,7 +561,7 @@ def test_a_history_has_every_version(
 
 def test_a_history_does_not_collect_large_rows(connection: Connection) -> None:
     to = target_route(connection, HISTORY, HISTORY_TABLE)
-    writer = HistoryWriter(Session(connection), to, bytes_max=4000)
+    writer = HistoryWriter(TargetSession(connection), to, bytes_max=4000)
     for number in range(40):
         # Two transactions, each with more bytes than the limit, then one for each row.
         lsn, key = max(number // 10, number - 20), b"%d" % number
@@ -580,7 +580,7 @@ def test_a_clone_has_the_sources_rows(
     model = HistoryModel()
     for one in transactions:
         model.transaction(one)
-    writer = KeyedWriter(Session(connection), to)
+    writer = KeyedWriter(TargetSession(connection), to)
     flat = [change for one in transactions for change in one]
     for start in range(0, len(flat), chunk):
         writer.apply(flat[start : start + chunk])
@@ -617,7 +617,7 @@ def test_a_keyless_target_has_each_row_as_often_as_its_source(
         else:
             present.append(new)
             done.append(update(*new, old=old))
-    writer = KeylessWriter(Session(connection), to)
+    writer = KeylessWriter(TargetSession(connection), to)
     for start in range(0, len(done), chunk):
         writer.apply(done[start : start + chunk])
     texts = [

@@ -20,8 +20,8 @@ from tests.support.resp import Simple
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-from millstream.dashboard.link import Link
 from millstream.dashboard.sampler import Sampler
+from millstream.dashboard.server_link import ServerLink
 
 STATIC = Path(__file__).resolve().parents[2] / "dashboard" / "static"
 Visits = Callable[..., Visit]
@@ -380,7 +380,7 @@ def test_it_stops_while_it_connects() -> None:
 
     async def start_and_stop(server: asyncio.Server, turns: int) -> None:
         port = server.sockets[0].getsockname()[1]
-        sampler = Sampler(Link(f"redis://127.0.0.1:{port}"))
+        sampler = Sampler(ServerLink(f"redis://127.0.0.1:{port}"))
         sampler.start()
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -15,10 +15,10 @@ from tests.support.server import Server, free_port
 
 from millstream.dashboard import pages
 from millstream.dashboard import sampler as sampler_module
-from millstream.dashboard.app import Dashboard
-from millstream.dashboard.cli import allowed_hosts
-from millstream.dashboard.link import Link, Refused, Word
+from millstream.dashboard.board import Dashboard
+from millstream.dashboard.dashboard_cli import allowed_hosts
 from millstream.dashboard.sampler import Sampler
+from millstream.dashboard.server_link import RequestRefused, ServerLink, Word
 
 
 class Browser:
@@ -33,7 +33,7 @@ class Browser:
 
 def events_of(port: int, key: bytes, **headers: str) -> AsyncIterator[bytes]:
     board = Dashboard(f"redis://127.0.0.1:{port}", has_actions=False)
-    return pages.Pages(board)._events(cast(Request, Browser(**headers)), 0, key)
+    return pages.PageHandlers(board)._events(cast(Request, Browser(**headers)), 0, key)
 
 
 async def first_entry(port: int, key: bytes, **headers: str) -> str:
@@ -53,7 +53,7 @@ def add_after_first_read(
     """Add an entry as soon as a read has found none; returns the IDs of such entries."""
     added: list[bytes] = []
 
-    class Meddling(Link):
+    class Meddling(ServerLink):
         async def call(self, *words: Word, db: int = 0) -> Any:
             reply = await super().call(*words, db=db)
             if words[0] == "XREAD" and not reply and not added:
@@ -62,7 +62,7 @@ def add_after_first_read(
                 added.append(entry_id)
             return reply
 
-    monkeypatch.setattr(pages, "Link", Meddling)
+    monkeypatch.setattr(pages, "ServerLink", Meddling)
     monkeypatch.setattr(pages, "TAIL_BLOCK_MS", 50)
     return added
 
@@ -113,14 +113,14 @@ def test_a_database_that_does_not_exist_is_refused(
     server: Server = request.getfixturevalue(program)
 
     async def ask() -> None:
-        link = Link(f"redis://127.0.0.1:{server.port}")
+        link = ServerLink(f"redis://127.0.0.1:{server.port}")
         for first in (None, 0):  # without and with a database that was selected before
             if first is not None:
                 await link.call("SET", "kept", "1", db=first)
-            with pytest.raises(Refused, match="DB index is out of range"):
+            with pytest.raises(RequestRefused, match="DB index is out of range"):
                 await link.call("DEL", "kept", db=db)
         before = await link.call("CLIENT", "ID")
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             await link.batch([("PING",), ("PING",)], db)
         assert await link.call("CLIENT", "ID") == before
         assert await link.call("DEL", "kept") == 1
@@ -131,7 +131,7 @@ def test_a_database_that_does_not_exist_is_refused(
 
 def test_the_other_streams_are_sampled(ours: Server) -> None:
     async def sample() -> None:
-        sampler = Sampler(Link(f"redis://127.0.0.1:{ours.port}"))
+        sampler = Sampler(ServerLink(f"redis://127.0.0.1:{ours.port}"))
         sampler.watch([(99, b"orders"), (0, b"orders")])
         await sampler.sample()
         assert list(sampler._history) == [(0, b"orders")]
@@ -161,7 +161,7 @@ def overview_of(port: int, *queries: str) -> list[str]:
 
     async def ask() -> list[str]:
         board = Dashboard(f"redis://127.0.0.1:{port}", has_actions=False)
-        shown = [await pages.Pages(board).overview(request_of("/", one)) for one in queries]
+        shown = [await pages.PageHandlers(board).overview(request_of("/", one)) for one in queries]
         await board.sampler.link.close()
         return [bytes(one.body).decode() for one in shown]
 
@@ -216,7 +216,7 @@ def test_searches_do_not_survey_again(ours: Server) -> None:
     """While all streams can be surveyed, a search uses the same survey."""
 
     async def ask() -> None:
-        sampler = Sampler(Link(f"redis://127.0.0.1:{ours.port}"))
+        sampler = Sampler(ServerLink(f"redis://127.0.0.1:{ours.port}"))
         (expected,) = (one for one in await sampler.survey(b"") if one.key == b"orders")
         (found,) = await sampler.survey(b"orders")
         assert found is expected
@@ -233,7 +233,9 @@ def test_sampling_continues_after_any_error(
 ) -> None:
     """The error is logged once, until there is another one."""
     monkeypatch.setattr(sampler_module, "SAMPLE_S", 0.001)
-    errors = iter([ValueError("odd"), ValueError("odd"), Refused("not you"), KeyError("odd")])
+    errors = iter(
+        [ValueError("odd"), ValueError("odd"), RequestRefused("not you"), KeyError("odd")]
+    )
     problems: list[str | None] = []  # before each sample
 
     class Failing(Sampler):
@@ -244,7 +246,7 @@ def test_sampling_continues_after_any_error(
             await super().sample()
 
     async def run() -> None:
-        sampler = Failing(Link(f"redis://127.0.0.1:{ours.port}"))
+        sampler = Failing(ServerLink(f"redis://127.0.0.1:{ours.port}"))
         sampler.start()
         async with asyncio.timeout(5):
             while sampler.problem is not None:

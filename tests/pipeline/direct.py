@@ -13,8 +13,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tests.support.server import Server
 
 from millstream.pipeline.batch_reader import LiveReader
-from millstream.pipeline.options import LIVE, STREAM, Options
-from millstream.pipeline.streaming import StreamReader
+from millstream.pipeline.source_options import LIVE, STREAM, SourceOptions
+from millstream.pipeline.stream_reader import StreamReader
 
 SCHEMA = StructType([StructField(name, StringType()) for name in ("key", "id", "n")])
 
@@ -49,7 +49,7 @@ def rows_in(
 def batch_read(server: Server, /, **options: Any) -> list[Rows]:
     """A batch read, for each partition its rows."""
     texts = {name: str(value) for name, value in options.items()}
-    reader = LiveReader(SCHEMA, Options({"server": url(server)} | texts, LIVE))
+    reader = LiveReader(SCHEMA, SourceOptions({"server": url(server)} | texts, LIVE))
     return rows_in(reader, reader.partitions())
 
 
@@ -65,7 +65,7 @@ class DirectQuery:
     def start(self, **options: Any) -> StreamReader:
         """The reader as after a start of the driver."""
         texts = {name: str(value) for name, value in (self.options | options).items()}
-        return StreamReader(SCHEMA, Options(texts, STREAM))
+        return StreamReader(SCHEMA, SourceOptions(texts, STREAM))
 
     def run(self, **options: Any) -> list[Rows]:
         """Everything that is there now; for each batch its rows."""

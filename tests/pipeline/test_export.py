@@ -30,8 +30,8 @@ from tests.support.waiting import wait_until
 from millstream.__main__ import main
 from millstream.pipeline import outputs
 from millstream.pipeline.ddl import arrow_from_ddl
-from millstream.pipeline.options import OptionError
 from millstream.pipeline.schema import PARTS, arrow_schema
+from millstream.pipeline.source_options import OptionError
 
 T0 = 1_700_000_000_000
 

@@ -19,9 +19,9 @@ from tests.support.resp import Simple
 from tests.support.server import Server, free_port
 
 from millstream.pipeline.batch_reader import LiveReader
-from millstream.pipeline.options import LIVE, OptionError, Options
 from millstream.pipeline.range_plan import DataLossError
-from millstream.pipeline.server import ServerError
+from millstream.pipeline.server_connection import ServerError
+from millstream.pipeline.source_options import LIVE, OptionError, SourceOptions
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -115,7 +115,7 @@ def test_a_read_is_fixed_when_planned_even_up_to_a_future_time(
 ) -> None:
     client.pipeline([("XADD", "s", f"{number}-0", "n", str(number)) for number in range(1, 6)])
     for end in ({"endingTimestamp": "9999999999999"}, {"endingOffsets": '{"s": "99-0"}'}):
-        options = Options({"server": url(server), "subscribe": "s"} | end, LIVE)
+        options = SourceOptions({"server": url(server), "subscribe": "s"} | end, LIVE)
         reader = LiveReader(SCHEMA, options)
         partitions = reader.partitions()
         client.call("TAPPEND", "s", "n", "later")
@@ -166,7 +166,7 @@ def test_a_server_restart_during_the_run_costs_no_row(
     with durable_server.client() as client:
         client.pipeline([("TAPPEND", "s", "n", str(n), "x", "y" * 3000) for n in range(6000)])
     schema = StructType([StructField(name, StringType()) for name in ("n", "x")])
-    options = Options({"server": url(durable_server), "subscribe": "s"}, LIVE)
+    options = SourceOptions({"server": url(durable_server), "subscribe": "s"}, LIVE)
     reader = LiveReader(schema, options)
     (part,) = reader.partitions()
     rows = []

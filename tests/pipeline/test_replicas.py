@@ -18,12 +18,12 @@ from tests.support.gate import Gate
 from tests.support.replicas import Replicas, has_same
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.exporting import Request, export_to
-from millstream.pipeline.options import WRITE, Options
+from millstream.pipeline.exporting import ExportRequest, export_to
 from millstream.pipeline.range_plan import DataLossError
 from millstream.pipeline.replica_wait import ReplicaLagError
-from millstream.pipeline.server import ServerError
-from millstream.pipeline.writer import BatchWriter
+from millstream.pipeline.row_writer import BatchWriter
+from millstream.pipeline.server_connection import ServerError
+from millstream.pipeline.source_options import WRITE, SourceOptions
 
 
 def append(client: Redis, numbers: range, key: str = "s:a") -> None:
@@ -236,16 +236,18 @@ def test_a_replicas_directory_is_read_like_any_other(
     append(primary, range(5, 7))
     wait_until(has_same(primary, replica, "s:a"))
     replica.save()
-    rows = export_to(str(tmp_path / "out.jsonl"), Request(directory, "jsonl"), lambda *_: None)
+    rows = export_to(
+        str(tmp_path / "out.jsonl"), ExportRequest(directory, "jsonl"), lambda *_: None
+    )
     assert rows == 7
 
 
 def test_a_write_to_a_replica_is_refused_with_advice(
     pair: LaggingPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.pipeline.writer._partition", lambda: 0)
+    monkeypatch.setattr("millstream.pipeline.row_writer._partition", lambda: 0)
     schema = StructType([StructField("n", StringType())])
-    options = Options(pair.address | {"key": "s:a"}, WRITE)
+    options = SourceOptions(pair.address | {"key": "s:a"}, WRITE)
     batch = pa.RecordBatch.from_pydict({"n": ["1"]})
     wanted = (
         r"is a replica, which takes no writes: set the option 'server' to its primary "

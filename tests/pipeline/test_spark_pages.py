@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.server import Server
 
-from millstream.pipeline.options import LIVE, OPTIONS, SCAN, STREAM, STREAM_WRITE, WRITE
+from millstream.pipeline.source_options import LIVE, OPTIONS, SCAN, STREAM, STREAM_WRITE, WRITE
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

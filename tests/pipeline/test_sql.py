@@ -13,7 +13,7 @@ from tests.pipeline.direct import url
 from tests.support.client import RawClient
 from tests.support.server import Server
 
-from millstream.pipeline.options import OptionError
+from millstream.pipeline.source_options import OptionError
 from millstream.pipeline.table import METADATA, table_schema
 
 pytestmark = [

@@ -19,9 +19,9 @@ from tests.support.server import Server
 
 from millstream.pipeline import positions
 from millstream.pipeline.lag import lag
-from millstream.pipeline.options import OptionError
 from millstream.pipeline.range_plan import DataLossError
-from millstream.pipeline.server import ServerError
+from millstream.pipeline.server_connection import ServerError
+from millstream.pipeline.source_options import OptionError
 
 pytestmark = [
     pytest.mark.timeout(300),

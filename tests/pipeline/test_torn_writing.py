@@ -13,8 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.server import Server
 
-from millstream.pipeline.options import WRITE, Options
-from millstream.pipeline.writer import Numbering, RowWriter
+from millstream.pipeline.row_writer import Numbering, RowWriter
+from millstream.pipeline.source_options import WRITE, SourceOptions
 
 ROWS = 30_000
 KEYS = 7
@@ -49,9 +49,9 @@ def values(client: RawClient, key: str) -> list[int]:
 def test_each_row_exists_once_after_any_kill(
     durable_server: Server, monkeypatch: pytest.MonkeyPatch, number: int | None
 ) -> None:
-    monkeypatch.setattr("millstream.pipeline.writer._partition", lambda: 0)
+    monkeypatch.setattr("millstream.pipeline.row_writer._partition", lambda: 0)
     chance = random.Random()
-    options = Options({"server": f"redis://127.0.0.1:{durable_server.port}"}, WRITE)
+    options = SourceOptions({"server": f"redis://127.0.0.1:{durable_server.port}"}, WRITE)
     writer = RowWriter(SCHEMA, options, False)
     finished: list[object] = []
 

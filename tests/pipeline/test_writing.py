@@ -15,9 +15,9 @@ from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.options import WRITE, Options
 from millstream.pipeline.row_encoder import RowError
-from millstream.pipeline.writer import BatchWriter, Written
+from millstream.pipeline.row_writer import BatchWriter, Written
+from millstream.pipeline.source_options import WRITE, SourceOptions
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -125,8 +125,8 @@ def write_directly(
     """A write as Spark's one task would do it, without a JVM; every value a string."""
     schema = StructType([StructField(name, StringType()) for name in rows[0]])
     address = f"redis://127.0.0.1:{server.port}"
-    writer = BatchWriter(schema, Options({"server": address} | options, WRITE), False)
-    monkeypatch.setattr("millstream.pipeline.writer._partition", lambda: 0)
+    writer = BatchWriter(schema, SourceOptions({"server": address} | options, WRITE), False)
+    monkeypatch.setattr("millstream.pipeline.row_writer._partition", lambda: 0)
     batch = pa.RecordBatch.from_pylist(rows, pa.schema([(name, pa.string()) for name in rows[0]]))
     return writer.write(iter([batch]))
 
@@ -187,9 +187,9 @@ def test_a_server_restart_during_the_run_costs_no_row(
             numbers = [str(1000 * part + n) for n in range(1000)]
             yield pa.RecordBatch.from_pydict({"n": numbers})
 
-    monkeypatch.setattr("millstream.pipeline.writer._partition", lambda: 0)
+    monkeypatch.setattr("millstream.pipeline.row_writer._partition", lambda: 0)
     address = f"redis://127.0.0.1:{durable_server.port}"
-    options = Options({"server": address, "key": "out"}, WRITE)
+    options = SourceOptions({"server": address, "key": "out"}, WRITE)
     writer = BatchWriter(StructType([StructField("n", StringType())]), options, False)
     assert writer.write(batches()) == Written(4000, 0)
     with durable_server.client() as client:

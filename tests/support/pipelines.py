@@ -17,7 +17,7 @@ import psycopg
 import redis
 from click.testing import CliRunner, Result
 
-from millstream.cdc.cli import cdc
+from millstream.cdc.cdc_cli import cdc
 
 from .server import Server
 from .waiting import wait_until

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.pipeline import positions
-from millstream.pipeline.options import LIVE, STREAM, OptionError, Options
 from millstream.pipeline.packing import PackError, Row, pack, unpack
 from millstream.pipeline.positions import (
     LARGEST,
@@ -24,9 +23,10 @@ from millstream.pipeline.positions import (
     named_positions,
 )
 from millstream.pipeline.range_plan import DataLossError, Losses
-from millstream.pipeline.server import Address
+from millstream.pipeline.server_connection import Address
+from millstream.pipeline.source_options import LIVE, STREAM, OptionError, SourceOptions
 from millstream.pipeline.start_offsets import Bound
-from millstream.pipeline.stream_counters import Choice
+from millstream.pipeline.stream_counters import StreamChoice
 from millstream.pipeline.trigger_limit import share
 
 NUMBERS = st.integers(0, LARGEST)
@@ -206,7 +206,7 @@ def test_named_offsets_that_are_none_are_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["newest", '{"a": "x"}'])
 def test_a_wrong_starting_offset_names_the_option(text: str) -> None:
     with pytest.raises(OptionError, match="startingOffsets"):
-        Bound(Options({"startingOffsets": text}, STREAM), "starting", "latest")
+        Bound(SourceOptions({"startingOffsets": text}, STREAM), "starting", "latest")
 
 
 @pytest.mark.parametrize(
@@ -219,15 +219,15 @@ def test_a_wrong_starting_offset_names_the_option(text: str) -> None:
     ],
 )
 def test_a_starting_timestamp_is_a_number_or_a_time(text: str, ms: int) -> None:
-    bound = Bound(Options({"startingTimestamp": text}, LIVE), "starting", "earliest")
+    bound = Bound(SourceOptions({"startingTimestamp": text}, LIVE), "starting", "earliest")
     assert bound.time == (ms - 1, LARGEST)
 
 
 def test_exactly_one_way_to_choose_streams_is_taken() -> None:
     for given_options in ({}, {"subscribe": "a", "subscribePattern": "b*"}, {"subscribe": " , "}):
         with pytest.raises(OptionError, match="subscribe"):
-            Choice(Options(given_options, LIVE))
-    assert Choice(Options({"subscribe": "b, a"}, LIVE)).keys == [b"b", b"a"]
+            StreamChoice(SourceOptions(given_options, LIVE))
+    assert StreamChoice(SourceOptions({"subscribe": "b, a"}, LIVE)).keys == [b"b", b"a"]
 
 
 def test_a_loss_names_its_number_its_stream_and_its_start() -> None:
@@ -243,7 +243,7 @@ def test_a_loss_that_is_allowed_is_a_warning(caplog: pytest.LogCaptureFixture) -
 
 
 def test_an_address_is_shown_without_its_password_and_travels() -> None:
-    options = Options({"server": "rediss://me:secret@host:7000/3?ssl_ca_certs=x"}, LIVE)
+    options = SourceOptions({"server": "rediss://me:secret@host:7000/3?ssl_ca_certs=x"}, LIVE)
     address = Address.from_options(options)
     assert str(address) == "rediss://host:7000/3"
     assert pickle.loads(pickle.dumps(address)) == address
@@ -261,10 +261,10 @@ def test_an_address_is_shown_without_its_password_and_travels() -> None:
 )
 def test_a_url_broken_by_its_password_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(OptionError, match="option 'password'") as failure:
-        Address.from_options(Options({"server": url}, LIVE))
+        Address.from_options(SourceOptions({"server": url}, LIVE))
     assert "cret" not in "".join(traceback.format_exception(failure.value))
 
 
 def test_an_address_that_is_no_url_is_refused() -> None:
     with pytest.raises(OptionError, match="redis://localhost:6455"):
-        Address.from_options(Options({"server": "localhost:6455"}, LIVE))
+        Address.from_options(SourceOptions({"server": "localhost:6455"}, LIVE))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.pipeline.options import LIVE, STREAM, OptionError, Options
 from millstream.pipeline.positions import LARGEST
+from millstream.pipeline.source_options import LIVE, STREAM, OptionError, SourceOptions
 from millstream.pipeline.start_offsets import Bound
-from millstream.pipeline.trigger_limit import Patience
+from millstream.pipeline.trigger_limit import TriggerDelay
 
 
-def patience(clock_s: list[float], **options: str) -> Patience:
-    return Patience(Options(options, STREAM), lambda: clock_s[0])
+def patience(clock_s: list[float], **options: str) -> TriggerDelay:
+    return TriggerDelay(SourceOptions(options, STREAM), lambda: clock_s[0])
 
 
 def test_only_triggers_after_the_first_wait_for_enough_entries() -> None:
@@ -54,8 +54,8 @@ def test_a_trigger_waits_no_longer_than_its_delay_since_the_last() -> None:
     ],
 )
 def test_a_duration_has_a_unit_or_is_milliseconds(text: str, ms: int) -> None:
-    assert Options({"maxTriggerDelay": text}, STREAM).duration_ms("maxTriggerDelay", 1) == ms
-    assert Options({}, STREAM).duration_ms("maxTriggerDelay", 1) == 1
+    assert SourceOptions({"maxTriggerDelay": text}, STREAM).duration_ms("maxTriggerDelay", 1) == ms
+    assert SourceOptions({}, STREAM).duration_ms("maxTriggerDelay", 1) == 1
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1s", "1.5s", "5 weeks", "1s 2m", "s", "9" * 16 + "s"])
@@ -96,19 +96,19 @@ def test_limits_of_a_trigger_that_cannot_be_are_refused(
 def test_limits_of_a_trigger_belong_to_streaming() -> None:
     for name in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay"):
         with pytest.raises(OptionError, match="does not belong to reading a server"):
-            Options({name: "5"}, LIVE)
+            SourceOptions({name: "5"}, LIVE)
 
 
 def test_offsets_by_timestamp_are_numbers_or_times() -> None:
     text = '{"a": 1700000000000, "b": "2026-11-01T00:00:00.000250Z", "\\udcff": "7"}'
     given = {"startingOffsetsByTimestamp": text, "endingOffsetsByTimestamp": text}
-    starting = Bound(Options(given, LIVE), "starting", "latest")
+    starting = Bound(SourceOptions(given, LIVE), "starting", "latest")
     assert starting.times == {
         b"a": (1_699_999_999_999, LARGEST),
         b"b": (1_793_491_200_000, LARGEST),
         b"\xff": (6, LARGEST),
     }
-    ending = Bound(Options(given, LIVE), "ending", "latest")
+    ending = Bound(SourceOptions(given, LIVE), "ending", "latest")
     assert ending.times == {
         b"a": (1_700_000_000_000, LARGEST),
         b"b": (1_793_491_200_000, LARGEST),
@@ -136,10 +136,10 @@ def test_offsets_by_timestamp_that_are_none_are_refused(text: str) -> None:
     for name in ("starting", "ending"):
         option = f"{name}OffsetsByTimestamp"
         with pytest.raises(OptionError, match=rf"'{option}' is .*; it must be times as JSON"):
-            Bound(Options({option: text}, LIVE), name, "latest")
+            Bound(SourceOptions({option: text}, LIVE), name, "latest")
 
 
 def test_a_stream_is_named_by_offset_or_by_time() -> None:
     given = {"startingOffsets": '{"a": "5-0"}', "startingOffsetsByTimestamp": '{"a": 5}'}
     with pytest.raises(OptionError, match="both name the stream 'a'"):
-        Bound(Options(given, STREAM), "starting", "latest")
+        Bound(SourceOptions(given, STREAM), "starting", "latest")

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
-from millstream.pipeline.options import LIVE, STREAM, Options
 from millstream.pipeline.positions import FIRST, Id, Position, id_from_text, id_text
 from millstream.pipeline.range_plan import CUTS_PER_REQUEST, DataLossError, Losses, Planner, Range
+from millstream.pipeline.source_options import LIVE, STREAM, SourceOptions
 from millstream.pipeline.stream_counters import survey
-from millstream.pipeline.streaming import StreamReader
+from millstream.pipeline.stream_reader import StreamReader
 
 
 @dataclass
@@ -94,7 +94,7 @@ def plan(
     server: NaiveServer, start: dict[bytes, Position], is_fatal: bool = True, **options: int
 ) -> list[list[Range]]:
     """The plan from `start` to the end as it is now."""
-    given_options = Options({name: str(value) for name, value in options.items()}, LIVE)
+    given_options = SourceOptions({name: str(value) for name, value in options.items()}, LIVE)
     planner = Planner(given_options, Losses(is_fatal))
     infos = survey(server, server.streams)  # type: ignore[arg-type]
     ends = {key: info.latest for key, info in infos.items()}
@@ -156,7 +156,7 @@ def test_counts_from_counters_are_those_of_the_server(
         stream.added += 7 * are_counters_set  # XSETID
     infos = survey(server, server.streams)  # type: ignore[arg-type]
     ends = {key: info.latest for key, info in infos.items()}
-    planner = Planner(Options({"maxEntriesPerPartition": "9"}, LIVE), Losses(False))
+    planner = Planner(SourceOptions({"maxEntriesPerPartition": "9"}, LIVE), Losses(False))
     asked = planner.plan(server, start, ends)  # type: ignore[arg-type]
     assert planner.plan(server, start, ends, infos=infos) == asked  # type: ignore[arg-type]
 
@@ -166,7 +166,7 @@ def test_streams_seen_recently_are_not_requested_again() -> None:
     infos = survey(server, server.streams)  # type: ignore[arg-type]
     ends = {key: info.latest for key, info in infos.items()}
     server.longest = 0
-    planner = Planner(Options({}, LIVE), Losses(True))
+    planner = Planner(SourceOptions({}, LIVE), Losses(True))
     (part,) = planner.plan(server, {}, ends, infos=infos)  # type: ignore[arg-type]
     assert (len(part.ranges), server.longest) == (20, 0)
 
@@ -180,7 +180,7 @@ def test_a_transaction_stays_short_with_any_number_of_partitions() -> None:
 
 def test_the_same_offsets_give_the_same_plan_after_more_appends() -> None:
     server = NaiveServer(a=stream_of(500), b=stream_of(30))
-    planner = Planner(Options({"maxEntriesPerPartition": "70"}, LIVE), Losses(True))
+    planner = Planner(SourceOptions({"maxEntriesPerPartition": "70"}, LIVE), Losses(True))
     ends = {key: info.latest for key, info in survey(server, server.streams).items()}  # type: ignore[arg-type]
     first = planner.plan(server, {}, ends)  # type: ignore[arg-type]
     server.streams[b"a"].append(*((number, 0) for number in range(1000, 1400)))
@@ -237,12 +237,12 @@ def test_a_recreated_stream_is_read_from_its_beginning() -> None:
 
 def test_a_batch_of_a_deleted_or_recreated_stream_is_a_loss() -> None:
     ends = {b"a": Position((5, 0), 5, 1)}
-    planner = Planner(Options({}, LIVE), Losses(True))
+    planner = Planner(SourceOptions({}, LIVE), Losses(True))
     with pytest.raises(DataLossError, match="'a' was deleted and created again; its entries after"):
         planner.plan(NaiveServer(a=stream_of(9, incarnation=2)), {}, ends)  # type: ignore[arg-type]
     with pytest.raises(DataLossError, match="'a' was deleted; its entries after 0-0"):
         planner.plan(NaiveServer(), {}, ends)  # type: ignore[arg-type]
-    careless = Planner(Options({}, LIVE), Losses(False))
+    careless = Planner(SourceOptions({}, LIVE), Losses(False))
     assert careless.plan(NaiveServer(), {}, ends) == []  # type: ignore[arg-type]
 
 
@@ -255,7 +255,7 @@ class NaiveQuery:
         texts = given_options | {name: str(value) for name, value in options.items()}
         self.naive = server
         self.reader = StreamReader(
-            StructType([StructField("n", StringType())]), Options(texts, STREAM)
+            StructType([StructField("n", StringType())]), SourceOptions(texts, STREAM)
         )
         self.reader._server = server  # type: ignore[assignment]
         self.offset = ""

@@ -28,9 +28,9 @@ from tests.support.snapshots import Stream, publish, write_base, write_snapshot
 
 from millstream.pipeline import snapshot_plan as planning
 from millstream.pipeline.files import Folder
-from millstream.pipeline.options import SCAN, OptionError, Options
 from millstream.pipeline.pushdown import push
 from millstream.pipeline.selection import FIRST, LAST, TIME_MS_MAX, Selection
+from millstream.pipeline.source_options import SCAN, OptionError, SourceOptions
 from millstream.storage.files.manifest import Manifest
 
 MAX = 2**64 - 1
@@ -46,7 +46,7 @@ COMPARE = {
 
 
 def select(**options: str) -> Selection:
-    return Selection.of(Options(options, SCAN), False)
+    return Selection.of(SourceOptions(options, SCAN), False)
 
 
 OPTIONS = [

@@ -72,11 +72,6 @@ RINGS: list[set[str]] = [
         "server/execution/request_runner",
     },
     {
-        "dashboard/actions",
-        "dashboard/app",
-        "dashboard/pages",
-    },
-    {
         "client/errors",
         "client/ids",
     },

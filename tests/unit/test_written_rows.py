@@ -38,10 +38,8 @@ from millstream.commands.runtime.effects import split_effects
 from millstream.ids import parse
 from millstream.pipeline.casting import cast_texts
 from millstream.pipeline.encoder import RowFault
-from millstream.pipeline.options import WRITE, OptionError, Options
-from millstream.pipeline.row_encoder import Entry, Layout, RowError
-from millstream.pipeline.server import ServerError
-from millstream.pipeline.writer import (
+from millstream.pipeline.row_encoder import RowEntry, RowError, RowLayout
+from millstream.pipeline.row_writer import (
     ROW_BITS,
     ROWS_PER_BATCH,
     ROWS_PER_PRODUCER,
@@ -51,6 +49,8 @@ from millstream.pipeline.writer import (
     _Sender,
     _sorted,
 )
+from millstream.pipeline.server_connection import ServerError
+from millstream.pipeline.source_options import WRITE, OptionError, SourceOptions
 
 PAIR = StructType([StructField("name", StringType()), StructField("value", StringType())])
 TYPES: dict[str, DataType] = {
@@ -72,8 +72,8 @@ TYPES: dict[str, DataType] = {
 }
 
 
-def layout(schema: str, **options: str) -> Layout:
-    return Layout(_struct(schema), Options(options, WRITE))
+def layout(schema: str, **options: str) -> RowLayout:
+    return RowLayout(_struct(schema), SourceOptions(options, WRITE))
 
 
 def _struct(schema: str) -> StructType:
@@ -84,7 +84,7 @@ def _struct(schema: str) -> StructType:
 
 def entries(
     schema: str, rows: list[tuple[Any, ...]], zone: str = "UTC", **options: str
-) -> list[Entry]:
+) -> list[RowEntry]:
     struct = _struct(schema)
     arrow = to_arrow_schema(struct, timezone=zone)
     columns = zip(*rows, strict=True)
@@ -93,7 +93,7 @@ def entries(
     return both_ways(layout(schema, **options), batch)
 
 
-def both_ways(made: Layout, batch: pa.RecordBatch) -> list[Entry]:
+def both_ways(made: RowLayout, batch: pa.RecordBatch) -> list[RowEntry]:
     """The rows as entries one by one, which are those of the encoded requests."""
     try:
         found = encoded(made, batch)
@@ -105,7 +105,7 @@ def both_ways(made: Layout, batch: pa.RecordBatch) -> list[Entry]:
     return found
 
 
-def encoded(made: Layout, batch: pa.RecordBatch, first_seq: int = 7) -> list[Entry]:
+def encoded(made: RowLayout, batch: pa.RecordBatch, first_seq: int = 7) -> list[RowEntry]:
     """The entries in the encoded requests, in the order of the rows."""
     encoder = made.encoder(batch, b"producer", first_seq)
     found = {}
@@ -117,10 +117,10 @@ def encoded(made: Layout, batch: pa.RecordBatch, first_seq: int = 7) -> list[Ent
             assert row not in found
             if how == [b"PRODUCER", b"producer"]:
                 assert int(number) == first_seq + row
-                found[row] = Entry(key, None, words)
+                found[row] = RowEntry(key, None, words)
             else:
                 assert how == [b"ID"]
-                found[row] = Entry(key, parse(number), words)
+                found[row] = RowEntry(key, parse(number), words)
     assert len(found) == batch.num_rows
     return [found[row] for row in sorted(found)]
 
@@ -145,8 +145,8 @@ def requested(data: bytes) -> Iterator[tuple[bytes, list[bytes], bytes, list[byt
 
 def test_every_other_column_is_a_field_and_nulls_are_left_out() -> None:
     assert entries("key string, a string, b int", [("k", "x", 1), ("l", None, 2)]) == [
-        Entry(b"k", None, [b"a", b"x", b"b", b"1"]),
-        Entry(b"l", None, [b"b", b"2"]),
+        RowEntry(b"k", None, [b"a", b"x", b"b", b"1"]),
+        RowEntry(b"l", None, [b"b", b"2"]),
     ]
 
 
@@ -178,7 +178,7 @@ def test_decimals_are_written_as_their_digits(scale: int) -> None:
     arrow = pa.schema([("m", pa.decimal128(38, scale))])
     batch = pa.RecordBatch.from_arrays([pa.array(values, arrow.types[0])], schema=arrow)
     schema = StructType([StructField("m", DecimalType(38, scale))])
-    made = Layout(schema, Options({"key": "k"}, WRITE)).entries(batch, 0)
+    made = RowLayout(schema, SourceOptions({"key": "k"}, WRITE)).entries(batch, 0)
     texts = [entry.words[1].decode() for entry in made]
     assert [Decimal(text) for text in texts] == values
     assert all(re.fullmatch(r"-?\d+" + rf"\.\d{{{scale}}}" * (scale > 0), one) for one in texts)
@@ -206,8 +206,8 @@ def test_a_column_fields_holds_all_fields_in_order(kind: str) -> None:
 
     rows = [("1-0", made([("b", "1"), ("a", "2")])), ("2-0", made([("c", None), ("d", "3")]))]
     assert entries(f"id string, fields {kind}", rows, key="k") == [
-        Entry(b"k", (1, 0), [b"b", b"1", b"a", b"2"]),
-        Entry(b"k", (2, 0), [b"d", b"3"]),
+        RowEntry(b"k", (1, 0), [b"b", b"1", b"a", b"2"]),
+        RowEntry(b"k", (2, 0), [b"d", b"3"]),
     ]
 
 
@@ -215,7 +215,7 @@ def test_values_derived_from_the_id_are_no_fields() -> None:
     moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     row = ("k", "1.2", moment, 1, 2, "x")
     (entry,) = entries("key string, id string, ts timestamp, ms long, seq long, a string", [row])
-    assert entry == Entry(b"k", (1, 2), [b"a", b"x"])
+    assert entry == RowEntry(b"k", (1, 2), [b"a", b"x"])
 
 
 def test_a_slice_of_a_batch_is_read_from_its_own_beginning() -> None:
@@ -223,7 +223,7 @@ def test_a_slice_of_a_batch_is_read_from_its_own_beginning() -> None:
     arrow = to_arrow_schema(struct, timezone="UTC")
     array = pa.array([[("a", "1")], [("b", "2")], [("c", "3")]], arrow.types[0])
     batch = pa.RecordBatch.from_arrays([array], schema=arrow).slice(1, 1)
-    made = Layout(struct, Options({"key": "k"}, WRITE))
+    made = RowLayout(struct, SourceOptions({"key": "k"}, WRITE))
     assert [entry.words for entry in both_ways(made, batch)] == [[b"b", b"2"]]
 
 
@@ -265,7 +265,7 @@ def test_a_schema_that_would_lose_something_is_refused(schema: str, message: str
 
 
 def test_overwriting_is_refused() -> None:
-    options = Options({"server": "redis://localhost", "key": "k"}, WRITE)
+    options = SourceOptions({"server": "redis://localhost", "key": "k"}, WRITE)
     with pytest.raises(OptionError, match="only ever appended to"):
         RowWriter(_struct("a string"), options, overwrite=True)
 
@@ -273,7 +273,7 @@ def test_overwriting_is_refused() -> None:
 def test_sorting_rows_that_have_no_order_is_refused() -> None:
     given_options = {"server": "redis://localhost", "key": "k", "sortRows": "true"}
     with pytest.raises(OptionError, match="cannot put the column 'fields' in order"):
-        RowWriter(_struct("fields map<string,string>"), Options(given_options, WRITE), False)
+        RowWriter(_struct("fields map<string,string>"), SourceOptions(given_options, WRITE), False)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, (1 << 22) - 1)), min_size=2))
@@ -434,7 +434,7 @@ def test_maps_and_lists_are_encoded_as_they_are_one_by_one(
 def test_integers_of_all_widths_are_written(kind: pa.DataType) -> None:
     bits = kind.bit_width - 1
     batch = pa.RecordBatch.from_pydict({"n": pa.array([0, -1, 9, 2**bits - 1, -(2**bits)], kind)})
-    both_ways(Layout(_struct("n long"), Options({"key": "k"}, WRITE)), batch)
+    both_ways(RowLayout(_struct("n long"), SourceOptions({"key": "k"}, WRITE)), batch)
 
 
 @given(

@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 
 import millstream.client
 from millstream.errors import StartError
-from millstream.pipeline.server import Address
+from millstream.pipeline.server_connection import Address
 from millstream.server.config.directives import Config
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls import make_tls

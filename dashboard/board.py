@@ -1,0 +1,62 @@
+"""The state that all handlers share, and the templates of pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from millstream import __version__
+from millstream.dashboard import shown
+from millstream.dashboard.address import query
+from millstream.dashboard.guard import Tokens
+from millstream.dashboard.sampler import Sampler
+from millstream.dashboard.server_link import ServerLink
+
+HERE = Path(__file__).resolve().parent
+
+
+class Dashboard:
+    """The state that all handlers share."""
+
+    def __init__(self, url: str, has_actions: bool) -> None:
+        """ValueError for an invalid URL."""
+        self.url = url
+        self.has_actions = has_actions
+        self.sampler = Sampler(ServerLink(url))
+        self.tokens = Tokens()
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            auto_reload=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals.update(
+            shown=shown, version=__version__, sampler=self.sampler, board=self
+        )
+        for name in self._templates.list_templates():  # an upgrade may replace the files later
+            self._templates.get_template(name)
+
+    def page(
+        self, request: Request, template: str, status: int = 200, **values: Any
+    ) -> HTMLResponse:
+        """A page, or only its changing part for a request of htmx."""
+        done = query(request).get("done")
+        text = self._templates.get_template(template).render(
+            path=request.url.path,
+            is_part=request.headers.get("hx-request") == "true",
+            done=shown.readable(done) if done else None,
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+    def problem(self, request: Request, status: int, title: str, text: str) -> Response:
+        """A page that says what went wrong. While the server does not answer, the browser asks for
+        the page again; a form is not sent again."""
+        may_pass = status == 503 and request.method == "GET"
+        return self.page(request, "problem.html", status, title=title, text=text, may_pass=may_pass)

@@ -1,0 +1,135 @@
+"""The connection to the server: requests that are sent together, and their replies as they come.
+
+One connection serves all browsers. Replies do not pass through redis-py's commands, so they are the
+same with every version of it. After an error the next request connects again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import redis.asyncio
+from redis import RedisError, ResponseError
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from millstream.remote import add_password, connect_reason_of, reason_of
+
+TIMEOUT_S = 10.0
+Word = bytes | str | int
+
+
+class Unavailable(Exception):
+    """The server cannot be reached, or refuses everything; the text is one sentence."""
+
+
+class RequestRefused(Exception):
+    """The server refused a request; the text is its error."""
+
+
+class ServerLink:
+    """Requests to one server; `name` is its address without secrets."""
+
+    def __init__(self, url: str, timeout_s: float | None = TIMEOUT_S) -> None:
+        """ValueError for an invalid URL."""
+        self._pool: Any = redis.asyncio.ConnectionPool.from_url(
+            url,
+            protocol=2,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=TIMEOUT_S,
+            client_name="millstream-dashboard",
+            retry=Retry(NoBackoff(), 0),
+        )
+        settings = self._pool.connection_kwargs
+        add_password(settings)
+        self.name = str(settings.get("path") or f"{settings.get('host')}:{settings.get('port')}")
+        self._uses_tls = url.startswith("rediss:")
+        self._connection: AbstractConnection | None = None
+        self._lock = asyncio.Lock()
+        self._db: int | None = None  # the one that is selected; None on a new connection
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.disconnect()
+            self._connection = None
+
+    async def batch(self, requests: Sequence[Sequence[Word]], db: int = 0) -> list[Any]:
+        """The replies to requests in a database; an error of a single request is its reply.
+        Unavailable when the connection fails, Refused if the database cannot be used."""
+        if not requests:
+            return []
+        async with self._lock:
+            try:
+                return await self._send(requests, db)
+            except (RedisError, OSError) as problem:
+                is_connected = self._connection is not None
+                await self._drop()
+                reason = (
+                    reason_of(problem)
+                    if is_connected
+                    else connect_reason_of(problem, uses_tls=self._uses_tls)
+                )
+                raise Unavailable(f"{self.name}: {reason}") from problem
+            except asyncio.CancelledError:  # replies may be left in the connection
+                await self._drop()
+                raise
+
+    async def _send(self, requests: Sequence[Sequence[Word]], db: int) -> list[Any]:
+        if self._connection is None:
+            connection: Any = self._pool.make_connection()
+            await connection.connect()
+            self._connection, self._db = connection, None
+        if db != self._db:
+            # Alone: if it is refused, what follows would run in another database.
+            (selected,) = await self._exchange(self._connection, [("SELECT", db)])
+            if is_error(selected):
+                raise RequestRefused(str(selected))
+            self._db = db
+        return await self._exchange(self._connection, requests)
+
+    async def _exchange(
+        self, connection: AbstractConnection, requests: Sequence[Sequence[Word]]
+    ) -> list[Any]:
+        await connection.send_packed_command(connection.pack_commands(requests))
+        return [await self._reply(connection) for _ in requests]
+
+    async def _reply(self, connection: AbstractConnection) -> Any:
+        try:
+            return await connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+    async def call(self, *words: Word, db: int = 0) -> Any:
+        """The reply to one request; Refused if it is an error."""
+        (reply,) = await self.batch([words], db)
+        if isinstance(reply, ResponseError):
+            raise RequestRefused(str(reply))
+        return reply
+
+
+def is_error(reply: object) -> bool:
+    return isinstance(reply, ResponseError)
+
+
+def pairs(words: object) -> dict[str, Any]:
+    """The map that a server sends as a flat array; empty for an error or nil."""
+    if not isinstance(words, list):
+        return {}
+    names = (name.decode("utf-8", "replace") for name in words[::2])
+    return dict(zip(names, words[1::2], strict=False))
+
+
+def info_fields(text: object) -> dict[str, str]:
+    """The fields of INFO."""
+    if not isinstance(text, bytes):
+        return {}
+    lines = (line for line in text.decode("utf-8", "replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in (line.partition(":") for line in lines)}

@@ -1,0 +1,154 @@
+"""One connection to a server, by URL, for tools: replies as they come, errors as one sentence.
+
+The tools also work with Redis. redis-py knows the URLs and makes the connection; requests and
+replies do not pass through its commands, because these differ between its versions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from millstream.backoff import Backoff
+from millstream.errors import printable
+from millstream.remote import add_password, connect_reason_of, reason_of, url_reason_of
+
+SCHEMES = ("redis", "rediss", "unix")
+Word = bytes | str | int
+# Between two attempts to connect again.
+FIRST_PAUSE_S = 0.1
+LAST_PAUSE_S = 2.0
+
+
+class ToolError(click.ClickException):
+    """Ends a tool with one sentence and exit code 1."""
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"millstream: {self.message}", err=True)
+
+
+class Unreachable(ToolError):
+    """The server cannot be reached, the connection broke, or the server still loads its data."""
+
+
+class ToolConnection:
+    """An open connection. Replies are bytes, int, None, lists of these, or a ResponseError.
+
+    Unreachable when the server cannot be reached or the connection breaks.
+    """
+
+    def __init__(self, url: str, timeout_s: float = 10) -> None:
+        self.name = _without_secrets(url)
+        try:
+            _check_database(url)
+            pool: Any = redis.ConnectionPool.from_url(
+                url,
+                protocol=2,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),
+            )
+            add_password(pool.connection_kwargs)
+            self._connection: Any = pool.make_connection()
+            self.db = int(pool.connection_kwargs.get("db") or 0)
+            self.names_db = bool(pool.connection_kwargs.get("db") is not None)
+        except (ValueError, TypeError) as problem:
+            reason = url_reason_of(problem)
+            raise ToolError(f"the URL {self.name} is invalid: {reason}") from None
+        self._uses_tls = url.startswith("rediss:")
+        self._connect()
+
+    def _connect(self) -> None:
+        try:
+            self._connection.connect()
+        except (redis.RedisError, OSError) as problem:
+            reason = connect_reason_of(problem, uses_tls=self._uses_tls)
+            is_refused = isinstance(problem, redis.AuthenticationError)
+            kind = ToolError if is_refused else Unreachable
+            raise kind(f"{self.name}: {reason}") from problem
+
+    def reconnect(self) -> None:
+        """Connect until the server answers, with pauses that grow to two seconds. ToolError if it
+        refuses the user or the password."""
+        backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
+        while True:
+            threading.Event().wait(backoff.next_s())
+            try:
+                self._connection.disconnect()
+                self._connect()
+                (reply,) = self.pipeline([["PING"]])
+            except Unreachable:
+                continue
+            if not is_loading(reply):  # a refusal is an answer, too
+                return
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def pipeline(self, requests: Sequence[Sequence[Word]]) -> list[Any]:
+        """The replies to requests that are sent together; errors of single requests are replies."""
+        if not requests:
+            return []
+        try:
+            self._connection.send_packed_command(self._connection.pack_commands(requests))
+            return [self._reply() for _ in requests]
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as problem:
+            raise Unreachable(f"{self.name}: {reason_of(problem)}") from problem
+
+    def _reply(self) -> Any:
+        try:
+            return self._connection.read_response(disable_decoding=True)
+        except redis.ResponseError as error:
+            return error
+        except (redis.AuthenticationError, redis.exceptions.BusyLoadingError) as error:
+            return error  # connection errors for redis-py, but the connection stays open
+
+    def call(self, *words: Word) -> Any:
+        """The reply to one request; ToolError when the server refuses it."""
+        (reply,) = self.pipeline([words])
+        if is_loading(reply):
+            raise Unreachable(f"{self.name}: {reply}")
+        if isinstance(reply, redis.RedisError):
+            raise ToolError(f"{self.name}: {reply}")
+        return reply
+
+
+def wants_password(answer: object) -> bool:
+    """Whether an error says that the server serves only clients that log in."""
+    return isinstance(answer, redis.AuthenticationError) and "required" in str(answer)
+
+
+def is_loading(reply: object) -> bool:
+    """Whether the server still loads its data."""
+    return isinstance(reply, redis.exceptions.BusyLoadingError)
+
+
+def is_error(reply: object) -> bool:
+    """Whether the server refused a request of a pipeline."""
+    return isinstance(reply, redis.RedisError)
+
+
+def _check_database(url: str) -> None:
+    """ValueError if the path of a URL is not the number of a database: redis-py would use 0."""
+    parts = urlsplit(url)
+    name = parts.path.strip("/")
+    if parts.scheme in ("redis", "rediss") and name and not name.isdecimal():
+        raise ValueError(f"{printable(name)} is not the number of a database")
+
+
+def _without_secrets(url: str) -> str:
+    """The URL without user, password and parameters."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "given"
+    if parts.scheme not in SCHEMES:  # the user may be in any part
+        return printable(url.partition("?")[0].rpartition("@")[2])
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
