@@ -1,4 +1,4 @@
-"""What the rules of a user cost: our server against itself, with the same appends.
+"""The cost of a user's rules: our server against itself, with the same appends.
 
 The rules of `default` change between the readings, so both readings come from one process.
 """

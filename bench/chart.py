@@ -78,7 +78,7 @@ def shown(report: dict[str, Any]) -> Rows:
 
 
 def has_only_ours(row: dict[str, Any]) -> bool:
-    """Whether only our server was measured, against itself or against a goal: the cost of Redis is
+    """True if only our server was measured, against itself or against a goal: the cost of Redis is
     then 1 in all rounds, and the ratio means nothing."""
     cost = row["redis"]["cost"]
     return bool(cost["low"] == cost["high"] == 1.0)

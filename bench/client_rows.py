@@ -28,7 +28,7 @@ FIRST, SECOND = FIELDS
 
 
 Reads: TypeAlias = Literal["nothing", "fields", "fields and ID"]
-"""What a loop reads of each record."""
+"""The part of each record that a loop reads."""
 
 
 def one_shard(harness: Harness, full: int, quick: int, reads: Reads = "nothing") -> Lanes:

@@ -82,7 +82,7 @@ class Goal:
     cost_max: float | None = None
 
     def met(self, lanes: Lanes) -> bool | None:
-        """Whether the medians reach the goal; None if there is no goal."""
+        """True if the medians reach the goal; None if there is no goal."""
         checks: list[bool] = []
         if self.ratio is not None:
             checks.append(cost_ratio(lanes).median >= self.ratio)
@@ -111,5 +111,5 @@ SAME_LOW, SAME_HIGH = 0.9, 1.1
 
 
 def same(lanes: Lanes) -> bool:
-    """Whether both sides cost about the same, which is the goal of a self-check."""
+    """True if both sides cost about the same, which is the goal of a self-check."""
     return SAME_LOW <= cost_ratio(lanes).median <= SAME_HIGH

@@ -1,4 +1,5 @@
-"""When the whole machine stood still, as a virtual machine does while its host gives it no time.
+"""Pauses in which the whole machine stood still, as a virtual machine does while its host gives it
+no time.
 
 A client sees such a pause as a slow reply, whatever the server does. On each core a process of
 real-time priority wakes every millisecond. If it runs late, the core was not available. The reason

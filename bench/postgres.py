@@ -37,7 +37,7 @@ class PostgresError(Exception):
 
 
 def programs() -> Path:
-    """Where initdb and postgres are. PostgresError if they are missing."""
+    """The folder of initdb and postgres. PostgresError if they are missing."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
         raise PostgresError("PostgreSQL is missing: apt-get install postgresql")

@@ -108,7 +108,7 @@ class Outcome:
         return Spread.of([first / other for first, other in pairs])
 
     def meets_goal(self) -> bool | None:
-        """Whether the medians reach the goals; None if there is no goal."""
+        """True if the medians reach the goals; None if there is no goal."""
         first = next(iter(self.rates))
         compared = self.row.compared or list(self.rates)[-1]
         checks = []
@@ -204,7 +204,7 @@ class Scene:
         return entries
 
     def _made_of(self, what: Hashable, kind: str) -> Path:
-        """Where data that several rounds read is written at first."""
+        """The folder to which data that several rounds read is written at first."""
         return self._lake / f"{abs(hash(what))}.{kind}"
 
     def _source(self, name: str, schema: str | None = None) -> DataFrameReader:

@@ -1,4 +1,4 @@
-"""What a primary notices of a full sync, and how soon a replica has what the primary has.
+"""The effect of a full sync on a primary, and the time until the replica has the primary's data.
 
 In the rows about a full sync, another client appends all the time to a stream of 1,000 entries, so
 that the data does not grow, and the replica runs on the core of the load at a low priority.

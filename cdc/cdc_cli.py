@@ -26,7 +26,7 @@ _OF_LIBRARIES = (
 
 @dataclass(frozen=True)
 class Invocation:
-    """What the group passes to its commands: the file that --config names."""
+    """The context that the group passes to its commands: the file that --config names."""
 
     file: str | None
 
@@ -47,7 +47,7 @@ class Invocation:
             fail(error, 2)
 
     def record(self, config: Any, source: Any) -> Any:
-        """Where a source is recorded."""
+        """The record of a source."""
         server = needed("millstream.cdc.streams.stream_appender").open_server(config.millstream)
         return needed("millstream.cdc.streams.source_record").SourceRecord(config, source, server)
 

@@ -15,7 +15,7 @@ from millstream.cdc.sql import read_table_name, table_name
 
 TableType: TypeAlias = Literal["clone", "append", "history"]
 MissingColumns: TypeAlias = Literal["stop", "ignore"]
-"""What a change with a column that the target lacks does: it stops its table, or the column is
+"""The effect of a change with a column that the target lacks: it stops its table, or the column is
 ignored."""
 Settings: TypeAlias = Mapping[str, Any]
 TableKey: TypeAlias = tuple[str, str, str]

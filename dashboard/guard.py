@@ -96,7 +96,7 @@ class Tokens:
         self.value = secrets.token_urlsafe(32)
 
     def allows(self, request: Request, token: object) -> bool:
-        """Whether a POST comes from a page of this dashboard: its origin and its token."""
+        """True if a POST comes from a page of this dashboard: its origin and its token."""
         host = request.headers.get("host", "")
         origin = request.headers.get("origin")
         is_ours = origin in (f"http://{host}", f"https://{host}")

@@ -273,7 +273,7 @@ def _columns(entries: list[Any]) -> list[bytes]:
 
 
 def _ages(rows: list[Any]) -> list[tuple[str, int]]:
-    """How many of the pending entries were delivered how long ago."""
+    """The numbers of pending entries by the time since their delivery."""
     found = dict.fromkeys([text for _, text in AGES_S] + ["an hour or more"], 0)
     for row in rows:
         idle_s = row[2] / 1000

@@ -1,4 +1,4 @@
-"""How values are shown: bytes that may be anything, sizes, times, IDs.
+"""Values as text: bytes that may be anything, sizes, times, IDs.
 
 Templates escape what they print; here bytes become text that is safe to read. Bytes that are not
 UTF-8 are shown as hexadecimal digits, and long values are cut.

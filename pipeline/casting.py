@@ -57,7 +57,7 @@ Parse = Callable[[str], Any]
 
 
 def castable(wanted: pa.DataType) -> bool:
-    """Whether texts can be cast to this type."""
+    """True if texts can be cast to this type."""
     return (
         wanted in _INTEGERS
         or pa.types.is_floating(wanted)
@@ -99,7 +99,7 @@ def _cast_all(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
 
 
 def _some_has(texts: pa.Array, letters: bytes) -> bool:
-    """Whether the texts contain one of these letters. All texts are contiguous in one buffer."""
+    """True if the texts contain one of these letters. All texts are contiguous in one buffer."""
     data = texts.buffers()[2]
     raw = b"" if data is None else data.to_pybytes()
     return any(letter in raw for letter in letters)
@@ -259,7 +259,7 @@ def time_texts(times: pa.Array) -> pa.Array:
 
 
 def is_common_time(times: pa.Array) -> bool:
-    """Whether the values are times in microseconds, all in the years 1 to 9999."""
+    """True if the values are times in microseconds, all in the years 1 to 9999."""
     if not pa.types.is_timestamp(times.type) or times.type.unit != "us":
         return False
     ends = pc.min_max(times.view(pa.int64())).as_py()

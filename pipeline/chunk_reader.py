@@ -75,7 +75,8 @@ class PartitionReader:
             yield start, len(pieces), self._partition.first
 
     def metrics(self, rows: int) -> dict[str, object]:
-        """What was read: the numbers of the chunks, their bytes in the file, and the rows made."""
+        """The metrics of what was read: the numbers of the chunks, their bytes in the file, and the
+        rows made."""
         snapshot = self._partition.snapshot
         return {
             "partition": self._partition.number,

@@ -42,7 +42,7 @@ cdef enum:
 
 
 class Kind(IntEnum):
-    """What an Arrow column contains."""
+    """The contents of an Arrow column."""
 
     TEXT = KIND_TEXT  # strings or binary with offsets of 32 bits
     LONG_TEXT = KIND_LONG_TEXT  # with offsets of 64 bits
@@ -130,7 +130,7 @@ cdef class Column:
         return put_time(out, (<const int64_t*>self.values)[row], self.kind == KIND_MOMENT)
 
     def has_few_decimals(self, Py_ssize_t rows) -> bool:
-        """Whether the values are doubles with at most six decimals and fifteen digits.
+        """True if the values are doubles with at most six decimals and fifteen digits.
 
         Such a decimal is the shortest text of its double, because decimals of up to fifteen digits
         all parse as different doubles. Infinities, NaN and -0.0 are excluded.

@@ -40,8 +40,8 @@ Tell = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What to export. `source`: a data directory, its URI, or a server's URL; `start` and `end`: an
-    ID, milliseconds or an ISO time, both inclusive."""
+    """The data to export, and its form. `source`: a data directory, its URI, or a server's URL;
+    `start` and `end`: an ID, milliseconds or an ISO time, both inclusive."""
 
     source: str
     format: str

@@ -34,8 +34,8 @@ def lag(offset: str, **options: str) -> dict[str, Any]:
 def report(
     server: ServerConnection, read: Positions, infos: Mapping[bytes, Info]
 ) -> dict[str, Any]:
-    """What a query reports as its latest offset: the metrics, and the ends of the streams unless
-    there are more than PLAIN_MAX."""
+    """The report of a query's latest offset: the metrics, and the ends of the streams unless there
+    are more than PLAIN_MAX."""
     made: dict[str, Any] = {"metrics": metrics(server, read, infos)}
     if len(infos) <= PLAIN_MAX:
         made |= Offset({key: info.latest for key, info in infos.items()}).to_json()

@@ -47,7 +47,7 @@ class Position(NamedTuple):
     incarnation: int
 
     def is_ahead_of(self, added: int) -> bool:
-        """Whether more entries had been added up to this position than the stream has ever had. If
+        """True if more entries had been added up to this position than the stream has ever had. If
         so, the stream is an older copy of the stream that was read."""
         return self.added is not None and self.added > added
 
@@ -56,7 +56,7 @@ Positions = dict[bytes, Position]
 
 
 class Division(NamedTuple):
-    """How entries are divided into partitions: the options `minPartitions` and
+    """The division of entries into partitions: the options `minPartitions` and
     `maxEntriesPerPartition`; 0 means the planner's default."""
 
     partitions_min: int = 0
@@ -77,8 +77,8 @@ class Offset:
     division: Division = BEST
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark stores. Equal offsets must give equal texts, because Spark compares the
-        texts."""
+        """The text that Spark stores. Equal offsets must give equal texts, because Spark compares
+        the texts."""
         made: dict[str, Any] = {"streams": _to_json(self.streams)}
         if self.is_initial:
             made["initial"] = True
@@ -160,7 +160,7 @@ def _named_time(value: Any, is_end: bool) -> int:
 
 
 def _is_offset(made: Any) -> bool:
-    """Whether this is a whole offset, and not positions with a stream named `streams`."""
+    """True for a whole offset, and not positions with a stream named `streams`."""
     streams = made.get("streams")
     if isinstance(streams, dict):
         return all(isinstance(at, dict) for at in streams.values())

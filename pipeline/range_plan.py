@@ -67,7 +67,7 @@ class Ranges(InputPartition):
 
 
 class Losses:
-    """What to do when entries are lost: the option `failOnDataLoss`."""
+    """The reaction to lost entries: the option `failOnDataLoss`."""
 
     def __init__(self, is_fatal: bool) -> None:
         self.is_fatal = is_fatal
@@ -244,7 +244,8 @@ def _ids_at(server: ServerConnection, range_: Range, counts: list[int]) -> list[
 
 
 def begin_of(start: Position | None, last: Position) -> Position:
-    """Where to begin reading a stream: at its first entry if it is new or was created again."""
+    """The position at which to begin reading a stream: its first entry if it is new or was created
+    again."""
     if start is None or start.incarnation != last.incarnation:
         return Position(FIRST, 0, last.incarnation)
     return start

@@ -125,7 +125,7 @@ class RangePages:
 
     @property
     def is_short(self) -> bool:
-        """Whether the stream ends before the range, or does not exist: the server lags, or has an
+        """True if the stream ends before the range, or does not exist: the server lags, or has an
         older copy of the stream."""
         page, wanted = self.last_page, self._range.incarnation
         return (

@@ -45,7 +45,7 @@ class Lagging(NamedTuple):
 
 
 class ReplicaWait:
-    """How long a query waits for a replica: the option `replicaLagTimeout`."""
+    """The wait of a query for a replica: the option `replicaLagTimeout`."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ def _names(keys: list[bytes]) -> str:
 
 
 def is_replica(server: ServerConnection) -> bool:
-    """Whether the server follows another one. Every user may send HELLO."""
+    """True if the server follows another one. Every user may send HELLO."""
     reply = server.call("HELLO")
     facts = dict(zip(reply[::2], reply[1::2], strict=True))
     return bool(facts[b"role"] != b"master")

@@ -263,5 +263,5 @@ def _read_reply(connection: Any) -> Any:
 
 
 def _is_lasting(error: redis.RedisError) -> bool:
-    """Whether another attempt would fail, too: a wrong password, an untrusted certificate."""
+    """True if another attempt would fail, too: a wrong password, an untrusted certificate."""
     return isinstance(error, _REFUSED) or isinstance(error.__context__, ssl.SSLError)

@@ -82,7 +82,8 @@ class Snapshot:
 
 
 class ScanPartition(InputPartition):
-    """What one task reads. `meta_places` are chunks from which the task needs only metadata."""
+    """The part that one task reads. `meta_places` are chunks from which the task needs only
+    metadata."""
 
     def __init__(
         self,

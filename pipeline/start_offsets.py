@@ -1,7 +1,6 @@
-"""Where reading begins and ends without a checkpoint: the options `startingOffsets`,
+"""The begin and the end of reading without a checkpoint: the options `startingOffsets`,
 `endingOffsets`, `startingTimestamp`, `endingTimestamp`, `startingOffsetsByTimestamp` and
-`endingOffsetsByTimestamp`, as in Spark's Kafka source.
-"""
+`endingOffsetsByTimestamp`, as in Spark's Kafka source."""
 
 from __future__ import annotations
 

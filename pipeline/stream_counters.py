@@ -61,7 +61,7 @@ class Info(NamedTuple):
         return count if count >= 0 else None
 
     def has_evicted_after(self, begin: Position) -> bool:
-        """Whether entries after this position of this stream were evicted."""
+        """True if entries after this position of this stream were evicted."""
         return self.max_evicted_id > begin.id
 
     @property
@@ -106,7 +106,7 @@ class StreamChoice:
             raise options.wrong("subscribe", "one or more keys, separated by commas")
 
     def wants(self, key: bytes) -> bool:
-        """Whether the options select this key, whether it exists or not."""
+        """True if the options select this key, whether it exists or not."""
         if self.pattern is None:
             return key in self.keys
         return bool(matcher(key_bytes(self.pattern))(key))

@@ -168,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _waits(
         self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit, is_whole: bool
     ) -> bool:
-        """Whether there are too few new entries for a batch. Triggers that read the existing
+        """True if there are too few new entries for a batch. Triggers that read the existing
         entries and then end do not wait. Nor does a trigger that finds losses: it reports them, and
         more entries might be lost meanwhile."""
         if (

@@ -38,7 +38,7 @@ _INSTEAD = (
 
 
 def is_table(given: Mapping[str, str]) -> bool:
-    """Whether the options belong to a table that is being created, not to `load()`."""
+    """True if the options belong to a table that is being created, not to `load()`."""
     return "provider" in given
 
 
@@ -84,7 +84,7 @@ def writing_options(given: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def is_of_server(given: Mapping[str, str], schema: StructType) -> bool:
-    """Whether the given options or the table's options name a server."""
+    """True if the given options or the table's options name a server."""
     return "server" in given or ("path" not in given and "server" in _kept(schema))
 
 

@@ -38,7 +38,7 @@ class TriggerDelay:
             )
 
     def waits(self, entries: int) -> bool:
-        """Whether a trigger with this number of new entries leaves them to a later trigger."""
+        """True if a trigger with this number of new entries leaves them to a later trigger."""
         now_s = self._clock()
         is_time = self._last_s is None or now_s - self._last_s >= self._delay_max_s
         if entries < self.entries_min and not is_time:

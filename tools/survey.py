@@ -1,4 +1,4 @@
-"""What `millstream top` shows: the streams of a server and their groups at one moment.
+"""The data of `millstream top`: the streams of a server and their groups at one moment.
 
 Two surveys give rates. The work is bounded: at most `streams_max` streams, in requests that are
 sent together, a few hundred at a time.

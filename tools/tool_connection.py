@@ -121,17 +121,17 @@ class ToolConnection:
 
 
 def wants_password(answer: object) -> bool:
-    """Whether an error says that the server serves only clients that log in."""
+    """True if an error says that the server serves only clients that log in."""
     return isinstance(answer, redis.AuthenticationError) and "required" in str(answer)
 
 
 def is_loading(reply: object) -> bool:
-    """Whether the server still loads its data."""
+    """True if the server still loads its data."""
     return isinstance(reply, redis.exceptions.BusyLoadingError)
 
 
 def is_error(reply: object) -> bool:
-    """Whether the server refused a request of a pipeline."""
+    """True if the server refused a request of a pipeline."""
     return isinstance(reply, redis.RedisError)
 
 

@@ -1,4 +1,4 @@
-"""What `apply` reports about itself: in millstream every second, and as metrics."""
+"""The reports of `apply` about itself: in millstream every second, and as metrics."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ApplyStatus:
     # ------------------------------------------------------------ the driver's side
 
     def locked(self, is_mine: bool) -> None:
-        """Whether this `apply` has the lock. Without it, another one reports."""
+        """Record whether this `apply` has the lock. Without it, another one reports."""
         self._is_running = is_mine
 
     @property

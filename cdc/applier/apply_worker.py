@@ -292,8 +292,8 @@ class _ApplyTransaction:
 
 
 def is_valid(job: ApplyJob, offset: AppliedOffset | None) -> bool:
-    """Whether the offset is of the copy for which the job was planned. A copy that has been
-    applied completely is not applied again: Spark may run a task twice."""
+    """True if the offset is of the copy for which the job was planned. A copy that has been applied
+    completely is not applied again: Spark may run a task twice."""
     if offset is None:
         return False
     return job.is_copy != (offset.copied_lsn == job.copy_lsn)

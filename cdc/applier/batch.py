@@ -75,7 +75,7 @@ class Batch:
         self._plan_changes(view, streaming, known_cut)
 
     def _is_resting(self, offset: AppliedOffset, table: TableView) -> bool:
-        """Whether a table has been stopped and its next retry is not due."""
+        """True if a table has been stopped and its next retry is not due."""
         self.retries.saw_copy(table.key, 0 if table.state is None else table.state.copy_lsn)
         return offset.state == "stopped" and not self.retries.is_due(table.key, time.monotonic())
 

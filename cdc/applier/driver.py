@@ -112,7 +112,7 @@ class Driver:
     # ------------------------------------------------------------ connections
 
     def _is_alone(self, stop: threading.Event) -> bool:
-        """Whether this `apply` has the destination's lock; waits a moment if another one has it."""
+        """True if this `apply` has the destination's lock; waits a moment if another one has it."""
         if self._connections.is_open:
             return True
         schema = self._config.destination.schema

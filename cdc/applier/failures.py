@@ -20,7 +20,7 @@ NOT_IN_PREREQUISITE_STATE = "55000"  # a delete from a published target without 
 
 
 def stops(error: BaseException) -> bool:
-    """Whether an error stops its table: a retry without a change fails with it again."""
+    """True if an error stops its table: a retry without a change fails with it again."""
     if isinstance(error, psycopg.Error):
         state = error.sqlstate or ""
         return state[:2] in STOPPING_CLASSES or state == NOT_IN_PREREQUISITE_STATE

@@ -26,7 +26,7 @@ COPY_ENTRIES_MAX = 1024
 
 
 class Need(Enum):
-    """What a table needs in the next batch."""
+    """The need of a table in the next batch."""
 
     NOTHING = "nothing"
     COPY = "copy"
@@ -48,7 +48,7 @@ class TableView:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a table needs; `reason` is why it must be stopped."""
+    """The need of a table, and the reason if it must be stopped."""
 
     need: Need
     reason: str = ""
@@ -58,7 +58,7 @@ NOTHING = Judgement(Need.NOTHING)
 
 
 def judge(view: TableView, offset: AppliedOffset, configured: TableConfig) -> Judgement:
-    """What a table needs, whether or not it has been stopped."""
+    """Find what a table needs, whether or not it has been stopped."""
     state = view.state
     if state is None or state.phase == "pausing":
         return NOTHING
@@ -99,7 +99,7 @@ def copy_offset(state: TableState, offset: AppliedOffset) -> Id:
 
 
 def _loss(view: TableView, state: TableState, offset: AppliedOffset) -> str:
-    """Why changes can no longer be applied; empty if they can."""
+    """The reason why changes can no longer be applied; empty if they can."""
     if view.info is None:
         return f"the stream {view.stream} is missing"
     if view.info.incarnation != state.incarnation:

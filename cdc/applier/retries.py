@@ -1,4 +1,5 @@
-"""When stopped tables are retried. Without I/O; times are seconds of a steady clock."""
+"""The times at which stopped tables are retried. Without I/O; times are seconds of a steady
+clock."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Retries:
         return self._copies.get(key), self._targets.get(key)
 
     def is_due(self, key: TableKey, now: float) -> bool:
-        """Whether to retry a stopped table."""
+        """True if a stopped table is to be retried."""
         return self._due.get(key, now) <= now or self._tried.get(key) != self._version(key)
 
     def stopped(self, key: TableKey, now: float) -> float:

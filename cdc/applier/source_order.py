@@ -71,7 +71,7 @@ class SourceOrder:
         self._is_reversed = False
 
     def run(self) -> list[Failure | None]:
-        """What stopped each of the appliers."""
+        """Apply everything, and return the failure of each applier."""
         failures: dict[int, Failure | None] = {}
         by_source: dict[str, list[TableApplier]] = {}
         for one in self._appliers:

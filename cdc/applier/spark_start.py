@@ -87,7 +87,7 @@ def no_signals_for_children() -> Iterator[None]:
 
 
 def has_ended(context: SparkContext) -> bool:
-    """Whether the JVM is dead, or the application was ended by the cluster."""
+    """True if the JVM is dead, or the application was ended by the cluster."""
     inside: Any = context
     process = getattr(inside._gateway, "proc", None)
     if process is not None and process.poll() is not None:

@@ -75,7 +75,7 @@ class TableApplier:
 
     @property
     def has_whole_transactions(self) -> bool:
-        """Whether its changes can only be applied by whole transactions of the source."""
+        """True if its changes can only be applied by whole transactions of the source."""
         return self._route.kind.has_whole_transactions
 
     def entries(self) -> Iterator[list[Entry]]:

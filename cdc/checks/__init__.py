@@ -1,1 +1,1 @@
-"""What is needed at the sources, in millstream and at the destination, and what is missing."""
+"""Checks of the sources, of millstream and of the destination."""

@@ -50,7 +50,7 @@ def check_all(config: CdcConfig) -> Iterator[Finding]:
 
 
 def before_reading(record: SourceRecord) -> list[Finding]:
-    """What concerns one source, before it is read. psycopg.Error if it cannot be reached.
+    """Check what concerns one source, before it is read. psycopg.Error if it cannot be reached.
 
     Reading does not need the destination: one that cannot be reached is a warning.
     """

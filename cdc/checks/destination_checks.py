@@ -1,4 +1,4 @@
-"""What the destination needs for a source's tables, and what is missing. Nothing is changed."""
+"""Checks of the destination and its targets. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _check_target(
 def _computed(
     connection: Connection, where: str, table: Table, to: Route, found: CatalogTable
 ) -> Iterator[Finding]:
-    """Whether the expressions of `set` can be computed."""
+    """Check that the expressions of `set` can be computed."""
     for name, expression in table.set.items():
         if name not in to.target.columns:
             yield error(where, f"set names {shown(name)}, which {to.target.sql} does not have")
@@ -208,7 +208,7 @@ def _route(
 
 
 def _rows(connection: Connection, where: str, to: Route) -> Iterator[Finding]:
-    """What the first copy would do to the rows that the target has."""
+    """Report the effect of the first copy on the rows that the target has."""
     if _lacking(connection, to.target.schema, to.target.name):
         return  # it is reported, and the rows cannot be counted
     first_copy = to.kind.first_copy(bool(to.key))

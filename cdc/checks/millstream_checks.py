@@ -1,4 +1,4 @@
-"""What the millstream server of a configuration needs: its commands, and that it keeps the data."""
+"""Checks of the millstream server: its commands, and that it keeps the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MILLSTREAM = "millstream"
 
 
 def check_millstream(server: ServerConnection) -> list[Finding]:
-    """Whether the server can be reached and keeps the data that it acknowledges."""
+    """Check that the server can be reached and keeps the data that it acknowledges."""
     try:
         found = _raw(server, "COMMAND", "INFO", "TAPPENDONCE")
         if not found or found[0] is None:

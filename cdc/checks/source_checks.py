@@ -1,4 +1,4 @@
-"""What a source needs before it can be read, and what is missing. Nothing is changed."""
+"""Checks of a source before it is read. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_source_and_slot(
 
 
 def check_slot(record: SourceRecord) -> Iterator[Finding]:
-    """Whether the slot, the tables and the publication fit the state in millstream."""
+    """Check that the slot, the tables and the publication fit the state in millstream."""
     source = record.source
     try:
         state, _ = Preparation(record, lambda _: None, lambda _: None).compare()
@@ -194,7 +194,7 @@ def check_table(
 def _columns(
     where: str, table: Table, found: CatalogTable, connection: Connection, role: str
 ) -> Iterator[Finding]:
-    """Whether the columns exist, and may be read and filtered."""
+    """Check that the columns exist, and may be read and filtered."""
     missing = [column for column in table.columns if column not in _names(found)]
     if missing:
         yield error(
@@ -212,7 +212,7 @@ def _columns(
 
 
 def _partitions(where: str, found: CatalogTable, connection: Connection) -> Iterator[Finding]:
-    """What partitioned tables need, and what is not sent of them."""
+    """Check partitioned tables, and report what is not sent of them."""
     yield warning(
         where,
         "PostgreSQL does not send a TRUNCATE of a single partition, nor ATTACH and DETACH "
@@ -277,7 +277,7 @@ def _key(where: str, table: Table, found: CatalogTable) -> Iterator[Finding]:
 def _filter(
     where: str, table: Table, found: CatalogTable, connection: Connection
 ) -> Iterator[Finding]:
-    """Whether `where` is valid and uses only columns of the replica identity."""
+    """Check that `where` is valid and uses only columns of the replica identity."""
     if connection.info.server_version < publications.FILTERS_VERSION:
         yield error(where, "where needs PostgreSQL 15 or newer at the source")
         return

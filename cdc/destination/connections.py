@@ -55,7 +55,7 @@ class ApplyConnections:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection to the destination that is not known to be broken."""
+        """True if there is a connection to the destination that is not known to be broken."""
         return self._destination is not None and not self._destination.closed
 
     @property

@@ -26,7 +26,7 @@ def missing_columns(session: TargetSession, to: Route, names: Sequence[str]) -> 
 
 
 def _is_used(session: TargetSession, to: Route, name: str) -> bool:
-    """Whether an expression of `set` uses a column: it cannot be computed without the column."""
+    """True if an expression of `set` uses a column: it cannot be computed without the column."""
     if name not in to.source_types:
         return False
     word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
@@ -56,7 +56,7 @@ def _can_compute(session: TargetSession, expression: str, types: dict[str, str])
 
 
 def missing_text(to: Route, names: Sequence[str], record: ColumnRecord) -> str:
-    """Why the changes cannot be applied, in one sentence with the SQL that cures it."""
+    """The reason why the changes cannot be applied, in one sentence with the SQL that cures it."""
     target = to.target.sql
     absent = [name for name in names if _target_name(to, name) not in to.target.columns]
     if absent:

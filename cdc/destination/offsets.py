@@ -75,7 +75,7 @@ class OffsetTable:
         self._name = Identifier(schema, NAME)
 
     def exists(self) -> bool:
-        """Whether there is the table; needs no privileges."""
+        """True if there is the table; needs no privileges."""
         query = (
             "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE n.nspname = %s AND c.relname = %s)"

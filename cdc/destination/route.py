@@ -1,4 +1,4 @@
-"""Where the changes of a table go: its kind, its target and the columns of the target."""
+"""Routes: the kind of a table, its target, and the target's columns."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class FirstCopy(Enum):
 
 
 class TableKind(ABC):
-    """How a table is applied to its target. Each value of a table's `type` has a subclass in
-    table_kinds, which is the only place that knows in what the kinds differ."""
+    """The way in which a table is applied to its target. Each value of a table's `type` has a
+    subclass in table_kinds, which is the only place that knows in what the kinds differ."""
 
     own_columns: Mapping[str, str] = {}
     """Columns of the target that the source does not have, with their types in SQL."""
@@ -79,7 +79,7 @@ class TableKind(ABC):
 
 @dataclass(frozen=True)
 class Route:
-    """Where the changes of one table of one source go.
+    """The way of one source's table to its target.
 
     `columns` maps a source's column to the target's. `key` has the source's columns of the key;
     without a key, rows are found by all their values. `sid` is the target's column for the sid.
@@ -125,7 +125,7 @@ def route(
     identity: Identity,
     is_shared: bool = False,
 ) -> Route:
-    """Where the changes of a table go. TargetError if the target cannot take them."""
+    """Find the route of a table. TargetError if the target cannot take them."""
     table = kind.table
     own = sid_column if sid_column and sid_column in target.columns else None
     if own is None and is_shared:

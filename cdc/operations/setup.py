@@ -88,7 +88,7 @@ def _create_at_destination(
 def _missing(
     connection: Connection, config: CdcConfig, catalogs: Catalogs, create_targets: bool
 ) -> Iterator[tuple[str, str]]:
-    """What is missing at the destination, with the SQL that creates it."""
+    """List what is missing at the destination, with the SQL that creates it."""
     schema = config.destination.schema
     for one in missing_schemas(connection, config):
         if create_targets or one == schema:

@@ -129,7 +129,7 @@ def _verdict_of_apply(alive: Json | None, are_offsets_known: bool) -> bool | Non
 
 
 def _verdict(one: Json, is_known: bool) -> bool | None:
-    """Whether a source is well. `is_known`: everything that can be asked has answered."""
+    """True if a source is well. `is_known`: everything that can be asked has answered."""
     if any(table["state"] == "stopped" or table["problem"] for table in one["tables"]):
         return False
     if one["reader"] is not None and one["reader"] not in WELL:
@@ -208,7 +208,8 @@ def _collect(record: SourceRecord) -> Collected:
 
 
 def _refusal(record: SourceRecord, known: Collected, seen: SourceSeen) -> str | None:
-    """Why the reader would refuse the source. `seen` gets the problem if that cannot be asked."""
+    """The reason why the reader would refuse the source. `seen` gets the problem if that cannot be
+    asked."""
     source, state = record.source, known.state
     try:
         with ReplicationStream(source.url, APPLICATION) as replication:
@@ -326,7 +327,8 @@ class TableShown:
 
 
 def _lost(source: Source, table: Table, state: TableState | None) -> str | None:
-    """Why changes since the copy may be missing, and the command that copies the table again."""
+    """The reason why changes since the copy may be missing, and the command that copies the table
+    again."""
     if state is None or not state.lost or state.phase != "copied":
         return None
     return f"{state.lost}: millstream cdc resync {source.name} {table.full_name}"

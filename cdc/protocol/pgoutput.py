@@ -38,7 +38,7 @@ class RelationColumn:
     type_oid: int
     type_modifier: int
     is_key: bool
-    """Whether the column is part of the replica identity."""
+    """True if the column is part of the replica identity."""
 
 
 @dataclass(frozen=True, slots=True)

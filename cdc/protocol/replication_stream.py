@@ -49,7 +49,7 @@ Received: TypeAlias = Data | Keepalive
 
 @dataclass(frozen=True, slots=True)
 class SystemId:
-    """Which cluster this is, and on which timeline."""
+    """The identity of a cluster, and its timeline."""
 
     system: str
     timeline: int
@@ -109,8 +109,8 @@ class ReplicationStream:
         return SystemId(row[0], int(row[1]), read_lsn(row[2]))
 
     def timeline_end(self, timeline: int, current: int) -> int | None:
-        """Where an earlier timeline of this cluster ended; None if `current` does not descend from
-        it."""
+        """The LSN at which an earlier timeline of this cluster ended; None if `current` does not
+        descend from it."""
         result = self._pgconn.exec_(f"TIMELINE_HISTORY {current}".encode())
         if result.error_field(pq.DiagnosticField.SQLSTATE) == NO_FILE:
             return None  # the first timeline has no history

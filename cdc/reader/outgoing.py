@@ -25,7 +25,7 @@ from millstream.cdc.streams.translator import ChangeEntry, TransactionCut
 from millstream.pipeline.server_connection import ServerError
 
 LINGER_S = 0.05
-"""How long a commit waits for others that are sent with it."""
+"""The time that a commit waits for others that are sent with it."""
 
 
 class Outgoing:
@@ -47,7 +47,7 @@ class Outgoing:
         self.stuck_since: float | None = None
         """Since when a request has not been answered as it should be; monotonic."""
         self.is_failing = False
-        """Whether the last request failed; it is repeated."""
+        """True if the last request failed; it is repeated."""
         self._appender = appender
         self._keys = {table.full_name: keys.changes(table).encode() for table in keys.source.tables}
         self._report = report
@@ -104,7 +104,7 @@ class Outgoing:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that was added is durable."""
+        """True if everything that was added is durable."""
         pending = self._filling.count or self._next_offset or self._offset
         return not pending and not self._in_flight
 

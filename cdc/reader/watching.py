@@ -205,7 +205,7 @@ def current_lsn(connection: Connection) -> int:
 def table_warnings(
     table: Table, state: TableState | None, catalog: Mapping[tuple[str, str], CatalogTable]
 ) -> list[str]:
-    """What changed in a table since its copy, one line each."""
+    """List the changes of a table since its copy, one line each."""
     if state is None or state.phase != "copied":
         return []
     found = catalog.get((table.schema, table.name))

@@ -73,7 +73,7 @@ def without_publication(source: Source) -> str:
 
 
 def _of_configuration(table: Table, state: TableState, config: CdcConfig) -> str | None:
-    """Which options of the table are not those of its copy."""
+    """List the options of the table that are not those of its copy."""
     old, new = state.table_config, TableConfig.of(table, config)
     if old is None or old == new:
         return None
@@ -83,7 +83,7 @@ def _of_configuration(table: Table, state: TableState, config: CdcConfig) -> str
 
 
 def _not_the_same(table: Table, state: TableState, found: CatalogTable | None) -> str | None:
-    """Whether another table has the name of the one that was copied."""
+    """Find out whether another table has the name of the one that was copied."""
     if found is None or (state.oid and found.oid != state.oid):
         return f"{table.full_name} is not the table that was copied: it was renamed or dropped"
     return None
@@ -97,7 +97,7 @@ def published_otherwise(
     publication: Publication | None,
     version: int,
 ) -> str | None:
-    """Whether the publication may have left out changes of a table since its copy."""
+    """Find out whether the publication may have left out changes of a table since its copy."""
     name = table.full_name
     if publication is None:
         return f"the publication {source.slot} was dropped, so changes of {name} may be missing"

@@ -1,4 +1,4 @@
-"""Whether the slot and the publication of a source belong to this pipeline.
+"""The owner of a source's slot and publication.
 
 Their name comes from the configuration, and another pipeline may have the same one. Each pipeline
 has an ID, which is in its state in millstream and in the comment of its publication. A slot or a
@@ -48,7 +48,7 @@ def owner_in(comment: str | None) -> str | None:
 def foreign(
     source: Source, state: SourceState | None, slot: ReplicationSlot | None, comment: str | None
 ) -> str | None:
-    """What exists at the source and is not this pipeline's; None if nothing."""
+    """Name what exists at the source and is not this pipeline's; None if nothing."""
     owner = owner_in(comment)
     if state is not None and state.take_over:
         return None
@@ -72,7 +72,7 @@ def foreign_line(
 
 
 def advice(source: Source, slot: ReplicationSlot | None) -> str:
-    """How to go on if the slot or the publication is not this pipeline's."""
+    """The next step if the slot or the publication is not this pipeline's."""
     text = "give this source another `name` or `sid`"
     if slot is not None and slot.active_pid is not None:
         return text

@@ -1,4 +1,4 @@
-"""What a source's catalog says about its tables."""
+"""The tables in a source's catalog."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CatalogTable:
     """`p` for permanent, u for unlogged, t for temporary."""
     identity: Identity
     has_row_security: bool
-    """Whether policies would hide rows from the user."""
+    """True if policies would hide rows from the user."""
     is_readable: bool
     is_owned: bool
     owner: str

@@ -216,5 +216,5 @@ class Preparation:
 
 
 def is_copied(state: TableState | None) -> bool:
-    """Whether the table was copied or is being copied."""
+    """True if the table was copied or is being copied."""
     return state is not None and state.phase != "wanted"

@@ -63,7 +63,7 @@ class Publication:
     members: Mapping[tuple[str, str], Member]
 
     def stamp(self, table_oid: int) -> str | None:
-        """What identifies the place of a table in the publication; None if it has none."""
+        """The identity of a table's place in the publication; None if it has none."""
         for member in self.members.values():
             if member.table_oid == table_oid:
                 return ".".join([self.version, str(member.oid), *self.schemas])
@@ -91,7 +91,7 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
 
 
 def is_whole(table: Table, found: CatalogTable, publication: Publication, version: int) -> bool:
-    """Whether a publication sends all changes of a table that are configured."""
+    """True if a publication sends all changes of a table that are configured."""
     member = publication.members.get((found.schema, found.name))
     return (
         member is not None

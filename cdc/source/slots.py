@@ -71,7 +71,8 @@ def refusal(
     system: SystemId,
     timeline_end: Callable[[int, int], int | None],
 ) -> str | None:
-    """Why the source cannot be read, in one line with the command that helps; None if it can.
+    """The reason why the source cannot be read, in one line with the command that helps; None if it
+    can.
 
     `timeline_end(timeline, current)` is where an earlier timeline ended.
     """

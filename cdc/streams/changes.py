@@ -59,7 +59,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Where the values of an entry are in its words, to which NULL and UNCHANGED are added."""
+    """The places of an entry's values in its words, to which NULL and UNCHANGED are added."""
 
     columns: tuple[str, ...]
     pick: Pick

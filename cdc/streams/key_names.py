@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from millstream.cdc.config import Source, Table
 
 ALIVE_S = 15
-"""How long a report at an `alive` key is valid, if no other follows."""
+"""The time for which a report at an `alive` key is valid, if no other follows."""
 
 
 def escaped(name: str) -> str:

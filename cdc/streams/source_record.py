@@ -14,7 +14,7 @@ from millstream.pipeline.server_connection import ServerConnection
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """Where a source is recorded: its keys, and the server that has them."""
+    """The record of a source: its keys, and the server that has them."""
 
     config: CdcConfig
     source: Source

@@ -65,7 +65,7 @@ class SourceState:
 
 
 def has_slot(state: SourceState | None) -> bool:
-    """Whether there is a slot to read from."""
+    """True if there is a slot to read from."""
     return state is not None and state.phase == "made" and not state.resync
 
 
@@ -76,7 +76,7 @@ class SourceColumn:
     name: str
     type: str
     key: bool
-    """Whether the column is part of the replica identity (of the primary key with identity
+    """True if the column is part of the replica identity (of the primary key with identity
     full)."""
     not_null: bool = False
     number: int = 0
@@ -110,7 +110,7 @@ class TableConfig:
 
 @dataclass(frozen=True)
 class TableState:
-    """How far the copy of a table is.
+    """The progress of a table's copy.
 
     `wanted`: a copy has been asked for; `apply` applies the changes after its position, if it has
     one. `pausing`: `apply` leaves the table alone from its next batch on; its streams may be

@@ -41,7 +41,7 @@ class SourceReplacedError(CdcError):
 
 
 def address_of(config: ServerConfig, timeout_s: int | None = None) -> Address:
-    """Where millstream is."""
+    """The address of millstream."""
     return Address(
         config.server, config.username, config.password, config.db, timeout_s or config.timeout
     )

@@ -93,7 +93,7 @@ class Translator:
 
     @property
     def inside(self) -> bool:
-        """Whether a transaction has begun and not ended."""
+        """True if a transaction has begun and not ended."""
         return self._begun is not None
 
     def feed(self, message: Message) -> list[Output]:
@@ -169,7 +169,7 @@ class Translator:
 
 
 class RelationLayout:
-    """How the rows of one relation become fields. `table` is None if it is not configured."""
+    """Turns the rows of one relation into fields. `table` is None if it is not configured."""
 
     __slots__ = ("_columns", "_has_all", "_keys", "_name", "_whole", "_width", "relation", "table")
 

@@ -34,7 +34,7 @@ Matches = Callable[[bytes], object]
 
 
 def is_literal(pattern: bytes) -> bool:
-    """Whether a pattern has no wildcard and therefore matches only itself."""
+    """True if a pattern has no wildcard and therefore matches only itself."""
     return _WILD.search(pattern) is None
 
 

@@ -31,8 +31,8 @@ def bound_socket(family: int, kind: int, protocol: int, address: Any) -> socket.
 
 
 def why_not(problem: OSError | UnicodeError, where: str, option: str) -> str:
-    """Why a port cannot be listened on. `option` sets the port on the command line; a UnicodeError
-    is that of a name that cannot be looked up."""
+    """The reason why a port cannot be listened on. `option` sets the port on the command line; a
+    UnicodeError is that of a name that cannot be looked up."""
     if isinstance(problem, (socket.gaierror, UnicodeError)):
         return f"cannot listen on {where}: no such address"
     if problem.errno == errno.EADDRINUSE:

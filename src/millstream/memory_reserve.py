@@ -142,7 +142,7 @@ def own_limit() -> tuple[str, int] | None:
 
 
 def never_overcommits() -> bool:
-    """Whether the kernel refuses allocations that memory and swap do not cover."""
+    """True if the kernel refuses allocations that memory and swap do not cover."""
     try:
         return OVERCOMMIT.read_text("ascii").strip() == NEVER_OVERCOMMIT
     except OSError:

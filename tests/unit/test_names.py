@@ -1,4 +1,4 @@
-"""One name for one thing: module names that occur twice."""
+"""One name for one thing, and titles that are nouns or verbs."""
 
 import re
 from collections import defaultdict
@@ -35,3 +35,24 @@ def modules() -> dict[str, list[str]]:
 def test_a_module_has_a_name_of_its_own() -> None:
     again = {name: paths for name, paths in modules().items() if len(paths) > 1}
     assert {name: again[name] for name in again.keys() - TWICE} == {}
+
+
+# Folders in which no title begins with a question word. The list may only grow.
+WITH_NOUNS_AND_VERBS = (
+    *("pipeline", "cdc", "tools", "dashboard", "src/millstream", "bench", "scripts"),
+)
+QUESTION = re.compile(
+    r'^[ \t]*[rR]?"""(?:What|Whether|How|Who|Where|Why|When|Which)\b.*', re.MULTILINE
+)
+
+
+def test_titles_are_nouns_or_verbs() -> None:
+    """A title says what a thing is or does: 'Checks a configuration without starting'."""
+    questions = [
+        f"{path.relative_to(ROOT)}: {title.strip()}"
+        for folder in WITH_NOUNS_AND_VERBS
+        for path in (ROOT / folder).glob("*" if folder.startswith("src") else "**/*")
+        if re.fullmatch(r"\.py[ix]?|\.pxd", path.suffix)
+        for title in QUESTION.findall(path.read_text())
+    ]
+    assert questions == []
