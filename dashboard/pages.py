@@ -24,10 +24,10 @@ from millstream.dashboard.server_link import (
     Unavailable,
     info_fields,
     is_error,
-    pairs,
 )
 from millstream.dashboard.stream_columns import COLUMNS, StreamRow, sort_key
 from millstream.dashboard.stream_info import GroupInfo, StreamInfo
+from millstream.remote import pairs
 
 PER_PAGE = 50
 ENTRIES = 50

@@ -21,10 +21,9 @@ from millstream.dashboard.server_link import (
     Word,
     info_fields,
     is_error,
-    pairs,
 )
 from millstream.dashboard.stream_info import StreamInfo, StreamKey, read_stream
-from millstream.remote import oldest_ms, oldest_requests
+from millstream.remote import oldest_ms, oldest_requests, pairs
 
 log = logging.getLogger("millstream.dashboard")
 

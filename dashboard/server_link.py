@@ -119,14 +119,6 @@ def is_error(reply: object) -> bool:
     return isinstance(reply, ResponseError)
 
 
-def pairs(words: object) -> dict[str, Any]:
-    """The map that a server sends as a flat array; empty for an error or nil."""
-    if not isinstance(words, list):
-        return {}
-    names = (name.decode("utf-8", "replace") for name in words[::2])
-    return dict(zip(names, words[1::2], strict=False))
-
-
 def info_fields(text: object) -> dict[str, str]:
     """The fields of INFO."""
     if not isinstance(text, bytes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.dashboard.server_link import pairs
+from millstream.remote import pairs
 
 StreamKey = tuple[int, bytes]  # database, key
 

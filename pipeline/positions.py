@@ -117,14 +117,6 @@ def id_from_text(text: str | bytes) -> Id:
     return parse(text.encode() if isinstance(text, str) else text)
 
 
-def before(id_: Id) -> Id:
-    """The greatest ID below this one; 0-0 is below all entries."""
-    ms, seq = id_
-    if seq:
-        return ms, seq - 1
-    return (ms - 1, LARGEST) if ms else FIRST
-
-
 def named_positions(text: str) -> dict[bytes, Id | str]:
     """Parse the option `startingOffsets` or `endingOffsets`: for each key an ID, `"earliest"`,
     `"latest"` or an object with an `id`, as in a checkpoint; or a whole offset of a checkpoint."""

@@ -17,6 +17,7 @@ from millstream.pipeline.replica_wait import Lagging, ReplicaWait
 from millstream.pipeline.server_connection import Address, Command, ServerConnection
 from millstream.pipeline.source_options import SourceOptions
 from millstream.pipeline.stream_counters import survey
+from millstream.remote import pairs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,13 +189,13 @@ def _pages(server: ServerConnection, commands: list[Command]) -> list[Page | Non
 def _page(reply: Any) -> Page | None:
     if reply is None:
         return None
-    facts = dict(zip(reply[::2], reply[1::2], strict=True))
-    next_id, evicted = facts[b"next-id"], facts[b"max-evicted-id"]
+    facts = pairs(reply)
+    next_id, evicted = facts["next-id"], facts["max-evicted-id"]
     return Page(
-        id_from_text(facts[b"first-id"]),
-        id_from_text(facts[b"last-id"]),
+        id_from_text(facts["first-id"]),
+        id_from_text(facts["last-id"]),
         None if next_id is None else id_from_text(next_id),
         FIRST if evicted is None else id_from_text(evicted),
-        int(facts[b"incarnation"]),
-        facts[b"blocks"],
+        int(facts["incarnation"]),
+        facts["blocks"],
     )

@@ -19,6 +19,7 @@ from millstream.pipeline.positions import Positions, key_text
 from millstream.pipeline.server_connection import ServerConnection, ServerError
 from millstream.pipeline.source_options import SourceOptions
 from millstream.pipeline.stream_counters import Info
+from millstream.remote import pairs
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,8 @@ def _names(keys: list[bytes]) -> str:
 def is_replica(server: ServerConnection) -> bool:
     """True if the server follows another one. Every user may send HELLO."""
     reply = server.call("HELLO")
-    facts = dict(zip(reply[::2], reply[1::2], strict=True))
-    return bool(facts[b"role"] != b"master")
+    facts = pairs(reply)
+    return bool(facts["role"] != b"master")
 
 
 def not_reached(positions: Positions, infos: Mapping[bytes, Info]) -> Lagging:

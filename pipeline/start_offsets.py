@@ -12,14 +12,13 @@ from millstream.pipeline.positions import (
     Id,
     PositionError,
     Positions,
-    before,
     id_text,
     key_text,
     named_positions,
     named_times,
 )
 from millstream.pipeline.range_plan import Losses
-from millstream.pipeline.selection import take_time
+from millstream.pipeline.selection import before, take_time
 from millstream.pipeline.server_connection import ServerConnection
 from millstream.pipeline.source_options import OptionError, SourceOptions
 from millstream.pipeline.stream_counters import ALL, Info, StreamChoice, seek
@@ -77,7 +76,7 @@ class Bound:
 
     def _at(self, ms: int) -> Id:
         """The ID for reading from this time on, or up to it."""
-        return (ms, LARGEST) if self.is_end else before((ms, 0))
+        return (ms, LARGEST) if self.is_end else before((ms, 0)) or FIRST
 
     def find(
         self, server: ServerConnection, infos: Mapping[bytes, Info], losses: Losses

@@ -12,17 +12,11 @@ from typing import Any, NamedTuple
 
 from millstream.errors import readable
 from millstream.glob import matcher
-from millstream.pipeline.positions import (
-    FIRST,
-    Id,
-    Position,
-    before,
-    id_from_text,
-    id_text,
-    key_bytes,
-)
+from millstream.pipeline.positions import FIRST, Id, Position, id_from_text, id_text, key_bytes
+from millstream.pipeline.selection import before
 from millstream.pipeline.server_connection import Command, ServerConnection, ServerError
 from millstream.pipeline.source_options import OptionError, SourceOptions
+from millstream.remote import pairs
 
 # Streams queried together; the replies are short.
 STREAMS_PER_REQUEST = 1000
@@ -69,7 +63,7 @@ class Info(NamedTuple):
         """The position just before the first existing entry."""
         if self.first_id is None:
             return self.latest
-        return self.position(before(self.first_id), self.length)
+        return self.position(before(self.first_id) or FIRST, self.length)
 
     @property
     def latest(self) -> Position:
@@ -163,16 +157,16 @@ def info_of(reply: Any) -> Info | None:
     """The counters in a reply to TINFO; None if the stream does not exist."""
     if reply is None:
         return None
-    facts = dict(zip(reply[::2], reply[1::2], strict=True))
+    facts = pairs(reply)
     return Info(
-        _id(facts[b"first-id"]),
-        _id(facts[b"last-id"]) or FIRST,
-        _id(facts[b"max-evicted-id"]) or FIRST,
-        facts[b"length"],
-        facts[b"entries-added"],
-        facts[b"entries-evicted"],
-        facts[b"entries-deleted"],
-        int(facts[b"incarnation"]),
+        _id(facts["first-id"]),
+        _id(facts["last-id"]) or FIRST,
+        _id(facts["max-evicted-id"]) or FIRST,
+        facts["length"],
+        facts["entries-added"],
+        facts["entries-evicted"],
+        facts["entries-deleted"],
+        int(facts["incarnation"]),
     )
 
 

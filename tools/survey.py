@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from millstream.remote import oldest_ms, oldest_requests
+from millstream.remote import oldest_ms, oldest_requests, pairs
 from millstream.tools.display import text
 from millstream.tools.tool_connection import ToolConnection, ToolError, Word, is_error
 
@@ -134,8 +134,8 @@ def _add_streams(server: ToolConnection, db: int, keys: Sequence[bytes], survey:
             gone = any("no such key" in str(reply) for reply in (stream, groups))
             survey.left_out += not gone  # a key may vanish, or not be allowed for this user
             continue
-        rows = [_facts(row) for row in groups]
-        survey.streams.append(_stream(db, key, _facts(stream), rows, size))
+        rows = [pairs(row) for row in groups]
+        survey.streams.append(_stream(db, key, pairs(stream), rows, size))
         names = [row["name"] for row in rows]
         found += zip([key] * len(rows), names, survey.streams[-1].groups, strict=True)
     _set_ages(server, found, now_ms)
@@ -146,10 +146,6 @@ def _checked(server: ToolConnection, requests: Sequence[Sequence[Word]]) -> list
     if is_error(replies[0]):
         raise ToolError(f"{server.name}: {replies[0]}")
     return replies
-
-
-def _facts(words: Sequence[Any]) -> dict[str, Any]:
-    return {text(name): value for name, value in zip(words[::2], words[1::2], strict=True)}
 
 
 def _stream(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import click
 from redis.exceptions import NoPermissionError
 
+from millstream.remote import pairs
 from millstream.tools.display import quoted, text
 from millstream.tools.tool_connection import (
     ToolConnection,
@@ -203,9 +204,9 @@ class StreamFollower:
             if is_loading(reply):
                 raise Unreachable(f"{self._server.name}: {reply}")
             raise ToolError(f"{self._server.name}: {reply}")
-        facts = dict(zip(reply[::2], reply[1::2], strict=True))
-        ms, _, seq = text(facts[b"last-generated-id"]).partition("-")
-        return Counters((int(ms), int(seq)), facts.get(b"entries-added", 0))
+        facts = pairs(reply)
+        ms, _, seq = text(facts["last-generated-id"]).partition("-")
+        return Counters((int(ms), int(seq)), facts.get("entries-added", 0))
 
 
 def _report(news: str) -> None:

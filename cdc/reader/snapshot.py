@@ -51,6 +51,7 @@ from millstream.cdc.streams.stream_appender import (
 from millstream.cdc.streams.translator import time_text
 from millstream.pipeline.server_connection import ServerConnection, ServerError
 from millstream.pipeline.stream_counters import info_of
+from millstream.remote import pairs
 
 LOOK_S = 0.5
 PAUSE_S = 0.1
@@ -391,5 +392,5 @@ def stream_bytes(server: ServerConnection, keys: Sequence[str]) -> int:
     for reply in server.pipeline([("TINFO", key) for key in keys]):
         info = server.checked(reply)
         if info is not None:
-            total += int(dict(zip(info[::2], info[1::2], strict=True))[b"bytes"])
+            total += int(pairs(info)["bytes"])
     return total

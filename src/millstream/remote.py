@@ -1,4 +1,4 @@
-"""Shared by the tools and the dashboard, which use redis-py."""
+"""Shared by the tools, the dashboard and the pipeline, which use redis-py."""
 
 from __future__ import annotations
 
@@ -75,6 +75,15 @@ def next_step(problem: BaseException) -> str:
     if isinstance(problem, redis.TimeoutError):
         return "; check the host and the port, and the firewalls before it"
     return ""
+
+
+def pairs(words: object) -> dict[str, Any]:
+    """The map that a server sends as a flat array, such as the reply to TINFO; empty for an error
+    or nil."""
+    if not isinstance(words, list):
+        return {}
+    names = (name.decode("utf-8", "replace") for name in words[::2])
+    return dict(zip(names, words[1::2], strict=False))
 
 
 def oldest_requests(key: bytes, group: bytes, last_delivered_id: bytes) -> list[Request]:
