@@ -5,17 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.reply_patterns import Kept, Matcher, TranscriptError, read_pattern
 from tests.support.resp import Error, Map, Null, Push, Reply, Simple
 from tests.support.server import Server
-from tests.support.transcript import (
-    Kept,
-    Matcher,
-    Mismatch,
-    Player,
-    TranscriptError,
-    read_pattern,
-    read_transcript,
-)
+from tests.support.transcript import Mismatch, Player, read_transcript
 
 CASES: list[tuple[str, Reply, int, bool]] = [
     ('"a"', b"a", 2, True),
