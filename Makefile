@@ -3,7 +3,7 @@
 # make test     all tests, including comparisons with Debian's redis-server      TESTS="tests/unit -k block"
 # make bench    the comparison with redis-server      QUICK=1 for about 15 minutes
 # make spark    PySpark into .venv, to read and write streams with Spark
-# make lint     ruff, mypy, import-linter
+# make lint     ruff, mypy, import-linter, and whether generated modules are current
 # make docs     the documentation as a site, in site/
 # make asan     the unit tests on modules compiled with AddressSanitizer
 # make clean    remove what the other targets made, but not the data
@@ -57,6 +57,7 @@ lint: $(VENV)/installed-package $(VENV)/installed-lint
 	$(BIN)/cython-lint --no-pycodestyle $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/client_for_threads.py --check
 
 docs: $(VENV)/installed-docs
 	$(BIN)/zensical build --clean --strict

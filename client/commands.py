@@ -1,4 +1,5 @@
-"""The commands of millstream as methods of a client and of a pipeline."""
+# Generated from client/aio/commands.py by scripts/client_for_threads.py: change it there.
+"""The commands of millstream as methods of a client."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class StreamCommands(Generic[T]):
     def tappend(self, key: Key, fields: Fields) -> ID:
         """Append an entry; returns its ID.
 
-        >>> ms.tappend("orders", {"item": "tea"}) < ms.tappend("orders", [("tag", 1), ("tag", 2)])
+        >>> tea = ms.tappend("orders", {"item": "tea"})
+        >>> tea < ms.tappend("orders", [("tag", 1), ("tag", 2)])
         True
         """
         return self._ask(requests.tappend(key, fields))
@@ -385,30 +387,5 @@ class StreamCommands(Generic[T]):
         return self._ask(requests.tpolicy(key, maxlen, maxage, maxbytes, exact))
 
 
-NAMES = [
-    "TABORT",
-    "TACK",
-    "TAPPEND",
-    "TAPPENDMANY",
-    "TAPPENDONCE",
-    "TAPPEV",
-    "TBLOCKS",
-    "TCOMPLETE",
-    "TCREATE",
-    "TINFO",
-    "TMREAD",
-    "TPEEK",
-    "TPOLICY",
-    "TPOSITION",
-    "TRANGE",
-    "TREAD",
-    "TRENEW",
-    "TRESERVE",
-    "TSEAL",
-    "TSEEK",
-]
-
-
-def read_reply(reply: Any, read: Any = None, **_: Any) -> Any:
-    """What redis-py calls with each reply of a command of NAMES."""
-    return reply if read is None else read(reply)
+NAMES = [name.upper() for name in vars(StreamCommands) if name[0] != "_"]
+"""The commands whose replies are read by `read_reply`."""

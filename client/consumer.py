@@ -1,36 +1,40 @@
+# Generated from client/aio/consumer.py by scripts/client_for_threads.py: change it there.
 """Reading a stream as one of the consumers that share a group's entries."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
-from millstream.client.core.deliveries import Deliveries, Terms
+from millstream.client.core.deliveries import Deliveries, Terms, entry_id
 from millstream.client.core.waiting import check_block
 from millstream.client.core.words import IdWord
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
 from millstream.client.running import Runner
+from millstream.client.threads import Reader, Records, opened, record_loop
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from millstream.client.commands import StreamCommands
     from millstream.client.core.steps import R, Steps
     from millstream.client.core.words import Key
 
 
-class Consumer(Generic[T]):
+class Consumer(Reader[T]):
     """One of the consumers that share a group's entries.
 
     `ms.consumer(..)` makes one, and its arguments are described there. A consumer is for one thread
-    at a time; any thread may call `ack` and `stop`.
+    at a time, except for `ack`; any thread may call `stop`.
 
     >>> _ = ms.tappend("mails", {"to": "ann"})
     >>> with ms.consumer("mails", "senders", position="trim_horizon") as consumer:
-    ...     next(consumer)["to"], next(consumer)
+    ...     consumer.read(timeout=0)["to"], consumer.read(timeout=0)
     ('ann', None)
     """
 
@@ -49,9 +53,12 @@ class Consumer(Generic[T]):
         )
         self._runner = Runner(client)
         self._closed = False
-        self._run(self._deliveries.open())
+        self._opened = False
 
-    def __enter__(self) -> Self:
+    def _open(self) -> Self:
+        if not self._opened:
+            self._run(self._deliveries.open())
+            self._opened = True
         return self
 
     def __exit__(
@@ -61,15 +68,6 @@ class Consumer(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def __iter__(self) -> Iterator[Record[T]]:
-        """A loop over the consumer is `follow`: it waits for records, and never gives None."""
-        return self.follow()
-
-    def __next__(self) -> Record[T] | None:
-        """The next record, or None when there is none now. It never waits for records, and never
-        raises StopIteration."""
-        return self.read(0)
 
     def read(self, timeout: float | None = None) -> Record[T] | None:
         """Wait for the next record; None after `timeout` seconds, at the end of a sealed stream, or
@@ -81,6 +79,7 @@ class Consumer(Generic[T]):
         >>> with ms.consumer("mails", "readers") as consumer:
         ...     consumer.read(timeout=0.01)
         """
+        self._open()
         return self._run(self._deliveries.read(timeout))
 
     def follow(self, block: float = 1.0, ack: bool = False) -> Iterator[Record[T]]:
@@ -98,25 +97,21 @@ class Consumer(Generic[T]):
         >>> consumer.metrics()["acknowledged"]
         1
         """
-        deliveries = self._deliveries
         check_block(block)
-        ticket = object()
-        try:
-            try:
-                begun = deliveries.stops.begin_follow(ticket)
-                while not deliveries.stops.since(begun):
-                    record = self._run(deliveries.read(block, begun))
-                    if record is None:
-                        if deliveries.ended:
-                            break
-                        continue
-                    yield record
-                    if ack:
-                        self._run(deliveries.finish(record))
-            finally:
-                deliveries.stops.end_follow(ticket)
-        finally:
-            deliveries.stops.end_follow(ticket)  # again: a signal handler may have raised there
+        return record_loop(self._deliveries.stops, partial(self._records, block, ack))
+
+    def _records(self, block: float, ack: bool, begun: int) -> Records[T]:
+        deliveries = self._deliveries
+        while not deliveries.stops.since(begun):
+            self._open()
+            record = self._run(deliveries.read(block, begun))
+            if record is None:
+                if deliveries.ended:
+                    break
+                continue
+            yield record
+            if ack:
+                self._run(deliveries.finish(record))
 
     def ack(self, *records: Record[T] | IdWord) -> int:
         """Acknowledge records; returns how many of them were pending. A lost reply is repeated for
@@ -135,7 +130,7 @@ class Consumer(Generic[T]):
 
         >>> consumer = ms.consumer("mails", "readers")
         >>> consumer.stop()
-        >>> list(consumer.follow())
+        >>> [record for record in consumer]
         []
         """
         self._deliveries.stops.stop()
@@ -156,6 +151,7 @@ class Consumer(Generic[T]):
         >>> consumer.lag()
         1
         """
+        self._open()
         return self._run(self._deliveries.lag())
 
     def metrics(self) -> dict[str, float]:
@@ -200,9 +196,37 @@ class Consumer(Generic[T]):
         return self._runner.run(steps)
 
 
-def entry_id(record: Record[T] | IdWord) -> ID:
-    if isinstance(record, Record):
-        return record.id
-    if isinstance(record, int):
-        return ID(record)
-    return record if isinstance(record, ID) else ID.parse(record)
+def consumer(
+    ms: StreamCommands[T],
+    key: Key,
+    group: Key,
+    *,
+    ttl: float = 0.0,
+    retry: float | None = None,
+    expire: float = 0.0,
+    position: str | ID = "latest",
+    batch: int | None = None,
+    retry_for: float = 30.0,
+) -> Consumer[T]:
+    """Read a stream as one of the consumers that share a group's entries.
+
+    The group is created at once, at `position`: "trim_horizon", "latest" or an ID. It ends when
+    it was not used for `ttl` seconds; 0 means never. An entry that is not acknowledged within
+    `retry` seconds goes to the next consumer, for up to `expire` seconds; 0 means forever.
+    Without `retry`, entries are delivered once, and those of a consumer that fails are lost.
+
+    Up to `batch` entries are fetched at once: 10, or 1 without `retry`, because what is fetched
+    and not handed out would be lost. With `retry`, the work on a complete batch has to be done
+    within that time.
+
+    While the server does not answer, a call repeats its request for `retry_for` seconds, and
+    then raises its error. The last attempt may take the connection's `timeout` longer.
+
+    >>> _ = ms.tappend("jobs2", {"n": 1})
+    >>> with ms.consumer("jobs2", "crew", retry=60, position="trim_horizon") as consumer:
+    ...     job = consumer.read(timeout=1)
+    ...     consumer.ack(job)
+    1
+    """
+    terms = Terms(ttl, retry, expire)
+    return opened(Consumer(ms, key, group, terms, position, batch, retry_for))

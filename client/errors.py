@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis.exceptions import DataError, ResponseError
-
-if TYPE_CHECKING:
-    from millstream.client.ids import ID
 
 
 class MillstreamError(Exception):
@@ -26,29 +23,6 @@ class InvalidStream(MillstreamError, ValueError):
 
 class InvalidFields(MillstreamError, DataError, ValueError):
     """The fields of an entry are not valid: their form, the type of a value, or its length."""
-
-
-class RecordsExpired(MillstreamError):
-    """Entries were evicted, or their stream deleted, before the stream read them.
-
-    `shard` is the shard's name, `after` the last place that was reached, and `resumed` the ID after
-    which reading continues; None if the shard no longer exists.
-    """
-
-    def __init__(self, shard: str, after: ID, resumed: ID | None) -> None:
-        self.shard = shard
-        self.after = after
-        self.resumed = resumed
-        goes_on = (
-            "and the shard was deleted" if resumed is None else f"reading continues at {resumed}"
-        )
-        super().__init__(
-            f"entries of the shard {shard!r} after {after} were removed before they were read; "
-            f"{goes_on}"
-        )
-
-    def __reduce__(self) -> tuple[type[RecordsExpired], tuple[str, ID, ID | None]]:
-        return type(self), (self.shard, self.after, self.resumed)
 
 
 class ShardUnavailable(MillstreamError):

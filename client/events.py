@@ -1,10 +1,11 @@
-"""What a Stream reports to `on_event`."""
+"""Events that a Stream reports to `on_event`, and the error for lost entries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 
 
@@ -34,6 +35,29 @@ class Gap:
     shard: str
     after: ID
     resumed: ID | None
+
+
+class RecordsExpired(MillstreamError):
+    """Entries were evicted, or their stream deleted, before the stream read them.
+
+    `shard` is the shard's name, `after` the last place that was reached, and `resumed` the ID after
+    which reading continues; None if the shard no longer exists.
+    """
+
+    def __init__(self, shard: str, after: ID, resumed: ID | None) -> None:
+        self.shard = shard
+        self.after = after
+        self.resumed = resumed
+        goes_on = (
+            "and the shard was deleted" if resumed is None else f"reading continues at {resumed}"
+        )
+        super().__init__(
+            f"entries of the shard {shard!r} after {after} were removed before they were read; "
+            f"{goes_on}"
+        )
+
+    def __reduce__(self) -> tuple[type[RecordsExpired], tuple[str, ID, ID | None]]:
+        return type(self), (self.shard, self.after, self.resumed)
 
 
 @dataclass(frozen=True, slots=True)

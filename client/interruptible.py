@@ -8,11 +8,14 @@ before it is used again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 from redis.exceptions import ResponseError
+
+from millstream.client import redis_py
 
 
 class Packed(list[Any]):
@@ -106,3 +109,21 @@ def close_if_interrupted(connection: Any) -> None:
     """Called before a connection is used again that is not from a pool."""
     if getattr(connection, "interrupted", False):
         connection.disconnect()
+
+
+class ClientBase:
+    """The common base class of connections and pipelines."""
+
+    def _send_command_parse_response(self, conn: Any, *args: Any, **options: Any) -> Any:
+        redis_py.check_watch(self, conn)
+        close_if_interrupted(conn)  # one that is not from the pool
+        return super()._send_command_parse_response(conn, *args, **options)  # type: ignore[misc]
+
+    def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
+        wait_s = options.pop("wait_s", 0.0)
+        if wait_s and connection.socket_timeout is not None:
+            limit_s = None if math.isinf(wait_s) else wait_s + connection.socket_timeout
+            if not connection.can_read(timeout=limit_s):
+                connection.disconnect()
+                raise redis_py.timed_out(self)
+        return super().parse_response(connection, command_name, **options)  # type: ignore[misc]

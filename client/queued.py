@@ -74,8 +74,7 @@ class QueuedCommands:
                 self.annotate_exception(error, number, command[0])
                 raise error
 
-    # ------------------------------------------------------------ commands
-
+    # Written by scripts/client_for_threads.py: one line for each method of StreamCommands.
     tabort = queued(StreamCommands.tabort)
     tack = queued(StreamCommands.tack)
     tappend = queued(StreamCommands.tappend)

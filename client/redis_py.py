@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 import redis.asyncio
+import redis.retry
 from redis.backoff import NoBackoff
 from redis.exceptions import DataError, ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -38,6 +39,8 @@ def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) ->
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
     }
+    if retry is redis.retry.Retry:  # asyncio has no such option
+        own["command_packer"] = Packer()
     return {**own, **given, "retry": retry(NoBackoff(), 0)}
 
 

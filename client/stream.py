@@ -1,11 +1,13 @@
+# Generated from client/aio/stream.py by scripts/client_for_threads.py: change it there.
 """Streams that follow shards."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Literal
 
 import redis
 
@@ -24,23 +26,25 @@ from millstream.client.ids import ID
 from millstream.client.records import Record, T
 from millstream.client.redis_py import check_client
 from millstream.client.running import Runner
+from millstream.client.threads import Reader, Records, opened, record_loop
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from millstream.client.commands import StreamCommands
     from millstream.client.core.steps import R, Steps
     from millstream.client.core.words import Key
 
 
-class Stream(Generic[T]):
+class Stream(Reader[T]):
     """One ordered sequence of the records of one shard or many.
 
-    `ms.stream(..)` makes one, and its arguments are described there. A stream is for one thread at
-    a time; any thread may call `stop`.
+    `ms.stream(..)` makes one, and its arguments are described there. A stream is for one thread
+    at a time; any thread may call `stop`.
 
     >>> _ = ms.tappend("teas", {"name": "assam"})
     >>> with ms.stream("teas", "trim_horizon") as stream:
-    ...     next(stream)["name"], next(stream)
+    ...     stream.read(timeout=0)["name"], stream.read(timeout=0)
     ('assam', None)
     """
 
@@ -62,9 +66,13 @@ class Stream(Generic[T]):
             servers.of(shard)
         self._follower = Follower(servers, options, time.monotonic, time.time)
         self._runner.process.in_child(self._follower.close)
-        self.move_to(position)
+        self._start = positions.parse(position)
+        self._opened = False
 
-    def __enter__(self) -> Self:
+    def _open(self) -> Self:
+        if not self._opened:
+            self._begin(self._start)
+            self._opened = True
         return self
 
     def __exit__(
@@ -74,15 +82,6 @@ class Stream(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def __iter__(self) -> Iterator[Record[T]]:
-        """A loop over the stream is `follow`: it waits for records, and never gives None."""
-        return self.follow()
-
-    def __next__(self) -> Record[T] | None:
-        """The next record, or None when no record can be returned yet. It never waits for
-        records, and never raises StopIteration."""
-        return self.read(0)
 
     def read(self, timeout: float | None = None) -> Record[T] | None:
         """Wait for the next record. None after `timeout` seconds, at the end of the stream, or
@@ -97,6 +96,7 @@ class Stream(Generic[T]):
         record = self._follower.take()
         if record is not None:
             return record
+        self._open()
         return self._run(self._follower.read(timeout))
 
     def follow(self, block: float = 1.0) -> Iterator[Record[T]]:
@@ -107,27 +107,21 @@ class Stream(Generic[T]):
         >>> [record["n"] for record in ms.stream("closed", "trim_horizon").follow()]
         ['1']
         """
-        follower = self._follower
         check_block(block)
-        ticket = object()
-        try:
-            try:
-                begun = follower.stops.begin_follow(ticket)
-                while not follower.stops.since(begun):
-                    yield from follower.run(begun)
-                    if follower.stops.since(begun):
-                        break
-                    record = follower.take()
-                    if record is None:
-                        record = self._run(follower.read(block, begun))
-                    if record is not None:
-                        yield record
-                    elif follower.ended:
-                        break
-            finally:
-                follower.stops.end_follow(ticket)
-        finally:
-            follower.stops.end_follow(ticket)  # again: a signal handler may have raised there
+        records = partial(self._records, block)
+        return record_loop(self._follower.stops, records, self._follower.run)
+
+    def _records(self, block: float, begun: int) -> Records[T]:
+        follower = self._follower
+        while not follower.stops.since(begun):
+            record = follower.take()
+            if record is None:
+                self._open()
+                record = self._run(follower.read(block, begun))
+            if record is not None:
+                yield record
+            elif follower.ended:
+                break
 
     def stop(self) -> None:
         """End every `follow` that runs, or the `read` that waits. If none does, the next one ends
@@ -135,7 +129,7 @@ class Stream(Generic[T]):
 
         >>> stream = ms.stream("quiet")
         >>> stream.stop()
-        >>> list(stream.follow())
+        >>> [record for record in stream]
         []
         """
         self._follower.stops.stop()
@@ -148,10 +142,13 @@ class Stream(Generic[T]):
         >>> _ = ms.tappend("films", {"n": 1})
         >>> stream = ms.stream("films")
         >>> stream.move_to("trim_horizon")
-        >>> next(stream)["n"]
+        >>> stream.read(timeout=0)["n"]
         '1'
         """
-        start = positions.parse(position)
+        self._begin(positions.parse(position))
+        self._opened = True
+
+    def _begin(self, start: positions.Start) -> None:
         creates = self._create and not isinstance(start, Token)
         self._run(self._follower.open(self._shards, start, creates))
 
@@ -161,6 +158,7 @@ class Stream(Generic[T]):
 
         >>> ms.stream("quiet").heartbeat()
         """
+        self._open()
         self._run(self._follower.heartbeat())
 
     def lag(self) -> dict[str, int]:
@@ -171,6 +169,7 @@ class Stream(Generic[T]):
         >>> stream.lag()
         {'boats': 1}
         """
+        self._open()
         return self._run(self._follower.lag())
 
     def metrics(self) -> dict[str, float]:
@@ -246,9 +245,53 @@ class Stream(Generic[T]):
         False
         """
         self._runner.process.check()
-        return self._follower.ended
+        return self._opened and self._follower.ended
 
     def _run(self, steps: Steps[R]) -> R:
         if self._closed:
             raise MillstreamError("the stream is closed")
         return self._runner.run(steps)
+
+
+def stream(
+    ms: StreamCommands[T],
+    shards: Key | Shard | Iterable[Key | Shard],
+    position: Position = "latest",
+    *,
+    batch: int = 100,
+    order: Literal["strict", "available"] = "strict",
+    on_gap: Literal["raise", "skip"] = "raise",
+    max_wait: float | None = 30.0,
+    create: bool = True,
+    clock: bool | None = None,
+    resolve: Callable[[str], Shard | None] | None = None,
+    on_event: Callable[[Event], Any] | None = None,
+) -> Stream[T]:
+    """Follow one shard or many as one ordered sequence.
+
+    `shards` is a key or a list of keys and Shards. `position` is "trim_horizon" (the oldest
+    record), "latest" (from now on), a time, or the token of a stream. The stream asks for up to
+    `batch` records of a shard at once.
+
+    In `order` "strict", records come by ID, whatever shard they are from. In order "available"
+    they are returned as they arrive, in order within each shard. `on_gap` "raise" reports
+    lost records as RecordsExpired, "skip" only in `gaps`, the log and to `on_event`. If a shard
+    does not answer for `max_wait` seconds, and nothing can be returned without it, calls
+    raise ShardUnavailable; None waits forever.
+
+    A shard that does not exist is created, unless `create` is False or the position is a token.
+    `clock` is whether to ask for promises by the clock of each server, which bind explicit IDs.
+    None asks where they are needed: in a strict stream, while it has several shards. False
+    never asks, for IDs that come from elsewhere; then entries have to keep coming to all
+    shards. True always asks. `resolve` finds the children of a sealed shard that are on another
+    server, by name.
+
+    Raises InvalidPosition, InvalidStream, and redis-py's errors if a server does not answer.
+
+    >>> _ = ms.tappend("s1", {"n": 1}), ms.tappend("s2", {"n": 2})
+    >>> with ms.stream(["s1", "s2"], "trim_horizon") as stream:
+    ...     stream.read(timeout=1)["n"], stream.read(timeout=1)["n"]
+    ('1', '2')
+    """
+    options = Options(batch, order, on_gap, max_wait, clock, create)
+    return opened(Stream(ms, shards, position, options, resolve, on_event))

@@ -1,11 +1,10 @@
+# Generated from client/aio/writer.py by scripts/client_for_threads.py: change it there.
 """Writing to a stream: exactly once, and facts with IDs that are reserved first."""
 
 from __future__ import annotations
 
 import secrets
-import threading
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -14,16 +13,18 @@ from millstream.client.core.writing import FactFields, WriterState, fact_count, 
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import T
-from millstream.client.running import Runner, is_owned, let_go
+from millstream.client.running import Runner
+from millstream.client.threads import Opened, Turn, opened
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from millstream.client.commands import StreamCommands
     from millstream.client.core.steps import R, Steps
     from millstream.client.core.words import Fields, Key
 
 
-class Fact(FactFields[T]):
+class Fact(Opened, FactFields[T]):
     """An entry in the making: a mapping from field to value, with an ID that is reserved.
 
     Readers do not pass the ID while the fact is open. At the end of its `with` block the fact is
@@ -38,6 +39,11 @@ class Fact(FactFields[T]):
     def __init__(self, writer: Writer[T], lease_ms: int) -> None:
         super().__init__(lease_ms)
         self._writer = writer
+
+    def _open(self) -> Self:
+        if self._reserved is None:
+            self._writer._reserve([self], None)
+        return self
 
     @property
     def id(self) -> ID:
@@ -72,9 +78,6 @@ class Fact(FactFields[T]):
         if self._settled is None:
             self._writer._run(self._writer._state.abort(self))
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -85,7 +88,7 @@ class Fact(FactFields[T]):
             self._writer._run(self._writer._state.leave(self, failed=kind is not None))
 
 
-class Writer(Generic[T]):
+class Writer(Opened, Generic[T]):
     """A writer of one stream, with a name that no other running writer has.
 
     `ms.writer(..)` makes one, and its arguments are described there. Several threads may use it:
@@ -108,12 +111,14 @@ class Writer(Generic[T]):
         unique = secrets.token_hex(8)
         self._state = WriterState(key, name, unique, lease, retry_for, time.monotonic)
         self._runner = Runner(client)
-        self._turn = threading.RLock()
+        self._turn = Turn(self._runner.process)
         self._closed = False
-        if flag("take_over", take_over):
-            self._run(self._state.take_over())
+        self._takes_over = flag("take_over", take_over)
 
-    def __enter__(self) -> Self:
+    def _open(self) -> Self:
+        if self._takes_over:
+            self._run(self._state.take_over())
+            self._takes_over = False
         return self
 
     def __exit__(
@@ -132,9 +137,11 @@ class Writer(Generic[T]):
         open.
 
         >>> with ms.writer("orders", "api-8") as writer:
-        ...     writer.append({"item": "tea"}) < writer.append([("tag", "a"), ("tag", "b")])
+        ...     tea = writer.append({"item": "tea"})
+        ...     tea < writer.append([("tag", "a"), ("tag", "b")])
         True
         """
+        self._open()
         return self._run(self._state.append(fields))
 
     def fact(self, lease: float | None = None) -> Fact[T]:
@@ -144,9 +151,7 @@ class Writer(Generic[T]):
         ...     with writer.fact(lease=5) as fact:
         ...         fact["item"] = "salt"
         """
-        milliseconds = self._state.lease_ms if lease is None else lease_ms(lease)
-        [fact] = self._reserve([Fact(self, milliseconds)], None)
-        return fact
+        return opened(Fact(self, self._state.lease_ms if lease is None else lease_ms(lease)))
 
     def facts(self, n: int) -> list[Fact[T]]:
         """Reserve `n` consecutive IDs, at most 10,000.
@@ -156,7 +161,8 @@ class Writer(Generic[T]):
         ...     second.id == (first.id.ms, first.id.seq + 1)
         True
         """
-        return self._reserve([Fact(self, self._state.lease_ms) for _ in range(fact_count(n))], n)
+        facts = [Fact(self, self._state.lease_ms) for _ in range(fact_count(n))]
+        return self._reserve(facts, n)
 
     def position(self) -> ID:
         """The position of the stream: everything up to it is settled.
@@ -192,7 +198,7 @@ class Writer(Generic[T]):
         >>> writer = ms.writer("orders", "api-8")
         >>> writer.close()
         """
-        self._in_turn(self._close)
+        self._turn.run(self._close)
 
     def _close(self) -> None:
         """If this is interrupted, the writer is not closed, and may be closed again."""
@@ -213,23 +219,36 @@ class Writer(Generic[T]):
         return self._state.pending
 
     def _reserve(self, facts: list[Fact[T]], count: int | None) -> list[Fact[T]]:
+        self._open()
         self._run(self._state.reserve(facts, count))
         return facts
 
     def _run(self, steps: Steps[R]) -> R:
-        return self._in_turn(lambda: self._runner.run(self._check_open(steps)))
+        return self._turn.run(lambda: self._runner.run(self._check_open(steps)))
 
     def _check_open(self, steps: Steps[R]) -> Steps[R]:
         if self._closed:
             raise MillstreamError("the writer is closed")
         return steps
 
-    def _in_turn(self, work: Callable[[], R]) -> R:
-        self._runner.process.check()  # first: a thread of the parent may have held the lock
-        nested = is_owned(self._turn)  # by a call that was interrupted by a signal handler
-        try:
-            with self._turn:
-                return work()
-        finally:
-            if not nested:
-                let_go(self._turn)  # again: a signal handler may have raised in the line before
+
+def writer(
+    ms: StreamCommands[T],
+    key: Key,
+    name: Key,
+    *,
+    lease: float = 30.0,
+    take_over: bool = False,
+    retry_for: float = 30.0,
+) -> Writer[T]:
+    """Write to a stream: exactly once, and facts with IDs that are reserved first.
+
+    Only one running writer at a time may use a name. `lease` is the number of seconds that a
+    reservation lasts. `take_over` gives up reservations that an earlier process with this name
+    left open. Requests whose reply is lost are repeated for `retry_for` seconds.
+
+    >>> with ms.writer("orders", "api-7") as writer:
+    ...     writer.append({"item": "tea"}) < writer.append({"item": "salt"})
+    True
+    """
+    return opened(Writer(ms, key, name, lease=lease, take_over=take_over, retry_for=retry_for))

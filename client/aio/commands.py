@@ -1,4 +1,4 @@
-"""The commands of millstream as methods of an asyncio client."""
+"""The commands of millstream as methods of a client."""
 
 from __future__ import annotations
 
@@ -390,3 +390,7 @@ class StreamCommands(Generic[T]):
         1000
         """
         return await self._ask(requests.tpolicy(key, maxlen, maxage, maxbytes, exact))
+
+
+NAMES = [name.upper() for name in vars(StreamCommands) if name[0] != "_"]
+"""The commands whose replies are read by `read_reply`."""

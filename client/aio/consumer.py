@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
-from millstream.client.aio.follow import Follow, Records
 from millstream.client.aio.running import Runner
-from millstream.client.consumer import entry_id
-from millstream.client.core.deliveries import Deliveries, Terms
+from millstream.client.aio.tasks import Reader, Records, opened, record_loop
+from millstream.client.core.deliveries import Deliveries, Terms, entry_id
 from millstream.client.core.waiting import check_block
 from millstream.client.core.words import IdWord
 from millstream.client.errors import MillstreamError
@@ -21,20 +20,21 @@ from millstream.client.records import Record, T
 if TYPE_CHECKING:
     from typing import Self
 
+    from millstream.client.aio.commands import StreamCommands
     from millstream.client.core.steps import R, Steps
     from millstream.client.core.words import Key
 
 
-class Consumer(Generic[T]):
+class Consumer(Reader[T]):
     """One of the consumers that share a group's entries.
 
     `ms.consumer(..)` makes one, and its arguments are described there. A consumer is for one task
-    at a time; any task may call `ack`, and any thread `stop`.
+    at a time, except for `ack`; any thread may call `stop`.
 
-        async with ms.consumer("mails", "senders", position="trim_horizon") as consumer:
-            mail = await consumer.read(timeout=0)
-            if mail is not None:
-                await consumer.ack(mail)
+    >>> _ = await ms.tappend("mails", {"to": "ann"})
+    >>> async with ms.consumer("mails", "senders", position="trim_horizon") as consumer:
+    ...     (await consumer.read(timeout=0))["to"], await consumer.read(timeout=0)
+    ('ann', None)
     """
 
     def __init__(
@@ -54,17 +54,11 @@ class Consumer(Generic[T]):
         self._closed = False
         self._opened = False
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._open().__await__()
-
     async def _open(self) -> Self:
         if not self._opened:
             await self._run(self._deliveries.open())
             self._opened = True
         return self
-
-    async def __aenter__(self) -> Self:
-        return await self._open()
 
     async def __aexit__(
         self,
@@ -73,9 +67,6 @@ class Consumer(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-    def __aiter__(self) -> AsyncIterator[Record[T]]:
-        return self.follow()
 
     async def read(self, timeout: float | None = None) -> Record[T] | None:
         """Wait for the next record; None after `timeout` seconds, at the end of a sealed stream, or
@@ -106,7 +97,7 @@ class Consumer(Generic[T]):
         1
         """
         check_block(block)
-        return Follow(self._deliveries.stops, partial(self._records, block, ack))
+        return record_loop(self._deliveries.stops, partial(self._records, block, ack))
 
     async def _records(self, block: float, ack: bool, begun: int) -> Records[T]:
         deliveries = self._deliveries
@@ -202,3 +193,39 @@ class Consumer(Generic[T]):
         if self._closed:
             raise MillstreamError("the consumer is closed")
         return await self._runner.run(steps)
+
+
+def consumer(
+    ms: StreamCommands[T],
+    key: Key,
+    group: Key,
+    *,
+    ttl: float = 0.0,
+    retry: float | None = None,
+    expire: float = 0.0,
+    position: str | ID = "latest",
+    batch: int | None = None,
+    retry_for: float = 30.0,
+) -> Consumer[T]:
+    """Read a stream as one of the consumers that share a group's entries.
+
+    The group is created at once, at `position`: "trim_horizon", "latest" or an ID. It ends when
+    it was not used for `ttl` seconds; 0 means never. An entry that is not acknowledged within
+    `retry` seconds goes to the next consumer, for up to `expire` seconds; 0 means forever.
+    Without `retry`, entries are delivered once, and those of a consumer that fails are lost.
+
+    Up to `batch` entries are fetched at once: 10, or 1 without `retry`, because what is fetched
+    and not handed out would be lost. With `retry`, the work on a complete batch has to be done
+    within that time.
+
+    While the server does not answer, a call repeats its request for `retry_for` seconds, and
+    then raises its error. The last attempt may take the connection's `timeout` longer.
+
+    >>> _ = await ms.tappend("jobs2", {"n": 1})
+    >>> async with ms.consumer("jobs2", "crew", retry=60, position="trim_horizon") as consumer:
+    ...     job = await consumer.read(timeout=1)
+    ...     await consumer.ack(job)
+    1
+    """
+    terms = Terms(ttl, retry, expire)
+    return opened(Consumer(ms, key, group, terms, position, batch, retry_for))

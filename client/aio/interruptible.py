@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from millstream.client import redis_py
 from millstream.client.interruptible import Counting, interruptible
 
 
@@ -55,3 +57,37 @@ async def close_if_interrupted(connection: Any) -> None:
     """Called before a connection is used again that is not from a pool."""
     if getattr(connection, "interrupted", False):
         await connection.disconnect(nowait=True)
+
+
+class ClientBase:
+    """The common base class of connections and pipelines."""
+
+    async def _send_command_parse_response(self, conn: Any, *args: Any, **options: Any) -> Any:
+        redis_py.check_watch(self, conn)
+        await close_if_interrupted(conn)  # one that is not from the pool
+        return await super()._send_command_parse_response(  # type: ignore[misc]
+            conn, *args, **options
+        )
+
+    async def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
+        with more_time(connection, options.pop("wait_s", 0.0)):
+            return await super().parse_response(  # type: ignore[misc]
+                connection, command_name, **options
+            )
+
+
+class more_time:
+    """Gives a connection more time for its replies: the time that the server may wait."""
+
+    def __init__(self, connection: Any, wait_s: float) -> None:
+        self._connection = connection
+        self._wait_s = wait_s
+        self._timeout_s = connection.socket_timeout
+
+    def __enter__(self) -> None:
+        if self._wait_s and self._timeout_s is not None:
+            total_s = self._timeout_s + self._wait_s
+            self._connection.socket_timeout = None if math.isinf(total_s) else total_s
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.socket_timeout = self._timeout_s

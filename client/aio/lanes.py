@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
-from millstream.client.aio.interruptible import make_interruptible
+from millstream.client.aio.interruptible import make_interruptible, more_time
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
 from millstream.client.lanes import CLOSED, WAIT_MAX_S, replies_of
@@ -112,20 +111,3 @@ async def receive(ask: Ask, connection: Any, command: Any) -> Any:
     except ResponseError as error:
         reply = error
     return redis_py.read_value(ask.server.client, command, reply)
-
-
-class more_time:
-    """Gives a connection more time for its replies: the time that the server may wait."""
-
-    def __init__(self, connection: Any, wait_s: float) -> None:
-        self._connection = connection
-        self._wait_s = wait_s
-        self._timeout_s = connection.socket_timeout
-
-    def __enter__(self) -> None:
-        if self._wait_s and self._timeout_s is not None:
-            total_s = self._timeout_s + self._wait_s
-            self._connection.socket_timeout = None if math.isinf(total_s) else total_s
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.socket_timeout = self._timeout_s

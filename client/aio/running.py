@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from millstream.client.aio.lanes import Lanes
+from millstream.client.aio.tasks import finished
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import (
     Answer,
@@ -21,8 +21,8 @@ from millstream.client.core.steps import (
     Wait,
 )
 from millstream.client.events import Event
+from millstream.client.guards import OneAtATime, OwnProcess
 from millstream.client.log import log_event, log_failed_handler
-from millstream.client.running import OneAtATime, OwnProcess
 
 R = TypeVar("R")
 
@@ -70,9 +70,7 @@ class Runner:
                 log_event(event)
                 if self._on_event is not None:
                     try:
-                        handled = self._on_event(event)
-                        if inspect.isawaitable(handled):
-                            await handled
+                        await finished(self._on_event(event))
                     except Exception:
                         log_failed_handler(event)
         return None

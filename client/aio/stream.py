@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Literal
 
 import redis.asyncio
 
-from millstream.client.aio.follow import Follow, Records
 from millstream.client.aio.running import Runner
+from millstream.client.aio.tasks import Reader, Records, opened, record_loop
 from millstream.client.core import position as positions
 from millstream.client.core.arguments import function
 from millstream.client.core.follower import Follower
@@ -30,26 +30,26 @@ from millstream.client.redis_py import check_client
 if TYPE_CHECKING:
     from typing import Self
 
+    from millstream.client.aio.commands import StreamCommands
     from millstream.client.core.steps import R, Steps
     from millstream.client.core.words import Key
 
 
-UNOPENED = (
+UNOPENED = (  # asyncio only
     "the stream is not open yet, and has no position: await it, or enter it with `async with`"
 )
 
 
-class Stream(Generic[T]):
+class Stream(Reader[T]):
     """One ordered sequence of the records of one shard or many.
 
-    `ms.stream(..)` makes one, and its arguments are described there. A stream is for one task at a
-    time; any task and any thread may call `stop`.
+    `ms.stream(..)` makes one, and its arguments are described there. A stream is for one task
+    at a time; any thread may call `stop`.
 
-        async with ms.stream("teas", "trim_horizon") as stream:
-            record = await stream.read(timeout=0)
-            stream.stop()
-            async for record in stream:
-                print(record["name"])
+    >>> _ = await ms.tappend("teas", {"name": "assam"})
+    >>> async with ms.stream("teas", "trim_horizon") as stream:
+    ...     (await stream.read(timeout=0))["name"], await stream.read(timeout=0)
+    ('assam', None)
     """
 
     def __init__(
@@ -73,17 +73,11 @@ class Stream(Generic[T]):
         self._start = positions.parse(position)
         self._opened = False
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._open().__await__()
-
     async def _open(self) -> Self:
         if not self._opened:
             await self._begin(self._start)
             self._opened = True
         return self
-
-    async def __aenter__(self) -> Self:
-        return await self._open()
 
     async def __aexit__(
         self,
@@ -92,9 +86,6 @@ class Stream(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-    def __aiter__(self) -> AsyncIterator[Record[T]]:
-        return self.follow()
 
     async def read(self, timeout: float | None = None) -> Record[T] | None:
         """Wait for the next record. None after `timeout` seconds, at the end of the stream, or
@@ -121,7 +112,8 @@ class Stream(Generic[T]):
         ['1']
         """
         check_block(block)
-        return Follow(self._follower.stops, partial(self._records, block), self._follower.run)
+        records = partial(self._records, block)
+        return record_loop(self._follower.stops, records, self._follower.run)
 
     async def _records(self, block: float, begun: int) -> Records[T]:
         follower = self._follower
@@ -217,11 +209,11 @@ class Stream(Generic[T]):
         1
         """
         self._runner.process.check()
-        if self._opened:
-            return self._follower.token
-        if isinstance(self._start, Token):
-            return self._start.dump()
-        raise MillstreamError(UNOPENED)
+        if not self._opened:  # asyncio only
+            if isinstance(self._start, Token):
+                return self._start.dump()
+            raise MillstreamError(UNOPENED)
+        return self._follower.token
 
     @property
     def watermark(self) -> ID:
@@ -231,7 +223,7 @@ class Stream(Generic[T]):
         ID(ms=0, seq=0)
         """
         self._runner.process.check()
-        if not self._opened:
+        if not self._opened:  # asyncio only
             raise MillstreamError(UNOPENED)
         return self._follower.watermark
 
@@ -253,7 +245,7 @@ class Stream(Generic[T]):
         ['quiet']
         """
         self._runner.process.check()
-        if not self._opened:
+        if not self._opened:  # asyncio only
             raise MillstreamError(UNOPENED)
         return self._follower.shards
 
@@ -271,3 +263,47 @@ class Stream(Generic[T]):
         if self._closed:
             raise MillstreamError("the stream is closed")
         return await self._runner.run(steps)
+
+
+def stream(
+    ms: StreamCommands[T],
+    shards: Key | Shard | Iterable[Key | Shard],
+    position: Position = "latest",
+    *,
+    batch: int = 100,
+    order: Literal["strict", "available"] = "strict",
+    on_gap: Literal["raise", "skip"] = "raise",
+    max_wait: float | None = 30.0,
+    create: bool = True,
+    clock: bool | None = None,
+    resolve: Callable[[str], Shard | None] | None = None,
+    on_event: Callable[[Event], Any] | None = None,
+) -> Stream[T]:
+    """Follow one shard or many as one ordered sequence.
+
+    `shards` is a key or a list of keys and Shards. `position` is "trim_horizon" (the oldest
+    record), "latest" (from now on), a time, or the token of a stream. The stream asks for up to
+    `batch` records of a shard at once.
+
+    In `order` "strict", records come by ID, whatever shard they are from. In order "available"
+    they are returned as they arrive, in order within each shard. `on_gap` "raise" reports
+    lost records as RecordsExpired, "skip" only in `gaps`, the log and to `on_event`. If a shard
+    does not answer for `max_wait` seconds, and nothing can be returned without it, calls
+    raise ShardUnavailable; None waits forever.
+
+    A shard that does not exist is created, unless `create` is False or the position is a token.
+    `clock` is whether to ask for promises by the clock of each server, which bind explicit IDs.
+    None asks where they are needed: in a strict stream, while it has several shards. False
+    never asks, for IDs that come from elsewhere; then entries have to keep coming to all
+    shards. True always asks. `resolve` finds the children of a sealed shard that are on another
+    server, by name.
+
+    Raises InvalidPosition, InvalidStream, and redis-py's errors if a server does not answer.
+
+    >>> _ = await ms.tappend("s1", {"n": 1}), await ms.tappend("s2", {"n": 2})
+    >>> async with ms.stream(["s1", "s2"], "trim_horizon") as stream:
+    ...     (await stream.read(timeout=1))["n"], (await stream.read(timeout=1))["n"]
+    ('1', '2')
+    """
+    options = Options(batch, order, on_gap, max_wait, clock, create)
+    return opened(Stream(ms, shards, position, options, resolve, on_event))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.aio.running import Runner
+from millstream.client.aio.tasks import Opened, Turn, opened
 from millstream.client.core.arguments import flag
 from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
 from millstream.client.errors import MillstreamError
@@ -19,30 +18,28 @@ from millstream.client.records import T
 if TYPE_CHECKING:
     from typing import Self
 
+    from millstream.client.aio.commands import StreamCommands
     from millstream.client.core.steps import R, Steps
     from millstream.client.core.words import Fields, Key
 
 
-class Fact(FactFields[T]):
+class Fact(Opened, FactFields[T]):
     """An entry in the making: a mapping from field to value, with an ID that is reserved.
 
     Readers do not pass the ID while the fact is open. At the end of its `with` block the fact is
     completed; without fields, or after an exception, it is given up. If the server refuses to
     complete it, it is given up too, and the error is raised.
 
-        async with ms.writer("orders", "api-8") as writer:
-            async with writer.fact() as fact:
-                fact["item"] = "tea"
+    >>> async with ms.writer("orders", "api-8") as writer:
+    ...     async with writer.fact() as fact:
+    ...         fact["item"] = "tea"
     """
 
     def __init__(self, writer: Writer[T], lease_ms: int) -> None:
         super().__init__(lease_ms)
         self._writer = writer
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._reserve().__await__()
-
-    async def _reserve(self) -> Self:
+    async def _open(self) -> Self:
         if self._reserved is None:
             await self._writer._reserve([self], None)
         return self
@@ -80,9 +77,6 @@ class Fact(FactFields[T]):
         if self._settled is None:
             await self._writer._run(self._writer._state.abort(self))
 
-    async def __aenter__(self) -> Self:
-        return await self._reserve()
-
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -93,14 +87,14 @@ class Fact(FactFields[T]):
             await self._writer._run(self._writer._state.leave(self, failed=kind is not None))
 
 
-class Writer(Generic[T]):
+class Writer(Opened, Generic[T]):
     """A writer of one stream, with a name that no other running writer has.
 
     `ms.writer(..)` makes one, and its arguments are described there. Several tasks may use it:
     their calls wait for each other.
 
-        async with ms.writer("orders", "api-8") as writer:
-            entry_id = await writer.append({"item": "tea"})
+    >>> async with ms.writer("orders", "api-8") as writer:
+    ...     entry_id = await writer.append({"item": "tea"})
     """
 
     def __init__(
@@ -116,21 +110,15 @@ class Writer(Generic[T]):
         unique = secrets.token_hex(8)
         self._state = WriterState(key, name, unique, lease, retry_for, time.monotonic)
         self._runner = Runner(client)
-        self._turn = asyncio.Lock()
+        self._turn = Turn(self._runner.process)
         self._closed = False
         self._takes_over = flag("take_over", take_over)
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._open().__await__()
 
     async def _open(self) -> Self:
         if self._takes_over:
             await self._run(self._state.take_over())
             self._takes_over = False
         return self
-
-    async def __aenter__(self) -> Self:
-        return await self._open()
 
     async def __aexit__(
         self,
@@ -162,7 +150,7 @@ class Writer(Generic[T]):
         ...     async with writer.fact(lease=5) as fact:
         ...         fact["item"] = "salt"
         """
-        return Fact(self, self._state.lease_ms if lease is None else lease_ms(lease))
+        return opened(Fact(self, self._state.lease_ms if lease is None else lease_ms(lease)))
 
     async def facts(self, n: int) -> list[Fact[T]]:
         """Reserve `n` consecutive IDs, at most 10,000.
@@ -209,7 +197,7 @@ class Writer(Generic[T]):
         >>> writer = await ms.writer("orders", "api-8")
         >>> await writer.close()
         """
-        await self._in_turn(self._close)
+        await self._turn.run(self._close)
 
     async def _close(self) -> None:
         """If this is interrupted, the writer is not closed, and may be closed again."""
@@ -235,14 +223,31 @@ class Writer(Generic[T]):
         return facts
 
     async def _run(self, steps: Steps[R]) -> R:
-        return await self._in_turn(lambda: self._runner.run(self._check_open(steps)))
+        return await self._turn.run(lambda: self._runner.run(self._check_open(steps)))
 
     def _check_open(self, steps: Steps[R]) -> Steps[R]:
         if self._closed:
             raise MillstreamError("the writer is closed")
         return steps
 
-    async def _in_turn(self, work: Callable[[], Awaitable[R]]) -> R:
-        self._runner.process.check()  # first: a task of the parent may have held the lock
-        async with self._turn:
-            return await work()
+
+def writer(
+    ms: StreamCommands[T],
+    key: Key,
+    name: Key,
+    *,
+    lease: float = 30.0,
+    take_over: bool = False,
+    retry_for: float = 30.0,
+) -> Writer[T]:
+    """Write to a stream: exactly once, and facts with IDs that are reserved first.
+
+    Only one running writer at a time may use a name. `lease` is the number of seconds that a
+    reservation lasts. `take_over` gives up reservations that an earlier process with this name
+    left open. Requests whose reply is lost are repeated for `retry_for` seconds.
+
+    >>> async with ms.writer("orders", "api-7") as writer:
+    ...     await writer.append({"item": "tea"}) < await writer.append({"item": "salt"})
+    True
+    """
+    return opened(Writer(ms, key, name, lease=lease, take_over=take_over, retry_for=retry_for))

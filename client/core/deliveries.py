@@ -21,7 +21,7 @@ from millstream.client.core.requests import GroupWords
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Steps, Wait
 from millstream.client.core.waiting import WAIT_MAX_S, Patience, Stops, block_ms
-from millstream.client.core.words import Key
+from millstream.client.core.words import IdWord, Key
 from millstream.client.errors import InvalidPosition
 from millstream.client.ids import ID
 from millstream.client.log import log
@@ -364,3 +364,11 @@ class Deliveries:
 
     def metrics(self) -> dict[str, float]:
         return {**self._counts, "missed": self.missed, "buffered": len(self._buffer)}
+
+
+def entry_id(record: Record[Any] | IdWord) -> ID:
+    if isinstance(record, Record):
+        return record.id
+    if isinstance(record, int):
+        return ID(record)
+    return record if isinstance(record, ID) else ID.parse(record)

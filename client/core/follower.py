@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from millstream.client.core import requests
 from millstream.client.core.asking import Asking, Create, LookUp, Read, by_server
 from millstream.client.core.lineage import Info, Lineage, Servers
-from millstream.client.core.merge import FETCHED, Merge
+from millstream.client.core.merge import FETCHED, Bound, Merge
 from millstream.client.core.opening import open_lineage
 from millstream.client.core.options import Options
 from millstream.client.core.position import Start
@@ -23,12 +23,12 @@ from millstream.client.core.servers import ServerState
 from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Answer, Ask, Clock, Notify, Steps, Wait
 from millstream.client.core.waiting import Patience, Stops
-from millstream.client.errors import RecordsExpired
 from millstream.client.events import (
     Disconnected,
     Event,
     Gap,
     Reconnected,
+    RecordsExpired,
     ShardMissing,
     ShardOpened,
 )
@@ -100,20 +100,21 @@ class Follower:
         shard = heap[0][3]
         return None if shard.gaps else self._hand_out(shard)
 
-    def run(self, begun: int) -> Iterator[Record[Any]]:
+    def run(self, begun: int) -> Iterable[Record[Any]]:
         """The next records of a stream of one shard, with most checks of `take` once for all of
         them; nothing for other streams. `take` has the last record of a buffer.
 
         It ends when the follow that began at `begun` is stopped, and when the order of the shards
         is made again: after an answer, a move, the end of the stream and in a child process.
         """
-        heap, merge, stops = self._merge.heap, self._merge, self.stops
+        heap = self._merge.heap
         if len(self._lineage.states) != 1 or not heap or self.events or self._lineage.orphans:
-            return
+            return ()
         shard = heap[0][3]
-        buffer = shard.buffer
-        if shard.gaps:
-            return
+        return () if shard.gaps else self._run(shard, heap, begun)
+
+    def _run(self, shard: ShardState, heap: list[Bound], begun: int) -> Iterator[Record[Any]]:
+        merge, stops, buffer = self._merge, self.stops, shard.buffer
         while len(buffer) > 1 and merge.heap is heap and stops.count == begun:
             shard.last = record = buffer.popleft()
             self._records += 1

@@ -91,3 +91,8 @@ def read_writers(reply: list[Any]) -> list[WriterPosition[Any]]:
         WriterPosition(name, read_id(position), read_id(last), open_ids, read_id_or_none(oldest))
         for name, position, last, open_ids, oldest in reply
     ]
+
+
+def read_reply(reply: Any, read: Any = None, **_: Any) -> Any:
+    """What redis-py calls with each reply of a command of NAMES."""
+    return reply if read is None else read(reply)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
-import textwrap
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -223,25 +221,6 @@ def test_a_cancelled_block_gives_its_fact_up(run: Any, server: Server) -> None:
             assert await ms.xlen("s") == 0
 
     run(main())
-
-
-OWN = [getattr(aio, name) for name in aio.__all__ if name != "connect"]
-OWN = [one for one in OWN if getattr(one, "__module__", "").startswith(aio.__name__)]
-
-
-@pytest.mark.parametrize("kind", OWN)
-def test_the_examples_of_the_classes_run(run: Any, server: Server, kind: type[Any]) -> None:
-    doc = inspect.getdoc(kind) or ""
-    code = "\n".join(line for line in doc.splitlines() if line.startswith("    "))
-    assert "await" in code or "async" in code
-    names: dict[str, Any] = {}
-    exec(f"async def example(ms):\n{textwrap.indent(textwrap.dedent(code), '    ')}", names)
-
-    async def test() -> None:
-        async with aio.connect(url_of(server)) as ms:
-            await asyncio.wait_for(names["example"](ms), 10)
-
-    run(test())
 
 
 @pytest.mark.parametrize("kind", ["stream", "consumer"])

@@ -67,7 +67,10 @@ def of_python(text: str) -> Iterator[Definition]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if isinstance(node, ast.ClassDef):
-                bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
+                generic = [
+                    base.value if isinstance(base, ast.Subscript) else base for base in node.bases
+                ]
+                bases = tuple(base.id for base in generic if isinstance(base, ast.Name))
                 yield Definition(node.name, True, lines, 0, bases)
             else:
                 yield Definition(node.name, False, lines, positional(node.args))

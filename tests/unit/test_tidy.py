@@ -71,10 +71,6 @@ RINGS: list[set[str]] = [
         "server/execution/executor",
         "server/execution/request_runner",
     },
-    {
-        "client/errors",
-        "client/ids",
-    },
 ]
 TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 

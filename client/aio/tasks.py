@@ -1,0 +1,139 @@
+"""Differences between tasks and threads in the objects that users hold; written by hand.
+
+`millstream.client.threads` has the same names for threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from millstream.client.core.waiting import Stops
+from millstream.client.guards import OwnProcess
+from millstream.client.records import Record, T
+
+if TYPE_CHECKING:
+    from typing import Self
+
+R = TypeVar("R")
+
+
+class Opened:
+    """An object that is opened when it is awaited, entered or first used: `__init__` cannot wait
+    for the server."""
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._open()
+
+    async def _open(self) -> Self:
+        """Ask the server, the first time."""
+        raise NotImplementedError
+
+
+Made = TypeVar("Made", bound=Opened)
+
+
+def opened(made: Made) -> Made:
+    """A new object as a method returns it: not open yet."""
+    return made
+
+
+class Reader(Opened, Generic[T]):
+    """A stream or a consumer."""
+
+    def __aiter__(self) -> AsyncIterator[Record[T]]:
+        """A loop over the object is `follow`: it waits for records, and never gives None."""
+        return self.follow()
+
+    def follow(self) -> AsyncIterator[Record[T]]:
+        raise NotImplementedError
+
+
+class Turn:
+    """Lets one task at a time use an object; others wait."""
+
+    def __init__(self, process: OwnProcess) -> None:
+        self._process = process
+        self._lock = asyncio.Lock()
+
+    async def run(self, work: Callable[[], Awaitable[R]]) -> R:
+        self._process.check()  # first: a task of the parent may have held the lock
+        async with self._lock:
+            return await work()
+
+
+async def finished(result: Any) -> None:
+    """Wait for a handler of events, which may be a coroutine."""
+    if inspect.isawaitable(result):
+        await result
+
+
+Records = AsyncGenerator[Record[T], None]
+
+
+class RecordLoop(Generic[T]):
+    """The iterator of a loop over records. It runs from the first record until the loop ends in any
+    way.
+
+    An asynchronous generator alone would run on after `break`, until a task of the event loop
+    closes it, and a `stop` in this time would be lost.
+    """
+
+    def __init__(
+        self,
+        stops: Stops,
+        records: Callable[[int], Records[T]],
+        run: Callable[[int], Iterable[Record[T]]] = lambda begun: (),
+    ) -> None:
+        """`records(begun)` makes the generator of the records; `begun` is for `Stops.since`.
+        `run(begun)` are the records that come before its next one, without a wait."""
+        self._stops = stops
+        self._make_run = run
+        self._make = records
+        self._records: Records[T] | None = None
+        self._run: Iterable[Record[T]] = ()
+        self._ticket = object()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record[T]:
+        for record in self._run:
+            return record
+        try:
+            if self._records is None:
+                self._begun = self._stops.begin_follow(self._ticket)
+                self._records = self._make(self._begun)
+            record = await anext(self._records)
+            self._run = self._make_run(self._begun)
+            return record
+        except BaseException:  # the end, an error or a cancellation
+            self._end()
+            raise
+
+    async def aclose(self) -> None:
+        """End the loop, as for an asynchronous generator."""
+        self._end()
+        if self._records is not None:
+            await self._records.aclose()
+
+    def _end(self) -> None:
+        self._run = ()
+        self._stops.end_follow(self._ticket)
+
+    def __del__(self) -> None:
+        self._end()
+
+
+def record_loop(
+    stops: Stops,
+    records: Callable[[int], Records[T]],
+    run: Callable[[int], Iterable[Record[T]]] = lambda begun: (),
+) -> AsyncIterator[Record[T]]:
+    """A loop over records, with `break`, `stop` and errors."""
+    return RecordLoop(stops, records, run)

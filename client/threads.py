@@ -1,0 +1,114 @@
+"""Differences between threads and tasks in the objects that users hold; written by hand.
+
+`millstream.client.aio.tasks` has the same names for asyncio.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from millstream.client.core.waiting import Stops
+from millstream.client.guards import OwnProcess
+from millstream.client.records import Record, T
+
+if TYPE_CHECKING:
+    from typing import Self
+
+R = TypeVar("R")
+
+
+class Opened:
+    """An object that is open when a method returns it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def _open(self) -> Self:
+        """Ask the server, the first time."""
+        raise NotImplementedError
+
+
+Made = TypeVar("Made", bound=Opened)
+
+
+def opened(made: Made) -> Made:
+    """A new object as a method returns it: open."""
+    return made._open()
+
+
+class Reader(Opened, Generic[T]):
+    """A stream or a consumer."""
+
+    def __iter__(self) -> Iterator[Record[T]]:
+        """A loop over the object is `follow`: it waits for records, and never gives None."""
+        return self.follow()
+
+    def __next__(self) -> Record[T] | None:
+        """The next record, or None when there is none now. It never waits for records, and never
+        raises StopIteration."""
+        return self.read(0)
+
+    def follow(self) -> Iterator[Record[T]]:
+        raise NotImplementedError
+
+    def read(self, timeout: float | None = None) -> Record[T] | None:
+        raise NotImplementedError
+
+
+class Turn:
+    """Lets one thread at a time use an object; others wait."""
+
+    def __init__(self, process: OwnProcess) -> None:
+        self._process = process
+        self._lock = threading.RLock()
+
+    def run(self, work: Callable[[], R]) -> R:
+        self._process.check()  # first: a thread of the parent may have held the lock
+        nested = is_owned(self._lock)  # by a call that was interrupted by a signal handler
+        try:
+            with self._lock:
+                return work()
+        finally:
+            if not nested:
+                let_go(self._lock)  # again: a signal handler may have raised in the line before
+
+
+def is_owned(lock: Any) -> bool:
+    """Whether this thread holds an RLock."""
+    return bool(lock._is_owned())
+
+
+def let_go(lock: Any) -> None:
+    """Release an RLock if this thread holds it."""
+    while is_owned(lock):
+        lock.release()
+
+
+def finished(result: Any) -> None:
+    """A handler of events has ended when it returns."""
+
+
+Records = Generator[Record[T], None, None]
+
+
+def record_loop(
+    stops: Stops,
+    records: Callable[[int], Records[T]],
+    run: Callable[[int], Iterable[Record[T]]] = lambda begun: (),
+) -> Iterator[Record[T]]:
+    """A loop over records, from the first one until it ends in any way. `records(begun)` makes the
+    generator of the records; `begun` is for `Stops.since`. `run(begun)` are the records that come
+    before its next one, without a wait."""
+    ticket = object()
+    try:
+        try:
+            begun = stops.begin_follow(ticket)
+            for record in records(begun):
+                yield record
+                yield from run(begun)
+        finally:
+            stops.end_follow(ticket)
+    finally:
+        stops.end_follow(ticket)  # again: a signal handler may have raised there
