@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +42,7 @@ from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore
 from millstream.server.monitor import info, log
 from millstream.server.monitor.eviction import Eviction
+from millstream.server.monitor.info_lines import text_of
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
@@ -259,19 +259,17 @@ class Server:
     def _make_info(self) -> info.Info:
         config, clients, executor = self.config, self.clients, self.executor
         keyspace, replication, latency = self.keyspace, self.replication, self.latency
-        stats = (
-            partial(info.traffic_stats, clients, executor, replication, self.rates),
-            partial(info.data_stats, keyspace, executor, self.eviction, self.pubsub),
-            partial(info.request_stats, executor, clients, self.access),
-        )
+        traffic = partial(info.traffic_stats, clients, executor, replication, self.rates)
+        data = partial(info.data_stats, keyspace, executor, self.eviction, self.pubsub)
+        requests = partial(info.request_stats, executor, clients, self.access)
         supervisor = lambda: self.supervision.name  # noqa: E731
         sections: dict[str, info.Collect] = {
             "server": partial(
                 info.server_section, self.process, supervisor, self.listeners, config, self.now_us
             ),
             "persistence": partial(info.persistence_section, self.persistence, keyspace, executor),
-            "stats": lambda: list(chain.from_iterable(collect() for collect in stats)),
-            "replication": replication.info,
+            "stats": lambda: traffic() + data() + requests(),
+            "replication": lambda: text_of(replication.info()),
             "cpu": partial(info.cpu_section, self.steady_ms),
             "modules": info.no_section,
             "commandstats": partial(info.commands_section, executor),
@@ -281,13 +279,7 @@ class Server:
             "keyspace": partial(info.keyspace_section, keyspace),
         }
         of_clients: dict[str, info.CollectOfClients] = {
-            "clients": partial(
-                info.clients_section,
-                clients=clients,
-                executor=executor,
-                config=config,
-                steady_ms=self.steady_ms,
-            ),
+            "clients": partial(info.clients_section, clients, executor, config, self.steady_ms),
             "memory": self.memory.section,
         }
         return info.Info(sections, of_clients, clients.totals)

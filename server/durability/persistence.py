@@ -29,12 +29,11 @@ from millstream.server.durability.directory_loader import (
     Progress,
     Restorable,
 )
-from millstream.server.durability.persistence_info import persistence_parts
+from millstream.server.durability.persistence_info import persistence_section
 from millstream.server.durability.refusal import Refusal
 from millstream.server.durability.snapshots import Capturable, Snapshots
 from millstream.server.durability.unsynced import UnsyncedFrames
 from millstream.server.durability.workers import Machine, post
-from millstream.server.monitor.info_lines import Part
 from millstream.storage.files.journal_file import RESERVE_LEAST, JournalFile
 from millstream.storage.files.journal_writer import Journal
 from millstream.storage.files.snapshot_format import BlockType
@@ -442,6 +441,6 @@ class Persistence(Commits):
             raise DataError(f"the journal ends at frame {loader.next_seq - 1} of {self.last_seq}")
         return report
 
-    def info(self, dirty: int) -> list[Part]:
+    def info(self, dirty: int) -> str:
         """INFO persistence. `dirty` counts all changes so far."""
-        return persistence_parts(self, dirty, self._machine.steady_clock())
+        return persistence_section(self, dirty, self._machine.steady_clock())

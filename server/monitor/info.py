@@ -20,7 +20,7 @@ from zlib import crc32
 
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
-from millstream.server.monitor.info_lines import Part, Section, fields_of, part_of
+from millstream.server.monitor.info_lines import Section, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from millstream.server.config.directives import Config
     from millstream.server.durability.persistence import Persistence
     from millstream.server.execution.access import Access
+    from millstream.server.execution.client_pause import Pause
     from millstream.server.execution.executor import Executor
     from millstream.server.execution.pubsub import PubSub
     from millstream.server.monitor.eviction import Eviction
@@ -81,22 +82,20 @@ class Process:
 
 
 # What does not change while the server runs.
-_PROGRAM = part_of(
-    {
-        "redis_version": REDIS_VERSION,
-        "redis_git_sha1": "00000000",
-        "redis_git_dirty": 0,
-        "redis_build_id": f"{crc32(__version__.encode()):016x}",
-        "redis_mode": "standalone",
-        "server": SERVER_NAME,
-        "millstream_version": __version__,
-        "os": f"{_SYSTEM.sysname} {_SYSTEM.release} {_SYSTEM.machine}",
-        "arch_bits": 64,
-        "monotonic_clock": "POSIX clock_gettime",
-        "python_version": sys.version.split()[0],
-        "multiplexing_api": "uvloop",
-        "gcc_version": _COMPILER.removeprefix("GCC "),
-    }
+_PROGRAM = (
+    f"redis_version:{REDIS_VERSION}\r\n"
+    "redis_git_sha1:00000000\r\n"
+    "redis_git_dirty:0\r\n"
+    f"redis_build_id:{crc32(__version__.encode()):016x}\r\n"
+    "redis_mode:standalone\r\n"
+    f"server:{SERVER_NAME}\r\n"
+    f"millstream_version:{__version__}\r\n"
+    f"os:{_SYSTEM.sysname} {_SYSTEM.release} {_SYSTEM.machine}\r\n"
+    "arch_bits:64\r\n"
+    "monotonic_clock:POSIX clock_gettime\r\n"
+    f"python_version:{sys.version.split()[0]}\r\n"
+    "multiplexing_api:uvloop\r\n"
+    f"gcc_version:{_COMPILER.removeprefix('GCC ')}\r\n"
 )
 
 
@@ -113,52 +112,51 @@ def _absolute(file: Path | None) -> str:
 def server_section(
     process: Process, supervisor: Callable[[], str], listeners: Listeners, config: Config,
     now_us: Callable[[], int],
-) -> Sequence[Part]:  # fmt: skip
+) -> str:  # fmt: skip
     """`supervisor` returns the name of the service manager."""
     uptime_s, hz, time_us = process.uptime_s(), config.shown("hz"), now_us()
-    fields = {
-        "process_id": process.number,
-        "process_supervised": supervisor(),
-        "run_id": process.run_id,
-        "tcp_port": listeners.port,
-        "server_time_usec": time_us,
-        "uptime_in_seconds": uptime_s,
-        "uptime_in_days": uptime_s // 86400,
-        "hz": hz,
-        "configured_hz": hz,
-        "lru_clock": time_us // 1_000_000 & 0xFFFFFF,
-        "executable": _executable(),
-        "config_file": _absolute(process.config_file),
-        "io_threads_active": 0,
-    }
-    return _PROGRAM, part_of(fields), listeners.info()
+    process_lines = (
+        f"process_id:{process.number}\r\n"
+        f"process_supervised:{supervisor()}\r\n"
+        f"run_id:{process.run_id}\r\n"
+        f"tcp_port:{listeners.port}\r\n"
+        f"server_time_usec:{time_us}\r\n"
+        f"uptime_in_seconds:{uptime_s}\r\n"
+        f"uptime_in_days:{uptime_s // 86400}\r\n"
+        f"hz:{hz}\r\n"
+        f"configured_hz:{hz}\r\n"
+        f"lru_clock:{time_us // 1_000_000 & 0xFFFFFF}\r\n"
+        f"executable:{_executable()}\r\n"
+        f"config_file:{_absolute(process.config_file)}\r\n"
+        "io_threads_active:0\r\n"
+    )
+    return _PROGRAM + process_lines + listeners.info()
 
 
 def clients_section(
-    totals: ClientTotals, clients: Clients, executor: Executor, config: Config,
-    steady_ms: Callable[[], int],
-) -> Sequence[Part]:  # fmt: skip
+    clients: Clients, executor: Executor, config: Config, steady_ms: Callable[[], int],
+    totals: ClientTotals,
+) -> str:  # fmt: skip
+    pause = executor.pauses.current
     waiting = executor.serving.waiting
     is_waiting = waiting.count > 0
-    fields = {
-        "connected_clients": len(clients),
-        "cluster_connections": 0,
-        "maxclients": config.maxclients,
-        "client_recent_max_input_buffer": totals.input_max_bytes,
-        "client_recent_max_output_buffer": totals.output_max_bytes,
-        "blocked_clients": executor.blocked_count,
-        "tracking_clients": 0,
-        "pubsub_clients": totals.subscribed,
-        "watching_clients": totals.watching,
-        "clients_in_timeout_table": waiting.timed_count,
-        "total_watched_keys": len(totals.watched),
-        "total_blocking_keys": len([*waiting.keys()]) if is_waiting else 0,
-        "total_blocking_keys_on_nokey": (
-            sum(1 for _ in waiting.keys_that_must_stay()) if is_waiting else 0
-        ),
-        **_pause(executor, steady_ms),
-    }
-    return (part_of(fields),)
+    staying = sum(1 for _ in waiting.keys_that_must_stay()) if is_waiting else 0
+    return (
+        f"connected_clients:{len(clients)}\r\n"
+        "cluster_connections:0\r\n"
+        f"maxclients:{config.maxclients}\r\n"
+        f"client_recent_max_input_buffer:{totals.input_max_bytes}\r\n"
+        f"client_recent_max_output_buffer:{totals.output_max_bytes}\r\n"
+        f"blocked_clients:{executor.blocked_count}\r\n"
+        "tracking_clients:0\r\n"
+        f"pubsub_clients:{totals.subscribed}\r\n"
+        f"watching_clients:{totals.watching}\r\n"
+        f"clients_in_timeout_table:{waiting.timed_count}\r\n"
+        f"total_watched_keys:{len(totals.watched)}\r\n"
+        f"total_blocking_keys:{len([*waiting.keys()]) if is_waiting else 0}\r\n"
+        f"total_blocking_keys_on_nokey:{staying}\r\n"
+        f"{_NOT_PAUSED if pause is None else _pause_lines(pause, steady_ms())}"
+    )
 
 
 _PAUSE_REASONS = {
@@ -168,161 +166,147 @@ _PAUSE_REASONS = {
 }
 
 
-def _pause(executor: Executor, steady_ms: Callable[[], int]) -> Section:
+_NOT_PAUSED = "paused_reason:none\r\npaused_actions:none\r\npaused_timeout_milliseconds:0\r\n"
+
+
+def _pause_lines(pause: Pause, steady_ms: int) -> str:
     """Why commands are postponed, which ones, and for how long."""
-    pause = executor.pauses.current
-    reason, actions, left_ms = "none", "none", 0
-    if pause is not None:
-        reason = _PAUSE_REASONS[next(iter(sorted(pause.reasons)), "")]
-        actions = "all" if pause.all else "write"
-        left_ms = max(0, pause.until_ms - steady_ms())
-    return {
-        "paused_reason": reason,
-        "paused_actions": actions,
-        "paused_timeout_milliseconds": left_ms,
-    }
+    reason = _PAUSE_REASONS[next(iter(sorted(pause.reasons)), "")]
+    return (
+        f"paused_reason:{reason}\r\n"
+        f"paused_actions:{'all' if pause.all else 'write'}\r\n"
+        f"paused_timeout_milliseconds:{max(0, pause.until_ms - steady_ms)}\r\n"
+    )
 
 
-def persistence_section(
-    persistence: Persistence, keyspace: Keyspace, executor: Executor
-) -> Sequence[Part]:
-    parts = persistence.info(keyspace.dirty)
+def persistence_section(persistence: Persistence, keyspace: Keyspace, executor: Executor) -> str:
+    text = persistence.info(keyspace.dirty)
     if persistence.appendonly:
-        parts.append(part_of({"journal_queue_stalls": executor.backpressure.count}))
-    return parts
+        text += f"journal_queue_stalls:{executor.backpressure.count}\r\n"
+    return text
 
 
-def traffic_stats(
-    clients: Clients, executor: Executor, replication: Role, rates: Rates
-) -> Sequence[Part]:
+def traffic_stats(clients: Clients, executor: Executor, replication: Role, rates: Rates) -> str:
     commands, bytes_in, bytes_out, repl_in, repl_out = rates.per_second
-    fields = {
-        "total_connections_received": clients.connections_received,
-        "total_commands_processed": executor.statistics.commands,
-        "instantaneous_ops_per_sec": round(commands),
-        "total_net_input_bytes": executor.bytes_in,
-        "total_net_output_bytes": executor.outbox.bytes_out,
-        "total_net_repl_input_bytes": replication.totals.received_bytes,
-        "total_net_repl_output_bytes": replication.feeds.source.sent_bytes,
-        "instantaneous_input_kbps": f"{bytes_in / 1024:.2f}",
-        "instantaneous_output_kbps": f"{bytes_out / 1024:.2f}",
-        "instantaneous_input_repl_kbps": f"{repl_in / 1024:.2f}",
-        "instantaneous_output_repl_kbps": f"{repl_out / 1024:.2f}",
-        "rejected_connections": clients.connections_rejected,
-        "sync_full": replication.resync.full_syncs,
-        "sync_partial_ok": replication.resync.partial_syncs,
-        "sync_partial_err": replication.resync.refused_partial_syncs,
-        "sync_rewinds": replication.totals.rewinds,
-    }
-    return (part_of(fields),)
+    return (
+        f"total_connections_received:{clients.connections_received}\r\n"
+        f"total_commands_processed:{executor.statistics.commands}\r\n"
+        f"instantaneous_ops_per_sec:{round(commands)}\r\n"
+        f"total_net_input_bytes:{executor.bytes_in}\r\n"
+        f"total_net_output_bytes:{executor.outbox.bytes_out}\r\n"
+        f"total_net_repl_input_bytes:{replication.totals.received_bytes}\r\n"
+        f"total_net_repl_output_bytes:{replication.feeds.source.sent_bytes}\r\n"
+        f"instantaneous_input_kbps:{bytes_in / 1024:.2f}\r\n"
+        f"instantaneous_output_kbps:{bytes_out / 1024:.2f}\r\n"
+        f"instantaneous_input_repl_kbps:{repl_in / 1024:.2f}\r\n"
+        f"instantaneous_output_repl_kbps:{repl_out / 1024:.2f}\r\n"
+        f"rejected_connections:{clients.connections_rejected}\r\n"
+        f"sync_full:{replication.resync.full_syncs}\r\n"
+        f"sync_partial_ok:{replication.resync.partial_syncs}\r\n"
+        f"sync_partial_err:{replication.resync.refused_partial_syncs}\r\n"
+        f"sync_rewinds:{replication.totals.rewinds}\r\n"
+    )
 
 
-def data_stats(
-    keyspace: Keyspace, executor: Executor, eviction: Eviction, pubsub: PubSub
-) -> Sequence[Part]:
-    fields = {
-        "expired_subkeys": 0,
-        "expired_keys": keyspace.expired_count,
-        "expired_keys_active": executor.due.expired_count,
-        "expired_subkeys_active": 0,
-        "reservations_pending": keyspace.open_reservations(),
-        "reservations_expired": keyspace.reservations_expired,
-        "expired_stale_perc": "0.00",
-        "expired_time_cap_reached_count": 0,
-        "evicted_keys": 0,
-        "evicted_entries": eviction.evicted_entries,
-        "evicted_blocks": eviction.evicted_blocks,
-        "evicted_clients": 0,
-        "evicted_scripts": 0,
-        "total_eviction_exceeded_time": 0,
-        "current_eviction_exceeded_time": 0,
-        "keyspace_hits": keyspace.hits,
-        "keyspace_misses": keyspace.misses,
-        "pubsub_channels": pubsub.channel_count,
-        "pubsub_patterns": pubsub.pattern_count,
-        "pubsubshard_channels": pubsub.shard_channel_count,
-        "latest_fork_usec": 0,
-        "total_forks": 0,
-        "migrate_cached_sockets": 0,
-        "slave_expires_tracked_keys": 0,
-        "active_defrag_hits": 0,
-        "active_defrag_misses": 0,
-        "active_defrag_key_hits": 0,
-        "active_defrag_key_misses": 0,
-        "total_active_defrag_time": 0,
-        "current_active_defrag_time": 0,
-    }
-    return (part_of(fields),)
+def data_stats(keyspace: Keyspace, executor: Executor, eviction: Eviction, pubsub: PubSub) -> str:
+    return (
+        "expired_subkeys:0\r\n"
+        f"expired_keys:{keyspace.expired_count}\r\n"
+        f"expired_keys_active:{executor.due.expired_count}\r\n"
+        "expired_subkeys_active:0\r\n"
+        f"reservations_pending:{keyspace.open_reservations()}\r\n"
+        f"reservations_expired:{keyspace.reservations_expired}\r\n"
+        "expired_stale_perc:0.00\r\n"
+        "expired_time_cap_reached_count:0\r\n"
+        "evicted_keys:0\r\n"
+        f"evicted_entries:{eviction.evicted_entries}\r\n"
+        f"evicted_blocks:{eviction.evicted_blocks}\r\n"
+        "evicted_clients:0\r\n"
+        "evicted_scripts:0\r\n"
+        "total_eviction_exceeded_time:0\r\n"
+        "current_eviction_exceeded_time:0\r\n"
+        f"keyspace_hits:{keyspace.hits}\r\n"
+        f"keyspace_misses:{keyspace.misses}\r\n"
+        f"pubsub_channels:{pubsub.channel_count}\r\n"
+        f"pubsub_patterns:{pubsub.pattern_count}\r\n"
+        f"pubsubshard_channels:{pubsub.shard_channel_count}\r\n"
+        "latest_fork_usec:0\r\n"
+        "total_forks:0\r\n"
+        "migrate_cached_sockets:0\r\n"
+        "slave_expires_tracked_keys:0\r\n"
+        "active_defrag_hits:0\r\n"
+        "active_defrag_misses:0\r\n"
+        "active_defrag_key_hits:0\r\n"
+        "active_defrag_key_misses:0\r\n"
+        "total_active_defrag_time:0\r\n"
+        "current_active_defrag_time:0\r\n"
+    )
 
 
-def request_stats(executor: Executor, clients: Clients, access: Access) -> Sequence[Part]:
+def request_stats(executor: Executor, clients: Clients, access: Access) -> str:
     denied = access.log.counts
-    fields = {
-        "tracking_total_keys": 0,
-        "tracking_total_items": 0,
-        "tracking_total_prefixes": 0,
-        "unexpected_error_replies": 0,
-        "total_error_replies": executor.statistics.error_replies,
-        "dump_payload_sanitizations": 0,
-        "total_reads_processed": executor.statistics.reads,
-        "total_writes_processed": executor.outbox.writes,
-        "io_threaded_reads_processed": 0,
-        "io_threaded_writes_processed": 0,
-        "io_threaded_total_prefetch_batches": 0,
-        "io_threaded_total_prefetch_entries": 0,
-        "client_output_buffer_limit_disconnections": clients.output_limit_closings,
-        "reply_buffer_shrinks": 0,
-        "reply_buffer_expands": 0,
-        "acl_access_denied_auth": denied.get("auth", 0),
-        "acl_access_denied_cmd": denied.get("command", 0),
-        "acl_access_denied_key": denied.get("key", 0),
-        "acl_access_denied_channel": denied.get("channel", 0),
-    }
-    return (part_of(fields),)
+    return (
+        "tracking_total_keys:0\r\n"
+        "tracking_total_items:0\r\n"
+        "tracking_total_prefixes:0\r\n"
+        "unexpected_error_replies:0\r\n"
+        f"total_error_replies:{executor.statistics.error_replies}\r\n"
+        "dump_payload_sanitizations:0\r\n"
+        f"total_reads_processed:{executor.statistics.reads}\r\n"
+        f"total_writes_processed:{executor.outbox.writes}\r\n"
+        "io_threaded_reads_processed:0\r\n"
+        "io_threaded_writes_processed:0\r\n"
+        "io_threaded_total_prefetch_batches:0\r\n"
+        "io_threaded_total_prefetch_entries:0\r\n"
+        f"client_output_buffer_limit_disconnections:{clients.output_limit_closings}\r\n"
+        "reply_buffer_shrinks:0\r\n"
+        "reply_buffer_expands:0\r\n"
+        f"acl_access_denied_auth:{denied.get('auth', 0)}\r\n"
+        f"acl_access_denied_cmd:{denied.get('command', 0)}\r\n"
+        f"acl_access_denied_key:{denied.get('key', 0)}\r\n"
+        f"acl_access_denied_channel:{denied.get('channel', 0)}\r\n"
+    )
 
 
-def cpu_section(steady_ms: Callable[[], int]) -> Sequence[Part]:
-    return (_cpu_times(steady_ms()),)
+def cpu_section(steady_ms: Callable[[], int]) -> str:
+    return _cpu_times(steady_ms())
 
 
 @lru_cache(maxsize=1)
-def _cpu_times(now_ms: int) -> Part:
+def _cpu_times(now_ms: int) -> str:
     """The times of the process, its children and its main thread, read once in a millisecond."""
     whole = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     main = resource.getrusage(resource.RUSAGE_THREAD)
-    return part_of(
-        {
-            "used_cpu_sys": f"{whole.ru_stime:.6f}",
-            "used_cpu_user": f"{whole.ru_utime:.6f}",
-            "used_cpu_sys_children": f"{children.ru_stime:.6f}",
-            "used_cpu_user_children": f"{children.ru_utime:.6f}",
-            "used_cpu_sys_main_thread": f"{main.ru_stime:.6f}",
-            "used_cpu_user_main_thread": f"{main.ru_utime:.6f}",
-        }
+    return (
+        f"used_cpu_sys:{whole.ru_stime:.6f}\r\n"
+        f"used_cpu_user:{whole.ru_utime:.6f}\r\n"
+        f"used_cpu_sys_children:{children.ru_stime:.6f}\r\n"
+        f"used_cpu_user_children:{children.ru_utime:.6f}\r\n"
+        f"used_cpu_sys_main_thread:{main.ru_stime:.6f}\r\n"
+        f"used_cpu_user_main_thread:{main.ru_utime:.6f}\r\n"
     )
 
 
-def no_section() -> Sequence[Part]:
+def no_section() -> str:
     """INFO modules: there are none."""
-    return ()
+    return ""
 
 
-def commands_section(executor: Executor) -> Sequence[Part]:
-    fields = {
-        f"cmdstat_{name}": f"calls={stat.calls},usec={stat.usec},"
+def commands_section(executor: Executor) -> str:
+    return "".join(
+        f"cmdstat_{name}:calls={stat.calls},usec={stat.usec},"
         f"usec_per_call={stat.usec / stat.calls if stat.calls else 0:.2f},"
-        f"rejected_calls={stat.rejected_calls},failed_calls={stat.failed_calls}"
+        f"rejected_calls={stat.rejected_calls},failed_calls={stat.failed_calls}\r\n"
         for name, stat in executor.command_stats().items()
-    }
-    return (part_of(fields),)
+    )
 
 
-def errors_section(executor: Executor) -> Sequence[Part]:
+def errors_section(executor: Executor) -> str:
     counts = executor.statistics.errors_by_code
     if not counts:
-        return ()
-    return (part_of({f"errorstat_{code}": f"count={counts[code]}" for code in sorted(counts)}),)
+        return ""
+    return "".join(f"errorstat_{code}:count={counts[code]}\r\n" for code in sorted(counts))
 
 
 def percentile_us(counts: Sequence[int], percentage: float) -> int:
@@ -349,45 +333,38 @@ def latency_fields(latency: LatencyMonitor, config: Config) -> Section:
     }
 
 
-def latency_section(latency: LatencyMonitor, config: Config) -> Sequence[Part]:
-    return (part_of(latency_fields(latency, config)),)
+def latency_section(latency: LatencyMonitor, config: Config) -> str:
+    fields = latency_fields(latency, config)
+    return "".join(f"{name}:{value}\r\n" for name, value in fields.items())
 
 
-_CLUSTER = part_of({"cluster_enabled": 0})
+def cluster_section() -> str:
+    return "cluster_enabled:0\r\n"
 
 
-def cluster_section() -> Sequence[Part]:
-    return (_CLUSTER,)
+def keyspace_section(keyspace: Keyspace) -> str:
+    return "".join(
+        f"db{db.index}:keys={len(db)},expires={db.expiring_count},avg_ttl={db.average_ttl_ms()},"
+        "subexpiry=0\r\n"
+        for db in keyspace.databases_with_keys()
+    )
 
 
-def keyspace_section(keyspace: Keyspace) -> Sequence[Part]:
-    fields: Section = {}
-    for db in keyspace.databases_with_keys():
-        fields[f"db{db.index}"] = (
-            f"keys={len(db)},expires={db.expiring_count},avg_ttl={db.average_ttl_ms()},subexpiry=0"
-        )
-    return (part_of(fields),)
-
-
-SECTIONS = (
-    "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "modules",
-    "commandstats", "errorstats", "latencystats", "cluster", "keyspace",
-)  # fmt: skip
+SECTIONS = {
+    "server": "Server", "clients": "Clients", "memory": "Memory", "persistence": "Persistence",
+    "stats": "Stats", "replication": "Replication", "cpu": "CPU", "modules": "Modules",
+    "commandstats": "Commandstats", "errorstats": "Errorstats", "latencystats": "Latencystats",
+    "cluster": "Cluster", "keyspace": "Keyspace",
+}  # fmt: skip
+"""The titles of the sections, in Redis' order."""
 EVERYTHING = frozenset(SECTIONS)
 BY_DEFAULT = EVERYTHING - {"commandstats", "latencystats"}
 GROUPS = {"default": BY_DEFAULT, "all": EVERYTHING, "everything": EVERYTHING}
 NAMES = frozenset({*EVERYTHING, *GROUPS})
 ONLY_DEFAULT = frozenset({"default"})
 
-Collect = Callable[[], Sequence[Part]]
-CollectOfClients = Callable[["ClientTotals"], Sequence[Part]]
-
-
-@lru_cache(maxsize=16)
-def _chosen(names: frozenset[str]) -> tuple[str, ...]:
-    """The sections that these names select, in the order of SECTIONS."""
-    chosen: frozenset[str] = frozenset().union(*(GROUPS.get(name, {name}) for name in names))
-    return tuple(name for name in SECTIONS if name in chosen)
+Collect = Callable[[], str]
+CollectOfClients = Callable[["ClientTotals"], str]
 
 
 class Info:
@@ -403,23 +380,37 @@ class Info:
         self._sections = sections
         self._of_clients = of_clients
         self._totals = totals
-        self._titles = {name: f"\r\n# {name.capitalize()}\r\n" for name in SECTIONS}
+        self._chosen = lru_cache(maxsize=16)(self._choose)
+
+    def _choose(
+        self, names: frozenset[str]
+    ) -> tuple[tuple[str, Collect | None, CollectOfClients | None], ...]:
+        """The titles and functions of the sections that these names select."""
+        chosen: frozenset[str] = frozenset().union(*(GROUPS.get(name, {name}) for name in names))
+        return tuple(
+            (
+                f"\r\n# {title}\r\n",
+                self._sections.get(name),
+                self._of_clients.get(name),
+            )
+            for name, title in SECTIONS.items()
+            if name in chosen
+        )
 
     def text(self, names: Sequence[str]) -> str:
         """INFO for these sections (lower case; none: the default ones), in Redis' layout."""
         totals: ClientTotals | None = None
         found: list[str] = []
-        for name in _chosen(NAMES.intersection(names) if names else ONLY_DEFAULT):
-            title = self._titles[name]
-            found.append(title if found else title[2:])  # no empty line before the first title
-            if name in self._of_clients:
+        for title, collect, collect_of_clients in self._chosen(
+            NAMES.intersection(names) if names else ONLY_DEFAULT
+        ):
+            found.append(title)
+            if collect is not None:
+                found.append(collect())
+            elif collect_of_clients is not None:
                 totals = totals or self._totals()
-                parts = self._of_clients[name](totals)
-            else:
-                parts = self._sections[name]()
-            for part, values in parts:
-                found.append(part.text(values))
-        return "".join(found)
+                found.append(collect_of_clients(totals))
+        return "".join(found)[2:]  # no empty line before the first title
 
     def fields(self, name: str, totals: ClientTotals) -> Section:
         """The fields of one section."""

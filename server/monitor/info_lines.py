@@ -6,10 +6,12 @@ all lines, and only when a value has changed since the last time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 Section = dict[str, object]
+WHOLE = re.compile("-?(0|[1-9][0-9]*)")
 
 
 class Lines:
@@ -31,22 +33,11 @@ class Lines:
             self._values = values
         return self._text
 
-    def fields(self, values: tuple[object, ...]) -> Section:
-        """The fields with these values; one with its own format is a text."""
-        rest = iter(values)
-        return {
-            name: next(rest) if form == "%s" else _filled(form, rest) for name, form in self._fields
-        }
-
 
 def lines(*texts: str) -> Lines:
     """Each text is the name of a field, or `name:format`."""
     parts = (text.partition(":") for text in texts)
     return Lines((name, form or "%s") for name, _, form in parts)
-
-
-def _filled(form: str, values: Iterator[object]) -> str:
-    return form % next(values) if "%" in form.replace("%%", "") else form % ()
 
 
 Part = tuple[Lines, tuple[object, ...]]
@@ -62,8 +53,12 @@ def part_of(fields: Mapping[str, object]) -> Part:
     return _lines_named(tuple(fields)), tuple(fields.values())
 
 
-def fields_of(parts: Iterable[Part]) -> Section:
-    found: Section = {}
-    for part, values in parts:
-        found.update(part.fields(values))
-    return found
+def text_of(parts: Iterable[Part]) -> str:
+    return "".join(part.text(values) for part, values in parts)
+
+
+def fields_of(section: str | Iterable[Part]) -> Section:
+    """The fields of a section by name; whole numbers as such."""
+    text = section if isinstance(section, str) else text_of(section)
+    pairs = (line.partition(":") for line in text.split("\r\n") if line)
+    return {name: int(value) if WHOLE.fullmatch(value) else value for name, _, value in pairs}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from millstream.server.monitor import allocator
-from millstream.server.monitor.info_lines import Part, part_of
 from millstream.server.monitor.memory import Gauge
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MEMORY_TOTAL = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
 
 
+@lru_cache(maxsize=16)  # mostly the sizes of the last INFO
 def human(size_bytes: int) -> str:
     """Redis' short form of a size: ``512B``, ``1.50K``, ``23.54G``."""
     if size_bytes < 1024:
@@ -47,6 +48,67 @@ def _table_bytes(db: Database) -> dict[bytes, int]:
         b"overhead.hashtable.main": sys.getsizeof(db.table),
         b"overhead.hashtable.expires": sys.getsizeof(db.expiries),
     }
+
+
+@lru_cache(maxsize=4)  # mostly those of the last INFO
+def _used_lines(used: int, rss: int, peak: int, overhead: int, startup: int, share: float) -> str:
+    return (
+        f"used_memory:{used}\r\n"
+        f"used_memory_human:{human(used)}\r\n"
+        f"used_memory_rss:{rss}\r\n"
+        f"used_memory_rss_human:{human(rss)}\r\n"
+        f"used_memory_peak:{peak}\r\n"
+        f"used_memory_peak_human:{human(peak)}\r\n"
+        f"used_memory_peak_perc:{100 * used / peak:.2f}%\r\n"
+        f"used_memory_overhead:{overhead}\r\n"
+        f"used_memory_startup:{startup}\r\n"
+        f"used_memory_dataset:{used - overhead}\r\n"
+        f"used_memory_dataset_perc:{100 * share:.2f}%\r\n"
+        f"allocator_allocated:{used}\r\n"
+        f"allocator_active:{rss}\r\n"
+        f"allocator_resident:{rss}\r\n"
+        "allocator_muzzy:0\r\n"
+        f"total_system_memory:{_MEMORY_TOTAL}\r\n"
+        f"total_system_memory_human:{_MEMORY_TOTAL_HUMAN}\r\n"
+    )
+
+
+@lru_cache(maxsize=4)
+def _script_lines(scripts: int) -> str:
+    return (
+        "used_memory_lua:0\r\n"
+        "used_memory_vm_eval:0\r\n"
+        "used_memory_lua_human:0B\r\n"
+        "used_memory_scripts_eval:0\r\n"
+        f"number_of_cached_scripts:{scripts}\r\n"
+        "number_of_functions:0\r\n"
+        "number_of_libraries:0\r\n"
+        "used_memory_vm_functions:0\r\n"
+        "used_memory_vm_total:0\r\n"
+        "used_memory_vm_total_human:0B\r\n"
+        "used_memory_functions:0\r\n"
+        "used_memory_scripts:0\r\n"
+        "used_memory_scripts_human:0B\r\n"
+    )
+
+
+@lru_cache(maxsize=4)
+def _fragmentation_lines(maxmemory: int, policy: str, used: int, rss: int) -> str:
+    fragmentation = f"{_ratio(rss, used):.2f}"
+    return (
+        f"maxmemory:{maxmemory}\r\n"
+        f"maxmemory_human:{human(maxmemory)}\r\n"
+        f"maxmemory_policy:{policy}\r\n"
+        f"allocator_frag_ratio:{fragmentation}\r\n"
+        f"allocator_frag_bytes:{rss - used}\r\n"
+        "allocator_rss_ratio:1.00\r\n"
+        "allocator_rss_bytes:0\r\n"
+        "rss_overhead_ratio:1.00\r\n"
+        "rss_overhead_bytes:0\r\n"
+        f"mem_fragmentation_ratio:{fragmentation}\r\n"
+        f"mem_fragmentation_bytes:{rss - used}\r\n"
+        "mem_not_counted_for_evict:0\r\n"
+    )
 
 
 class MemoryInfo:
@@ -85,86 +147,29 @@ class MemoryInfo:
         """The data's percentage of the memory added since the start, as in Redis."""
         return min(1.0, data / max(1, used - self._gauge.startup_bytes))
 
-    def section(self, totals: ClientTotals) -> Sequence[Part]:
+    def section(self, totals: ClientTotals) -> str:
         """INFO memory."""
         used, rss = self._gauge.measure_at(self._steady_ms())
-        return self._used(totals, used, rss), self._scripts(), self._limits(totals, used, rss)
-
-    def _used(self, totals: ClientTotals, used: int, rss: int) -> Part:
-        peak = max(rss, self._peak_rss_bytes)
         overhead = min(self._overhead_bytes(totals), used)
-        data = used - overhead
-        return part_of(
-            {
-                "used_memory": used,
-                "used_memory_human": human(used),
-                "used_memory_rss": rss,
-                "used_memory_rss_human": human(rss),
-                "used_memory_peak": peak,
-                "used_memory_peak_human": human(peak),
-                "used_memory_peak_perc": f"{100 * used / peak:.2f}%",
-                "used_memory_overhead": overhead,
-                "used_memory_startup": self._gauge.startup_bytes,
-                "used_memory_dataset": data,
-                "used_memory_dataset_perc": f"{100 * self._data_share(used, data):.2f}%",
-                "allocator_allocated": used,
-                "allocator_active": rss,
-                "allocator_resident": rss,
-                "allocator_muzzy": 0,
-                "total_system_memory": _MEMORY_TOTAL,
-                "total_system_memory_human": _MEMORY_TOTAL_HUMAN,
-            }
-        )
-
-    def _scripts(self) -> Part:
-        return part_of(
-            {
-                "used_memory_lua": 0,
-                "used_memory_vm_eval": 0,
-                "used_memory_lua_human": "0B",
-                "used_memory_scripts_eval": 0,
-                "number_of_cached_scripts": len(self._executor.context.scripts),
-                "number_of_functions": 0,
-                "number_of_libraries": 0,
-                "used_memory_vm_functions": 0,
-                "used_memory_vm_total": 0,
-                "used_memory_vm_total_human": "0B",
-                "used_memory_functions": 0,
-                "used_memory_scripts": 0,
-                "used_memory_scripts_human": "0B",
-            }
-        )
-
-    def _limits(self, totals: ClientTotals, used: int, rss: int) -> Part:
         config, backlog_bytes = self._config, self._replication.backlog_bytes
-        fragmentation = f"{_ratio(rss, used):.2f}"
-        return part_of(
-            {
-                "maxmemory": config.maxmemory,
-                "maxmemory_human": human(config.maxmemory),
-                "maxmemory_policy": config.maxmemory_policy,
-                "allocator_frag_ratio": fragmentation,
-                "allocator_frag_bytes": rss - used,
-                "allocator_rss_ratio": "1.00",
-                "allocator_rss_bytes": 0,
-                "rss_overhead_ratio": "1.00",
-                "rss_overhead_bytes": 0,
-                "mem_fragmentation_ratio": fragmentation,
-                "mem_fragmentation_bytes": rss - used,
-                "mem_not_counted_for_evict": 0,
-                "mem_replication_backlog": backlog_bytes,
-                "mem_total_replication_buffers": backlog_bytes,
-                "mem_replica_full_sync_buffer": 0,
-                "mem_clients_slaves": totals.replica_bytes,
-                "mem_clients_normal": totals.memory_bytes,
-                "mem_cluster_links": 0,
-                "mem_aof_buffer": self._persistence.queued_bytes,
-                "mem_allocator": "libc",
-                "mem_overhead_db_hashtable_rehashing": 0,
-                "active_defrag_running": 0,
-                "lazyfree_pending_objects": 0,
-                "lazyfreed_objects": 0,
-            }
+        share = self._data_share(used, used - overhead)
+        startup_bytes, scripts = self._gauge.startup_bytes, len(self._executor.context.scripts)
+        return (
+            _used_lines(used, rss, max(rss, self._peak_rss_bytes), overhead, startup_bytes, share)
+            + _script_lines(scripts)
+            + _fragmentation_lines(config.maxmemory, config.maxmemory_policy, used, rss)
+            + f"mem_replication_backlog:{backlog_bytes}\r\n"
+            f"mem_total_replication_buffers:{backlog_bytes}\r\n"
+            "mem_replica_full_sync_buffer:0\r\n"
+            f"mem_clients_slaves:{totals.replica_bytes}\r\n"
+            f"mem_clients_normal:{totals.memory_bytes}\r\n"
+            "mem_cluster_links:0\r\n"
+            f"mem_aof_buffer:{self._persistence.queued_bytes}\r\n"
+            "mem_allocator:libc\r\n"
+            "mem_overhead_db_hashtable_rehashing:0\r\n"
+            "active_defrag_running:0\r\n"
+            "lazyfree_pending_objects:0\r\n"
+            "lazyfreed_objects:0\r\n"
         )
 
     def facts(self) -> dict[str, object]:

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from millstream.errors import StartError
 from millstream.server.config.directives import Config
-from millstream.server.monitor.info_lines import Part, part_of
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.sockets import bind_sockets, bind_unix, check_ports, start_listening
 from millstream.server.net.tls import HANDSHAKE_S, Tls, make_link_context, make_tls
@@ -154,14 +153,14 @@ class Listeners:
         ]
         return ", ".join(found + ([config.unixsocket] if config.unixsocket else []))
 
-    def info(self) -> Part:
+    def info(self) -> str:
         """The listeners as INFO shows them."""
         config = self._config
         return _shown(tuple(config.bind), self.port, config.unixsocket, self.tls_port)
 
 
 @lru_cache(maxsize=4)
-def _shown(addresses: tuple[str, ...], port: int, path: str, tls_port: int) -> Part:
+def _shown(addresses: tuple[str, ...], port: int, path: str, tls_port: int) -> str:
     found = []
     if port:
         found = [f"name=tcp,bind={address},port={port}" for address in addresses]
@@ -169,7 +168,7 @@ def _shown(addresses: tuple[str, ...], port: int, path: str, tls_port: int) -> P
         found.append(f"name=unix,bind={path}")
     if tls_port:
         found += [f"name=tls,bind={address},port={tls_port}" for address in addresses]
-    return part_of({f"listener{number}": text for number, text in enumerate(found)})
+    return "".join(f"listener{number}:{text}\r\n" for number, text in enumerate(found))
 
 
 def _close(servers: Sequence[asyncio.Server]) -> None:
