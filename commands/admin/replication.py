@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from millstream.commands.access.verdict import denial
 from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
-from millstream.commands.table.registry import CommandGroup
+from millstream.commands.table.registry import COMMANDS, CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 from millstream.host_names import check_host
 
 if TYPE_CHECKING:
+    from millstream.commands.access.users import User
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
 
@@ -148,8 +150,8 @@ def replicaof(ctx: Context[ReplicationHost], args: Args) -> object:
 
     NO ONE makes a replica the primary. While the link to its primary is up, that refuses writes,
     sends its last frames and becomes a replica of this server; the reply is sent when this server
-    has the frames. With INDEPENDENT, this server becomes a second primary at once, with the data
-    that it has, and the other one is not changed.
+    has the frames. A server with appendonly off refuses that. With INDEPENDENT, this server becomes
+    a second primary at once, with the data that it has, and the other one is not changed.
     """
     host, port = args.take(), args.take()
     role = ctx.server.replication
@@ -256,17 +258,27 @@ def replconf(ctx: Context[ReplicationHost], args: Args) -> object:
     databases, histories), and later the last frame applied (ACK), the last frame on disk (FACK),
     and the size of all frames applied (OFFSET). A replica also tells its primary that it is being
     promoted (promoting 1, or 0 when it remains a replica), and that it was (promoted 1; once more
-    on a new connection, with the last frame on its disk).
+    on a new connection, with the last frame on its disk); that needs the permission to use PSYNC.
     """
     words = args.rest()
     if len(words) % 2:
         raise CommandError(SYNTAX)
     pairs = list(zip(words[::2], words[1::2], strict=True))
+    if any(name.lower() == b"promoted" for name, _ in pairs):
+        _require_psync(ctx.session.user)
     if pairs and pairs[0][0].upper() == b"ACK":
         ctx.server.replication.acknowledge(ctx.session, *_acknowledged(pairs))
         return NO_REPLY
     answer = ctx.server.replication.introduce(ctx.session, pairs)
     return Simple(answer) if ctx.session.feed is None else NO_REPLY
+
+
+def _require_psync(user: User | None) -> None:
+    """The server follows one that was promoted. So a client needs the right to be its replica,
+    also where it may use REPLCONF. CommandError without it."""
+    lacking = None if user is None else denial(user, COMMANDS[b"psync"], [b"PSYNC", b"?", b"1"])
+    if lacking is not None:
+        raise lacking.error()
 
 
 def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:

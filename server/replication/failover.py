@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from millstream.server.replication.feed import Feed
     from millstream.server.replication.feeds import Feeds
     from millstream.server.replication.handover import Handover
-    from millstream.server.replication.link import Standing
+    from millstream.server.replication.link import LinkTotals, Standing
 
 log = logging.getLogger("millstream.replication")
 
@@ -50,6 +50,7 @@ class Failover:
     feeds: Feeds
     standing: Standing
     handover: Handover
+    totals: LinkTotals
     follow: Callable[[str, int, bool], None]
     on_abandoned: Callable[[bool], None]
     state: str = field(default=NONE, init=False)
@@ -173,7 +174,8 @@ class Failover:
 
     def give_up(self, reason: str) -> None:
         """This server is the primary as before."""
-        log.warning("the failover is abandoned: %s", reason)
+        self.totals.last_error = f"the failover was abandoned: {reason}"
+        log.warning("%s", self.totals.last_error)
         was_replica = self.state == IN_PROGRESS
         self._end()
         self.on_abandoned(was_replica)

@@ -59,6 +59,7 @@ class Feed:
         self.common_seq = -1  # the last frame that both servers have
         # The IDs of servers that the replica was told; None: it wants none.
         self.upstream: bytes | None = None
+        self.takes_shard_messages = False  # a replica of an older version ends the link at one
         self._source = source
         self._machine = machine
         self._on_end = on_end

@@ -144,11 +144,11 @@ class Feeds:
         if check is not None:
             check(client)
 
-    def publish(self, record: bytes, shown_seq: int) -> None:
+    def publish(self, record: bytes, shown_seq: int, *, is_shard: bool = False) -> None:
         """Send the record of a message to all replicas that are online, to each after this
         frame."""
         for feed in self if record else ():
-            if feed.is_online:
+            if feed.is_online and (feed.takes_shard_messages or not is_shard):
                 feed.add_message(record, shown_seq)
 
     # What the replicas have

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
 from millstream.server.replication.acceptance import SUPERSEDED
+from millstream.server.replication.link_protocol import LACKS_FRAMES
 from millstream.server.replication.promotion import PROMOTING_MS
 from millstream.server.replication.records import encode_last
 
@@ -92,15 +93,14 @@ class Relay:
         for feed in feeds.values():
             feed.send_last(encode_last(is_primary=is_of_primary), self.persistence.last_seq)
 
-    def promoted(self, host: str, port: int, has_all: bool) -> None:
-        """The replica is a primary."""
-        link, address = self.standing.link, f"{host}:{port}"
-        if address not in self._asked or link is None:
+    def promoted(self, told_by: str, host: str, port: int, has_all: bool) -> None:
+        """A server is a primary, as the replica with the address `told_by` says."""
+        link = self.standing.link
+        if told_by not in self._asked or link is None:
             return
-        self._asked.discard(address)
-        log.warning("the replica %s was promoted: the primary has to know", address)
-        if has_all:
-            link.say_successor(host, port)
+        self._asked.discard(told_by)
+        log.warning("the replica %s:%d was promoted: the primary has to know", host, port)
+        link.say_successor(host, port, has_all)
 
     def abandon(self, address: str) -> None:
         """The replica with this address remains a replica, or is one again."""
@@ -188,24 +188,26 @@ class Handover:
         self.on_change()
 
     def promoted(self, feed: Feed, value: bytes) -> None:
-        """The replica is a primary, or the replica of it that `value` names by host and port
-        (`Relay`)."""
+        """The replica is a primary, or the replica of it that `value` names by host and port; a
+        third word says that the named one lacks frames (`Relay`)."""
         self.persistence.flush_tick()  # the replica lacks the changes of this tick
         last_seq = self.persistence.last_seq
         stored_seq = last_seq if self.config.replicas_durable else 0
         has_all = feed.acked_seq >= last_seq and feed.synced_seq >= stored_seq
+        text = value.decode("utf-8", "replace")
+        address = text.removesuffix(f" {LACKS_FRAMES}")
         try:
-            named = parse_address(value.decode("utf-8", "replace"))
+            named = parse_address(address)
         except ValueError as error:
             raise CommandError(f"ERR REPLCONF promoted: {error}") from None
         host, port = named or (feed.host, feed.port)
         self._until_ms.pop(feed.address, None)
-        self.end(host, port, has_all)
+        self.end(host, port, has_all and address == text, told_by=feed.address)
 
-    def end(self, host: str, port: int, has_all: bool) -> None:
+    def end(self, host: str, port: int, has_all: bool, told_by: str) -> None:
         """The server with this address, which was a replica of this one, is a primary."""
         if self.standing.is_replica:
-            self.relay.promoted(host, port, has_all)
+            self.relay.promoted(told_by, host, port, has_all)
             return
         address = f"{host}:{port}"
         self.on_promotion()
@@ -213,9 +215,8 @@ class Handover:
         if has_all:
             log.warning("the replica %s was promoted and has all frames: follow it", address)
             self._until_ms[address] = self.machine.steady_clock() + PROMOTING_MS
-            self.machine.scheduler.call_soon(
-                self._follow, host, port
-            )  # this is in one of its requests
+            # This is in one of its requests.
+            self.machine.scheduler.call_soon(self._follow, host, port)
         else:
             self._until_ms.pop(address, None)
             self.superseded_by = address

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from millstream.server.durability.data_files import in_words
 from millstream.server.replication.acceptance import FOLLOWED
 from millstream.server.replication.link_protocol import (
+    LACKS_FRAMES,
     TAKEOVER,
     TAKEOVER_FORCED,
     Continued,
@@ -528,11 +529,12 @@ class Link:
             self._connection.finish()
             self._connection = None
 
-    def say_successor(self, host: str, port: int) -> None:
-        """A replica of this server is the primary now."""
+    def say_successor(self, host: str, port: int, has_all: bool) -> None:
+        """A replica of this server is the primary now; `has_all`: with all frames from here."""
         if self._connection is not None and self.is_connected:
             self.acknowledge()
-            self._connection.protocol.say("promoted", f"{host} {port}".encode())
+            lacks = "" if has_all else f" {LACKS_FRAMES}"
+            self._connection.protocol.say("promoted", f"{host} {port}{lacks}".encode())
             self._connection.flush()
 
 

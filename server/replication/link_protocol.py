@@ -15,13 +15,15 @@ from millstream.server.replication.upstream import parse_ids
 from millstream.storage.keyspace.keyspace import Line
 
 CAPABILITY = b"millstream-1"
-KNOWS_UPSTREAM = b"upstream"  # a capability: the replica wants the IDs of the servers above it
+# Capabilities: the replica wants the IDs of the servers above it; it knows SHARD_MESSAGE records.
+KNOWS_UPSTREAM, KNOWS_SHARDS = b"upstream", b"shard-messages"
 _LINE_MAX = 4096
 _ACK = (
     b"*7\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$%d\r\n%b\r\n$4\r\nFACK\r\n$%d\r\n%b\r\n"
     b"$6\r\nOFFSET\r\n$%d\r\n%b\r\n"
 )
 TAKEOVER, TAKEOVER_FORCED = (b"FAILOVER",), (b"FAILOVER", b"FORCE")  # options of PSYNC
+LACKS_FRAMES = "lacks"  # after the address of a promoted server that lacks frames of the sender
 # The primary cannot serve a replica at present; it will be asked again soon.
 RETRY = "TRYAGAIN"  # during a failover also: the server that refuses is the primary already
 _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
@@ -153,7 +155,8 @@ class LinkProtocol:
         announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
         yield [
             b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced,
-            b"capa", CAPABILITY, b"capa", KNOWS_UPSTREAM, b"version", opening.version.encode(),
+            b"capa", CAPABILITY, b"capa", KNOWS_UPSTREAM, b"capa", KNOWS_SHARDS,
+            b"version", opening.version.encode(),
             b"databases", b"%d" % opening.databases,
             b"histories", history.encode(opening.histories),
         ]  # fmt: skip

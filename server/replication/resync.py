@@ -17,7 +17,12 @@ from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.durability.data_files import in_words
 from millstream.server.replication import history
 from millstream.server.replication.history import NO_HISTORY
-from millstream.server.replication.link_protocol import CAPABILITY, KNOWS_UPSTREAM, RETRY
+from millstream.server.replication.link_protocol import (
+    CAPABILITY,
+    KNOWS_SHARDS,
+    KNOWS_UPSTREAM,
+    RETRY,
+)
 from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 if TYPE_CHECKING:
@@ -48,7 +53,7 @@ class Introduction:
     def __init__(self) -> None:
         self.port = 0
         self.address = ""
-        self.is_known = False
+        self.is_known = self.knows_shards = False
         self.upstream: bytes | None = None
         self.version = ""
         self.databases = 0
@@ -68,6 +73,7 @@ class Introduction:
                 self.address = text[:255]
             elif name == "capa":
                 self.is_known = self.is_known or value == CAPABILITY
+                self.knows_shards = self.knows_shards or value == KNOWS_SHARDS
                 if value == KNOWS_UPSTREAM and self.upstream is None:
                     self.upstream = b""
             elif name == "version":
@@ -159,7 +165,8 @@ class Resync:
             raise CommandError("ERR the promoted server has no line of history of this server")
         host = said.address or _host_of(client.address)
         has_stored = their_last >= our_last or not self.config.replicas_durable
-        self.handover.end(host, said.port, has_all=common >= our_last and has_stored)
+        has_all = common >= our_last and has_stored
+        self.handover.end(host, said.port, has_all, told_by=f"{host}:{said.port}")
 
     def forget(self, client: Any) -> None:
         """A client has disconnected. Clients other than replicas have no record."""
@@ -194,7 +201,7 @@ class Resync:
                 "NOMASTERLINK this request is older than the promotion of its server"
             )
         feed = self.feeds.add(client, address, said.port)
-        feed.upstream = said.upstream
+        feed.upstream, feed.takes_shard_messages = said.upstream, said.knows_shards
         self.handover.abandon(feed.address)
         self.machine.scheduler.call_soon(self._answer, feed, common, their_last)
 

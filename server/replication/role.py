@@ -44,6 +44,11 @@ WRONG_DATA = (
     "ERR the data in memory may be wrong or incomplete; the log says why. Restart this server: it"
     " loads what is on its disk. Then send REPLICAOF NO ONE again"
 )
+NO_JOURNAL = (
+    "ERR this server has appendonly off: it could not feed its old primary, which would follow it."
+    " Send CONFIG SET appendonly yes first, or REPLICAOF NO ONE INDEPENDENT to make it a second"
+    " primary"
+)
 _NICENESS = 5
 
 
@@ -147,6 +152,7 @@ class Role:
             feeds,
             standing,
             self.handover,
+            totals=self.totals,
             follow=self._follow_for_failover,
             on_abandoned=self._failover_abandoned,
         )
@@ -390,9 +396,12 @@ class Role:
     def no_primary(self, is_independent: bool) -> None:
         """REPLICAOF NO ONE. If the link to the primary is up, the role changes when the primary's
         last frames are here (`promotion`); in a transaction, after it. With INDEPENDENT it changes
-        at once, and the primary is not told. CommandError during a failover, or if the data here
-        may be wrong."""
+        at once, and the primary is not told. CommandError during a failover, if the data here may
+        be wrong, or if the primary could not follow this server."""
         self._refuse_during_failover()
+        is_linked = self.link is not None and self.link.is_connected
+        if is_linked and not is_independent and not self._persistence.appendonly:
+            raise CommandError(NO_JOURNAL)
         self._orders += 1
         replicaof = self._config.replicaof
         if self._executor.context.may_block:
@@ -450,6 +459,8 @@ class Role:
             link.say_promoted()
         link.stop()
         log.warning("this server is the primary now")
+        if not self._persistence.appendonly:
+            log.warning("it has appendonly off: no server can be its replica")
         link.log_missing()
         if self.receiver.is_changing:
             self._standing.becomes_primary = True
@@ -515,7 +526,7 @@ class Role:
         self._deliver(channel, message, is_shard=is_shard)
         if self.feeds.by_client:
             record = encode_message(channel, message, is_shard=is_shard)
-            self.feeds.publish(record, self._persistence.last_seq)
+            self.feeds.publish(record, self._persistence.last_seq, is_shard=is_shard)
 
     def _data_replaced(self) -> None:
         """The frames here were replaced or cut back: the replicas of this server ask again."""
@@ -537,7 +548,8 @@ class Role:
         """Pass a message to the replicas, after the data that the publisher may have seen."""
         if self.feeds.by_client and not self.is_replica:
             shown_seq = self._persistence.last_seq + bool(len(self._executor.effects))
-            self.feeds.publish(encode_message(channel, message, is_shard=is_shard), shown_seq)
+            record = encode_message(channel, message, is_shard=is_shard)
+            self.feeds.publish(record, shown_seq, is_shard=is_shard)
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         feed = client.feed

@@ -19,6 +19,7 @@ from millstream.server.replication.handover import REFUSED as IS_SUPERSEDED
 from millstream.server.replication.history import encode as encode_lines
 from millstream.server.replication.link_protocol import CAPABILITY
 from millstream.server.replication.restrictions import READONLY
+from millstream.server.replication.role import NO_JOURNAL
 
 NO_ONE = (b"REPLICAOF", b"NO", b"ONE")
 OK = Simple("OK")
@@ -258,6 +259,22 @@ def lose_the_last_word(fleet: Three) -> None:
     fleet.rest()
 
 
+def turn_journal_off(node: FleetNode) -> None:
+    node.config.appendonly = False
+    node.executor.effects.enabled = False
+    node.persistence.set_appendonly(False)
+
+
+def test_a_server_without_a_journal_gets_no_handover(fleet: Three) -> None:
+    """It could not feed the old primary, which would follow it."""
+    turn_journal_off(fleet.nodes[1])
+    assert fleet.ask(1, *NO_ONE) == [Error(NO_JOURNAL)]
+    assert not fleet.is_promoted()
+    assert isinstance(fleet.append()[0], bytes)
+    assert fleet.ask(1, *NO_ONE, b"INDEPENDENT") == [OK]
+    assert fleet.is_promoted()
+
+
 def test_the_promoted_server_repeats_lost_effects(fleet: Three) -> None:
     lose_the_last_word(fleet)
     fleet.pass_seconds(5)
@@ -318,11 +335,8 @@ def test_an_announcement_counts_the_writes_of_the_same_turn(fleet: Three) -> Non
 
 def test_only_replicas_durable_needs_a_promoted_servers_disk(fleet: Three) -> None:
     """Only replicas-durable demands that the promoted server has stored the frames."""
-    node = fleet.nodes[1]
-    node.config.appendonly = False
-    node.persistence.set_appendonly(False)
-    fleet.rest()
     lose_the_last_word(fleet)
+    turn_journal_off(fleet.nodes[1])
     fleet.partitions.clear()
     fleet.stopped = set()
     fleet.pass_seconds(3)
@@ -653,6 +667,19 @@ def test_a_sub_replica_without_a_link_is_not_reported_complete(fleet: Three, is_
     assert not fleet.nodes[2].replication.promotion.was_complete
 
 
+def test_a_primary_refuses_writes_that_a_sub_replica_lacks(fleet: Three) -> None:
+    fleet.nodes[0].config.replicas_durable = 0
+    fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
+    fleet.pass_seconds(3)
+    fleet.stopped = {(2, "down")}
+    assert isinstance(fleet.append()[0], bytes)
+    assert fleet.ask(2, *NO_ONE) == []
+    fleet.pass_seconds(5)
+    assert fleet.nodes[2].replication.link is None
+    fleet.pass_seconds(20)
+    assert fleet.append() == [Error(IS_SUPERSEDED.format("10.0.0.202:7002"))]
+
+
 def test_a_sub_replica_that_stays_a_replica_frees_the_primary(fleet: Three) -> None:
     fleet.nodes[0].config.replicas_durable = 0
     fleet.ask(2, b"REPLICAOF", b"fleet", b"7001")
@@ -793,6 +820,8 @@ def test_a_primary_whose_replica_does_not_take_over_remains_one(fleet: Three) ->
     fleet.pass_seconds(12)
     assert fleet.nodes[0].config.replicaof == ""
     assert isinstance(fleet.append()[0], bytes)
+    error = shown(fleet, 0, "repl_last_error")
+    assert error == "the failover was abandoned: no replica had all frames in time"
 
 
 @pytest.mark.parametrize("target", [True, False])

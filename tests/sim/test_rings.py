@@ -93,3 +93,12 @@ def test_a_failover_is_no_ring(caplog: pytest.LogCaptureFixture) -> None:
     fleet.pass_seconds(6)
     assert fleet.are_connected() == [True, False, True]
     assert "in a ring" not in caplog.text
+
+
+def test_every_server_of_a_chain_passes_a_promotion_on() -> None:
+    fleet = Chain(4)
+    last = fleet.nodes[3]
+    last.ask(last.accept(), b"REPLICAOF", b"NO", b"ONE")
+    fleet.pass_seconds(4)
+    assert fleet.nodes[0].config.replicaof == "10.0.0.203 7003"
+    assert last.replication.promotion.was_complete

@@ -113,6 +113,16 @@ def test_a_link_that_ends_during_a_message_disturbs_no_other() -> None:
     assert len(made.feeds) == 0
 
 
+def test_an_older_replica_gets_no_messages_of_shard_channels() -> None:
+    made = OnlineFeeds(FakeDisk(1), 2)
+    for client in made.clients:
+        client.feed.next_seq = 10
+    made.clients[1].feed.takes_shard_messages = True
+    made.feeds.publish(b"shard", 9, is_shard=True)
+    made.feeds.publish(b"channel", 9)
+    assert [client.sent for client in made.clients] == [b"channel", b"shardchannel"]
+
+
 def test_a_frame_is_sent_at_the_end_of_its_tick_without_a_turn() -> None:
     made = OnlineFeeds(FakeDisk(1), 2)
     for client in made.clients:

@@ -171,6 +171,19 @@ def test_a_replica_logs_in_as_a_user_with_few_permissions(new_server: NewServer)
         assert do(admin, "ACL LOG") == []
 
 
+def test_only_a_user_with_psync_may_report_a_promotion(server: Server) -> None:
+    """The primary follows the server that reports it."""
+    with server.client() as admin, server.client() as client:
+        do(admin, "ACL SETUSER u on nopass +replconf")
+        try:
+            do(client, "AUTH u x")
+            reply = client.call("REPLCONF", "capa", "millstream-1", "promoted", "1")
+            assert show(reply) == "-NOPERM User u has no permissions to run the 'psync' command"
+            assert show(do(client, "REPLCONF capa millstream-1")) == "+OK"
+        finally:
+            do(admin, "ACL DELUSER u")
+
+
 def test_the_lock_scripts_require_the_rights_of_their_commands(server: Server) -> None:
     release = """
         local token = redis.call('get', KEYS[1])
