@@ -46,7 +46,7 @@ class Lane:
         raise NotImplementedError
 
     def start(self) -> None:
-        """Begin to work, or go on."""
+        """Begin to work, or continue."""
         raise NotImplementedError
 
     def pause(self) -> None:

@@ -44,7 +44,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""A message in one line, with names that can be told apart. Blanks take the place of line
+    r"""A message in one line, with names that differ visibly. Blanks take the place of line
     breaks and tabs outside of names.
 
     >>> print(one_line('no "a\nb"\n\tin the table'))

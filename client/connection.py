@@ -105,7 +105,7 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
     consumers.
 
     Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
-    ConnectionError says so, and a Writer is the way to repeat it.
+    ConnectionError reports it, and a Writer is the way to repeat it.
     Any thread may use it.
 
     >>> ms.set("greeting", "hello"), ms.get("greeting")

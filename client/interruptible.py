@@ -27,7 +27,7 @@ class Packed(list[Any]):
 
 
 class Counting:
-    """What a connection of either API notes about itself: before something begins, and after it
+    """Notes of a connection of either API about itself: before something begins, and after it
     has ended, so an interruption leaves the note."""
 
     unanswered = 0
@@ -37,12 +37,12 @@ class Counting:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it has to be closed, if it is not in use."""
+        """True if it has to be closed, if it is not in use."""
         return self.connecting or self.unanswered > 0
 
     @property
     def subscribed(self) -> bool:
-        """Whether it is of a subscription, whose replies are read later."""
+        """True if it is of a subscription, whose replies are read later."""
         return bool(getattr(self, "_connect_callbacks", ()))
 
     def pack_commands(self, commands: Iterable[Any]) -> Packed:
@@ -58,7 +58,7 @@ class Counting:
 
 
 class Interruptible(Counting):
-    """What is added to a class of redis-py's connections."""
+    """Additions to a class of redis-py's connections."""
 
     _sock: Any
     check_health: Any

@@ -113,7 +113,7 @@ class Lanes:
         self._start(ask)
 
     def _may_hang(self, server: Any) -> bool:
-        """Whether connecting might take long: a new connection is needed, and the server fails or
+        """True if connecting might take long: a new connection is needed, and the server fails or
         has an ask to answer."""
         if server.client in self._connections:
             return False
@@ -318,7 +318,7 @@ def replies_of(answer: Answer) -> list[Any]:
 
 
 def readable(connection: Any, seconds: float = 0.0) -> bool:
-    """Whether a connection has something to read, at most `seconds` later. It may be its end."""
+    """True if a connection has something to read, at most `seconds` later. It may be its end."""
     number = redis_py.socket_number(connection)
     if number is None:
         return True

@@ -1,4 +1,4 @@
-"""Whether a server that did not answer can be reached again, found out without waiting for it.
+"""Probes of a server that did not answer, without waiting for it.
 
 redis-py connects while its caller waits: to a server that hangs, for as long as the timeout. A
 stream of several shards would get nothing from the other servers in this time. So a separate

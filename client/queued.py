@@ -25,7 +25,7 @@ def queued(method: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[Q
 
 
 class QueuedCommands:
-    """What the pipelines of both APIs have in common: the methods of StreamCommands, which only
+    """The common part of the pipelines of both APIs: the methods of StreamCommands, which only
     queue the commands, and the errors of the replies."""
 
     _refused: Sequence[Any] = ()

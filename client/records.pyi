@@ -21,7 +21,7 @@ class Record(Mapping[T, T]):
 
     @property
     def late(self) -> bool:
-        """Whether a record with a greater ID was handed out before, as can happen with
+        """True if a record with a greater ID was handed out before, as can happen with
         order="available"."""
 
     @property

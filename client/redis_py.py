@@ -96,7 +96,7 @@ def check_client(client: Any, kind: type) -> None:
 
 
 def timeout_s(client: Any) -> float:
-    """How long the client waits for a reply."""
+    """The time that the client waits for a reply."""
     seconds = client.connection_pool.connection_kwargs.get("socket_timeout")
     return math.inf if seconds is None else float(seconds)
 
@@ -121,7 +121,7 @@ def socket_addresses(client: Any) -> tuple[list[tuple[int, Any]], bool]:
 
 
 def waits_for_exec(pipeline: Any) -> bool:
-    """Whether the next command of a pipeline runs in a transaction, where no command waits."""
+    """True if the next command of a pipeline runs in a transaction, where no command waits."""
     if pipeline.explicit_transaction:
         return True
     asyncio_flag = getattr(pipeline, "is_transaction", None)
@@ -164,7 +164,7 @@ def borrow(client: Any) -> Any:
 
 
 def has_spare(client: Any) -> bool:
-    """Whether the client's pool has a connection that is not in use."""
+    """True if the client's pool has a connection that is not in use."""
     return bool(getattr(client.connection_pool, "_available_connections", ()))
 
 

@@ -239,7 +239,7 @@ class Stream(Reader[T]):
 
     @property
     def ended(self) -> bool:
-        """Whether every shard is sealed and was read to its end.
+        """True if every shard is sealed and was read to its end.
 
         >>> ms.stream("quiet").ended
         False

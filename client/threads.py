@@ -76,7 +76,7 @@ class Turn:
 
 
 def is_owned(lock: Any) -> bool:
-    """Whether this thread holds an RLock."""
+    """True if this thread holds an RLock."""
     return bool(lock._is_owned())
 
 

@@ -39,7 +39,7 @@ PROTECTED = (
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClientTotals:
-    """What INFO shows of all clients together, from one walk over them."""
+    """The totals of all clients for INFO, from one walk over them."""
 
     input_max_bytes: int = 0
     output_max_bytes: int = 0
@@ -259,12 +259,12 @@ class Clients:
 
 
 def _listens(client: Client) -> bool:
-    """Whether a client is silent because it waits for a reply or messages, so it is not idle."""
+    """True if a client is silent because it waits for a reply or messages, so it is not idle."""
     waits = client.blocked or client.held_bytes > 0 or client.feed is not None
     return waits or client.monitoring or client.subscribed
 
 
 def is_local(client: Session) -> bool:
-    """Whether a client is on this machine: on a Unix socket, or at a loopback address."""
+    """True if a client is on this machine: on a Unix socket, or at a loopback address."""
     is_loopback = client.address.lstrip("[").startswith(LOOPBACK)
     return is_loopback or bool(getattr(client, "is_unix", False))

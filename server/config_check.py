@@ -66,7 +66,7 @@ def _memory_warnings(config: Config) -> list[str]:
 
 
 def _is_replaceable(file: Path | None) -> bool:
-    """Whether CONFIG REWRITE can write the file: it makes a new one next to it."""
+    """True if CONFIG REWRITE can write the file: it makes a new one next to it."""
     return file is not None and os.access(file.absolute().parent, os.W_OK)
 
 

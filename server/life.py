@@ -550,7 +550,7 @@ class Server:
 
 
 class Shutdown:
-    """Whether to stop: SHUTDOWN, signals, and the wait for replicas before the stop. `tries_base`:
+    """Requests to stop: SHUTDOWN, signals, and the wait for replicas before the stop. `tries_base`:
     whether to try to write a last base if the journal has failed."""
 
     def __init__(

@@ -56,7 +56,7 @@ class _Lane:
 
 class SourceOrder:
     """Applies appliers of one or several sources, in a transaction that is then committed. A table
-    whose change cannot be applied is stopped there, and the others go on."""
+    whose change cannot be applied is stopped there, and the others continue."""
 
     def __init__(
         self,

@@ -130,7 +130,7 @@ def _check_target(
         )
     elif missing:
         text = missing_text(to, missing, ColumnRecord(found.recorded_columns(table)))
-        # Reading goes on without these columns; only `apply` stops the table.
+        # Reading continues without these columns; only `apply` stops the table.
         yield warning(where, text) if is_reading else error(where, text)
     yield from _computed(connection, where, table, to, found)
     yield from _privileges(connection, where, target.schema, target.name)

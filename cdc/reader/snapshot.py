@@ -2,7 +2,7 @@
 
 A copy has five steps: `pausing` is recorded; a temporary slot exports a snapshot and gives C;
 `copying` is recorded with C, and the copy stream is created again; COPY sends the rows; `copied` is
-recorded with the stream's `end`. A copy that is interrupted anywhere is made again with a higher C.
+recorded with the stream's `end`. A copy that is interrupted anywhere is repeated with a higher C.
 """
 
 from __future__ import annotations

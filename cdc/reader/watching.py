@@ -153,7 +153,7 @@ class Watcher:
         slot = slots.read_slot(connection, self._source.slot)
         self._report.slot = None if slot is None else slot.as_json()
         self._report.source_lsn = max(self._report.source_lsn, current_lsn(connection))
-        # Before the publication, so that a table that was copied in between is not taken for lost.
+        # Before the publication, so that a table that was copied in between is not considered lost.
         states = self._record.table_states()
         catalog = read_tables(connection, self._source.tables)
         publication = publications.read_publication(connection, self._source.slot)

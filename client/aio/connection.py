@@ -108,7 +108,7 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
     consumers.
 
     Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
-    ConnectionError says so, and a Writer is the way to repeat it.
+    ConnectionError reports it, and a Writer is the way to repeat it.
     All tasks of one event loop may share it: the loop that used it first.
 
     >>> await ms.set("greeting", "hello"), await ms.get("greeting")

@@ -12,7 +12,7 @@ from millstream.client.interruptible import Counting, interruptible
 
 
 class Interruptible(Counting):
-    """What is added to a class of redis-py's connections."""
+    """Additions to a class of redis-py's connections."""
 
     is_connected: Any
     check_health: Any

@@ -251,7 +251,7 @@ class Stream(Reader[T]):
 
     @property
     def ended(self) -> bool:
-        """Whether every shard is sealed and was read to its end.
+        """True if every shard is sealed and was read to its end.
 
         >>> (await ms.stream("quiet")).ended
         False

@@ -50,7 +50,7 @@ class Absent:
                 yield name
 
     def too_long(self, name: str, begun_s: float) -> bool:
-        """Whether the shard has been missing for so long that it is an error, as was seen at
+        """True if the shard has been missing for so long that it is an error, as was seen at
         `begun_s` or later."""
         absence = self._shards.get(name)
         if absence is None or self._limit_s is None or absence.seen_s < begun_s:
@@ -58,7 +58,7 @@ class Absent:
         return absence.lasted_s() >= self._limit_s
 
     def next_end_s(self, now_s: float) -> float:
-        """When a shard will have been missing for too long; infinity for never."""
+        """The time at which a shard will have been missing for too long; infinity for never."""
         if self._limit_s is None:
             return float("inf")
         ends = (absence.since_s + self._limit_s for absence in self._shards.values())

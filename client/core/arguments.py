@@ -55,7 +55,7 @@ def writer_name(value: Any) -> str | bytes:
 
 
 def batch(value: Any) -> int:
-    """How many entries are requested at once."""
+    """The number of entries that are requested at once."""
     return whole("batch", value, BATCH_MAX)
 
 

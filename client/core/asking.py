@@ -1,4 +1,4 @@
-"""Which requests to send to the servers of a stream, when to repeat them, and how long to wait.
+"""Requests to the servers of a stream: the choice of them, repetitions, and waits.
 
 Only shards with nothing buffered are asked. While records are buffered and held back, the shards
 that hold them back are asked again soon; with nothing buffered, the servers are asked to wait for
@@ -54,7 +54,7 @@ class Create:
 
 
 class Backoff:
-    """When to ask again: after a short time, then after longer and longer ones."""
+    """The time of the next attempt: after a short time, then after longer and longer ones."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._first_s = first_s
@@ -208,7 +208,7 @@ class Asking:
         ]
 
     def learns_ends(self, now_s: float) -> bool:
-        """Whether the children of a shard that was fetched to its end will soon be known."""
+        """True if the children of a shard that was fetched to its end will soon be known."""
         return any(
             state.ended and state.children is None and self._looks_up(state.server, now_s)
             for state in self.lineage.states.values()
@@ -235,7 +235,7 @@ class Asking:
         return [end_s for end_s in ends if end_s > now_s]
 
     def pause_s(self, now_s: float, patience_s: float, due: list[float]) -> float:
-        """How long to wait for an answer before something else has to be done."""
+        """The time to wait for an answer before something else has to be done."""
         if patience_s <= 0 and not due:
             return 0.0
         moments = [now_s + WAIT_MAX_S]
@@ -247,7 +247,7 @@ class Asking:
         return max(0.0, min(moments) - now_s)
 
     def _moments(self, now_s: float) -> list[float]:
-        """When something has to be asked again."""
+        """The time at which the next repetition is due."""
         # A time that is over does not count: the server was not asked, because of another one.
         moments = [
             server.retry_at_s
@@ -264,7 +264,7 @@ class Asking:
     # ------------------------------------------------------------ silence
 
     def _silence_ends(self, now_s: float) -> list[float]:
-        """When a server will have been silent for too long."""
+        """The time at which a server will have been silent for too long."""
         limit_s = self._options.max_wait_s
         if limit_s is None:
             return []

@@ -1,4 +1,4 @@
-"""What the words of a command say: its name, whether it only reads, and how long it may wait."""
+"""Facts about a command from its words: its name, reading or writing, the longest wait."""
 
 from __future__ import annotations
 

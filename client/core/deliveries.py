@@ -44,7 +44,7 @@ STARTS = {"trim_horizon": "0", "latest": "$"}
 
 
 def start_word(position: Any) -> str:
-    """Where a group begins: an end or an ID, as a word of TREAD."""
+    """The beginning of a group: an end or an ID, as a word of TREAD."""
     if isinstance(position, ID):
         return str(position)
     if isinstance(position, str):
@@ -57,7 +57,7 @@ def start_word(position: Any) -> str:
 
 
 def is_gone(error: ResponseError) -> bool:
-    """Whether a command says that the group does not exist."""
+    """True if a command says that the group does not exist."""
     return str(error).startswith("NOGROUP")
 
 
@@ -297,7 +297,7 @@ class Deliveries:
         return ask.started_s + retry_ms / 1000 if retry_ms and is_retried else float("inf")
 
     def _is_end(self, info: dict[str, Any] | None, group: requests.GroupState | None) -> bool:
-        """Whether nothing will be delivered any more: neither new entries nor those that are
+        """True if nothing will be delivered any more: neither new entries nor those that are
         pending, which come again if they are not acknowledged."""
         if info is None or group is None or not info["sealed"] or info.get("reservations"):
             return False

@@ -105,7 +105,7 @@ class Follower:
         them; nothing for other streams. `take` has the last record of a buffer.
 
         It ends when the follow that began at `begun` is stopped, and when the order of the shards
-        is made again: after an answer, a move, the end of the stream and in a child process.
+        is computed again: after an answer, a move, the end of the stream and in a child process.
         """
         heap = self._merge.heap
         if len(self._lineage.states) != 1 or not heap or self.events or self._lineage.orphans:
@@ -410,7 +410,7 @@ class Follower:
 
     @property
     def ended(self) -> bool:
-        """Whether every shard is sealed and was read to its end."""
+        """True if every shard is sealed and was read to its end."""
         return not self._lineage.states
 
     @property

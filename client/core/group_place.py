@@ -1,4 +1,4 @@
-"""Where a consumer is in its stream, in case its group has to be made again.
+"""The place of a consumer in its stream, in case its group has to be created again.
 
 A group vanishes with its key, by XGROUP DESTROY, at the end of its time to live, or with a server
 that restarts without its data. "From now on" would then be a later moment than the one that the
@@ -49,7 +49,7 @@ class GroupPlace:
         self._reached = min(self._reached, just_below(min(ids)))
 
     def again(self, info: Info | None) -> ID:
-        """After which entry a group begins that is made again. In a new stream, at the oldest."""
+        """The entry after which a recreated group begins. In a new stream, at the oldest."""
         if info is None or info["incarnation"] != self._incarnation:
             return BEGINNING
         return self._reached

@@ -1,4 +1,4 @@
-"""Which shards follow which.
+"""The order of shards: parents before their children.
 
 A sealed shard that was read to its end is replaced by its children. A child is read when all of
 its parents in this stream have been read.
@@ -60,7 +60,7 @@ class Servers:
         return Shard(key_word(key), parent.client, child_name(key, parent))
 
     def resolve(self, name: str) -> Shard | None:
-        """What the user's function says about a child; None for a child on the same server."""
+        """The child that the user's function returns; None for a child on the same server."""
         found: Any = None if self._resolve is None else self._resolve(name)
         if inspect.isawaitable(found):
             if inspect.iscoroutine(found):
@@ -235,7 +235,7 @@ class Lineage:
 
     @property
     def is_settled(self) -> bool:
-        """Whether `settle` would change nothing."""
+        """True if `settle` would change nothing."""
         return not any(map(self._is_over, self.live()))
 
     def settle(self) -> list[Event]:
@@ -287,11 +287,11 @@ class Lineage:
         self.names[state.server, text(state.key)] = state.name
 
     def start_after(self, state: ShardState) -> ID:
-        """Where a child of a shard begins, or a new stream with the shard's key."""
+        """The beginning of a shard's child, or of a new stream with the shard's key."""
         return self.since if state.fetched <= self.since else BEGINNING
 
     def start_of(self, state: ShardState) -> ID:
-        """Where a shard is read that was restored from a token."""
+        """The place of a shard that was restored from a token."""
         return max(state.fetched, self.start_after(state))
 
     def open(self, child: Shard, start: ID, gaps: Iterable[Gap] = ()) -> ShardState | None:

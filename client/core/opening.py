@@ -1,4 +1,4 @@
-"""Where a stream begins: from a position to the shards with their places.
+"""The beginning of a stream: from a position to the shards with their places.
 
 Nothing of the stream changes until the shards are complete, so a move that fails leaves the stream
 where it was.

@@ -1,4 +1,4 @@
-"""How a stream reads, as its caller has chosen."""
+"""The caller's options for reading a stream."""
 
 from __future__ import annotations
 

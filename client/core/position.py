@@ -1,4 +1,4 @@
-"""Where a stream starts: an end, a time, or a token."""
+"""The start of a stream: an end, a time, or a token."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ READ_FIRST_S = 0.02
 
 
 def lost(error: BaseException) -> bool:
-    """Whether an error leaves open if the server acted, and another try may be answered.
+    """True if an error leaves open if the server acted, and another try may be answered.
 
     Errors of sockets arrive as those of redis-py. A TimeoutError of Python is the time limit of a
     signal handler, and ends the call."""
@@ -42,7 +42,7 @@ class ReadRepeats:
         self._pauses: Iterator[float] = (READ_FIRST_S * 2**n for n in range(times))
 
     def pause_s(self, error: Exception) -> float | None:
-        """How long to wait before the next try; None if there is none."""
+        """The delay before the next attempt; None if there is none."""
         if not isinstance(error, RedisConnectionError) or not lost(error):
             return None
         return next(self._pauses, None)
@@ -74,7 +74,7 @@ def sent(command: Command[R]) -> Steps[R]:
 
 
 def is_too_long(error: Exception, words: Sequence[Any]) -> bool:
-    """Whether a word may be above the server's limit: the server says so if the client reads the
+    """True if a word may be above the server's limit: the server says so if the client reads the
     reply, and else the connection is lost while the word is sent."""
     return is_long(words) and (lost(error) or str(error).startswith("Protocol error"))
 

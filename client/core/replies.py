@@ -94,5 +94,5 @@ def read_writers(reply: list[Any]) -> list[WriterPosition[Any]]:
 
 
 def read_reply(reply: Any, read: Any = None, **_: Any) -> Any:
-    """What redis-py calls with each reply of a command of NAMES."""
+    """A callback of redis-py for the replies of a command of NAMES."""
     return reply if read is None else read(reply)

@@ -328,7 +328,7 @@ def length_limit() -> Command[dict[str, Any]]:
 
 
 class GroupState(NamedTuple):
-    """What XINFO GROUPS knows of a group: entries that it has not delivered yet, None if the
+    """A group in XINFO GROUPS: entries that it has not delivered yet, None if the
     number is not known, entries that are delivered and not acknowledged, and the last entry that
     it has delivered."""
 

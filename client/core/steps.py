@@ -49,7 +49,7 @@ class Server(Protocol):
 
     @property
     def failing(self) -> bool:
-        """Whether it did not answer the last time."""
+        """True if it did not answer the last time."""
         ...
 
 

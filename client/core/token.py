@@ -30,7 +30,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a shard was read."""
+    """The progress in a shard."""
 
     at: ID
     incarnation: int | None = None

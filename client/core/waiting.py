@@ -1,4 +1,4 @@
-"""How long a call waits for records, and what ends the wait earlier."""
+"""The wait of a call for records, and its earlier ends."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Patience:
         return self._until_s - self._now()
 
     def is_over(self, left_s: float) -> bool:
-        """Whether the call ends without another attempt."""
+        """True if the call ends without another attempt."""
         return left_s <= 0 and not self._at_once
 
 
 def block_ms(patience_s: float) -> int:
-    """How long a server is asked to wait."""
+    """The time that a server is requested to wait."""
     return max(1, int(min(patience_s, WAIT_MAX_S) * 1000))
 
 

@@ -79,12 +79,12 @@ def is_word(value: Any) -> bool:
     if type(value) is str:  # most are, and this is asked twice for each field
         return True
     if isinstance(value, bool):
-        return False  # 1, "1", "true" or "True": whoever reads it would have to know
+        return False  # 1, "1", "true" or "True": a reader would have to know
     return isinstance(value, (str, bytes, int, float, memoryview))
 
 
 def is_long(words: Sequence[Any]) -> bool:
-    """Whether a word of a command may be above proto-max-bulk-len."""
+    """True if a word of a command may be above proto-max-bulk-len."""
     return any(isinstance(word, (str, bytes)) and len(word) * 4 > LONG_BYTES for word in words)
 
 

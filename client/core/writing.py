@@ -80,7 +80,7 @@ class FactFields(MutableMapping[T, Value]):
 
 
 class WriterState:
-    """What one writer has reserved, and the requests that it sends, one call after another."""
+    """The reservations of one writer, and the requests that it sends, one call after another."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class WriterState:
         return duration_s
 
     def _recognizes(self, after_s: float) -> Steps[bool]:
-        """Whether the stream recognizes an append that was sent so long ago. One that does not
+        """True if the stream recognizes an append that was sent so long ago. One that does not
         exist has no entry that could be doubled."""
         duration_s = yield from self._ask_duration_s()
         if duration_s is None or after_s < duration_s - min(1.0, duration_s / 2):

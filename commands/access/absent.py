@@ -47,7 +47,7 @@ _CATEGORIES = frozenset(
 
 
 def is_absent_command(name: str) -> bool:
-    """Whether this is a command of Redis, or a subcommand as ``container|sub``, that is absent
+    """True if this is a command of Redis, or a subcommand as ``container|sub``, that is absent
     here. A first argument after an absent command counts as it does in Redis."""
     command = name.partition("|")[0]
     return not name.endswith(("|", ".")) and (

@@ -70,7 +70,7 @@ class KeyPattern(NamedTuple):
 
 
 def has_spaces(text: bytes) -> bool:
-    """Whether a name or pattern has spaces, so that it could not be written to a file and read
+    """True if a name or pattern has spaces, so that it could not be written to a file and read
     back."""
     return _SPACES.search(text) is not None
 
@@ -287,7 +287,7 @@ class User:
         self.selectors = [selector.copy() for selector in other.selectors]
 
     def accepts(self, password: bytes) -> bool:
-        """Whether a client may log in with this password. The time does not depend on how many of
+        """True if a client may log in with this password. The time does not depend on how many of
         its characters are right."""
         if not self.enabled:
             return False

@@ -1,4 +1,4 @@
-"""Whether a user may run a request, and which permission is missing if not.
+"""Verdicts: a user may run a request, or lacks a permission.
 
 This is the complete definition. `permission` has the fast check that allows most requests of
 restricted users; all other requests are decided here.
@@ -125,7 +125,7 @@ def _lacking(selector: Selector, row: Command, words: list[bytes]) -> tuple[str,
 
 
 def allows_command(selector: Selector, name: str, words: list[bytes]) -> bool:
-    """Whether the selector allows a command. `words` has the first argument, for rules that allow
+    """True if the selector allows a command. `words` has the first argument, for rules that allow
     the command only with this argument."""
     if name in selector.allowed or _unlisted_parent(name) in selector.allowed:
         return True
@@ -169,7 +169,7 @@ def denial_of_wait(user: User, name: str, keys: Iterable[bytes], use: int) -> De
 
 
 def may_hear(user: User, channels: Iterable[bytes], patterns: Iterable[bytes]) -> bool:
-    """Whether all of these subscriptions are allowed."""
+    """True if all of these subscriptions are allowed."""
     return all(
         any(allows_channel(selector, name, is_pattern=is_pattern) for selector in user.selectors)
         for names, is_pattern in ((channels, False), (patterns, True))

@@ -230,7 +230,7 @@ def select(ctx: Context, args: Args) -> object:
 
 
 def is_plain(text: bytes) -> bool:
-    """Whether a text is printable ASCII without spaces, so that it cannot break the lines of CLIENT
+    """True if a text is printable ASCII without spaces, so that it cannot break the lines of CLIENT
     LIST."""
     return _NOT_PLAIN.search(text) is None
 

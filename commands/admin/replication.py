@@ -37,7 +37,7 @@ ON_REPLICA = (
 
 
 class Takeover(NamedTuple):
-    """What a primary says that asks its replica to take over: its newest history, and whether the
+    """The request of a primary to its replica to take over: its newest history, and whether the
     replica shall do so even if it lacks frames."""
 
     history: bytes
@@ -86,7 +86,7 @@ class Role(Progress, Link, Protocol):
     def is_replica(self) -> bool: ...
     @property
     def is_promoting(self) -> bool:
-        """Whether this server becomes a primary as soon as the last frames of its primary have
+        """True if this server becomes a primary as soon as the last frames of its primary have
         arrived."""
 
     @property

@@ -204,7 +204,7 @@ def evalsha(ctx: Context, args: Args) -> object:
 
 
 def _takes_mode(args: Args) -> bool:
-    """Whether the remaining words are empty, or ASYNC or SYNC."""
+    """True if the remaining words are empty, or ASYNC or SYNC."""
     chosen = args.option(b"ASYNC") or args.option(b"SYNC")
     return not args.remaining and (chosen or args.count == 2)
 

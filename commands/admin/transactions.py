@@ -28,7 +28,7 @@ TOO_MANY_WATCHES = f"ERR a client can watch at most {WATCHES_MAX} keys"
 
 
 def has_changed_watches(watches: Watches) -> bool:
-    """Whether one of a client's watched keys has changed, so that EXEC will do nothing."""
+    """True if one of a client's watched keys has changed, so that EXEC will do nothing."""
     return any(is_changed(db, key, state) for (_, key), (db, state) in watches.items())
 
 

@@ -1,1 +1,1 @@
-"""What the commands of both dialects share: appending, delivering, ranges, groups, long replies."""
+"""Common parts of both dialects: appending, delivering, ranges, groups, long replies."""

@@ -79,7 +79,7 @@ def _take_conditions(args: Args) -> frozenset[bytes]:
 
 
 def _allowed(conditions: frozenset[bytes], at_ms: int, current_ms: int) -> bool:
-    """Whether a new expiry may be set; a current expiry of 0 (none) counts as later than any
+    """True if a new expiry may be set; a current expiry of 0 (none) counts as later than any
     time."""
     if b"NX" in conditions and current_ms:
         return False

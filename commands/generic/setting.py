@@ -35,7 +35,7 @@ BY_VALUE, BY_DIGEST = (b"IFEQ", b"IFNE"), (b"IFDEQ", b"IFDNE")
 
 
 def holds(condition: bytes, operand: bytes, value: bytes) -> bool:
-    """Whether a condition on the value at a key is met; CommandError for an invalid digest."""
+    """True if a condition on the value at a key is met; CommandError for an invalid digest."""
     if condition in BY_VALUE:
         return (value == operand) == (condition == b"IFEQ")
     if len(operand) != DIGEST_LETTERS:
@@ -72,7 +72,7 @@ class SetOptions:
         return True
 
     def allows(self, ctx: Context, key: bytes) -> bool:
-        """Whether the condition for setting a value at the key is met."""
+        """True if the condition for setting a value at the key is met."""
         if not self.condition:
             return True
         exists = find(ctx, key) is not None

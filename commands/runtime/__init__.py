@@ -1,1 +1,1 @@
-"""What every handler is given and may return, and the interface of the server for commands."""
+"""Arguments and results of every handler, and the interface of the server for commands."""

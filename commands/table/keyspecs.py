@@ -28,7 +28,7 @@ class KeyUse(NamedTuple):
 
 
 def has_option(words: Words, option: bytes) -> bool:
-    """Whether a request has the option that writes (`writes_with` of its row)."""
+    """True if a request has the option that writes (`writes_with` of its row)."""
     return any(word.upper() == option for word in words[OPTIONS_START:])
 
 
@@ -101,7 +101,7 @@ def _is_plain_key(argument: Argument) -> bool:
 
 def _named_keys(arguments: Sequence[Argument], at: int, use: str) -> tuple[KeySpec, ...]:
     """The key spec of an option at the end whose values are all keys (CHILDREN of TSEAL). Before
-    the option's name, only other options may stand: the first such word is taken for the name."""
+    the option's name, only other options may stand: the first such word is the name."""
     for argument in filter(_has_key, arguments):
         if argument is arguments[-1] and argument.kind == "key" and argument.multiple:
             return (KeySpec(use, at, -1, 1, argument.token, optional=argument.optional),)

@@ -30,7 +30,7 @@ def entries(spark: SparkSession, directory: str, keys: str, schema: str) -> Data
 
 
 def evicted(lake: DataFrame, ids: DataFrame) -> DataFrame:
-    """What the lake has of each stream's first day from before the snapshot's first entry. (When
+    """The lake's entries of each stream's first day from before the snapshot's first entry. (When
     the snapshot is replaced between this look at it and the other, the query fails.)"""
     begins = ids.groupBy("key").agg(least(struct("ts", "seq")).alias("begin"))
     begins = begins.withColumn("day", to_date("begin.ts"))

@@ -1,4 +1,4 @@
-"""How directives take effect: the functions that the table names as `apply`.
+"""The effects of directives: the functions that the table names as `apply`.
 
 `apply(server, value)` is called when the server is built and whenever CONFIG SET changes the value.
 `server` has the parts that server/life builds. A directive that is read wherever it is used is

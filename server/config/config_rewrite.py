@@ -98,7 +98,7 @@ def _directive_of(line: str) -> str | None:
 
 
 def _says_it(line: str, config: Config, name: str) -> bool:
-    """Whether a line alone already gives the directive its value; such a line keeps its form."""
+    """True if a line alone already gives the directive its value; such a line keeps its form."""
     if name in ("save", "client-output-buffer-limit"):  # several lines of these are combined
         return False
     words = words_of(line.encode())[1:]

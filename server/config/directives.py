@@ -549,7 +549,7 @@ def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict
 
 
 def _is_as_it_is(config: Config, directive: Directive, text: bytes) -> bool:
-    """Whether CONFIG SET gives the current value to a directive that only Redis can change. Tools
+    """True if CONFIG SET gives the current value to a directive that only Redis can change. Tools
     do so when they restore a configuration."""
     if directive.name not in CHANGEABLE_IN_REDIS:
         return False

@@ -1,4 +1,4 @@
-"""How the values of directives are read and shown: a Kind for each form of value."""
+"""Reading and showing the values of directives: a Kind for each form of value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where directives are written: configuration files, the files that they include, and command
+"""Sources of directives: configuration files, the files that they include, and command
 lines. Every line keeps its place, so that an error can name it."""
 
 from __future__ import annotations

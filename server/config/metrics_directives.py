@@ -15,7 +15,7 @@ PATTERNS = Kind(
 
 
 class MetricsDirectives:
-    """Where metrics are served, and for which streams."""
+    """Directives for the metrics: the port, and the streams."""
 
     metrics_port: int = directive(
         0,

@@ -46,7 +46,7 @@ def unwritable(journal: Journal, error: OSError) -> str:
 
 
 class Hooks:
-    """What a persistence calls; set by server/wiring."""
+    """Callbacks of a persistence; set by server/wiring."""
 
     def __init__(self) -> None:
         # on_durable(seq): replies up to this frame may be sent.
@@ -157,7 +157,7 @@ class Commits(Hooks, ABC):
         return queued_bytes + (self._journal.queued_bytes if self._journal is not None else 0)
 
     def is_queue_full(self, limit_bytes: int) -> bool:
-        """Whether to add no frames to the journal for now; `on_queue` reports when to check again.
+        """True if to add no frames to the journal for now; `on_queue` reports when to check again.
         `on_queue` reports written but unsynced frames only after this method returned True."""
         journal = self._journal
         if journal is None:

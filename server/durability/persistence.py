@@ -171,7 +171,7 @@ class Persistence(Commits):
     # The interface for snapshots (JournalKeeper).
 
     def lacks_space(self) -> bool:
-        """Whether a full disk causes writes to be refused, now or soon; from any thread."""
+        """True if a full disk causes writes to be refused, now or soon; from any thread."""
         journal = self._journal
         return self.refusal.space is not None or (journal is not None and journal.is_short())
 
@@ -310,7 +310,7 @@ class Persistence(Commits):
 
     @property
     def lacks_base(self) -> bool:
-        """Whether a start would not find all data: the journal has failed and no new base is
+        """True if a start would not find all data: the journal has failed and no new base is
         written yet, or the files were removed."""
         return (
             self.appendonly
@@ -364,7 +364,7 @@ class Persistence(Commits):
 
     @property
     def loading(self) -> bool:
-        """Whether the data in memory is incomplete, because it is being loaded."""
+        """True if the data in memory is incomplete, because it is being loaded."""
         return self.data_loading.is_running
 
     def load(self, progress: Progress | None = None) -> LoadReport:

@@ -1,4 +1,4 @@
-"""Why write commands are refused."""
+"""Reasons for refusing write commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Refusal:
 
     @property
     def is_by_journal(self) -> bool:
-        """Whether a reason is one of the journal: not a failed save."""
+        """True if a reason is one of the journal: not a failed save."""
         return bool(self.journal or self.space or self.lost)
 
     def clear(self) -> None:

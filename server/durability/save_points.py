@@ -1,4 +1,4 @@
-"""When an automatic snapshot is due: save points, the growth of the files, and retries."""
+"""Times of automatic snapshots: save points, the growth of the files, and retries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JournalState(Protocol):
 
 
 class SavePoints:
-    """Which automatic snapshot is due. The times are those of the steady clock."""
+    """The automatic snapshot that is due. The times are those of the steady clock."""
 
     def __init__(
         self, config: Config, keeper: JournalState, steady_clock: Callable[[], int]

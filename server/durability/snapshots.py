@@ -83,7 +83,7 @@ class JournalKeeper(Protocol):
         """Memory used by frames that are not in a file yet."""
 
     def lacks_space(self) -> bool:
-        """Whether a full disk causes writes to be refused, now or soon; from any thread."""
+        """True if a full disk causes writes to be refused, now or soon; from any thread."""
 
     def begins_snapshot(self) -> bool:
         """Commit the tick so far; False when the journal has failed."""
@@ -282,7 +282,7 @@ class Snapshots:
             self.start(kind)
 
     def refuses_writes(self) -> bool:
-        """Whether writes are refused because the last save failed."""
+        """True if writes are refused because the last save failed."""
         if not self._config.stop_writes_on_bgsave_error or self.tallies["save"].ok:
             return False
         return bool(self.save_points.points())

@@ -179,7 +179,7 @@ def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> N
 
 
 class Machine(NamedTuple):
-    """What persistence and replication use of the machine. `clock` returns milliseconds since the
+    """The machine for persistence and replication. `clock` returns milliseconds since the
     epoch, `steady_clock` milliseconds that never jump; `new_worker(name, niceness)` makes a
     worker."""
 

@@ -1,1 +1,1 @@
-"""Where commands run: the executor, command look-up, blocked readers, timers, pub/sub."""
+"""Execution of commands: the executor, command look-up, blocked readers, timers, pub/sub."""

@@ -42,7 +42,7 @@ class Access:
 
     @property
     def password_required(self) -> bool:
-        """Whether a new connection has to log in."""
+        """True if a new connection has to log in."""
         default = self.users.default
         return not (default.no_password and default.enabled)
 

@@ -25,7 +25,7 @@ WARNED_EVERY_S = 60.0
 
 
 class Backpressure:
-    """Whether requests have to wait for the disk, and the clients whose requests wait.
+    """The state of waiting for the disk, and the clients whose requests wait.
 
     `clients` are the clients with a postponed request, by ID. Those in `unread` were in the middle
     of a long request when the server stopped reading their sockets. `count` is how often the limit
@@ -54,7 +54,7 @@ class Backpressure:
         return self._persistence.queued_bytes + self._outbox.held_bytes
 
     def check(self) -> bool:
-        """Whether requests have to wait now. Once they wait, they do so until half of the limit is
+        """True if requests have to wait now. Once they wait, they do so until half of the limit is
         free."""
         limit_bytes = self.limit_bytes // 2 if self.is_on else self.limit_bytes
         frames_limit_bytes = max(0, limit_bytes - self._outbox.held_bytes)

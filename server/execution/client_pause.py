@@ -35,7 +35,7 @@ class Pause:
         self.all = self.all or not writes_only
 
     def postpones(self, row: Row, args: Args, queue: list[Any] | None) -> bool:
-        """Whether a request has to wait; `queue` is what its client has queued since MULTI."""
+        """True if a request has to wait; `queue` is what its client has queued since MULTI."""
         if row.name == "client|unpause":
             return False
         if self.all or _changes(row, args):
@@ -106,5 +106,5 @@ class Pauses:
 
 
 def _changes(row: Row, args: Args) -> bool:
-    """Whether a request may change data or send messages to other clients."""
+    """True if a request may change data or send messages to other clients."""
     return row.tells or row.will_write(args)

@@ -1,4 +1,4 @@
-"""Where a server's users are stored: in lines of the configuration file, or in the aclfile."""
+"""The store of a server's users: lines of the configuration file, or the aclfile."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class StreamSeries:
 
 
 class _Left:
-    """How many groups and consumers may still be shown, and how many were left out."""
+    """The numbers of groups and consumers that may still be shown, and that were left out."""
 
     def __init__(self, groups: int) -> None:
         self.groups = groups

@@ -5,7 +5,7 @@ miss walks the page tables (docs/decisions has figures).
 
 Redis disables huge pages because its snapshots fork, and a forked process copies two megabytes for
 each page that changes. This server does not fork. If the system provides huge pages on request
-(``madvise``, the usual setting), glibc requests them for its heap when GLIBC_TUNABLES says so.
+(``madvise``, the usual setting), glibc requests them for its heap if GLIBC_TUNABLES is set for it.
 glibc reads this variable before any Python code runs, so the server executes itself again, in the
 same process. If the command line shows that nothing forbids it, this happens before the
 configuration and its modules are loaded, which would have to be loaded twice.

@@ -170,7 +170,7 @@ _NOT_PAUSED = "paused_reason:none\r\npaused_actions:none\r\npaused_timeout_milli
 
 
 def _pause_lines(pause: Pause, steady_ms: int) -> str:
-    """Why commands are postponed, which ones, and for how long."""
+    """The reason for postponing commands, the commands, and the time."""
     reason = _PAUSE_REASONS[next(iter(sorted(pause.reasons)), "")]
     return (
         f"paused_reason:{reason}\r\n"

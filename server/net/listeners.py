@@ -1,7 +1,7 @@
 """The listening sockets: TCP, TLS and a Unix socket, bound before the data is loaded.
 
 A new TLS context gets a new listener on a copy of the same socket, and the old listener is closed:
-connections that were accepted go on, and none is refused in between.
+connections that were accepted continue, and none is refused in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NewConnection = Callable[[], Any]
 
 
 class Listeners:
-    """What a server listens on. `port` and `tls_port` are 0 where there is no such port; `tls` is
+    """The ports of a server. `port` and `tls_port` are 0 where there is no such port; `tls` is
     in use, and `wanted_tls` will be."""
 
     def __init__(self, config: Config, new_connection: NewConnection) -> None:
@@ -143,7 +143,7 @@ class Listeners:
         return Path(self._config.located(self._config.unixsocket))
 
     def described(self) -> str:
-        """Where the server listens, for the log."""
+        """The addresses at which the server listens, for the log."""
         config = self._config
         found = [
             f"{address}:{port}{mark}"

@@ -41,7 +41,7 @@ class OutputLimits:
         return min([*sizes, UNLIMITED_BYTES])
 
     def is_exceeded(self, client: Client) -> bool:
-        """Whether the client exceeds its hard limit, or its soft limit for too long."""
+        """True if the client exceeds its hard limit, or its soft limit for too long."""
         limit = self.limit_of(client)
         if not limit.hard_bytes and not limit.soft_bytes:
             return False

@@ -1,4 +1,4 @@
-"""What a check of a data directory has found, and the words for what a repair loses."""
+"""The findings of a check of a data directory, and the words for the losses of a repair."""
 
 from __future__ import annotations
 

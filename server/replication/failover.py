@@ -119,7 +119,7 @@ class Failover:
                 return
 
     def _has_all(self, feed: Feed, last_seq: int) -> bool:
-        """Whether the replica may become the primary. With replicas-durable it has the frames on
+        """True if the replica may become the primary. With replicas-durable it has the frames on
         its disk: it may be lost as soon as it is the primary, and come back."""
         if self.config.replicas_durable and feed.synced_seq < last_seq:
             return False

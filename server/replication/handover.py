@@ -3,8 +3,8 @@
 From the request of the replica on, this server refuses writes and makes no frames; with
 `replicas-durable`, it also sends no reply that waits for replicas. It sends its last frames. When
 the replica has become a primary and has all frames, this server follows it. If the promoted server
-lacks frames, this server refuses writes until REPLICAOF says whom to follow: nothing that was
-confirmed is discarded without an order.
+lacks frames, this server refuses writes until REPLICAOF names the server to follow: no confirmed
+frame is discarded without an order.
 
 If this server is a replica itself, its primary confirms the writes: the promotion is passed on to
 that one (`Relay`).
@@ -144,7 +144,7 @@ class Handover:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a replica is being promoted. It may lack what is confirmed meanwhile."""
+        """True if a replica is being promoted. It may lack what is confirmed meanwhile."""
         if not self._until_ms:  # nearly always; asked for each acknowledgement
             return False
         now_ms = self.machine.steady_clock()
@@ -152,7 +152,7 @@ class Handover:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether nothing may be confirmed here."""
+        """True if nothing may be confirmed here."""
         return bool(self.superseded_by) or self.is_waiting
 
     def refusal(self) -> str | None:
@@ -229,7 +229,7 @@ class Handover:
             self.follow_promoted(host, port)
 
     def is_old(self, address: str, newest_line: str) -> bool:
-        """Whether the server with this address has sent a request before it was promoted: it has
+        """True if the server with this address has sent a request before it was promoted: it has
         no line of its own yet."""
         return self.is_under_way and newest_line != "" and self._promoted == (address, newest_line)
 

@@ -91,7 +91,7 @@ class Consent(Enum):
 
 @dataclass
 class LinkTotals:
-    """What has happened on all links of this server so far, for INFO."""
+    """The events on all links of this server so far, for INFO."""
 
     received_bytes: int = 0
     connection_errors: int = 0  # connections to the primary that failed or were lost
@@ -105,7 +105,7 @@ class LinkTotals:
 
 
 class LinkHooks(NamedTuple):
-    """What a link calls. `on_change`: what this server refuses may have changed. `on_refused`
+    """Callbacks of a link. `on_change`: what this server refuses may have changed. `on_refused`
     returns whether the error has ended a FAILOVER, and this link. `on_last` gets the record LAST:
     whether the sender is a primary."""
 
@@ -181,7 +181,7 @@ class Link:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether this primary has accepted this server once, with CONTINUE or a complete base."""
+        """True if this primary has accepted this server once, with CONTINUE or a complete base."""
         return self.consent is not Consent.NEW
 
     @property
@@ -540,7 +540,7 @@ class Link:
 
 @dataclass
 class Standing:
-    """Whom this server follows: `link` is None on a primary. `becomes_primary`: it is promoted, and
+    """The followed primary: `link` is None on a primary. `becomes_primary`: it is promoted, and
     is a primary when the data that it was receiving is loaded."""
 
     receiver: Receiver

@@ -29,7 +29,7 @@ _tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps no reference
 
 
 class Owner(Protocol):
-    """Who connects: a `Link` or an `Announcement`."""
+    """The owner of a connection: a `Link` or an `Announcement`."""
 
     def receive(self, connection: LinkConnection, data: bytes) -> None: ...
     def connection_lost(self, connection: LinkConnection, reason: str) -> None:
@@ -40,7 +40,7 @@ class Owner(Protocol):
 
 
 def why_lost(error: Exception | None, uses_tls: bool, unanswered: bool) -> str:
-    """Why a connection has ended, with the directive to look at if TLS is the reason. A server
+    """The reason why a connection has ended, with the directive to check if it is TLS. A server
     closes a connection without an answer when the other side does not speak TLS, or lacks a
     certificate."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -186,7 +186,7 @@ class Connector:
         self._next_client_id = next_client_id
 
     def opening(self, knows: bool = True) -> Opening:
-        """What this server says about itself; with `knows`, which frames it has."""
+        """This server's description of itself; with `knows`, of its frames."""
         config = self._config
         return Opening(
             user=config.masteruser,

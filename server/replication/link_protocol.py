@@ -30,7 +30,7 @@ _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
 
 
 class Opening(NamedTuple):
-    """What a replica tells its primary. `announced_ip` "": the address that the primary sees.
+    """A replica's description of itself. `announced_ip` "": the address that the primary sees.
     `is_promoted`: it does not ask for frames, but says that it is a primary now."""
 
     user: str
@@ -110,7 +110,7 @@ class LinkProtocol:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether the primary has answered nothing yet."""
+        """True if the primary has answered nothing yet."""
         return self._asked == "PING"
 
     def feed(self, data: bytes) -> Iterator[Event]:

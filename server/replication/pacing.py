@@ -50,7 +50,7 @@ class Pace:
             self._call()
 
     def _ask(self, without_rest: bool) -> bool:
-        """Whether the call is due at once, and the caller has to make it."""
+        """True if the call is due at once, and the caller has to make it."""
         now_ms = self._steady_ms()
         if now_ms != self._now_ms:
             was_busy = now_ms == self._now_ms + 1 and self._requests > FEW

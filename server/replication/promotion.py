@@ -180,7 +180,7 @@ class Promotion:
         self._check_later(link)
 
     def _is_old(self) -> bool:
-        """Whether the request was so long ago that the primary may have confirmed more since."""
+        """True if the request was so long ago that the primary may have confirmed more since."""
         return self.machine.steady_clock() - self._began_ms > WAIT_MAX_MS
 
     def _check_later(self, link: Link) -> None:

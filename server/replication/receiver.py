@@ -144,7 +144,7 @@ class Receiver:
 
     @property
     def is_changing(self) -> bool:
-        """Whether the data on the disk is other data already than that in memory."""
+        """True if the data on the disk is other data already than that in memory."""
         return self.change is not None and self.change.is_published
 
     def doubt(self) -> None:
@@ -156,7 +156,7 @@ class Receiver:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit of waiting bytes is reached, so that no more should be read."""
+        """True if the limit of waiting bytes is reached, so that no more should be read."""
         change = self.change
         if isinstance(change, Replacement) and (change.is_busy or change.has_ended):
             return True

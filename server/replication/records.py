@@ -124,7 +124,7 @@ def encode_last(is_primary: bool) -> bytes:
 
 
 def parse_last(payload: bytes) -> bool:
-    """Whether the sender is a primary."""
+    """True if the sender is a primary."""
     return payload == b"\1"
 
 

@@ -26,7 +26,7 @@ _SLICES_PER_TURN = 8
 
 
 class ChangeTools(NamedTuple):
-    """What a full sync and a rewind need. `reload(on_done)` loads the new files, `on_published` is
+    """Callbacks of full syncs and rewinds. `reload(on_done)` loads the new files, `on_published` is
     called when they count on the disk."""
 
     machine: Machine
@@ -83,7 +83,7 @@ class Reload:
         self._executor.applied()
 
     def _read_slices(self) -> bool:
-        """Whether there are more."""
+        """True if there are more."""
         slices = self._slices
         return all(next(slices, slices) is not slices for _ in range(_SLICES_PER_TURN))
 

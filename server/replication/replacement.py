@@ -172,12 +172,12 @@ class Replacement:
 
     @property
     def has_ended(self) -> bool:
-        """Whether everything has arrived that the primary had when it was asked."""
+        """True if everything has arrived that the primary had when it was asked."""
         return self._ended
 
     @property
     def is_busy(self) -> bool:
-        """Whether to receive no more for now: the disk is slower than the network."""
+        """True if to receive no more for now: the disk is slower than the network."""
         return self._queued_bytes >= _QUEUED_MAX
 
     @property
@@ -296,7 +296,7 @@ class Replacement:
             self._begin_publishing()
 
     def _removes_data(self) -> bool:
-        """Whether this server has frames that the primary has not."""
+        """True if this server has frames that the primary has not."""
         frames, full = self._persistence, self.full
         is_ahead = 0 <= full.common_seq < frames.last_seq
         return is_ahead or full.frame_bytes < frames.frame_bytes

@@ -1,4 +1,4 @@
-"""What INFO and ROLE show of replication, with Redis' names.
+"""Replication in INFO and ROLE, with Redis' names.
 
 Offsets count bytes, because alerts and exporters for Redis expect that: 20 bytes and the payload of
 every frame so far, the same on all servers.

@@ -1,4 +1,4 @@
-"""What this server refuses at present because of its role, and which replies wait for replicas.
+"""Refusals of this server because of its role, and the replies that wait for replicas.
 
 A replica refuses writes, and without a link perhaps reads, too. A primary refuses writes while it
 has too few good replicas; with replicas-durable its replies wait until enough of them have a frame
@@ -27,7 +27,7 @@ NOREPLICAS = "NOREPLICAS Not enough good replicas to write."
 
 
 class HoldPoint:
-    """How far replicas have made the frames durable, for replies that wait for replicas. `seq` is
+    """The frames that replicas have made durable, for replies that wait for replicas. `seq` is
     the last frame that enough replicas have on their disks. It never goes back: frames
     stay on the disks of replicas that disconnect."""
 
@@ -66,7 +66,7 @@ class Restrictions:
         self.count_good_replicas()
 
     def _refusal(self) -> str | None:
-        """Why writes are refused: by a replica, a server that was promoted while its data is being
+        """The reason to refuse writes: on a replica, a server that was promoted while its data is
         replaced, and a primary that knows of another one."""
         if self.standing.is_replica or self.standing.becomes_primary:
             return READONLY

@@ -1,4 +1,4 @@
-"""How a primary brings its replicas up to date: the answers to PSYNC.
+"""Resynchronization of replicas by a primary: the answers to PSYNC.
 
 A replica says with REPLCONF which lines of history it has and with PSYNC which frame it needs next.
 It gets the frames after those that both servers have (a partial sync), the order to cut back what
@@ -44,7 +44,7 @@ REWRITE_BYTES = 64 << 20  # a full sync first replaces journals that are larger,
 
 
 class Introduction:
-    """What a replica says about itself with REPLCONF, before it asks for the data with PSYNC.
+    """A replica's description of itself with REPLCONF, before it asks for the data with PSYNC.
 
     `is_known`: the client is a millstream server that takes effects. `upstream`: the IDs of
     servers that it was told; None: it does not want any.
@@ -89,7 +89,7 @@ class Introduction:
 
 
 def why_unsuitable(said: Introduction | None) -> str:
-    """Why this client cannot be a replica."""
+    """The reason why this client cannot be a replica."""
     if said is not None and said.version:
         return (
             f"ERR the replica has version {said.version} and does not know the effects of this"
@@ -245,12 +245,12 @@ class Resync:
         self.take_over(takeover.history)
 
     def _has_all_of(self, said: Introduction, next_seq: int) -> bool:
-        """Whether this server has all frames of the other one."""
+        """True if this server has all frames of the other one."""
         ours, our_last = self.histories.lines, self.persistence.last_seq
         return history.last_common(ours, our_last, said.histories, next_seq - 1) == next_seq - 1
 
     def _is_ahead_of(self, said: Introduction, name: bytes, next_seq: int) -> bool:
-        """Whether this server has all frames of the other one, whose newest line is `name`, and a
+        """True if this server has all frames of the other one, whose newest line is `name`, and a
         newer line."""
         newest = self.histories.lines[-1:]
         return self._has_all_of(said, next_seq) and newest[0][0].encode() != name
@@ -278,7 +278,7 @@ class Resync:
             )
 
     def _only_lags(self, said: Introduction) -> bool:
-        """Whether this server is itself a replica and has not received yet what the other one
+        """True if this server is itself a replica and has not received yet what the other one
         has."""
         newest = self.histories.lines[-1]
         return self.standing.is_replica and newest in said.histories

@@ -40,7 +40,7 @@ _FRAMES_PER_PAUSE = 64
 
 
 class Cut(NamedTuple):
-    """Where the journals end after the cut, and what is cut off."""
+    """The end of the journals after the cut, and the parts that are cut off."""
 
     end: TornEnd
     frames: int
@@ -49,7 +49,7 @@ class Cut(NamedTuple):
 
 
 def why_impossible(frames: Persistence, seq: int) -> str:
-    """Why this server cannot be cut back to frame `seq`; "" if it can."""
+    """The reason why this server cannot be cut back to frame `seq`; "" if it can."""
     if not frames.appendonly or frames.on_disk_seq < 0:
         return "there is no journal that works"
     if frames.base_seq > seq:

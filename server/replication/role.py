@@ -284,7 +284,7 @@ class Role:
 
     @property
     def is_promoting(self) -> bool:
-        """Whether this server becomes a primary when the last frames of its primary are here."""
+        """True if this server becomes a primary when the last frames of its primary are here."""
         return self.promotion.is_under_way
 
     def primary_clients(self) -> list[Any]:

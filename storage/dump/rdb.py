@@ -89,7 +89,7 @@ def footer(version: int, crc: int) -> bytes:
 
 
 def is_intact(payload: bytes) -> Generator[None, None, bool]:
-    """Whether the checksum is valid and the version is supported; in steps.
+    """True if the checksum is valid and the version is supported; in steps.
 
     A checksum of 0 means that there is none, as in Redis 8.
     """

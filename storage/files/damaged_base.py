@@ -98,7 +98,7 @@ def _open_without_footer(
 
 
 def _fits(summary: Summary, chunks: list[Place], sections: list[Place]) -> bool:
-    """Whether a summary without its checksum agrees with the rest of the file."""
+    """True if a summary without its checksum agrees with the rest of the file."""
     theirs = [place[:4] for place in (*summary.chunks, *summary.sections)]
     return theirs == [place[:4] for place in (*chunks, *sections)]
 
@@ -144,7 +144,7 @@ def _walk_parts(file: File, header: Header) -> _Parts:
 
 
 def _goes_on(file: File, place: Place) -> bool:
-    """Whether another part, or zeros, follow at the end that this header states."""
+    """True if another part, or zeros, follow at the end that this header states."""
     end = place.offset + CHUNK_HEADER_SIZE + place.length
     head = file.read_at(end, CHUNK_HEADER_SIZE)
     is_part = parse_chunk_header(head, end) or parse_copy_header(head, end)
@@ -204,7 +204,7 @@ def _unpacked_section(data: bytes) -> bytes | None:
 
 
 def _ends_with(file: File, parts: _Parts, sections: list[Place]) -> bool:
-    """Whether the copies match the sections of the footer, and the trailer confirms that there are
+    """True if the copies match the sections of the footer, and the trailer confirms that there are
     no more."""
     tail = file.read_at(file.size - TRAILER_SIZE, TRAILER_SIZE)
     if not sections or int.from_bytes(tail[28:32], "little") != crc32(tail[:28]):

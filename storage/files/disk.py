@@ -75,10 +75,10 @@ class Disk(Protocol):
 
     @property
     def lock_doubt(self) -> str:
-        """Why the file system cannot lock the directory; empty if it is locked."""
+        """The reason why the file system cannot lock the directory; empty if it is locked."""
 
     def holds(self, name: str) -> bool:
-        """Whether the path is still the locked directory and contains a file of this name."""
+        """True if the path is still the locked directory and contains a file of this name."""
 
     def names(self) -> list[str]:
         """All file names in the directory, sorted."""
@@ -256,7 +256,7 @@ class SystemFile:
 
 
 def _is_unused(descriptor: int) -> bool:
-    """Whether a file has no name and no other process has it open: the kernel grants a write lease
+    """True if a file has no name and no other process has it open: the kernel grants a write lease
     only then.
 
     The lease is returned immediately. If a process opened the file through /proc meanwhile, the

@@ -52,7 +52,7 @@ class FrameFormat:
         return head + crc.to_bytes(4, "little") + payload
 
     def head_fits(self, head: bytes | memoryview, at: int) -> bool:
-        """Whether these bytes are the header of a frame at offset `at`."""
+        """True if these bytes are the header of a frame at offset `at`."""
         crc = crc32(head[:20], (self.head_seed + at) & U32_MAX)
         return crc == int.from_bytes(head[20:24], "little")
 
@@ -66,13 +66,13 @@ class FrameFormat:
         return offset + FRAME_SIZE + int(length) if seq == due else None
 
     def only_length_is_wrong(self, file: File, offset: int, head: bytes) -> bool:
-        """Whether the header of a frame at `offset` becomes valid when its length is replaced by
+        """True if the header of a frame at `offset` becomes valid when its length is replaced by
         the size of the rest of the file."""
         length = ((file.size - offset - FRAME_SIZE) & U32_MAX).to_bytes(4, "little")
         return length != head[:4] and self.head_fits(length + head[4:], offset)
 
     def proves(self, file: File, offset: int) -> bool:
-        """Whether a valid frame at `offset`, found by a search after a damaged one, was written as
+        """True if a valid frame at `offset`, found by a search after a damaged one, was written as
         a frame: bytes of a client cannot imitate it."""
         return True
 
@@ -167,7 +167,7 @@ def readable_owner(file: File) -> bytes | None:
 
 
 def _is_old(file: File) -> bool:
-    """Whether a file, which may be damaged, has version 1 according to its header or its frames."""
+    """True if a file, which may be damaged, has version 1 according to its header or its frames."""
     try:
         return not read_head(file).format.is_salted
     except (DamageError, FormatError):

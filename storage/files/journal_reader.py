@@ -310,7 +310,7 @@ def _passes_end(file: File, form: FrameFormat, offset: int) -> bool:
 
 
 def _length_is_flipped(file: File, form: FrameFormat, offset: int, due: int) -> bool:
-    """Whether the rest of the file is frame `due`, apart from its length."""
+    """True if the rest of the file is frame `due`, apart from its length."""
     head = file.read_at(offset, form.frame_size)
     if len(head) < form.frame_size or file.size == offset + form.frame_size:
         return False
@@ -323,7 +323,7 @@ def _length_is_flipped(file: File, form: FrameFormat, offset: int, due: int) -> 
 
 
 def _has_lost_sector(file: File, start: int, end: int) -> bool:
-    """Whether the part of an aligned sector in [start, end) is all zero, like an unwritten
+    """True if the part of an aligned sector in [start, end) is all zero, like an unwritten
     sector."""
     position = start
     while position < end:

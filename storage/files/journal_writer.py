@@ -142,7 +142,7 @@ class Journal:
         return self._queued_total - self._written_total
 
     def is_full(self, limit_bytes: int) -> bool:
-        """Whether to add no frames until the worker has written: more than `limit_bytes` are
+        """True if to add no frames until the worker has written: more than `limit_bytes` are
         queued, or the queue has used the reserved space. The worker reserves more after its batch;
         if the loop did it, it would wait for the disk."""
         queued_bytes = self.queued_bytes
@@ -238,7 +238,7 @@ class Journal:
         return min(self._room_bytes(), PAYLOAD_MAX)
 
     def is_short(self) -> bool:
-        """Whether there is hardly any space for another frame."""
+        """True if there is hardly any space for another frame."""
         return self._reserve_bytes > 0 and self._room_bytes() < self._spare_bytes
 
     def _room_bytes(self) -> int:
@@ -268,7 +268,7 @@ class Journal:
     # Methods that run on the loop.
 
     def _must_queue(self) -> bool:
-        """Whether the next frame goes to the worker: under `always`, and under another mode while
+        """True if the next frame goes to the worker: under `always`, and under another mode while
         the worker has unfinished items."""
         if self._queues and self.mode != "always":
             self._queues = self._done_items < self._queued_items

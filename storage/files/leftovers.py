@@ -10,7 +10,7 @@ after `manifest.tmp`, which names them, is on the disk. A file that is named in 
 not in the manifest was never valid.
 
 After a full sync the manifest says which files the data of another server has replaced. They may
-have frames with higher numbers, and are removed all the same.
+have frames with higher numbers, and are removed nevertheless.
 
 A manifest of version 1 has no ID, and every start chooses a new one. A file with an ID may then
 come from an earlier start that was interrupted. This is the case if the file has a temporary name
@@ -54,7 +54,7 @@ class Leftover(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What is wrong with a file that must be kept; the text follows the file's name."""
+        """The fault of a file that must be kept; the text follows the file's name."""
         return self.holds if self.is_foreign else f"{self.holds} and {NAME} does not name it"
 
     def error(self) -> DamageError:
@@ -209,7 +209,7 @@ class _Judge:
         return planned if self._would_follow(planned) else nothing
 
     def _would_follow(self, planned: Manifest) -> bool:
-        """Whether this directory's server wrote it to replace the manifest."""
+        """True if this directory's server wrote it to replace the manifest."""
         manifest = self._manifest
         if planned.next_number < manifest.next_number:
             return False
@@ -226,7 +226,7 @@ class _Judge:
 
 
 def _is_empty(file: File) -> bool:
-    """Whether a file is too short to contain more than a header."""
+    """True if a file is too short to contain more than a header."""
     if is_base(file.name.removesuffix(".tmp")):
         return file.size < OLD_HEADER_SIZE
     return file.size <= HEADER_SIZE and frame_numbers(file)[0] is None

@@ -34,7 +34,7 @@ _SIZE_MAX = 4096
 
 
 class Owner(NamedTuple):
-    """Who uses a directory. `boot` and `namespace` are empty where the system does not tell."""
+    """The owner of a directory. `boot` and `namespace` are empty where they do not exist."""
 
     process: int
     started: str
@@ -69,7 +69,7 @@ def this_process() -> Owner:
 
 
 def _started(process: int) -> str | None:
-    """When a process started, in ticks since the boot; None if there is no such process."""
+    """The start of a process, in ticks since the boot; None if there is no such process."""
     try:
         text = Path(f"/proc/{process}/stat").read_text("utf-8", "replace")
     except OSError:
@@ -84,7 +84,7 @@ def end_process(sentence: str) -> None:
 
 
 def _is_alive(owner: Owner) -> bool:
-    """Whether an owner of this boot and namespace still runs."""
+    """True if an owner of this boot and namespace still runs."""
     started = _started(owner.process)
     if started is not None:
         return started == owner.started
@@ -140,7 +140,7 @@ class LockGuard:
         )
 
     def _is_rewritten(self, content: bytes) -> bool:
-        """Whether the owner is alive although the file looks old: clocks may differ."""
+        """True if the owner is alive although the file looks old: clocks may differ."""
         time.sleep(2.5 * BEAT_S)
         return self._path.read_bytes()[:_SIZE_MAX] != content
 

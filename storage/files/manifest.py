@@ -43,7 +43,7 @@ def is_journal(name: str) -> bool:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file of this name is removed if the current manifest does not name it."""
+    """True if a file of this name is removed if the current manifest does not name it."""
     return _OURS.fullmatch(name) is not None
 
 
@@ -155,7 +155,7 @@ def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:
 
 
 def is_owned(manifest: Manifest, file: str, directory: bytes) -> bool:
-    """Whether a file with this ID can be the file that the manifest names."""
+    """True if a file with this ID can be the file that the manifest names."""
     if directory == manifest.directory:
         return True
     return not directory and number_of(file) < manifest.since

@@ -125,7 +125,7 @@ class Header(NamedTuple):
 
     @property
     def has_identity(self) -> bool:
-        """Whether the file has the ID of its directory and a salt: from version 2 on."""
+        """True if the file has the ID of its directory and a salt: from version 2 on."""
         return self.version >= VERSION
 
     @property
@@ -134,7 +134,7 @@ class Header(NamedTuple):
         return int.from_bytes(self.salt, "little")
 
     def is_packed(self, chunk: Bytes) -> bool:
-        """Whether the stored bytes of a chunk are a zstd frame. From version 4 on, some chunks may
+        """True if the stored bytes of a chunk are a zstd frame. From version 4 on, some chunks may
         be; neither a block nor metadata begins like a zstd frame."""
         if self.version >= SMALL_VERSION:
             return bytes(chunk[: len(ZSTD_MAGIC)]) == ZSTD_MAGIC

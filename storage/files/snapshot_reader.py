@@ -96,7 +96,7 @@ class SnapshotEnds:
         return summary
 
     def read_summary_fields(self) -> tuple[Place, dict[str, Any], int]:
-        """Where the summary is, what it says, and the footer's offset."""
+        """The summary with its place, and the footer's offset."""
         start = self._file.size - TRAILER_SIZE
         tail = self._read(start, TRAILER_SIZE)
         if tail[32:] != END_MAGIC or int.from_bytes(tail[28:32], "little") != crc32(tail[:28]):
@@ -265,7 +265,7 @@ class SnapshotReader(SnapshotEnds):
         return self._unpack(place.offset, self._read(place.offset, place.length), place, seed)
 
     def small_streams(self, section: int) -> SmallLoader | None:
-        """What loads a section of small streams and their chunk; None for another section."""
+        """A loader for a section of small streams and their chunk; None for another section."""
         place = self.summary.sections[section]
         data = self._section_at(place)
         if not is_small_section(data):

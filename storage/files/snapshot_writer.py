@@ -81,7 +81,7 @@ class Output(Protocol):
 
 
 class Identity(NamedTuple):
-    """What distinguishes a snapshot from others: `seq` is the last frame in it, `directory` the ID
+    """The identity of a snapshot: `seq` is the last frame in it, `directory` the ID
     of the data directory, `salt` random bytes that seed the checksums of chunks and index."""
 
     uuid: bytes

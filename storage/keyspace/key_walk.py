@@ -38,7 +38,7 @@ class KeyIterator:
             self._come.discard(key)
 
     def _was_there(self, key: bytes) -> bool:
-        """Whether a key that exists, or is being removed, existed when the walk began."""
+        """True if a key that exists, or is being removed, existed when the walk began."""
         if key in self._come:
             return False
         expiry_ms = self._expiries.get(key)

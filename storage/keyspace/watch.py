@@ -35,7 +35,7 @@ def begin_watch(db: Database, key: bytes) -> State:
 
 
 def is_changed(db: Database, key: bytes, state: State) -> bool:
-    """Whether a watched key was changed since `begin_watch` gave this state."""
+    """True if a watched key was changed since `begin_watch` gave this state."""
     watch, changes, absent, marks = state
     value = db.get(key)
     # An expired key that must not be deleted yet does not exist, without a counted change.

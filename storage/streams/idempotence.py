@@ -124,7 +124,7 @@ class Window:
         self.maxsize = maxsize
 
     def is_blank(self) -> bool:
-        """Whether the window equals a new one with the default bounds."""
+        """True if the window equals a new one with the default bounds."""
         facts = (self.duration_s, self.maxsize, self.added, self.duplicates)
         return facts == (DURATION_S, MAXSIZE, 0, 0) and not self.producers
 

@@ -46,7 +46,7 @@ class Producers:
         return name in self._seqs or (self._aside is not None and name == self._aside)
 
     def has_sent(self, name: bytes, seq: int) -> bool:
-        """Whether the producer's number is this one or a later one."""
+        """True if the producer's number is this one or a later one."""
         if self._aside is not None:
             self._all()
         return seq <= self._seqs.get(name, -1)
