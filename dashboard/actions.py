@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from millstream.dashboard import shown
-from millstream.dashboard.address import form_values, query, stream_key_of
-from millstream.dashboard.board import Dashboard
+from millstream.dashboard.board import Dashboard, form_values, query, stream_key_of
 from millstream.dashboard.pages import find_group
 from millstream.dashboard.server_link import Word
 from millstream.dashboard.stream_info import StreamInfo

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import jinja2
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from millstream import __version__
 from millstream.dashboard import shown
-from millstream.dashboard.address import query
 from millstream.dashboard.guard import Tokens
 from millstream.dashboard.sampler import Sampler
 from millstream.dashboard.server_link import ServerLink
+
+
+def query(request: Request) -> dict[str, bytes]:
+    """The parameters of a URL as bytes, because keys may be any bytes."""
+    found = {}
+    for part in request.scope["query_string"].decode("ascii", "replace").split("&"):
+        name, _, value = part.partition("=")
+        found[name] = unquote_to_bytes(value.replace("+", " "))
+    return found
+
+
+def stream_key_of(values: dict[str, bytes]) -> tuple[int, bytes]:
+    """The database and key of a request; 400 without them."""
+    try:
+        return int(values.get("db", b"0")), values["key"]
+    except (KeyError, ValueError):
+        raise HTTPException(400, "the address names no stream") from None
+
+
+def form_values(body: bytes) -> dict[str, str]:
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
 
 HERE = Path(__file__).resolve().parent
 

@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from millstream.dashboard import shown
-from millstream.dashboard.address import query, stream_key_of
-from millstream.dashboard.board import Dashboard
+from millstream.dashboard.board import Dashboard, query, stream_key_of
 from millstream.dashboard.sampler import SURVEYED_MAX
 from millstream.dashboard.server_link import (
     RequestRefused,

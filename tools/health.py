@@ -8,8 +8,13 @@ from contextlib import closing
 import click
 
 from millstream.tools.display import text
-from millstream.tools.tool_connection import ToolConnection, ToolError, wants_password
-from millstream.tools.tool_options import Seconds, url_option
+from millstream.tools.tool_connection import (
+    Seconds,
+    ToolConnection,
+    ToolError,
+    url_option,
+    wants_password,
+)
 
 
 @click.command(

@@ -21,8 +21,8 @@ from millstream.tools.tool_connection import (
     Unreachable,
     is_error,
     is_loading,
+    url_option,
 )
-from millstream.tools.tool_options import url_option
 
 BATCH_ENTRIES = 100
 BLOCK_MS = 1000  # between two checks for Ctrl-C

@@ -6,6 +6,7 @@ replies do not pass through its commands, because these differ between its versi
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from redis.retry import Retry
 
 from millstream.backoff import Backoff
 from millstream.errors import printable
-from millstream.remote import add_password, connect_reason_of, reason_of, url_reason_of
+from millstream.remote import DEFAULT_URL, add_password, connect_reason_of, reason_of, url_reason_of
 
 SCHEMES = ("redis", "rediss", "unix")
 Word = bytes | str | int
@@ -152,3 +153,28 @@ def _without_secrets(url: str) -> str:
     if parts.scheme not in SCHEMES:  # the user may be in any part
         return printable(url.partition("?")[0].rpartition("@")[2])
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+class Seconds(click.FloatRange):
+    """A time in seconds. The comparison of click lets `nan` pass."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a time.", param, ctx)
+        return seconds
+
+
+url_option = click.option(
+    "--url",
+    envvar="MILLSTREAM_URL",
+    default=DEFAULT_URL,
+    show_default=True,
+    metavar="URL",
+    help="Server: redis://, rediss:// or unix://; also from MILLSTREAM_URL. The password can come "
+    "from REDISCLI_AUTH.",
+)

@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
 from millstream.cdc.applier.apply_jobs import JobOutcome
-from millstream.cdc.applier.batch import Batch
+from millstream.cdc.applier.planning import Batch
 from millstream.cdc.applier.source_views import SourceView
 from millstream.cdc.config import TableKey
 from millstream.cdc.metrics import PREFIX

@@ -22,10 +22,9 @@ from millstream.cdc.applier.apply_jobs import (
     answer_to_json,
     jobs_from_json,
 )
-from millstream.cdc.applier.failure_search import FailureSearch
-from millstream.cdc.applier.failures import STOPPING, Failure, stops
+from millstream.cdc.applier.failure_search import STOPPING, Failure, FailureSearch, stops
 from millstream.cdc.applier.source_order import SourceOrder
-from millstream.cdc.applier.table_applier import TableApplier, lost
+from millstream.cdc.applier.table_applier import StreamChanged, TableApplier, lost
 from millstream.cdc.config import CdcConfig, Table, TableKey, target_of
 from millstream.cdc.config_file import parse
 from millstream.cdc.destination.connections import ApplyConnections, TargetSession, in_one_line
@@ -40,7 +39,6 @@ from millstream.cdc.destination.table_kinds import kind_of
 from millstream.cdc.destination.target import TargetError, TargetName, TargetTable, read_targets
 from millstream.cdc.sql import table_name
 from millstream.cdc.streams.column_record import ColumnRecord
-from millstream.cdc.streams.fetching import StreamChanged
 from millstream.cdc.streams.key_names import columns_key
 from millstream.cdc.streams.source_state import SourceColumn
 from millstream.pipeline.server_connection import ServerError

@@ -18,8 +18,7 @@ from millstream.backoff import Backoff
 from millstream.cdc import CdcError
 from millstream.cdc.applier.apply_jobs import ApplyJob, JobOutcome, WorkerAnswer
 from millstream.cdc.applier.apply_status import ApplyStatus
-from millstream.cdc.applier.batch import Batch
-from millstream.cdc.applier.planning import parts
+from millstream.cdc.applier.planning import Batch, parts
 from millstream.cdc.applier.retries import Retries
 from millstream.cdc.applier.source_views import (
     SourceView,

@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from millstream.cdc.applier.failure_search import FailureSearch, read_changes
-from millstream.cdc.applier.failures import STOPPING, Failure, stops
+from millstream.cdc.applier.failure_search import (
+    STOPPING,
+    Failure,
+    FailureSearch,
+    read_changes,
+    stops,
+)
 from millstream.cdc.applier.table_applier import TableApplier
 from millstream.cdc.destination.connections import TargetSession, in_one_line
-from millstream.cdc.streams.changes import Change, Id
-from millstream.cdc.streams.fetching import Entry
+from millstream.cdc.streams.changes import Change, Entry, Id
 
 Piece: TypeAlias = "list[tuple[_Lane, Change]]"
 

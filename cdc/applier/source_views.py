@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream.cdc.applier.planning import TableView
 from millstream.cdc.config import (
     CdcConfig,
     Source,
@@ -41,6 +40,18 @@ class ConfiguredTable:
     @property
     def key(self) -> TableKey:
         return self.source.key_of(self.table)
+
+
+@dataclass(frozen=True)
+class TableView:
+    """The state and the streams of a table in millstream, at one moment."""
+
+    key: TableKey
+    stream: str
+    copy_stream: str
+    state: TableState | None
+    info: Info | None
+    copy_info: Info | None
 
 
 @dataclass(frozen=True)

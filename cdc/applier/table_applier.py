@@ -14,12 +14,17 @@ from millstream.cdc.destination.offsets import AppliedOffset
 from millstream.cdc.destination.route import ChangeWriter, Route, extended
 from millstream.cdc.destination.snapshot_loader import CopyWriter
 from millstream.cdc.destination.target import TargetError
-from millstream.cdc.streams.changes import Change, EntryReader, Id
+from millstream.cdc.streams.changes import Change, Entry, EntryReader, Id
 from millstream.cdc.streams.column_record import ColumnRecord
-from millstream.cdc.streams.fetching import Entry, fetch
 from millstream.cdc.streams.key_names import columns_key
 from millstream.pipeline.range_plan import Range
+from millstream.pipeline.range_reader import open_range
 from millstream.pipeline.server_connection import ServerConnection
+from millstream.storage.blocks.block import Block
+
+# Entries in memory at a time.
+ENTRIES_MAX = 20_000
+BYTES_MAX = 32 << 20
 
 Shape: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 """The columns of a change's new row, and those of its old row."""
@@ -198,3 +203,36 @@ class TableApplier:
         """The changes from this one on were rolled back."""
         lsn, n = first
         self.offset = replace(self.offset, id=(lsn, n - 1))
+
+
+class StreamChanged(Exception):
+    """The stream is no longer what the plan was made for: it was deleted, created again or
+    trimmed."""
+
+
+def fetch(
+    server: ServerConnection, range_: Range, entries_max: int = ENTRIES_MAX
+) -> Iterator[list[Entry]]:
+    """The entries of a range, as many at a time as a worker may hold. StreamChanged if some of them
+    no longer exist."""
+    pages = open_range(server, range_)
+    chunk: list[Entry] = []
+    size_bytes = 0
+    for page in pages.pages():
+        if page.max_evicted_id > range_.after:
+            raise StreamChanged
+        for data in page.blocks:
+            size_bytes += len(data)
+            for ms, seq, words in Block.from_bytes(data).entries():
+                if page.first <= (ms, seq) <= page.last:
+                    chunk.append(((ms, seq), words))
+                    if len(chunk) >= entries_max:
+                        yield chunk
+                        chunk, size_bytes = [], 0
+            if size_bytes >= BYTES_MAX and chunk:
+                yield chunk
+                chunk, size_bytes = [], 0
+    if pages.last_page is None or pages.last_page.incarnation != range_.incarnation:
+        raise StreamChanged
+    if chunk:
+        yield chunk

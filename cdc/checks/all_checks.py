@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 
@@ -11,8 +12,7 @@ from millstream.cdc.checks.destination_checks import (
     check_database,
     check_targets,
 )
-from millstream.cdc.checks.findings import Finding, error, warning
-from millstream.cdc.checks.millstream_checks import check_millstream
+from millstream.cdc.checks.findings import Finding, error, ok, warning
 from millstream.cdc.checks.source_checks import (
     APPLICATION,
     check_slot,
@@ -23,7 +23,10 @@ from millstream.cdc.config import CdcConfig
 from millstream.cdc.destination.connections import connect
 from millstream.cdc.source.pg_catalog import Catalog
 from millstream.cdc.streams.source_record import SourceRecord
-from millstream.cdc.streams.stream_appender import open_server
+from millstream.cdc.streams.stream_appender import open_server, pack
+from millstream.pipeline.server_connection import ServerConnection, ServerError
+
+MILLSTREAM = "millstream"
 
 
 def check_all(config: CdcConfig) -> Iterator[Finding]:
@@ -65,3 +68,47 @@ def before_reading(record: SourceRecord) -> list[Finding]:
     except psycopg.Error as problem:
         findings.append(warning(DESTINATION, f"the destination cannot be used: {problem}"))
     return findings
+
+
+def check_millstream(server: ServerConnection) -> list[Finding]:
+    """Check that the server can be reached and keeps the data that it acknowledges."""
+    try:
+        found = _raw(server, "COMMAND", "INFO", "TAPPENDONCE")
+        if not found or found[0] is None:
+            return [error(MILLSTREAM, f"{server.address} is not millstream: it has no TAPPENDONCE")]
+        settings = {}
+        for name in ("maxmemory-policy", "appendonly", "appendfsync"):
+            reply = _raw(server, "CONFIG", "GET", name)
+            settings[name] = reply[1].decode() if reply else ""
+    except ServerError as problem:
+        return [error(MILLSTREAM, str(problem))]
+    return [*_settings(settings), ok(MILLSTREAM, str(server.address))]
+
+
+def _raw(server: ServerConnection, *words: str) -> Any:
+    """The reply as the server sent it: redis-py would convert it."""
+    return server.checked(server.encoded(pack(words)))
+
+
+def _settings(settings: dict[str, str]) -> Iterator[Finding]:
+    if settings["maxmemory-policy"] == "allstreams-oldest":
+        yield warning(
+            MILLSTREAM,
+            "maxmemory-policy allstreams-oldest evicts changes first, because IDs that are LSNs "
+            "look like the oldest",
+            "CONFIG SET maxmemory-policy noeviction",
+        )
+    if settings["appendonly"] == "no":
+        yield warning(
+            MILLSTREAM,
+            "there is no journal: a crash loses changes that were confirmed to the sources, which "
+            "are refused after it",
+            "CONFIG SET appendonly yes",
+        )
+    elif settings["appendfsync"] != "always":
+        yield warning(
+            MILLSTREAM,
+            f"appendfsync is {settings['appendfsync']}: a power failure loses changes that were "
+            "confirmed to the sources, which are refused after it",
+            "CONFIG SET appendfsync always",
+        )

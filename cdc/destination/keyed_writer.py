@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from millstream.cdc.destination.connections import TargetSession
-from millstream.cdc.destination.fixed_columns import moving_sql
 from millstream.cdc.destination.fold import Effect, Fold, Rekeyed, RowKeys, Truncated, fold
 from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.staging import (
@@ -18,6 +17,7 @@ from millstream.cdc.destination.staging import (
     Staging,
     Texts,
     insert_staged,
+    moving_sql,
     same_key,
     set_values,
 )

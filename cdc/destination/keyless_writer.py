@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.cdc.destination.connections import TargetSession
-from millstream.cdc.destination.fixed_columns import moving_one_sql
 from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.staging import (
     Staging,
     copy_into,
     copy_text,
     insert_staged,
+    moving_one_sql,
     row_text,
     set_values,
 )

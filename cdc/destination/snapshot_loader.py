@@ -20,8 +20,7 @@ from millstream.cdc.destination.staging import (
 )
 from millstream.cdc.destination.target import TargetError
 from millstream.cdc.sql import identifier, table_name
-from millstream.cdc.streams.changes import EntryError
-from millstream.cdc.streams.fetching import Entry
+from millstream.cdc.streams.changes import Entry, EntryError
 from millstream.cdc.streams.snapshot_entries import CopyBegin, CopyEnd, CopyRows, read_copy_entry
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import psycopg
 from psycopg import sql
 
+from millstream.cdc.checks.all_checks import check_millstream
 from millstream.cdc.checks.destination_checks import (
     PRIVILEGES,
     check_targets,
+    create_target,
     missing_schemas,
 )
 from millstream.cdc.checks.findings import Finding
-from millstream.cdc.checks.millstream_checks import check_millstream
-from millstream.cdc.checks.missing_targets import create_target
 from millstream.cdc.checks.source_checks import check_source_and_slot
 from millstream.cdc.config import CdcConfig, Source, target_of
 from millstream.cdc.destination.connections import connect as connect_destination

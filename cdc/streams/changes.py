@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from millstream.cdc.protocol.pgoutput import UNCHANGED, Value
 
 Id: TypeAlias = tuple[int, int]
+Entry: TypeAlias = tuple[Id, list[bytes]]
 Row: TypeAlias = tuple[Value, ...]
 Pick: TypeAlias = Callable[[Sequence[Any]], tuple[Any, ...]]
 

@@ -21,7 +21,7 @@ from millstream.commands.access.catalog import (
 )
 from millstream.errors import CommandError
 from millstream.glob import PATTERN_MAX_BYTES, TOO_LONG, is_literal
-from millstream.words import quoted, split_words
+from millstream.quoted_words import quoted, split_words
 
 DEFAULT_USER = b"default"
 READ, WRITE = 1, 2  # what a key pattern allows, and what a command does with a key

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream.errors import StartError
-from millstream.words import split_words
+from millstream.quoted_words import split_words
 
 COMMAND_LINE = "command line"
 INCLUDES_MAX = 16  # files, one included by the other

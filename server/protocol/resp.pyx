@@ -16,7 +16,7 @@ from millstream.commands.runtime.arguments cimport parse_int
 from millstream.commands.runtime.replies cimport put_reply
 from millstream.encoding cimport Output, Slice
 
-from millstream.words import split_words
+from millstream.quoted_words import split_words
 
 cdef enum:
     LINE_MAX = 65536

@@ -18,7 +18,7 @@ from tests.support.pipelines import url_of
 from tests.support.waiting import wait_until
 
 from millstream.cdc.applier import driver as driver_module
-from millstream.cdc.applier import failure_search
+from millstream.cdc.applier import failure_search, table_applier
 from millstream.cdc.applier.apply_jobs import ApplyJob, JobOutcome, WorkerAnswer
 from millstream.cdc.applier.apply_status import ApplyStatus
 from millstream.cdc.applier.apply_worker import ApplyWorker
@@ -26,7 +26,6 @@ from millstream.cdc.applier.driver import ApplyError, Driver
 from millstream.cdc.applier.source_views import read_sources
 from millstream.cdc.operations.dropping import drop
 from millstream.cdc.protocol.pgoutput import UNCHANGED
-from millstream.cdc.streams import fetching
 from millstream.cdc.streams.snapshot_entries import CopyRows
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.source_state import SourceColumn
@@ -256,7 +255,7 @@ def test_a_history_stops_before_a_transaction_that_is_refused(new_applier: Made,
 def test_a_history_stops_at_a_transaction_too_large_for_memory(
     new_applier: Made, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(fetching.fetch, "__defaults__", (10,))
+    monkeypatch.setattr(table_applier.fetch, "__defaults__", (10,))
     monkeypatch.setattr(failure_search, limit, value)
     applier = new_applier(HISTORY + ", CHECK (b < 100)", 't = { type = "history" }')
     feed = applier.feed

