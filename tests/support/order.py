@@ -18,7 +18,7 @@ LONG_S = {
     "tests/dashboard/test_pages.py": 100,
     "tests/pipeline/test_killed_driver.py": 70,
     "tests/sim/test_simulation.py": 65,
-    "tests/cdc/test_reading.py": 45,
+    "tests/cdc/test_source_process.py": 45,
     "tests/compat/test_sentinel.py": 35,
     "tests/client/test_real_servers.py": 30,
     "tests/cdc/test_apply_program.py": 30,
