@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.server.replication.backlog import Backlog, FrameSource
@@ -17,26 +18,22 @@ if TYPE_CHECKING:
     from millstream.server.execution.executor import Executor
 
 
+@dataclass(eq=False)
 class Feeds:
     """The backlog is kept from the first replica until repl-backlog-ttl after the last one has
     disconnected. A replica keeps it: it may be promoted, as in Redis. `worker` reads old frames."""
 
-    def __init__(
-        self,
-        config: Config,
-        machine: Machine,
-        persistence: Persistence,
-        executor: Executor,
-        worker: TaskWorker,
-    ) -> None:
+    config: Config
+    machine: Machine
+    persistence: Persistence
+    executor: Executor
+    worker: TaskWorker
+
+    def __post_init__(self) -> None:
         self.by_client: dict[int, Feed] = {}
-        self.source = FrameSource(persistence, worker)
-        self._config = config
-        self._machine = machine
-        self._persistence = persistence
-        self._executor = executor
+        self.source = FrameSource(self.persistence, self.worker)
         self._alone_since_ms = 0
-        self._pace = Pace(machine, self.pump)
+        self._pace = Pace(self.machine, self.pump)
 
     def __iter__(self) -> Iterator[Feed]:
         """A copy: sending to a replica may end its link."""
@@ -64,7 +61,7 @@ class Feeds:
                 "the replica has connected again. If two servers have this address, set "
                 "replica-announce-ip and replica-announce-port"
             )
-        feed = Feed(self.source, self._machine, client, host, port, self.remove)
+        feed = Feed(self.source, self.machine, client, host, port, self.remove)
         client.feed = feed
         self.by_client[client.id] = feed
         self.keep_backlog()
@@ -72,11 +69,11 @@ class Feeds:
 
     def keep_backlog(self) -> None:
         if self.source.backlog is None:
-            next_seq = self._persistence.last_seq + 1
-            self.source.backlog = Backlog(self._config.repl_backlog_size, next_seq)
-            self._alone_since_ms = self._machine.steady_clock()
-            self._persistence.on_commit = self._keep
-            self._executor.after_tick = self._pace.look
+            next_seq = self.persistence.last_seq + 1
+            self.source.backlog = Backlog(self.config.repl_backlog_size, next_seq)
+            self._alone_since_ms = self.machine.steady_clock()
+            self.persistence.on_commit = self._keep
+            self.executor.after_tick = self._pace.look
 
     def remove(self, client: Any) -> None:
         """A connection was closed. Connections of other clients are ignored."""
@@ -92,23 +89,23 @@ class Feeds:
         self.drop_backlog()
 
     def drop_backlog(self) -> None:
-        self.source.backlog = self._persistence.on_commit = self._executor.after_tick = None
+        self.source.backlog = self.persistence.on_commit = self.executor.after_tick = None
 
     # Frames
 
     def _keep(self, seq: int, payload: bytes) -> None:
         """A frame was recorded here: keep it for replicas."""
         assert self.backlog is not None
-        self.backlog.limit_bytes = self._config.repl_backlog_size
+        self.backlog.limit_bytes = self.config.repl_backlog_size
         self.backlog.append(payload)
-        if self._persistence.durable_seq >= seq and self.by_client:
+        if self.persistence.durable_seq >= seq and self.by_client:
             # appendfsync is everysec or no: no callback reports that the frame is durable. The tick
             # ends with the send, after the replies: another turn would delay the replicas.
-            self._pace.soon_in_turn(without_rest=bool(self._config.replicas_durable))
+            self._pace.soon_in_turn(without_rest=bool(self.config.replicas_durable))
 
     def pump_soon(self) -> None:
         """More frames are durable. Where replies wait for replicas, each frame is sent at once."""
-        self._pace.soon(without_rest=bool(self._config.replicas_durable))
+        self._pace.soon(without_rest=bool(self.config.replicas_durable))
 
     def pump(self) -> None:
         """Send what is durable."""
@@ -119,12 +116,12 @@ class Feeds:
     def tick_second(self, wall_ms: int, is_replica: bool, upstream: bytes) -> None:
         """Send beats and the IDs of the servers above the replicas, and end the links to silent
         replicas."""
-        frames = self._persistence
+        frames = self.persistence
         beat = encode_beat(Beat(wall_ms, frames.last_seq, frames.frame_bytes))
-        now_ms = self._machine.steady_clock()
+        now_ms = self.machine.steady_clock()
         for feed in self:
-            if feed.is_online and now_ms - feed.acked_ms > self._config.repl_timeout * 1000:
-                feed.drop(f"no data was received from it for {self._config.repl_timeout} seconds")
+            if feed.is_online and now_ms - feed.acked_ms > self.config.repl_timeout * 1000:
+                feed.drop(f"no data was received from it for {self.config.repl_timeout} seconds")
             elif feed.state == "wait_bgsave":
                 feed.send(b"\r\n")
             elif feed.client.paused:
@@ -132,7 +129,7 @@ class Feeds:
             elif feed.state != "handshake":
                 feed.send(beat)
                 feed.tell_upstream(upstream)
-        ttl_ms = self._config.repl_backlog_ttl * 1000
+        ttl_ms = self.config.repl_backlog_ttl * 1000
         if self.by_client or is_replica:
             self._alone_since_ms = now_ms
         elif ttl_ms and now_ms - self._alone_since_ms > ttl_ms:
@@ -140,7 +137,7 @@ class Feeds:
 
     def _check_output(self, client: Any) -> None:
         """Close the connection if its unsent output exceeds its limit."""
-        check: Callable[[Any], object] | None = self._executor.outbox.check_output
+        check: Callable[[Any], object] | None = self.executor.outbox.check_output
         if check is not None:
             check(client)
 
@@ -163,7 +160,7 @@ class Feeds:
 
     def lagging(self) -> int:
         """The number of replicas that have not applied the last frame yet."""
-        return sum(feed.is_online and feed.acked_seq < self._persistence.last_seq for feed in self)
+        return sum(feed.is_online and feed.acked_seq < self.persistence.last_seq for feed in self)
 
     def nth_synced(self, count: int) -> int:
         """The last frame that `count` replicas have on their disks; 0 if there are fewer."""
@@ -173,7 +170,7 @@ class Feeds:
     def good_count(self, least_synced_seq: int = -1) -> int:
         """The number of replicas with a recent acknowledgement (min-replicas-max-lag), and with at
         least this frame on their disks; a replica without a journal has -1."""
-        oldest_ms = self._machine.steady_clock() - self._config.min_replicas_max_lag * 1000
+        oldest_ms = self.machine.steady_clock() - self.config.min_replicas_max_lag * 1000
         return sum(
             1
             for feed in self.by_client.values()

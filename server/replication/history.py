@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -70,27 +71,23 @@ def parse(word: bytes) -> tuple[Line, ...]:
     return lines
 
 
+@dataclass(eq=False)
 class Histories:
     """The lines of history of this server. `own_line` is the one that this server has begun as a
     primary; it may have no frame yet. `new_id` makes 40 random hexadecimal digits."""
 
-    def __init__(
-        self,
-        keyspace: Keyspace,
-        persistence: Persistence,
-        executor: Executor,
-        new_id: Callable[[], str],
-    ) -> None:
+    keyspace: Keyspace
+    persistence: Persistence
+    executor: Executor
+    new_id: Callable[[], str]
+
+    def __post_init__(self) -> None:
         self.own_line = NO_HISTORY
-        self._keyspace = keyspace
-        self._persistence = persistence
-        self._executor = executor
-        self._new_id = new_id
 
     @property
     def lines(self) -> tuple[Line, ...]:
         """The lines of the frames here."""
-        return self._keyspace.histories
+        return self.keyspace.histories
 
     @property
     def newest(self) -> str:
@@ -100,37 +97,37 @@ class Histories:
     def shown(self) -> tuple[str, str]:
         """The newest line and the one before it, with the own one, for INFO."""
         names = [NO_HISTORY, NO_HISTORY, *(name for name, _ in self.lines)]
-        if self._persistence.first_effect is not None and names[-1] != self.own_line:
+        if self.persistence.first_effect is not None and names[-1] != self.own_line:
             names.append(self.own_line)
         return names[-1], names[-2]
 
     def begin(self) -> None:
         """The next frame made here begins a line of history. Without a journal there is none: the
         data changes without frames."""
-        if not self._executor.effects.enabled:
+        if not self.executor.effects.enabled:
             self.forget()
             self.own_line = NO_HISTORY
             self.end()
             return
-        self.own_line = self._new_id()
-        self._persistence.first_effect = self._first_effect
+        self.own_line = self.new_id()
+        self.persistence.first_effect = self._first_effect
 
     def _first_effect(self, seq: int) -> bytes:
-        self._keyspace.begin_history(self.own_line, seq)
+        self.keyspace.begin_history(self.own_line, seq)
         first = b"%d" % seq
         return _EFFECT % (self.own_line.encode(), len(first), first)
 
     def end(self) -> None:
         """This server makes no frames any more."""
-        self._persistence.first_effect = None
+        self.persistence.first_effect = None
 
     def forget(self) -> None:
         """The data has changed without a frame: no number identifies it any more."""
-        self._keyspace.histories = ()
+        self.keyspace.histories = ()
 
     def require_line(self) -> None:
         """A position has to be in a line of history, also before the first change."""
-        frames = self._persistence
+        frames = self.persistence
         if frames.first_effect is not None:
             frames.flush_tick()
             if frames.first_effect is not None:
@@ -139,7 +136,7 @@ class Histories:
     def journal_switched(self) -> bool:
         """appendonly was switched on or off on a primary. Returns whether the data may change
         without frames from now on."""
-        enabled = self._executor.effects.enabled
+        enabled = self.executor.effects.enabled
         if enabled and self.own_line == NO_HISTORY:
             self.begin()
-        return not enabled and (bool(self.lines) or self._persistence.first_effect is not None)
+        return not enabled and (bool(self.lines) or self.persistence.first_effect is not None)

@@ -25,7 +25,7 @@ Which data here a full sync of this primary may replace (`consent`):
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,58 +118,47 @@ class LinkHooks(NamedTuple):
     on_message: Callable[[bytes, bytes, bool], None]
 
 
+@dataclass(eq=False)
 class Link:
     """`is_of_handover`: this server was that one's primary, and remembers it after a restart.
     `line_before` is the newest line here when that one took over; None: this server is to follow
     it in any case. `heard_ms`: when something was received last."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        connector: Connector,
-        machine: Machine,
-        receiver: Receiver,
-        persistence: Persistence,
-        histories: Histories,
-        *,
-        hooks: LinkHooks,
-        acceptance: Acceptance,
-        upstream: Upstream,
-        totals: LinkTotals,
-        is_of_handover: bool = False,
-    ) -> None:
-        self.host = host
-        self.port = port
+    host: str
+    port: int
+    connector: Connector
+    machine: Machine
+    receiver: Receiver
+    persistence: Persistence
+    histories: Histories
+    _: KW_ONLY
+    hooks: LinkHooks
+    acceptance: Acceptance
+    upstream: Upstream
+    totals: LinkTotals
+    is_of_handover: bool = False
+
+    def __post_init__(self) -> None:
         self.state = State.CONNECT
-        self.is_of_handover = is_of_handover
-        self.line_before = histories.newest if is_of_handover else None
-        self.down_since_ms = machine.steady_clock()
+        self.line_before = self.histories.newest if self.is_of_handover else None
+        self.down_since_ms = self.machine.steady_clock()
         self.heard_ms = 0
         self.last_beat_seq = 0
         self.clock_offset_ms = 0
-        self._connector = connector
-        self._now_ms = machine.clock
-        self._steady_ms = machine.steady_clock
-        self._receiver = receiver
-        self._persistence = persistence
-        self._histories = histories
-        self._acceptance = acceptance
-        self._hooks = hooks
-        self._upstream = upstream
-        self._totals = totals
+        self._now_ms = self.machine.clock
+        self._steady_ms = self.machine.steady_clock
         self._takeover: tuple[bytes, ...] = ()  # options of the next PSYNC
         self._line = ""  # the newest line of history in the stored acceptance
         # The data of a server that has handed over is the beginning of that of the promoted one.
-        is_accepted = is_of_handover or acceptance.primary == self._record()
+        is_accepted = self.is_of_handover or self.acceptance.primary == self._record()
         self.consent = Consent.ACCEPTED if is_accepted else Consent.NEW
         self._synced_seq = 0  # the last frame on the disk when the acceptance was stored
         self._connection: LinkConnection | None = None
         self._logged_reason = ""  # the reason in the last log message
-        self._ack_pace = Pace(machine, self.acknowledge)
+        self._ack_pace = Pace(self.machine, self.acknowledge)
         self._retry_s = 0
         self._wait_s = 0
-        receiver.attach(self)
+        self.receiver.attach(self)
 
     @property
     def address(self) -> str:
@@ -201,7 +190,7 @@ class Link:
 
     def log_missing(self) -> None:
         """This server is promoted: say how much the primary had at its last beat."""
-        missing = self.last_beat_seq - self._persistence.last_seq
+        missing = self.last_beat_seq - self.persistence.last_seq
         if missing > 0:
             log.warning(
                 "%d frames of the old primary %s had not arrived at its last beat",
@@ -219,7 +208,7 @@ class Link:
         if self._connection is not None:
             self._connection.finish()  # it may have to say that a promotion is over
             self._connection = None
-        self._receiver.detach()
+        self.receiver.detach()
 
     # The acceptance
 
@@ -227,7 +216,7 @@ class Link:
         """The record of the acceptance in the data directory: the primary, and the newest line of
         history here. A promotion begins another line, so that a crash before the directory forgets
         the primary does not leave a server that claims to be accepted."""
-        self._line = self._histories.newest
+        self._line = self.histories.newest
         return f"{self.host} {self.port} {self._line}".rstrip()
 
     def mark(self, is_of_handover: bool) -> bool:
@@ -236,24 +225,24 @@ class Link:
         self.is_of_handover = is_of_handover
         if self.is_accepted:
             self.note_accepted()
-        return self._acceptance.is_stored
+        return self.acceptance.is_stored
 
     def note_accepted(self) -> None:
         """Store the acceptance."""
-        self._acceptance.note(self._record(), FOLLOWED if self.is_of_handover else "")
+        self.acceptance.note(self._record(), FOLLOWED if self.is_of_handover else "")
 
     # Connecting
 
     def tick_second(self) -> None:
         now_ms = self._steady_ms()
-        if self._receiver.is_full:
+        if self.receiver.is_full:
             self.heard_ms = now_ms  # this server does not read at present
         if self._connection is None:
             self._wait_s -= 1
             if self._wait_s <= 0:
                 self.connect()
-        elif now_ms - self.heard_ms > self._connector.timeout_s * 1000:
-            reason = f"no data was received for {self._connector.timeout_s} seconds"
+        elif now_ms - self.heard_ms > self.connector.timeout_s * 1000:
+            reason = f"no data was received for {self.connector.timeout_s} seconds"
             self._note_connection_error(reason)
             self._drop(reason)
         elif self.is_connected:
@@ -264,15 +253,15 @@ class Link:
     def connect(self) -> None:
         """Connect to the primary now, if this server still follows it and there is no connection.
         While the data here is replaced or cut back, there is none."""
-        if self.state is not State.CONNECT or self._receiver.change is not None:
+        if self.state is not State.CONNECT or self.receiver.change is not None:
             return
-        knows = self._receiver.trust is Trust.KNOWN and bool(self._histories.lines)
+        knows = self.receiver.trust is Trust.KNOWN and bool(self.histories.lines)
         self.state = State.CONNECTING
         self.heard_ms = self._steady_ms()
-        opening = self._connector.opening(knows)._replace(takeover=self._takeover)
-        self._connection = self._connector.new(self, opening)
-        self._connector.show(self._connection, self.address, self.heard_ms)
-        self._connector.dial(self.host, self.port, self._connection)
+        opening = self.connector.opening(knows)._replace(takeover=self._takeover)
+        self._connection = self.connector.new(self, opening)
+        self.connector.show(self._connection, self.address, self.heard_ms)
+        self.connector.dial(self.host, self.port, self._connection)
 
     def connection_lost(self, connection: LinkConnection, reason: str) -> None:
         """The connection could not be made, or the other side has ended it."""
@@ -281,8 +270,8 @@ class Link:
         self.lost(connection, reason)
 
     def _note_connection_error(self, reason: str) -> None:
-        self._totals.connection_errors += 1
-        self._totals.last_error = f"no link to the primary {self.address}: {reason}"
+        self.totals.connection_errors += 1
+        self.totals.last_error = f"no link to the primary {self.address}: {reason}"
 
     def lost(self, connection: LinkConnection, reason: str) -> None:
         """The connection has ended, whatever the reason: `tick_second` connects again."""
@@ -297,12 +286,12 @@ class Link:
             self._logged_reason = reason
         if self.is_connected:
             self.down_since_ms = self._steady_ms()
-            if not self._receiver.is_wrong:
-                self._receiver.apply_all()
+            if not self.receiver.is_wrong:
+                self.receiver.apply_all()
         self._connection = None
         self.state = State.CONNECT
-        self._receiver.link_lost()
-        self._hooks.on_lost()
+        self.receiver.link_lost()
+        self.hooks.on_lost()
 
     def _drop(self, reason: str) -> None:
         if self._connection is not None:
@@ -316,7 +305,7 @@ class Link:
     # Receiving
 
     def receive(self, connection: LinkConnection, data: bytes) -> None:
-        self._totals.received_bytes += len(data)
+        self.totals.received_bytes += len(data)
         self.heard_ms = self._steady_ms()
         try:
             for event in connection.protocol.feed(data):
@@ -324,13 +313,13 @@ class Link:
                 if connection.is_over:
                     return
         except LinkError as error:
-            self._totals.link_errors += 1
-            self._totals.last_error = str(error)
+            self.totals.link_errors += 1
+            self.totals.last_error = str(error)
             self._drop(str(error))
             return
-        self._receiver.turn_ends()
+        self.receiver.turn_ends()
         connection.flush()
-        connection.read_more(not self._receiver.is_full)
+        connection.read_more(not self.receiver.is_full)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Told):
@@ -339,8 +328,8 @@ class Link:
         if self._takeover and not isinstance(event, Record | Refused):
             self._takeover = ()
             self.is_of_handover = True
-            self.line_before = self._histories.newest
-            self._hooks.on_taken_over()
+            self.line_before = self.histories.newest
+            self.hooks.on_taken_over()
         if isinstance(event, Record):
             self._take_record(event)
         elif isinstance(event, Continued):
@@ -354,39 +343,39 @@ class Link:
 
     def _take_record(self, record: Record) -> None:
         if record.kind in (Kind.FRAME, Kind.PIECE, Kind.END):
-            self._receiver.take(record)
+            self.receiver.take(record)
         elif record.kind == Kind.BEAT:
             self._take_beat(record.payload)
         elif record.kind in (Kind.MESSAGE, Kind.SHARD_MESSAGE):
             is_shard = record.kind == Kind.SHARD_MESSAGE
-            self._hooks.on_message(*parse_message(record.payload), is_shard)
+            self.hooks.on_message(*parse_message(record.payload), is_shard)
         elif record.kind == Kind.LAST:
-            self._hooks.on_last(parse_last(record.payload))
+            self.hooks.on_last(parse_last(record.payload))
         else:
             self._learn_upstream(parse_upstream(record.payload))
 
     def _learn_upstream(self, ids: tuple[str, ...]) -> None:
         """During a FAILOVER, the other server follows this one until it accepts."""
         if not self._takeover:
-            self._upstream.learn(ids, self.address)
-            self._totals.last_error = self._upstream.ring or self._totals.last_error
+            self.upstream.learn(ids, self.address)
+            self.totals.last_error = self.upstream.ring or self.totals.last_error
 
     def _take_beat(self, payload: bytes) -> None:
         beat = parse_beat(payload)
         self.last_beat_seq = beat.last_seq
         self.clock_offset_ms = beat.wall_ms - self._now_ms()
-        self._receiver.follow_clock(self.clock_offset_ms)
-        if abs(self.clock_offset_ms) > _WARNED_OFFSET_MS and not self._totals.warned_of_clock:
-            self._totals.warned_of_clock = True
+        self.receiver.follow_clock(self.clock_offset_ms)
+        if abs(self.clock_offset_ms) > _WARNED_OFFSET_MS and not self.totals.warned_of_clock:
+            self.totals.warned_of_clock = True
             log.warning(
                 "the clock of the primary differs by %d ms from the one here: synchronize them",
                 self.clock_offset_ms,
             )
 
     def _refused(self, event: Refused) -> None:
-        self._totals.refusals += 1
-        self._totals.last_error = self._upstream.ring or event.text
-        if self._hooks.on_refused(event.text):
+        self.totals.refusals += 1
+        self.totals.last_error = self.upstream.ring or event.text
+        if self.hooks.on_refused(event.text):
             return
         if event.is_temporary:
             self._wait_s = 1
@@ -401,19 +390,19 @@ class Link:
         self.consent = Consent.ACCEPTED
         self.note_accepted()
         self._retry_s = 0
-        self._receiver.continue_frames()
+        self.receiver.continue_frames()
         log.info("connected to the primary %s", self.address)
-        self._hooks.on_change()
+        self.hooks.on_change()
         self.acknowledge()
-        self._hooks.on_linked()
+        self.hooks.on_linked()
 
     # Full sync and rewind
 
     def _begin_full_sync(self, full: FullSync) -> None:
-        here_bytes = self._persistence.frame_bytes
+        here_bytes = self.persistence.frame_bytes
         if (
             self.consent is Consent.ACCEPTED
-            and self._receiver.trust is Trust.KNOWN
+            and self.receiver.trust is Trust.KNOWN
             and full.common_seq < 0
             and full.frame_bytes < here_bytes
         ):
@@ -424,8 +413,8 @@ class Link:
                 " Sentinels and send REPLICAOF NO ONE; to replace it, send REPLICAOF %s %d again",
                 self.address, full.frame_bytes, here_bytes, self.host, self.port,
             )  # fmt: skip
-            self._totals.kept_data += 1
-            self._totals.last_error = "the primary has different data than before, and less"
+            self.totals.kept_data += 1
+            self.totals.last_error = "the primary has different data than before, and less"
             self._drop("it would replace the data here with less")
             return
         self.state = State.SYNC
@@ -434,7 +423,7 @@ class Link:
             " after it, up to %d bytes of frames",
             self.address, full.size_bytes, full.seq, full.frame_bytes,
         )  # fmt: skip
-        self._receiver.begin_full_sync(full)
+        self.receiver.begin_full_sync(full)
 
     def full_sync_ended(self, error: Exception | None) -> None:
         connection = self._connection
@@ -447,19 +436,19 @@ class Link:
             self._drop("the full sync has failed")
         elif connection is not None:
             self._connected()
-            self._receiver.apply_soon()
+            self.receiver.apply_soon()
             connection.flush()
-            connection.read_more(not self._receiver.is_full)
+            connection.read_more(not self.receiver.is_full)
 
     def _note_failed(self, error: Exception) -> None:
-        self._totals.failed_syncs += 1
-        self._totals.last_error = in_words(error)
+        self.totals.failed_syncs += 1
+        self.totals.last_error = in_words(error)
 
     def _rewind(self, seq: int) -> None:
         """Frames here belong to a line of history that has ended: give them up."""
         self._wait_s = 0
         self._drop(f"the frames after {seq} belong to a history that has ended")
-        reason = self._receiver.begin_rewind(seq)
+        reason = self.receiver.begin_rewind(seq)
         if reason:
             log.warning(
                 "the frames after %d belong to a line of history that has ended, and cannot be cut"
@@ -469,8 +458,8 @@ class Link:
 
     def rewind_ended(self, error: Exception | None) -> None:
         if error is None:
-            self._totals.rewinds += 1
-            log.warning("this server is back at frame %d", self._persistence.last_seq)
+            self.totals.rewinds += 1
+            log.warning("this server is back at frame %d", self.persistence.last_seq)
         else:
             log.warning("the rewind has failed: %s. A full sync follows", in_words(error))
             self._note_failed(error)
@@ -481,14 +470,14 @@ class Link:
     def read_if_below_limit(self) -> None:
         """Read more from the primary unless the limit of waiting bytes is reached."""
         if self._connection is not None:
-            self._connection.read_more(not self._receiver.is_full)
+            self._connection.read_more(not self.receiver.is_full)
 
     def frames_applied(self) -> None:
         """A line of history may have begun, which the primary has to learn."""
-        line = self._histories.newest
+        line = self.histories.newest
         if line and line != self._line:
             self.note_accepted()
-        self._receiver.serve_readers()
+        self.receiver.serve_readers()
         if self.is_connected:
             self._ack_pace.soon_in_turn()
             self._ack_pace.look()
@@ -508,8 +497,8 @@ class Link:
         restart (`Acceptance`)."""
         if self._connection is None or not self.is_connected:
             return
-        frames = self._persistence
-        if self._acceptance.is_stored:
+        frames = self.persistence
+        if self.acceptance.is_stored:
             self._synced_seq = frames.on_disk_seq
         synced_seq = min(self._synced_seq, frames.on_disk_seq)  # a rewind removes frames
         self._connection.protocol.acknowledge(frames.last_seq, synced_seq, frames.frame_bytes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from millstream import __version__
@@ -164,56 +165,48 @@ class PrimaryClient(Session):
         self._connection.drop("CLIENT KILL")
 
 
+@dataclass(eq=False)
 class Connector:
     """Makes connections to other servers. `dial(host, port, connection)` begins to connect, and
     `port()` is the one on which this server listens."""
 
-    def __init__(
-        self,
-        config: Config,
-        keyspace: Keyspace,
-        persistence: Persistence,
-        *,
-        dial: Callable[[str, int, LinkConnection], object],
-        port: Callable[[], int],
-        next_client_id: Callable[[], int],
-    ) -> None:
-        self._config = config
-        self._keyspace = keyspace
-        self._persistence = persistence
-        self.dial = dial
-        self._port = port
-        self._next_client_id = next_client_id
+    config: Config
+    keyspace: Keyspace
+    persistence: Persistence
+    _: KW_ONLY
+    dial: Callable[[str, int, LinkConnection], object]
+    port: Callable[[], int]
+    next_client_id: Callable[[], int]
 
     def opening(self, knows: bool = True) -> Opening:
         """This server's description of itself; with `knows`, of its frames."""
-        config = self._config
+        config = self.config
         return Opening(
             user=config.masteruser,
             password=config.masterauth,
             port=config.replica_announce_port
             or (config.tls_replication and config.tls_port)
-            or self._port(),
+            or self.port(),
             announced_ip=config.replica_announce_ip,
             version=__version__,
-            databases=len(self._keyspace.databases),
-            histories=self._keyspace.histories if knows else (),
-            next_seq=self._persistence.last_seq + 1 if knows else 1,
+            databases=len(self.keyspace.databases),
+            histories=self.keyspace.histories if knows else (),
+            next_seq=self.persistence.last_seq + 1 if knows else 1,
         )
 
     def new(self, owner: Owner, opening: Opening) -> LinkConnection:
         """A connection that `dial` has to make."""
         protocol = LinkProtocol(opening, PAYLOAD_MAX)
-        return LinkConnection(owner, protocol, self._config.tls_replication)
+        return LinkConnection(owner, protocol, self.config.tls_replication)
 
     def show(self, connection: LinkConnection, address: str, now_ms: int) -> None:
         """Give the connection to a primary a place in CLIENT LIST."""
-        connection.client = PrimaryClient(self._next_client_id(), address, now_ms, connection)
+        connection.client = PrimaryClient(self.next_client_id(), address, now_ms, connection)
 
     @property
     def timeout_s(self) -> int:
         """For so long a primary may be silent."""
-        return self._config.repl_timeout
+        return self.config.repl_timeout
 
 
 def dial(

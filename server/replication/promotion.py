@@ -222,6 +222,7 @@ class Promotion:
             self.end()
 
 
+@dataclass(eq=False)
 class Announcement:
     """A promoted server tells its old primary what it is, on a connection of its own, for
     TELLING_MS at most.
@@ -232,40 +233,34 @@ class Announcement:
     has answered.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        connector: Connector,
-        machine: Machine,
-        persistence: Persistence,
-        on_end: Callable[[], None],
-    ) -> None:
-        self._host = host
-        self._port = port
-        self._connector = connector
-        self._steady_ms = machine.steady_clock
-        self._persistence = persistence
-        self._on_end = on_end
+    host: str
+    port: int
+    connector: Connector
+    machine: Machine
+    persistence: Persistence
+    on_end: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._steady_ms = self.machine.steady_clock
         self._connection: LinkConnection | None = None
         self._began_ms = self._dialed_ms = self._steady_ms()
         self._connect()
 
     def _connect(self) -> None:
-        frames = self._persistence
-        opening = self._connector.opening()._replace(
+        frames = self.persistence
+        opening = self.connector.opening()._replace(
             is_promoted=True, next_seq=min(frames.last_seq, frames.on_disk_seq) + 1
         )
         self._dialed_ms = self._steady_ms()
-        self._connection = self._connector.new(self, opening)
-        self._connector.dial(self._host, self._port, self._connection)
+        self._connection = self.connector.new(self, opening)
+        self.connector.dial(self.host, self.port, self._connection)
 
     def tick_second(self) -> None:
         now_ms = self._steady_ms()
         if now_ms - self._began_ms > TELLING_MS:
             log.warning(
                 "the old primary %s:%d does not know that this server was promoted. If it works, "
-                "send it REPLICAOF with the address of this server", self._host, self._port,
+                "send it REPLICAOF with the address of this server", self.host, self.port,
             )  # fmt: skip
             self.stop()
         elif self._connection is None:
@@ -277,7 +272,7 @@ class Announcement:
         if self._connection is not None:
             self._connection.end()
             self._connection = None
-        self._on_end()
+        self.on_end()
 
     # The connection
 
@@ -285,7 +280,7 @@ class Announcement:
         try:
             for event in connection.protocol.feed(data):
                 if isinstance(event, Noted):
-                    log.info("the old primary %s:%d knows of the promotion", self._host, self._port)
+                    log.info("the old primary %s:%d knows of the promotion", self.host, self.port)
                     self.stop()
                     return
                 if isinstance(event, Refused):
@@ -300,7 +295,7 @@ class Announcement:
         if event.is_temporary:
             connection.drop(event.text)
             return
-        log.warning("the old primary %s:%d refuses: %s", self._host, self._port, event.text)
+        log.warning("the old primary %s:%d refuses: %s", self.host, self.port, event.text)
         self.stop()
 
     def connection_lost(self, connection: LinkConnection, reason: str) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -61,6 +62,7 @@ class Source(Protocol):
     def rewind_ended(self, error: Exception | None) -> None: ...
 
 
+@dataclass(eq=False)
 class Receiver:
     """`change` is a full sync or a rewind that has not ended; there is no connection to a primary
     while it is one of an earlier link. `rewind_seq`: the primary asked for a rewind to this frame;
@@ -70,31 +72,26 @@ class Receiver:
     change has ended; false: the data in memory is not that on the disk.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        machine: Machine,
-        keyspace: Keyspace,
-        persistence: Persistence,
-        executor: Executor,
-        worker: TaskWorker,
-        *,
-        on_published: Callable[[], None],
-        on_changed: Callable[[bool], None],
-    ) -> None:
+    config: Config
+    machine: Machine
+    keyspace: Keyspace
+    persistence: Persistence
+    executor: Executor
+    worker: TaskWorker
+    _: KW_ONLY
+    on_published: Callable[[], None]
+    on_changed: Callable[[bool], None]
+
+    def __post_init__(self) -> None:
         self.trust = Trust.KNOWN
         self.change: Replacement | Rewinding | None = None
         self.rewind_seq = -1
         self.is_applying = False
-        self._config = config
-        self._loop = machine.scheduler
-        self._keyspace = keyspace
-        self._persistence = persistence
-        self._executor = executor
-        self._worker = worker
-        self._on_changed = on_changed
-        load = partial(Reload, machine, keyspace, persistence, executor)
-        self._tools = ChangeTools(machine, persistence, executor, load, on_published)
+        self._loop = self.machine.scheduler
+        load = partial(Reload, self.machine, self.keyspace, self.persistence, self.executor)
+        self._tools = ChangeTools(
+            self.machine, self.persistence, self.executor, load, self.on_published
+        )
         self._source: Source | None = None
         self._is_open = False  # frames may be applied; those that arrive before wait
         self._due_seq = 0  # the number that the next frame from the primary must have
@@ -123,7 +120,7 @@ class Receiver:
         loaded meanwhile."""
         self.trust = Trust.KNOWN
         self._is_open = True
-        self._due_seq = self._persistence.last_seq + 1 + len(self._pending)
+        self._due_seq = self.persistence.last_seq + 1 + len(self._pending)
 
     def link_lost(self) -> None:
         self._close()
@@ -215,7 +212,7 @@ class Receiver:
         self._is_scheduled = False
         if not self._is_open or not self._pending:
             return
-        if self._persistence.queued_bytes > self._config.journal_queue_limit:
+        if self.persistence.queued_bytes > self.config.journal_queue_limit:
             self._is_scheduled = True
             self._loop.call_later(_AGAIN_S, self._apply)
             return
@@ -226,9 +223,9 @@ class Receiver:
 
     def _apply_slice(self) -> None:
         """Apply about as much as one turn may take of what has arrived."""
-        keyspace, frames = self._keyspace, self._persistence
+        keyspace, frames = self.keyspace, self.persistence
         left_bytes = _SLICE_BYTES
-        self._executor.recheck_limits()  # the time of what is applied
+        self.executor.recheck_limits()  # the time of what is applied
         keyspace.expiring = False  # the frames say which keys were deleted
         self.is_applying = True
         try:
@@ -253,11 +250,11 @@ class Receiver:
 
     def serve_readers(self) -> None:
         """Wake the reads that wait for what was applied."""
-        self._executor.applied()
+        self.executor.applied()
 
     def follow_clock(self, ahead_ms: int) -> None:
         """The primary's wall clock is ahead of the one here."""
-        self._executor.primary_ahead_ms = ahead_ms
+        self.executor.primary_ahead_ms = ahead_ms
 
     # Full sync and rewind
 
@@ -267,20 +264,20 @@ class Receiver:
         # After a rewind that was impossible, the lines here are not sent: the primary knows none.
         known = full._replace(common_seq=max(full.common_seq, self.rewind_seq))
         self.change = Replacement(
-            self._tools, known, self._worker, self._read_more, self._full_sync_ended
+            self._tools, known, self.worker, self._read_more, self._full_sync_ended
         )
 
     def _full_sync_ended(self, error: Exception | None) -> None:
         is_whole = self._end_change(error)
         if self._source is not None:
             self._source.full_sync_ended(error)
-        self._on_changed(is_whole)
+        self.on_changed(is_whole)
 
     def begin_rewind(self, seq: int) -> str:
         """The frames here after this one belong to a line of history that has ended: cut them off.
         Returns why that is impossible, or ""."""
         self.rewind_seq = seq
-        reason = why_impossible(self._persistence, seq)
+        reason = why_impossible(self.persistence, seq)
         if reason:
             self.doubt()
         else:
@@ -293,7 +290,7 @@ class Receiver:
             self.doubt()
         if self._source is not None:
             self._source.rewind_ended(error)
-        self._on_changed(is_whole)
+        self.on_changed(is_whole)
 
     def _end_change(self, error: Exception | None) -> bool:
         """Returns whether the data in memory is that on the disk: after an error it is not, if the

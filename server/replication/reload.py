@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.errors import DataError
@@ -36,33 +37,31 @@ class ChangeTools(NamedTuple):
     on_published: Callable[[], None]
 
 
+@dataclass(eq=False)
 class Reload:
     """Empties the keyspace and reads the files in slices; clients get LOADING meanwhile.
     `on_done(error)` is called once. After an error the data in memory is incomplete."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        keyspace: Keyspace,
-        persistence: Persistence,
-        executor: Executor,
-        on_done: Callable[[Exception | None], None],
-    ) -> None:
-        self._loop = machine.scheduler
-        self._keyspace = keyspace
-        self._persistence = persistence
-        self._executor = executor
-        self._on_done = on_done
-        executor.loading = True
-        keyspace.begin_again()
-        self._loader = persistence.begin_reading()
-        self._slices: Iterator[None] = self._loader.read(persistence.files.manifest, LoadReport())
+    machine: Machine
+    keyspace: Keyspace
+    persistence: Persistence
+    executor: Executor
+    on_done: Callable[[Exception | None], None]
+
+    def __post_init__(self) -> None:
+        self._loop = self.machine.scheduler
+        self.executor.loading = True
+        self.keyspace.begin_again()
+        self._loader = self.persistence.begin_reading()
+        self._slices: Iterator[None] = self._loader.read(
+            self.persistence.files.manifest, LoadReport()
+        )
         self._loop.call_soon(self._load)
 
     def _load(self) -> None:
         """Read the next slices."""
-        self._executor.recheck_limits()
-        self._keyspace.expiring = False
+        self.executor.recheck_limits()
+        self.keyspace.expiring = False
         try:
             if self._read_slices():
                 self._loop.call_soon(self._load)
@@ -71,16 +70,16 @@ class Reload:
         except Exception as error:  # whatever it is, the change must end
             # The checksums were right: a start would fail in the same way.
             log.critical("the data cannot be loaded: %s", in_words(error))
-            self._on_done(error)
+            self.on_done(error)
             return
         finally:
-            self._keyspace.expiring = True
-        self._persistence.end_reading()
-        self._executor.loading = False
-        for index, key in list(self._executor.serving.waiting.keys()):
-            self._keyspace.mark_ready(index, key)
-        self._on_done(None)
-        self._executor.applied()
+            self.keyspace.expiring = True
+        self.persistence.end_reading()
+        self.executor.loading = False
+        for index, key in list(self.executor.serving.waiting.keys()):
+            self.keyspace.mark_ready(index, key)
+        self.on_done(None)
+        self.executor.applied()
 
     def _read_slices(self) -> bool:
         """True if there are more."""
@@ -89,7 +88,5 @@ class Reload:
 
     def _check_end(self) -> None:
         last_seq = self._loader.next_seq - 1
-        if last_seq != self._persistence.last_seq or self._loader.torn is not None:
-            raise DataError(
-                f"the files end with frame {last_seq}, not {self._persistence.last_seq}"
-            )
+        if last_seq != self.persistence.last_seq or self._loader.torn is not None:
+            raise DataError(f"the files end with frame {last_seq}, not {self.persistence.last_seq}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import CommandError
@@ -52,6 +53,7 @@ NO_JOURNAL = (
 _NICENESS = 5
 
 
+@dataclass(eq=False)
 class Role:
     """Builds the parts of replication, and passes on to them what happens.
 
@@ -61,51 +63,41 @@ class Role:
     the subscribers here. `check_waits` ends the waits for what is on the disk, or on replicas.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        machine: Machine,
-        keyspace: Keyspace,
-        persistence: Persistence,
-        executor: Executor,
-        connector: Connector,
-        *,
-        clients: Mapping[int, Any],
-        new_id: Callable[[], str],
-        continue_clock: Callable[[], None],
-        deliver: Callable[..., None],
-        check_waits: Callable[[], None],
-    ) -> None:
-        self._config = config
-        self._machine = machine
+    config: Config
+    machine: Machine
+    keyspace: Keyspace
+    persistence: Persistence
+    executor: Executor
+    connector: Connector
+    _: KW_ONLY
+    clients: Mapping[int, Any]
+    new_id: Callable[[], str]
+    continue_clock: Callable[[], None]
+    deliver: Callable[..., None]
+    check_waits: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        config, machine, persistence = self.config, self.machine, self.persistence
         self._loop = machine.scheduler
-        self._keyspace = keyspace
-        self._persistence = persistence
-        self._executor = executor
-        self._connector = connector
-        self._clients = clients
-        self._continue_clock = continue_clock
-        self._deliver = deliver
-        self._check_waits = check_waits
         self._worker = machine.new_worker("millstream-replicas", _NICENESS)
         self._orders = 0  # to change the role; one that is put off does nothing after another
         self.totals = LinkTotals()
-        self.histories = Histories(keyspace, persistence, executor, new_id)
-        self.upstream = Upstream(new_id())
+        self.histories = Histories(self.keyspace, persistence, self.executor, self.new_id)
+        self.upstream = Upstream(self.new_id())
         self.acceptance = Acceptance(machine, persistence, self._acceptance_stored)
         self.receiver = Receiver(
             config,
             machine,
-            keyspace,
+            self.keyspace,
             persistence,
-            executor,
+            self.executor,
             self._worker,
             on_published=self._data_replaced,
             on_changed=self._change_ended,
         )
         self._standing = Standing(self.receiver)
-        self.feeds = Feeds(config, machine, persistence, executor, self._worker)
-        self._build_changes_of_role(config, machine, persistence, executor)
+        self.feeds = Feeds(config, machine, persistence, self.executor, self._worker)
+        self._build_changes_of_role()
         self._link_hooks = LinkHooks(
             on_change=self.restrictions.update,
             on_linked=self.promotion.linked,
@@ -115,19 +107,14 @@ class Role:
             on_last=self._last_arrived,
             on_message=self._received_message,
         )
-        info = self._build_info(config, machine, persistence, executor)
-        # What commands ask of the parts.
-        self.info, self.role_reply = info.parts, info.role_reply
-        self.introduce, self.psync = self.resync.introduce, self.resync.psync
-        self.applied_on, self.synced_on = self.feeds.applied_on, self.feeds.synced_on
+        self._build_answers()
         persistence.on_gap = self.forget_histories
 
-    def _build_changes_of_role(
-        self, config: Config, machine: Machine, persistence: Persistence, executor: Executor
-    ) -> None:
+    def _build_changes_of_role(self) -> None:
+        config, machine, persistence = self.config, self.machine, self.persistence
         standing, feeds = self._standing, self.feeds
         self.relay = Relay(
-            machine, persistence, standing, self.upstream, is_promoting=lambda: self.is_promoting
+            machine, persistence, standing, self.upstream, lambda: self.promotion.is_under_way
         )
         self.handover = Handover(
             config,
@@ -142,13 +129,13 @@ class Role:
             follow_promoted=self._follow_promoted,
         )
         self.restrictions = Restrictions(
-            config, persistence, executor, feeds, standing, self.handover
+            config, persistence, self.executor, feeds, standing, self.handover
         )
         self.failover = Failover(
             config,
             machine,
             persistence,
-            executor,
+            self.executor,
             feeds,
             standing,
             self.handover,
@@ -162,33 +149,32 @@ class Role:
             self.histories,
             self.acceptance,
             standing,
-            self._connector,
+            self.connector,
             become_primary=self._follow_no_primary,
             on_refused=self._remain_replica,
-            on_end=self._check_waits,
+            on_end=self.check_waits,
         )
+
+    def _build_answers(self) -> None:
+        """The parts that answer replicas, INFO and ROLE."""
         self.resync = Resync(
-            config,
-            machine,
-            persistence,
+            self.config,
+            self.machine,
+            self.persistence,
             self.histories,
-            feeds,
-            standing,
+            self.feeds,
+            self._standing,
             self.handover,
             take_over=self._take_over,
             resume=self._resume,
             upstream_ids=self.upstream_ids,
-            databases=len(self._keyspace.databases),
+            databases=len(self.keyspace.databases),
         )
-
-    def _build_info(
-        self, config: Config, machine: Machine, persistence: Persistence, executor: Executor
-    ) -> ReplicationInfo:
-        return ReplicationInfo(
-            config,
-            machine,
-            persistence,
-            executor.outbox,
+        info = ReplicationInfo(
+            self.config,
+            self.machine,
+            self.persistence,
+            self.executor.outbox,
             self.feeds,
             self._standing,
             histories=self.histories,
@@ -198,12 +184,15 @@ class Role:
             promotion=self.promotion,
             restrictions=self.restrictions,
         )
+        self.info, self.role_reply = info.parts, info.role_reply
+        self.introduce, self.psync = self.resync.introduce, self.resync.psync
+        self.applied_on, self.synced_on = self.feeds.applied_on, self.feeds.synced_on
 
     # Life
 
     def start(self) -> None:
         """The data is loaded."""
-        primary = parse_address(self._config.replicaof)
+        primary = parse_address(self.config.replicaof)
         promoted = self.acceptance.marked(FOLLOWED)
         if primary is not None:
             self._follow(*primary)
@@ -229,19 +218,19 @@ class Role:
         self.acceptance.tick_second()
         if self.link is not None:
             self.link.tick_second()
-            self._keyspace.deferred.clear()  # a promotion notes all moments again
+            self.keyspace.deferred.clear()  # a promotion notes all moments again
         self.promotion.tick_second()
         self.handover.tick_second()
         self.resync.tick_second()
-        self.feeds.tick_second(self._machine.clock(), self.is_replica, self.upstream_ids())
+        self.feeds.tick_second(self.machine.clock(), self.is_replica, self.upstream_ids())
         self.failover.check_candidates()
         self.restrictions.update()
-        self._check_waits()
+        self.check_waits()
 
     def on_synced(self) -> None:
         """More of the journal is on the disk."""
         self._acceptance_stored()
-        self._check_waits()
+        self.check_waits()
 
     def _acceptance_stored(self) -> None:
         if self.link is not None:
@@ -250,7 +239,7 @@ class Role:
 
     def journal_switched(self) -> None:
         """appendonly was switched on or off."""
-        if self._persistence.loading or self.is_replica:
+        if self.persistence.loading or self.is_replica:
             return
         if self.histories.journal_switched():
             self.forget_histories()
@@ -313,8 +302,8 @@ class Role:
         directive at once, so that CONFIG REWRITE writes it."""
         self._refuse_during_failover()
         self._orders += 1
-        if not self._executor.context.may_block:
-            self._config.choose_primary(f"{host} {port}")
+        if not self.executor.context.may_block:
+            self.config.choose_primary(f"{host} {port}")
             self._loop.call_soon(self._follow_later, self._orders, host, port)
             return "OK"
         return self._follow_unless_current(host, port)
@@ -343,7 +332,7 @@ class Role:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
 
     def _follow(self, host: str, port: int, is_of_handover: bool = False) -> Link:
-        self._persistence.flush_tick()
+        self.persistence.flush_tick()
         was_primary = self.link is None
         self.promotion.stop()
         if self.link is not None:
@@ -354,10 +343,10 @@ class Role:
         link = self._standing.link = Link(
             host,
             port,
-            self._connector,
-            self._machine,
+            self.connector,
+            self.machine,
             self.receiver,
-            self._persistence,
+            self.persistence,
             self.histories,
             hooks=self._link_hooks,
             acceptance=self.acceptance,
@@ -375,8 +364,8 @@ class Role:
             self._end_primary()
         self.feeds.drop_all("this server follows another primary now")
         self.feeds.keep_backlog()
-        self._executor.recheck_limits()
-        self._config.choose_primary(f"{host} {port}")
+        self.executor.recheck_limits()
+        self.config.choose_primary(f"{host} {port}")
         log.warning("this server follows %s", link.address)
         self._loop.call_soon(link.connect)
         return link
@@ -387,9 +376,9 @@ class Role:
 
     def _end_primary(self) -> None:
         """End the waits for what happens here, and drop the replies that were not sent yet."""
-        self._executor.close_held()
-        for client in list(self._clients.values()):
-            self._executor.end_wait(client, FORCE_UNBLOCKED, close=True)
+        self.executor.close_held()
+        for client in list(self.clients.values()):
+            self.executor.end_wait(client, FORCE_UNBLOCKED, close=True)
 
     # REPLICAOF NO ONE
 
@@ -400,15 +389,15 @@ class Role:
         be wrong, or if the primary could not follow this server."""
         self._refuse_during_failover()
         is_linked = self.link is not None and self.link.is_connected
-        if is_linked and not is_independent and not self._persistence.appendonly:
+        if is_linked and not is_independent and not self.persistence.appendonly:
             raise CommandError(NO_JOURNAL)
         self._orders += 1
-        replicaof = self._config.replicaof
-        if self._executor.context.may_block:
+        replicaof = self.config.replicaof
+        if self.executor.context.may_block:
             self._begin_promotion(replicaof, is_independent)
             return
         self._refuse_wrong_data()
-        self._config.choose_primary("")  # at once, so that CONFIG REWRITE writes it
+        self.config.choose_primary("")  # at once, so that CONFIG REWRITE writes it
         self._loop.call_soon(self._begin_promotion_later, self._orders, replicaof, is_independent)
 
     def _begin_promotion_later(self, order: int, replicaof: str, is_independent: bool) -> None:
@@ -421,7 +410,7 @@ class Role:
 
     def _remain_replica(self, replicaof: str, error: CommandError) -> None:
         """A promotion was refused after its command was answered: restore the directive."""
-        self._config.choose_primary(replicaof)
+        self.config.choose_primary(replicaof)
         log.error("this server remains a replica: %s", error.message)
 
     def _begin_promotion(self, replicaof: str, is_independent: bool) -> None:
@@ -448,7 +437,7 @@ class Role:
         the old primary. CommandError if the data in memory is not that on the disk: a frame could
         not be applied, or a full sync has failed at its end."""
         self._apply_arrived()
-        self._config.choose_primary("")
+        self.config.choose_primary("")
         link = self.link
         if link is None:
             self.handover.clear()
@@ -459,7 +448,7 @@ class Role:
             link.say_promoted()
         link.stop()
         log.warning("this server is the primary now")
-        if not self._persistence.appendonly:
+        if not self.persistence.appendonly:
             log.warning("it has appendonly off: no server can be its replica")
         link.log_missing()
         if self.receiver.is_changing:
@@ -474,9 +463,9 @@ class Role:
         self.acceptance.note("")
         self.restrictions.begin_primary()
         self.histories.begin()
-        self._continue_clock()
+        self.continue_clock()
         self.restrictions.update()
-        self._executor.check_due()
+        self.executor.check_due()
 
     # FAILOVER, and a handover
 
@@ -486,7 +475,7 @@ class Role:
         self._follow(host, port).ask_to_take_over(forced)
 
     def _failover_abandoned(self, was_replica: bool) -> None:
-        self._config.choose_primary("")  # REPLICAOF in a transaction may have set it
+        self.config.choose_primary("")  # REPLICAOF in a transaction may have set it
         if was_replica:
             self._follow_no_primary()
 
@@ -502,7 +491,7 @@ class Role:
 
     def _handover_changed(self) -> None:
         self.restrictions.update()
-        self._executor.recheck_limits()
+        self.executor.recheck_limits()
 
     def _resume(self) -> None:
         """The server that this one follows after its promotion is a replica of this one again."""
@@ -523,10 +512,10 @@ class Role:
 
     def _received_message(self, channel: bytes, message: bytes, is_shard: bool) -> None:
         """The message goes to the subscribers here, and to the replicas of this server."""
-        self._deliver(channel, message, is_shard=is_shard)
+        self.deliver(channel, message, is_shard=is_shard)
         if self.feeds.by_client:
             record = encode_message(channel, message, is_shard=is_shard)
-            self.feeds.publish(record, self._persistence.last_seq, is_shard=is_shard)
+            self.feeds.publish(record, self.persistence.last_seq, is_shard=is_shard)
 
     def _data_replaced(self) -> None:
         """The frames here were replaced or cut back: the replicas of this server ask again."""
@@ -537,7 +526,7 @@ class Role:
         """A full sync or rewind has ended, perhaps after a promotion."""
         if self.is_replica:
             self.restrictions.update()
-        elif not is_whole and self._executor.loading:
+        elif not is_whole and self.executor.loading:
             log.critical("the data could not be loaded: restart this server")
         elif self._standing.becomes_primary:
             self._promote()
@@ -547,15 +536,15 @@ class Role:
     def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
         """Pass a message to the replicas, after the data that the publisher may have seen."""
         if self.feeds.by_client and not self.is_replica:
-            shown_seq = self._persistence.last_seq + bool(len(self._executor.effects))
+            shown_seq = self.persistence.last_seq + bool(len(self.executor.effects))
             record = encode_message(channel, message, is_shard=is_shard)
             self.feeds.publish(record, shown_seq, is_shard=is_shard)
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         feed = client.feed
         if feed is not None:
-            feed.acknowledge(applied, synced, frame_bytes, self._machine.steady_clock())
-            self._check_waits()
+            feed.acknowledge(applied, synced, frame_bytes, self.machine.steady_clock())
+            self.check_waits()
             if self.failover.is_under_way:
                 self._loop.call_soon(self.failover.check_acknowledged)
             self.restrictions.replica_acknowledged()
