@@ -67,9 +67,7 @@ def make_app(
     return Starlette(
         routes=routes,
         lifespan=life,
-        middleware=[
-            Middleware(Guard, hosts=hosts, any_address=any_address, password=password),
-        ],
+        middleware=[Middleware(Guard, hosts=hosts, any_address=any_address, password=password)],
         exception_handlers={
             Unavailable: unavailable,
             RequestRefused: refused,

@@ -24,7 +24,7 @@ from millstream.dashboard.server_link import (
     info_fields,
     is_error,
 )
-from millstream.dashboard.stream_columns import COLUMNS, StreamRow, sort_key
+from millstream.dashboard.stream_columns import COLUMNS, TableRow, sort_key
 from millstream.dashboard.stream_info import GroupInfo, StreamInfo
 from millstream.remote import pairs
 
@@ -69,7 +69,7 @@ class PageHandlers:
             streams = await self._sampler.streams(stream_keys[start : start + PER_PAGE])
         self._sampler.watch([(one.db, one.key) for one in streams])
         now_ms = _now_ms()
-        rows = [StreamRow(one, self._sampler.rate((one.db, one.key)), now_ms) for one in streams]
+        rows = [TableRow(one, self._sampler.rate((one.db, one.key)), now_ms) for one in streams]
         return self._board.page(
             request, "overview.html", columns=COLUMNS, rows=rows, total=total, listed=listed,
             number=number, pages=max(1, -(-listed // PER_PAGE)), sort=sort,

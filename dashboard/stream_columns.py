@@ -12,7 +12,7 @@ from millstream.dashboard import shown
 from millstream.dashboard.stream_info import StreamInfo
 
 
-class StreamRow(NamedTuple):
+class TableRow(NamedTuple):
     """A row of the table; `rate` is in entries per second."""
 
     stream: StreamInfo
@@ -25,12 +25,12 @@ class StreamColumn(NamedTuple):
     is then its name in the address of the page."""
 
     title: str
-    text: Callable[[StreamRow], str]
+    text: Callable[[TableRow], str]
     sort: str = ""
     sort_key: Callable[[StreamInfo], Any] | None = None
 
 
-def _oldest(row: StreamRow) -> str:
+def _oldest(row: TableRow) -> str:
     if row.stream.oldest_ms is None:
         return "-"
     return shown.duration(max((row.now_ms - row.stream.oldest_ms) / 1000, 0))

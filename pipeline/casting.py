@@ -25,12 +25,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.AS
 _NOT_FINITE = {"nan", "inf", "infinity", "+inf", "+infinity", "-inf", "-infinity"}
 _TRUE = {"true", "t", "yes", "y", "1"}
 _FALSE = {"false", "f", "no", "n", "0"}
-_INTEGERS = {
-    pa.int8(): 8,
-    pa.int16(): 16,
-    pa.int32(): 32,
-    pa.int64(): 64,
-}
+_INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 # The first of January of the year 1, in days and in microseconds since 1970.
 _DAY_MIN = -719_162
 _TIME_MIN_US = _DAY_MIN * 86_400_000_000

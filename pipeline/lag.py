@@ -16,7 +16,7 @@ from millstream.pipeline.positions import PLAIN_MAX, Id, Offset, Position, Posit
 from millstream.pipeline.range_plan import begin_of
 from millstream.pipeline.server_connection import Address, ServerConnection
 from millstream.pipeline.source_options import STREAM, SourceOptions
-from millstream.pipeline.stream_counters import ALL, Info, StreamChoice, seek, survey
+from millstream.pipeline.stream_counters import ALL, StreamChoice, StreamCounters, seek, survey
 
 # Number of streams whose oldest entries are requested together.
 STREAMS_PER_STEP = 100
@@ -32,7 +32,7 @@ def lag(offset: str, **options: str) -> dict[str, Any]:
 
 
 def report(
-    server: ServerConnection, read: Positions, infos: Mapping[bytes, Info]
+    server: ServerConnection, read: Positions, infos: Mapping[bytes, StreamCounters]
 ) -> dict[str, Any]:
     """The report of a query's latest offset: the metrics, and the ends of the streams unless there
     are more than PLAIN_MAX."""
@@ -43,7 +43,7 @@ def report(
 
 
 def metrics(
-    server: ServerConnection, read: Positions, infos: Mapping[bytes, Info]
+    server: ServerConnection, read: Positions, infos: Mapping[bytes, StreamCounters]
 ) -> dict[str, Any]:
     """The numbers of entries after the positions read, in total and per stream, and the age of the
     oldest of these entries by its ID; null when there is none."""
@@ -63,7 +63,7 @@ def metrics(
 
 
 def unread(
-    server: ServerConnection, begins: Positions, infos: Mapping[bytes, Info]
+    server: ServerConnection, begins: Positions, infos: Mapping[bytes, StreamCounters]
 ) -> dict[bytes, int]:
     """The number of entries after each position, for the streams that have any. The number comes
     from the counters, except for streams with individually deleted entries: TSEEK counts those."""
@@ -77,7 +77,7 @@ def unread(
     return {key: count for key, count in found.items() if count}
 
 
-def _by_counters(begin: Position, info: Info) -> int:
+def _by_counters(begin: Position, info: StreamCounters) -> int:
     if info.last_id <= begin.id:
         return 0
     added = info.length if begin.added is None else info.entries_added - begin.added

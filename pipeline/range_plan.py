@@ -28,7 +28,7 @@ from millstream.pipeline.positions import (
 )
 from millstream.pipeline.server_connection import ServerConnection
 from millstream.pipeline.source_options import SourceOptions
-from millstream.pipeline.stream_counters import ALL, Info, SeekResult, seek
+from millstream.pipeline.stream_counters import ALL, SeekResult, StreamCounters, seek
 from millstream.pipeline.trigger_limit import COUNT_MAX
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ ENTRIES_PER_PARTITION_MIN = 10_000
 PARTITIONS_WANTED = 8
 # Cuts requested at once, in a transaction during which the server serves no other client.
 CUTS_PER_REQUEST = 1000
-NOTHING_KNOWN: Mapping[bytes, Info] = MappingProxyType({})
+NOTHING_KNOWN: Mapping[bytes, StreamCounters] = MappingProxyType({})
 
 
 class DataLossError(Exception):
@@ -132,7 +132,7 @@ class Planner:
         start: Positions,
         end: Positions,
         division: Division | None = None,
-        infos: Mapping[bytes, Info] = NOTHING_KNOWN,
+        infos: Mapping[bytes, StreamCounters] = NOTHING_KNOWN,
     ) -> list[Ranges]:
         """The partitions for the entries between two positions. A stream that is not in `start` is
         read from its first entry. `division`: the division of a batch that is planned again; None:
@@ -145,7 +145,7 @@ class Planner:
         server: ServerConnection,
         start: Positions,
         end: Positions,
-        infos: Mapping[bytes, Info],
+        infos: Mapping[bytes, StreamCounters],
     ) -> Iterable[Range]:
         begins = {key: begin_of(start.get(key), last) for key, last in end.items()}
         wanted = [key for key, last in sorted(end.items()) if last.id > begins[key].id]
@@ -180,7 +180,7 @@ class Planner:
         yield Range(key, begin.id, last.id, count, info.incarnation)
 
     def _check_evicted(
-        self, key: bytes, begin: Position, last: Position, count: int, info: Info
+        self, key: bytes, begin: Position, last: Position, count: int, info: StreamCounters
     ) -> None:
         if info.max_evicted_id <= begin.id or begin.added is None or last.added is None:
             return

@@ -18,7 +18,7 @@ from millstream.backoff import Backoff
 from millstream.pipeline.positions import Positions, key_text
 from millstream.pipeline.server_connection import ServerConnection, ServerError
 from millstream.pipeline.source_options import SourceOptions
-from millstream.pipeline.stream_counters import Info
+from millstream.pipeline.stream_counters import StreamCounters
 from millstream.remote import pairs
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def is_replica(server: ServerConnection) -> bool:
     return bool(facts["role"] != b"master")
 
 
-def not_reached(positions: Positions, infos: Mapping[bytes, Info]) -> Lagging:
+def not_reached(positions: Positions, infos: Mapping[bytes, StreamCounters]) -> Lagging:
     """The streams that do not have the entries up to their positions. A stream that was deleted and
     created again since then has a higher incarnation, and is not among them."""
     late = [

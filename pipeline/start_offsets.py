@@ -21,7 +21,7 @@ from millstream.pipeline.range_plan import Losses
 from millstream.pipeline.selection import before, take_time
 from millstream.pipeline.server_connection import ServerConnection
 from millstream.pipeline.source_options import OptionError, SourceOptions
-from millstream.pipeline.stream_counters import ALL, Info, StreamChoice, seek
+from millstream.pipeline.stream_counters import ALL, StreamChoice, StreamCounters, seek
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -79,7 +79,7 @@ class Bound:
         return (ms, LARGEST) if self.is_end else before((ms, 0)) or FIRST
 
     def find(
-        self, server: ServerConnection, infos: Mapping[bytes, Info], losses: Losses
+        self, server: ServerConnection, infos: Mapping[bytes, StreamCounters], losses: Losses
     ) -> Positions:
         """This end for each stream. A starting ID above the stream's last ID is kept: entries
         appended up to it are not read. An ending ID above the last ID becomes the last ID, so later
@@ -118,7 +118,7 @@ class Bound:
             return self.times[key]
         return self.default if self.time is None else self.time
 
-    def _check_evicted(self, key: bytes, at: Id, info: Info, losses: Losses) -> None:
+    def _check_evicted(self, key: bytes, at: Id, info: StreamCounters, losses: Losses) -> None:
         """Report a loss if entries after an ID that the user named were evicted: such an ID was
         read before, so the entries after it should exist. 0-0 and times mean the entries that
         exist."""

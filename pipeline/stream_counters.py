@@ -24,7 +24,7 @@ STREAMS_PER_REQUEST = 1000
 ALL = (1 << 63) - 1
 
 
-class Info(NamedTuple):
+class StreamCounters(NamedTuple):
     """A stream's counters. `first_id` None: there is no entry."""
 
     first_id: Id | None
@@ -78,7 +78,7 @@ class SeekResult(NamedTuple):
     """A stream's counters, and for each requested (ID, n): the number of entries after the ID, at
     most n, and the ID of the last of them."""
 
-    info: Info
+    info: StreamCounters
     sought: list[tuple[int, Id | None]]
 
 
@@ -112,7 +112,7 @@ class StreamChoice:
         return sorted(set(server.scan(key_bytes(self.pattern), "stream")))
 
 
-def survey(server: ServerConnection, keys: Iterable[bytes]) -> dict[bytes, Info]:
+def survey(server: ServerConnection, keys: Iterable[bytes]) -> dict[bytes, StreamCounters]:
     """The counters of the streams that exist."""
     return {key: seen.info for key, seen in seek(server, dict.fromkeys(keys, ())).items()}
 
@@ -142,7 +142,7 @@ def _commands(part: Iterable[tuple[bytes, Sequence[tuple[Id, int]]]]) -> Iterabl
             yield "TSEEK", key, id_text(after), count
 
 
-def _info(server: ServerConnection, key: bytes, reply: Any) -> Info | None:
+def _info(server: ServerConnection, key: bytes, reply: Any) -> StreamCounters | None:
     if isinstance(reply, Exception) and "unknown command" in str(reply):
         raise ServerError(
             f"the server at {server.address} is not a millstream server: it replied {reply}"
@@ -153,12 +153,12 @@ def _info(server: ServerConnection, key: bytes, reply: Any) -> Info | None:
     return info_of(reply)
 
 
-def info_of(reply: Any) -> Info | None:
+def info_of(reply: Any) -> StreamCounters | None:
     """The counters in a reply to TINFO; None if the stream does not exist."""
     if reply is None:
         return None
     facts = pairs(reply)
-    return Info(
+    return StreamCounters(
         _id(facts["first-id"]),
         _id(facts["last-id"]) or FIRST,
         _id(facts["max-evicted-id"]) or FIRST,

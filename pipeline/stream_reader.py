@@ -29,7 +29,14 @@ from millstream.pipeline.schema import arrow_schema
 from millstream.pipeline.server_connection import Address, ServerConnection
 from millstream.pipeline.source_options import SourceOptions
 from millstream.pipeline.start_offsets import LATEST, Bound
-from millstream.pipeline.stream_counters import ALL, Info, SeekResult, StreamChoice, seek, survey
+from millstream.pipeline.stream_counters import (
+    ALL,
+    SeekResult,
+    StreamChoice,
+    StreamCounters,
+    seek,
+    survey,
+)
 from millstream.pipeline.trigger_limit import COUNT_MAX, TriggerDelay, share
 
 if TYPE_CHECKING:
@@ -56,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.replica_wait = ReplicaWait(options)
         self.reader = RangeReader(arrow_schema(schema), options, self.address, self.losses)
         self._target: Positions | None = None
-        self._surveyed: dict[bytes, Info] = {}
+        self._surveyed: dict[bytes, StreamCounters] = {}
         self._planned: Positions = {}
         self._server: ServerConnection | None = None
 
@@ -127,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._server is not None:
             self._server.close()
 
-    def _survey(self, reached: Positions = NOWHERE) -> dict[bytes, Info]:
+    def _survey(self, reached: Positions = NOWHERE) -> dict[bytes, StreamCounters]:
         """The counters of the streams. A replica gets time to receive what was read up to
         `reached`."""
 
@@ -143,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = {key: at for key, at in reached.items() if self.choice.wants(key)}
         return not_reached(wanted, self._surveyed)
 
-    def _check_deleted(self, begin: Positions, infos: dict[bytes, Info]) -> bool:
+    def _check_deleted(self, begin: Positions, infos: dict[bytes, StreamCounters]) -> bool:
         """Report the streams that are not those that were read; return whether there are none."""
         is_whole = True
         for key, at in begin.items():
@@ -156,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.info("the stream %r is no longer requested", key_text(key))
         return is_whole
 
-    def _check_same(self, key: bytes, at: Position, info: Info) -> bool:
+    def _check_same(self, key: bytes, at: Position, info: StreamCounters) -> bool:
         if info.incarnation != at.incarnation:
             self.losses.made_again(key, at.id)
         elif at.is_ahead_of(info.entries_added):
@@ -166,7 +173,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _waits(
-        self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit, is_whole: bool
+        self,
+        begins: Positions,
+        infos: dict[bytes, StreamCounters],
+        limit: ReadLimit,
+        is_whole: bool,
     ) -> bool:
         """True if there are too few new entries for a batch. Triggers that read the existing
         entries and then end do not wait. Nor does a trigger that finds losses: it reports them, and
@@ -182,7 +193,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return self.patience.waits(sum(unread(self.server, begins, infos).values()))
 
-    def _ends(self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit) -> Positions:
+    def _ends(
+        self, begins: Positions, infos: dict[bytes, StreamCounters], limit: ReadLimit
+    ) -> Positions:
         lasts: Positions = {}
         for key, info in infos.items():
             last = self._last(key, begins[key], info)
@@ -192,7 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return lasts
         return self._limited(begins, lasts, limit.max_rows)
 
-    def _last(self, key: bytes, begin: Position, info: Info) -> Position | None:
+    def _last(self, key: bytes, begin: Position, info: StreamCounters) -> Position | None:
         """The last position to read in this stream; None if it was created after AvailableNow
         began."""
         last: Position | None = info.latest

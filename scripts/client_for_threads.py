@@ -90,7 +90,7 @@ def without_await(text: str) -> str:
 
 
 def end_of_operand(text: str) -> int:
-    """Where a name with its attributes, calls and subscripts ends."""
+    """The end of a name with its attributes, calls and subscripts."""
     depth = 0
     for found in PIECE.finditer(text):
         if found[0] in "([{":

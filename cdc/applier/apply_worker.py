@@ -28,11 +28,7 @@ from millstream.cdc.applier.table_applier import StreamChanged, TableApplier, lo
 from millstream.cdc.config import CdcConfig, Table, TableKey, target_of
 from millstream.cdc.config_file import parse
 from millstream.cdc.destination.connections import ApplyConnections, TargetSession, in_one_line
-from millstream.cdc.destination.foreign_keys import (
-    connected,
-    parents_first,
-    read_references,
-)
+from millstream.cdc.destination.foreign_keys import connected, parents_first, read_references
 from millstream.cdc.destination.offsets import AppliedOffset, OffsetTable
 from millstream.cdc.destination.route import Route, route
 from millstream.cdc.destination.table_kinds import kind_of

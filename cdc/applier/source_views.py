@@ -6,14 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream.cdc.config import (
-    CdcConfig,
-    Source,
-    Table,
-    TableKey,
-    shared_targets,
-    target_of,
-)
+from millstream.cdc.config import CdcConfig, Source, Table, TableKey, shared_targets, target_of
 from millstream.cdc.destination.offsets import AppliedOffset
 from millstream.cdc.sql import read_lsn
 from millstream.cdc.streams.changes import Id
@@ -22,7 +15,7 @@ from millstream.cdc.streams.source_state import TableConfig, TableState
 from millstream.pipeline.positions import id_from_text, id_text
 from millstream.pipeline.selection import after
 from millstream.pipeline.server_connection import Command, ServerConnection
-from millstream.pipeline.stream_counters import ALL, Info, info_of
+from millstream.pipeline.stream_counters import ALL, StreamCounters, info_of
 
 COMMANDS_PER_TABLE = 4
 
@@ -50,8 +43,8 @@ class TableView:
     stream: str
     copy_stream: str
     state: TableState | None
-    info: Info | None
-    copy_info: Info | None
+    info: StreamCounters | None
+    copy_info: StreamCounters | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ class SourceView:
     newest_cut: int
     cut_lsn: int | None
     cut_at: str | None
-    cuts_info: Info | None
+    cuts_info: StreamCounters | None
     tables: Mapping[TableKey, TableView]
     resumed: frozenset[TableKey]
 
@@ -95,10 +88,7 @@ def read_sources(server: ServerConnection, tables: Sequence[ConfiguredTable]) ->
 
 def _source_view(server: ServerConnection, tables: Sequence[ConfiguredTable]) -> SourceView:
     keys = tables[0].keys
-    commands: list[Command] = [
-        ("TINFO", keys.cuts),
-        ("XREVRANGE", keys.cuts, "+", "-", "COUNT", 1),
-    ]
+    commands: list[Command] = [("TINFO", keys.cuts), ("XREVRANGE", keys.cuts, "+", "-", "COUNT", 1)]
     for configured in tables:
         commands.append(("GET", keys.table_state(configured.table)))
         commands.append(("TINFO", keys.changes(configured.table)))
@@ -141,7 +131,9 @@ def _source_view(server: ServerConnection, tables: Sequence[ConfiguredTable]) ->
 # ------------------------------------------------------------ trimming
 
 
-def trim(server: ServerConnection, stream: str, info: Info | None, until: Id, keep: int) -> None:
+def trim(
+    server: ServerConnection, stream: str, info: StreamCounters | None, until: Id, keep: int
+) -> None:
     """Evict the entries of a stream up to an ID, except for the last `keep` of them."""
     if keep < 0 or info is None or info.first_id is None or info.first_id > until:
         return

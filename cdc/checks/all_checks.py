@@ -7,11 +7,7 @@ from typing import Any
 
 import psycopg
 
-from millstream.cdc.checks.destination_checks import (
-    DESTINATION,
-    check_database,
-    check_targets,
-)
+from millstream.cdc.checks.destination_checks import DESTINATION, check_database, check_targets
 from millstream.cdc.checks.findings import Finding, error, ok, warning
 from millstream.cdc.checks.source_checks import (
     APPLICATION,

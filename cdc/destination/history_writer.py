@@ -15,13 +15,7 @@ from millstream.cdc.destination.connections import TargetSession
 from millstream.cdc.destination.fold import Key, RowKeys
 from millstream.cdc.destination.route import Route
 from millstream.cdc.destination.version_store import VersionStore
-from millstream.cdc.destination.versions import (
-    Step,
-    Values,
-    time_us,
-    together,
-    versions_of,
-)
+from millstream.cdc.destination.versions import Step, Values, time_us, together, versions_of
 from millstream.cdc.protocol.pgoutput import UNCHANGED, Value
 from millstream.cdc.streams.changes import DELETE, INSERT, START, TRUNCATE, Change
 

@@ -22,14 +22,7 @@ from millstream.cdc.destination.staging import (
 from millstream.cdc.destination.target import TargetError
 from millstream.cdc.protocol.pgoutput import UNCHANGED
 from millstream.cdc.sql import identifier, literal, without_modifier
-from millstream.cdc.streams.changes import (
-    DELETE,
-    INSERT,
-    START,
-    TRUNCATE,
-    Change,
-    EntryError,
-)
+from millstream.cdc.streams.changes import DELETE, INSERT, START, TRUNCATE, Change, EntryError
 
 # Types whose values are equal under = if their texts are equal. For them, an index can be used.
 COMPARABLE = {

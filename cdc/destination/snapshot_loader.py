@@ -12,12 +12,7 @@ from dataclasses import replace
 from millstream.cdc.destination.connections import TargetSession
 from millstream.cdc.destination.offsets import AppliedOffset
 from millstream.cdc.destination.route import Route
-from millstream.cdc.destination.staging import (
-    Staging,
-    copy_into,
-    escaped_text,
-    insert_staged,
-)
+from millstream.cdc.destination.staging import Staging, copy_into, escaped_text, insert_staged
 from millstream.cdc.destination.target import TargetError
 from millstream.cdc.sql import identifier, table_name
 from millstream.cdc.streams.changes import Entry, EntryError

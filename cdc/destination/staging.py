@@ -76,10 +76,7 @@ def _field(value: str | None) -> str:
 def copy_into(connection: Connection, table: str, columns: Iterable[str], text: bytes) -> None:
     """Load lines in COPY's text format into a table."""
     names = ", ".join(columns)
-    with (
-        connection.cursor() as cursor,
-        cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy,
-    ):
+    with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
         for start in range(0, len(text), BYTES_PER_SEND):
             copy.write(text[start : start + BYTES_PER_SEND])
 

@@ -72,11 +72,7 @@ class History(TableKind):
         return CopiedHistory(session, to, names)
 
 
-KINDS: Mapping[TableType, type[TableKind]] = {
-    "clone": Clone,
-    "append": Append,
-    "history": History,
-}
+KINDS: Mapping[TableType, type[TableKind]] = {"clone": Clone, "append": Append, "history": History}
 
 
 def kind_of(table: Table) -> TableKind:

@@ -12,13 +12,7 @@ from collections.abc import Mapping, Sequence
 from millstream.cdc.destination.connections import TargetSession
 from millstream.cdc.destination.fold import Key
 from millstream.cdc.destination.route import Route
-from millstream.cdc.destination.staging import (
-    OP,
-    UNCHANGED_COLUMN,
-    Staging,
-    Texts,
-    set_values,
-)
+from millstream.cdc.destination.staging import OP, UNCHANGED_COLUMN, Staging, Texts, set_values
 from millstream.cdc.destination.versions import (
     DELETED,
     END,

@@ -27,12 +27,7 @@ from millstream.cdc.source.slots import ReplicationSlot
 from millstream.cdc.sql import lsn_text, one_line, read_lsn
 from millstream.cdc.streams.key_names import apply_alive
 from millstream.cdc.streams.source_record import SourceRecord
-from millstream.cdc.streams.source_state import (
-    SourceState,
-    StateError,
-    TableState,
-    has_slot,
-)
+from millstream.cdc.streams.source_state import SourceState, StateError, TableState, has_slot
 from millstream.cdc.streams.stream_appender import States, open_server
 from millstream.pipeline.positions import id_text
 from millstream.pipeline.server_connection import ServerConnection, ServerError

@@ -72,10 +72,7 @@ class ReplicationStream:
 
     def __init__(self, url: str, application: str) -> None:
         self._connection: psycopg.Connection[Any] = psycopg.connect(
-            url,
-            replication="database",
-            autocommit=True,
-            **session(url, application),
+            url, replication="database", autocommit=True, **session(url, application)
         )
         self._pgconn = self._connection.pgconn
 

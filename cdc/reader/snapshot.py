@@ -32,12 +32,7 @@ from millstream.cdc.source.slots import blockers_reported
 from millstream.cdc.sql import one_line
 from millstream.cdc.streams.snapshot_entries import BLOCK_BYTES_MAX, CopyBegin, CopyEnd, CopyRows
 from millstream.cdc.streams.source_record import SourceRecord
-from millstream.cdc.streams.source_state import (
-    SourceState,
-    TableConfig,
-    TableState,
-    has_slot,
-)
+from millstream.cdc.streams.source_state import SourceState, TableConfig, TableState, has_slot
 from millstream.cdc.streams.stream_appender import (
     RefusedError,
     SourceReplacedError,
@@ -199,11 +194,7 @@ class TableSnapshots:
         self._log(f"{name}: copied {counted(rows, 'row')}")
 
     def _publish(
-        self,
-        connection: Connection,
-        table: Table,
-        state: TableState,
-        source: SourceState | None,
+        self, connection: Connection, table: Table, state: TableState, source: SourceState | None
     ) -> None:
         """Have the publication send all changes of the table, before its copy. Preparation did
         that before the first copy; the publication may have been altered since."""

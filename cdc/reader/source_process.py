@@ -34,7 +34,7 @@ from millstream.cdc.reader.outgoing import Outgoing
 from millstream.cdc.reader.report import ReaderState, SourceReport
 from millstream.cdc.reader.snapshot import TableSnapshots
 from millstream.cdc.reader.streaming import Streaming, StuckError, first_of
-from millstream.cdc.reader.watching import Backlog, Publisher, Watcher
+from millstream.cdc.reader.watching import Publisher, StreamBacklog, Watcher
 from millstream.cdc.source.changed_tables import without_publication
 from millstream.cdc.source.preparing import Preparation, SourceRefusal
 from millstream.cdc.sql import lsn_text
@@ -70,7 +70,7 @@ class SourceProcess:
         self._record = SourceRecord(config, source, open_server(config.millstream))
         self._stop = threading.Event()
         self._failed: BaseException | None = None
-        self._backlog = Backlog(config.millstream.backlog_mb)
+        self._backlog = StreamBacklog(config.millstream.backlog_mb)
         self._publisher = Publisher(self._record, self._report, self._backlog, tell, self._stop)
         self._watcher = Watcher(self._record, self._report, self._stop, self._warn)
         self._copier: TableSnapshots | None = None

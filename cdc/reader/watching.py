@@ -34,7 +34,7 @@ PUBLISH_S = 1.0
 LOOK_S = 5.0
 
 
-class Backlog:
+class StreamBacklog:
     """The size of a source's streams: the last measurement, plus the bytes appended since then."""
 
     def __init__(self, limit_mb: int) -> None:
@@ -66,7 +66,7 @@ class Publisher:
         self,
         record: SourceRecord,
         report: SourceReport,
-        backlog: Backlog,
+        backlog: StreamBacklog,
         tell: Callable[[str], None],
         stop: threading.Event,
     ) -> None:

@@ -14,12 +14,7 @@ from millstream.cdc.sql import identifier
 from millstream.cdc.streams.column_record import RecordedColumn
 from millstream.cdc.streams.source_state import Identity, SourceColumn
 
-IDENTITIES: Mapping[str, Identity] = {
-    "d": "default",
-    "f": "full",
-    "i": "index",
-    "n": "nothing",
-}
+IDENTITIES: Mapping[str, Identity] = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
 
 TABLES = """
 SELECT n.nspname, c.relname, c.oid::int8, c.relkind::text, c.relpersistence::text,

@@ -17,11 +17,7 @@ from millstream.cdc.source.changed_tables import changed_tables
 from millstream.cdc.source.pg_catalog import CatalogTable, connect, read_tables
 from millstream.cdc.source.publications import Publication
 from millstream.cdc.streams.source_record import SourceRecord
-from millstream.cdc.streams.source_state import (
-    SourceState,
-    TableState,
-    has_slot,
-)
+from millstream.cdc.streams.source_state import SourceState, TableState, has_slot
 from millstream.cdc.streams.stream_appender import States, Words, append_words
 from millstream.cdc.streams.translator import time_text
 
@@ -45,10 +41,7 @@ class Preparation:
     """Makes a source ready; the state from which it is read."""
 
     def __init__(
-        self,
-        record: SourceRecord,
-        report: Callable[[str], None],
-        log: Callable[[str], None],
+        self, record: SourceRecord, report: Callable[[str], None], log: Callable[[str], None]
     ) -> None:
         self._record = record
         self._source = record.source
