@@ -111,7 +111,7 @@ class Clients:
             client.transport.close()
             return
         self._access.log_in_default(client)
-        if self._config.tls_auth_clients_user != "off":
+        if self._config.tls.auth_clients_user != "off":
             self._log_in_by_certificate(client)
         self.by_id[client.id] = client
         if self._config.tcp_keepalive:

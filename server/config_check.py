@@ -26,7 +26,7 @@ def check_config(config: Config, file: Path | None) -> list[str]:
     check_ports(config)
     configured_users(config, Users())
     make_link_context(config)
-    expired = make_tls(config).warning() if config.tls_port else ""
+    expired = make_tls(config).warning() if config.tls.port else ""
     return warnings(config, file) + ([expired] if expired else [])
 
 

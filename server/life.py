@@ -286,7 +286,7 @@ class Server:
 
     def _make_metrics(self) -> Metrics | None:
         """The metrics' port. Without one, its modules are not loaded: a start is mostly imports."""
-        if not self.config.metrics_port:
+        if not self.config.metrics.port:
             return None
         from millstream.server.metrics.server_series import Sources
         from millstream.server.metrics.service import Metrics

@@ -59,7 +59,7 @@ def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False
             print("millstream: the configuration is valid")
             return 0
         # With huge pages, the event loop's buffer takes 256 KB in each TLS connection.
-        huge_pages.prepare(config.disable_thp or config.tls_port > 0)
+        huge_pages.prepare(config.disable_thp or config.tls.port > 0)
         from millstream.server.life import serve_until_stopped
 
         return 0 if serve_until_stopped(config, file) else 1

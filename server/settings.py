@@ -35,14 +35,14 @@ class Settings:
 
     def apply_all(self) -> None:
         """At the start: the values of the file and the command line."""
-        self._put_in_force(row.attribute for row in DIRECTIVES.values())
+        self._put_in_force(DIRECTIVES)
 
-    def _put_in_force(self, attributes: Iterable[str]) -> None:
+    def _put_in_force(self, names: Iterable[str]) -> None:
         """Apply these directives. A function that several of them have is called once."""
-        wanted = set(attributes)
-        rows = [row for row in DIRECTIVES.values() if row.attribute in wanted]
+        wanted = set(names)
+        rows = [row for row in DIRECTIVES.values() if row.name in wanted]
         for apply, row in {row.apply: row for row in rows if row.apply is not None}.items():
-            self._apply(apply, getattr(self._config, row.attribute))
+            self._apply(apply, row.value_in(self._config))
 
     def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """CONFIG SET: all of these directives or none. CommandError when one is refused."""
@@ -54,7 +54,7 @@ class Settings:
                 "The operating system is not able to handle the specified number of clients, "
                 f"try with {most}",
             )
-        before = {attribute: getattr(self._config, attribute) for attribute in values}
+        before = {name: DIRECTIVES[name].value_in(self._config) for name in values}
         tls = self._listeners.wanted_tls
         try:
             self._assign(values)
@@ -63,12 +63,12 @@ class Settings:
             self._assign(before)
             # The files of the earlier certificate may have changed: they are not read again.
             self._listeners.use(tls)
-            self._put_in_force(name for name in before if not name.startswith("tls_"))
+            self._put_in_force(name for name in before if not name.startswith("tls-"))
             raise CommandError(f"ERR CONFIG SET failed - {problem}") from None
 
     def _assign(self, values: dict[str, Any]) -> None:
-        for attribute, value in values.items():
-            setattr(self._config, attribute, value)
+        for name, value in values.items():
+            DIRECTIVES[name].set_in(self._config, value)
 
     def rewrite(self) -> None:
         """CONFIG REWRITE."""

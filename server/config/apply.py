@@ -22,6 +22,10 @@ def READ(server: Any, value: Any) -> None:
     """Nothing to do: the directive is read wherever it is used."""
 
 
+def ONE_VALUE(server: Any, value: Any) -> None:
+    """Nothing to do: the directive has only one possible value, which tools may set."""
+
+
 def of_keyspace(limit: str) -> Apply:
     """A limit of streams, which the keyspace has as an attribute."""
     return lambda server, value: setattr(server.keyspace, limit, value)

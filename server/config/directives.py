@@ -2,7 +2,8 @@
 
 The table is the class `Config`: an attribute is a directive (``_`` for ``-``) with its parser, text
 form, bounds and description. A directive therefore cannot exist in one place and be missing in
-another. docs/configuration.md is generated from the table. Unknown directives are refused;
+another. Those of TLS and of the metrics, and those without effect, are attributes of parts of a
+`Config`. docs/configuration.md is generated from the table. Unknown directives are refused;
 server/config/ignored_directives lists the directives that are accepted without effect.
 
 `Config` is not a dataclass: to make one of 200 fields took an eighth of the time of a start.
@@ -71,7 +72,7 @@ from millstream.server.config.kinds import (
 from millstream.server.config.lines import Line
 from millstream.server.config.metrics_directives import MetricsDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
-from millstream.server.config.tls_directives import TlsDirectives
+from millstream.server.config.tls_directives import TlsDirectives, UnixDirectives
 
 # The table
 
@@ -91,7 +92,9 @@ def _kind_of(form: Form) -> Kind:
 
 
 class Accepted:
-    """The directives of server/config/ignored_directives as attributes of Config."""
+    """`Config.accepted`: the directives of server/config/ignored_directives."""
+
+    PART = "accepted"
 
 
 for _name, _written, _form, _mutable in ACCEPTED:
@@ -103,8 +106,13 @@ for _name, _written, _form, _mutable in ACCEPTED:
     setattr(Accepted, _row.attribute, _row)
 
 
-class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
+class Config(ReplicaDirectives):
     """All directives with their values; sizes in bytes."""
+
+    unix: UnixDirectives
+    tls: TlsDirectives
+    metrics: MetricsDirectives
+    accepted: Accepted
 
     port: int = directive(
         6455,
@@ -433,16 +441,21 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     user_lines: list[Line]
 
     def __init__(self, **values: Any) -> None:
-        """The defaults, except for these values by attribute."""
-        attributes = {row.attribute: row.initial_value() for row in DIRECTIVES.values()}
-        attributes["user_lines"] = []
-        unknown = values.keys() - attributes.keys()
-        if unknown:
-            raise TypeError(f"no directives: {', '.join(sorted(unknown))}")
-        vars(self).update(attributes, **values)
+        """The defaults, except for these values by name, with `_` for `-`."""
+        self.unix, self.tls = UnixDirectives(), TlsDirectives()
+        self.metrics, self.accepted = MetricsDirectives(), Accepted()
+        self.user_lines = []
+        for row in DIRECTIVES.values():
+            row.set_in(self, row.initial_value())
+        for attribute, value in values.items():
+            DIRECTIVES[attribute.replace("_", "-")].set_in(self, value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Config) and vars(self) == vars(other)
+        return (
+            isinstance(other, Config)
+            and self.user_lines == other.user_lines
+            and all(row.value_in(self) == row.value_in(other) for row in DIRECTIVES.values())
+        )
 
     def located(self, name: str) -> str:
         """The path of a file that a directive names; empty if there is none. As in Redis, a
@@ -452,7 +465,7 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     def shown(self, name: str) -> str:
         """A directive's value in the form of CONFIG GET."""
         directive = DIRECTIVES[name]
-        value = getattr(self, directive.attribute)
+        value = directive.value_in(self)
         if name == "save" and value is None:
             return "" if self.appendonly else SAVE_POINTS_DEFAULT
         return directive.kind.show(value)
@@ -471,14 +484,21 @@ class Config(ReplicaDirectives, MetricsDirectives, TlsDirectives, Accepted):
     def parsed(self, name: str, text: str) -> Any:
         """The value of a text for a known directive; ValueError says what is wrong."""
         directive = DIRECTIVES[name]
-        return directive.kind.parse(text, getattr(self, directive.attribute))
+        return directive.kind.parse(text, directive.value_in(self))
 
 
 def _rows() -> Iterable[Directive]:
     """All rows, directives with an effect first."""
     rows = [
         row
-        for owner in reversed(Config.__mro__)
+        for owner in (
+            Accepted,
+            UnixDirectives,
+            TlsDirectives,
+            MetricsDirectives,
+            ReplicaDirectives,
+            Config,
+        )
         for row in vars(owner).values()
         if isinstance(row, Directive)
     ]
@@ -520,7 +540,7 @@ def refused(name: str, why: str) -> CommandError:
 
 
 def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """The new values for CONFIG SET by attribute, all checked; nothing is set.
+    """The new values for CONFIG SET by name, all checked; nothing is set.
 
     Raises CommandError with Redis' text for the first pair that cannot be set.
     """
@@ -534,9 +554,9 @@ def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict
             )
         if not directive.mutable and not _is_as_it_is(config, directive, text):
             raise refused(name, "can't set immutable config")
-        if directive.attribute in values:
+        if directive.name in values:
             raise refused(name, "duplicate parameter")
-        values[directive.attribute] = None
+        values[directive.name] = None
     for name, (_, text) in zip(names, pairs, strict=True):
         directive = find_directive(name)
         assert directive is not None
@@ -544,7 +564,7 @@ def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict
             value = config.parsed(directive.name, text.decode("utf-8", "surrogateescape"))
         except ValueError as problem:
             raise refused(name, str(problem)) from None
-        values[directive.attribute] = value
+        values[directive.name] = value
     return values
 
 

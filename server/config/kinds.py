@@ -279,11 +279,12 @@ LIMITS = Kind(
 
 
 class Directive:
-    """One row of the table. It is an attribute of a class of directives, which gives it its name.
-    `apply` puts a value in force (server/config/apply); without it, the directive cannot be changed
-    while the server runs."""
+    """One row of the table. It is an attribute of a class of directives, which gives it its name;
+    `part` is the attribute of a configuration that has the object of this class, "" for the
+    configuration itself. `apply` puts a value in force (server/config/apply); without it, the
+    directive cannot be changed while the server runs."""
 
-    __slots__ = ("_default", "apply", "attribute", "kind", "meaning", "name", "section")
+    __slots__ = ("_default", "apply", "attribute", "kind", "meaning", "name", "part", "section")
 
     def __init__(
         self,
@@ -293,7 +294,7 @@ class Directive:
         section: str,
         apply: Callable[[Any, Any], object] | None,
     ) -> None:
-        self.attribute = self.name = ""
+        self.attribute = self.name = self.part = ""
         self.kind = kind
         self.meaning = meaning
         self.section = section
@@ -302,11 +303,22 @@ class Directive:
 
     def __set_name__(self, owner: type, attribute: str) -> None:
         self.attribute = attribute
-        self.name = attribute.replace("_", "-")
+        self.part = getattr(owner, "PART", "")
+        prefix = getattr(owner, "PREFIX", "")
+        self.name = f"{prefix}{attribute}".replace("_", "-")
 
     @property
     def mutable(self) -> bool:
         return self.apply is not None
+
+    def _owner(self, config: object) -> object:
+        return getattr(config, self.part) if self.part else config
+
+    def value_in(self, config: object) -> Any:
+        return getattr(self._owner(config), self.attribute)
+
+    def set_in(self, config: object, value: Any) -> None:
+        setattr(self._owner(config), self.attribute, value)
 
     def initial_value(self) -> Any:
         """The default, for one configuration."""

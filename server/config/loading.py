@@ -47,7 +47,7 @@ def apply_lines(config: Config, lines: Iterable[Line]) -> None:
             value = config.parsed(directive.name, " ".join(words))
         except ValueError as problem:
             raise StartError(f"{where}: {name}: {problem}") from None
-        setattr(config, directive.attribute, value)
+        directive.set_in(config, value)
 
 
 def _suggestion(name: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.server.config.apply import (
-    READ,
-)
+from millstream.server.config.apply import READ
 from millstream.server.config.kinds import ADDRESSES, YES_NO, Kind, directive, integer
 
 METRICS = "Metrics"
@@ -15,28 +13,30 @@ PATTERNS = Kind(
 
 
 class MetricsDirectives:
-    """Directives for the metrics: the port, and the streams."""
+    """`Config.metrics`: the port, and the streams."""
 
-    metrics_port: int = directive(
+    PART, PREFIX = "metrics", "metrics_"
+
+    port: int = directive(
         0,
         integer(0, 65535),
         "HTTP port of the metrics and health checks, without authentication; 0: none",
         section=METRICS,
     )
-    metrics_bind: tuple[str, ...] = directive(
+    bind: tuple[str, ...] = directive(
         ("127.0.0.1",),
         ADDRESSES,
         "addresses on which the metrics are served",
         section=METRICS,
     )
-    metrics_streams: tuple[str, ...] = directive(
+    streams: tuple[str, ...] = directive(
         ("*",),
         PATTERNS,
         "streams that have their own metrics, in all databases; empty: none",
         section=METRICS,
         apply=READ,
     )
-    metrics_streams_max: int = directive(
+    streams_max: int = directive(
         1000,
         integer(0, STREAMS_LIMIT),
         "maximum number of streams that have their own metrics, the first ones in the order of "
@@ -44,7 +44,7 @@ class MetricsDirectives:
         section=METRICS,
         apply=READ,
     )
-    metrics_consumers: bool = directive(
+    consumers: bool = directive(
         False,
         YES_NO,
         "metrics of each consumer, too; at most ten times as many consumers as groups",

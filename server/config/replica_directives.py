@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from millstream.host_names import check_host
-from millstream.server.config.apply import (
-    READ,
-    restrictions,
-)
+from millstream.server.config.apply import ONE_VALUE, READ, restrictions
 from millstream.server.config.kinds import (
     INT32_MAX,
     INT64_MAX,
@@ -92,7 +89,7 @@ class ReplicaDirectives:
     )  # fmt: skip
     replica_read_only: bool = directive(
         True, YES, "a replica refuses writes: its frames are those of its primary",
-        section=REPLICAS, apply=READ,
+        section=REPLICAS, apply=ONE_VALUE,
     )  # fmt: skip
     repl_timeout: int = directive(
         60, integer(1, INT32_MAX), "seconds of silence, at either end, after which a "

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-from millstream.server.config.apply import (
-    certificates,
-)
+from millstream.server.config.apply import certificates
 from millstream.server.config.kinds import NETWORK, TEXT, YES_NO, Kind, directive, integer, one_of
 
 PROTOCOLS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
@@ -31,40 +29,49 @@ PROTOCOL_LIST = Kind(_parse_protocols, str, " ".join(PROTOCOLS), many=True)
 PERMISSIONS = Kind(_parse_permissions, lambda mode: f"{mode:o}", "octal number up to 777")
 
 
-class TlsDirectives:
-    """Attributes of Config."""
+class UnixDirectives:
+    """`Config.unix`: the attribute `socket` is the directive `unixsocket`."""
 
-    unixsocket: str = directive(
+    PART, PREFIX = "unix", "unix"
+
+    socket: str = directive(
         "",
         TEXT,
         "path of a Unix socket to listen on; empty: none",
         section=NETWORK,
     )
-    unixsocketperm: int = directive(
+    socketperm: int = directive(
         0,
         PERMISSIONS,
         "permissions of the Unix socket; 0: those given by the umask",
         section=NETWORK,
     )
-    tls_port: int = directive(0, integer(0, 65535), "port for TLS; 0: none", section=NETWORK)
-    tls_cert_file: str = directive(
+
+
+class TlsDirectives:
+    """`Config.tls`: the attribute `port` is the directive `tls-port`."""
+
+    PART, PREFIX = "tls", "tls_"
+
+    port: int = directive(0, integer(0, 65535), "port for TLS; 0: none", section=NETWORK)
+    cert_file: str = directive(
         "",
         TEXT,
         "the server's certificate with its chain, in PEM",
         section=NETWORK,
         apply=certificates,
     )
-    tls_key_file: str = directive(
+    key_file: str = directive(
         "", TEXT, "the certificate's key, in PEM", section=NETWORK, apply=certificates
     )
-    tls_key_file_pass: str = directive(
+    key_file_pass: str = directive(
         "",
         TEXT,
         "password of tls-key-file, if it is encrypted",
         section=NETWORK,
         apply=certificates,
     )
-    tls_client_cert_file: str = directive(
+    client_cert_file: str = directive(
         "",
         TEXT,
         "certificate for connections that this server makes (tls-replication), in PEM; empty: "
@@ -72,76 +79,76 @@ class TlsDirectives:
         section=NETWORK,
         apply=certificates,
     )
-    tls_client_key_file: str = directive(
+    client_key_file: str = directive(
         "", TEXT, "the key of tls-client-cert-file, in PEM", section=NETWORK, apply=certificates
     )
-    tls_client_key_file_pass: str = directive(
+    client_key_file_pass: str = directive(
         "",
         TEXT,
         "password of tls-client-key-file, if it is encrypted",
         section=NETWORK,
         apply=certificates,
     )
-    tls_replication: bool = directive(
+    replication: bool = directive(
         False,
         YES_NO,
         "use TLS to the primary. Its certificate must be signed by tls-ca-cert-file",
         section=NETWORK,
         apply=certificates,
     )
-    tls_ca_cert_file: str = directive(
+    ca_cert_file: str = directive(
         "",
         TEXT,
         "certificates that sign those of clients and of the primary, in PEM",
         section=NETWORK,
         apply=certificates,
     )
-    tls_ca_cert_dir: str = directive(
+    ca_cert_dir: str = directive(
         "",
         TEXT,
         "directory of such certificates, named by their hashes",
         section=NETWORK,
         apply=certificates,
     )
-    tls_auth_clients: str = directive(
+    auth_clients: str = directive(
         "yes",
         one_of("no", "yes", "optional"),
         "whether TLS clients need a certificate: `optional` checks one that a client sends",
         section=NETWORK,
         apply=certificates,
     )
-    tls_auth_clients_user: str = directive(
+    auth_clients_user: str = directive(
         "off",
         one_of("off", "cn"),
         "`cn`: a client with a certificate is logged in as the user named by its common name",
         section=NETWORK,
         apply=certificates,
     )
-    tls_protocols: str = directive(
+    protocols: str = directive(
         "",
         PROTOCOL_LIST,
         "versions of TLS; empty: 1.2 and 1.3",
         section=NETWORK,
         apply=certificates,
     )
-    tls_ciphers: str = directive(
+    ciphers: str = directive(
         "",
         TEXT,
         "ciphers of TLS 1.2, in OpenSSL's form; empty: Python's",
         section=NETWORK,
         apply=certificates,
     )
-    tls_prefer_server_ciphers: bool = directive(
+    prefer_server_ciphers: bool = directive(
         False, YES_NO, "prefer the server's order of ciphers", section=NETWORK, apply=certificates
     )
-    tls_dh_params_file: str = directive(
+    dh_params_file: str = directive(
         "",
         TEXT,
         "parameters of the Diffie-Hellman exchange, in PEM",
         section=NETWORK,
         apply=certificates,
     )
-    tls_session_caching: bool = directive(
+    session_caching: bool = directive(
         True,
         YES_NO,
         "let clients resume sessions, which halves the cost of a handshake",

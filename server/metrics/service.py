@@ -39,7 +39,7 @@ class Metrics:
     def __init__(self, sources: Sources, loop: asyncio.AbstractEventLoop) -> None:
         self._sources = sources
         self._loop = loop
-        self.port = sources.config.metrics_port
+        self.port = sources.config.metrics.port
         self.pages = Pages(sources, loop)
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
@@ -47,7 +47,7 @@ class Metrics:
 
     def bind(self) -> None:
         """Take the port. StartError with one sentence."""
-        self._sockets = bind_sockets(self._sources.config.metrics_bind, self.port, "metrics-port")
+        self._sockets = bind_sockets(self._sources.config.metrics.bind, self.port, "metrics-port")
 
     async def listen(self) -> None:
         """Accept connections from now on. StartError if another program is listening there."""
@@ -57,7 +57,7 @@ class Metrics:
             found = await loop.create_server(lambda: HttpConnection(self, loop), sock=bound)
             self._servers.append(found)
         if self._servers:
-            where = ", ".join(f"{one}:{self.port}" for one in self._sources.config.metrics_bind)
+            where = ", ".join(f"{one}:{self.port}" for one in self._sources.config.metrics.bind)
             LOGGER.info("metrics  http://%s/metrics", where)
 
     def close(self) -> None:

@@ -112,7 +112,7 @@ class StreamSeries:
         if sources.persistence.loading:
             return
         yield from self._choose()
-        counts = _Left(config.metrics_streams_max * GROUPS_FACTOR)
+        counts = _Left(config.metrics.streams_max * GROUPS_FACTOR)
         write, write_group = _stream_writer(lines), _group_writer(lines)
         for index, key in self._choice.places:
             db = sources.executor.keyspace.databases[index]
@@ -134,7 +134,7 @@ class StreamSeries:
 
     def _choose(self) -> Iterator[None]:
         config = self._sources.config
-        wanted = (config.metrics_streams, config.metrics_streams_max)
+        wanted = (config.metrics.streams, config.metrics.streams_max)
         begun = self._clock()
         if wanted == self._chosen_for and begun < self._kept_until:
             return
@@ -156,7 +156,7 @@ class StreamSeries:
         stream: Stream,
         counts: _Left,
     ) -> Iterator[None]:
-        sources, shows_consumers = self._sources, self._sources.config.metrics_consumers
+        sources, shows_consumers = self._sources, self._sources.config.metrics.consumers
         groups = list(stream.groups.values())
         for start in range(0, len(groups), GROUPS_AT_ONCE):
             some = groups[start : start + GROUPS_AT_ONCE]

@@ -29,7 +29,7 @@ class Listeners:
 
     def __init__(self, config: Config, new_connection: NewConnection) -> None:
         self.port = config.port
-        self.tls_port = config.tls_port
+        self.tls_port = config.tls.port
         self.tls: Tls | None = None
         self.wanted_tls: Tls | None = None
         self._config = config
@@ -48,15 +48,15 @@ class Listeners:
         config = self._config
         self._is_bound = True
         check_ports(config)
-        if config.tls_port:
+        if config.tls.port:
             self.tls = self.wanted_tls = make_tls(config)
-        if config.port or not (config.tls_port or config.unixsocket):
+        if config.port or not (config.tls.port or config.unix.socket):
             self._sockets = bind_sockets(config.bind, config.port)
             self.port = config.port = self._sockets[0].getsockname()[1]
-        if config.tls_port:
-            self._tls_sockets = bind_sockets(config.bind, config.tls_port, "tls-port")
-        if config.unixsocket:
-            self._sockets.append(bind_unix(self._unix_path(), config.unixsocketperm))
+        if config.tls.port:
+            self._tls_sockets = bind_sockets(config.bind, config.tls.port, "tls-port")
+        if config.unix.socket:
+            self._sockets.append(bind_unix(self._unix_path(), config.unix.socketperm))
 
     async def listen(self) -> None:
         """Accept connections from now on."""
@@ -135,12 +135,12 @@ class Listeners:
         _close([*self._servers, *self._tls_servers])
         for bound in self._tls_sockets:
             bound.close()
-        if self._config.unixsocket and self._servers:
+        if self._config.unix.socket and self._servers:
             with contextlib.suppress(OSError):
                 self._unix_path().unlink()
 
     def _unix_path(self) -> Path:
-        return Path(self._config.located(self._config.unixsocket))
+        return Path(self._config.located(self._config.unix.socket))
 
     def described(self) -> str:
         """The addresses at which the server listens, for the log."""
@@ -151,12 +151,12 @@ class Listeners:
             for address in config.bind
             if port
         ]
-        return ", ".join(found + ([config.unixsocket] if config.unixsocket else []))
+        return ", ".join(found + ([config.unix.socket] if config.unix.socket else []))
 
     def info(self) -> str:
         """The listeners as INFO shows them."""
         config = self._config
-        return _shown(tuple(config.bind), self.port, config.unixsocket, self.tls_port)
+        return _shown(tuple(config.bind), self.port, config.unix.socket, self.tls_port)
 
 
 @lru_cache(maxsize=4)

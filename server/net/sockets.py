@@ -95,12 +95,17 @@ def start_listening(bound: socket.socket, backlog: int, directive: str) -> None:
 
 def check_ports(config: Config) -> None:
     """StartError when two directives name the same port of an address."""
-    shared = set(config.bind) & set(config.metrics_bind)
+    shared = set(config.bind) & set(config.metrics.bind)
+    numbers = {
+        "port": config.port,
+        "tls-port": config.tls.port,
+        "metrics-port": config.metrics.port,
+    }
     pairs = [("port", "tls-port", True)]
     pairs += [(name, "metrics-port", bool(shared)) for name in ("port", "tls-port")]
     for one, other, meet in pairs:
-        number = getattr(config, one.replace("-", "_"))
-        if meet and number and number == getattr(config, other.replace("-", "_")):
+        number = numbers[one]
+        if meet and number and number == numbers[other]:
             raise StartError(f"{one} and {other} are both {number}; each needs a port of its own")
 
 

@@ -67,20 +67,20 @@ class Tls(NamedTuple):
 
 def make_tls(config: Config) -> Tls:
     """The context of the directives as they are now. StartError names directive and file."""
-    if not config.tls_cert_file or not config.tls_key_file:
+    if not config.tls.cert_file or not config.tls.key_file:
         raise StartError("tls-port needs tls-cert-file and tls-key-file")
-    if config.tls_auth_clients != "no" and not (config.tls_ca_cert_file or config.tls_ca_cert_dir):
+    if config.tls.auth_clients != "no" and not (config.tls.ca_cert_file or config.tls.ca_cert_dir):
         raise StartError(
             "tls-auth-clients needs tls-ca-cert-file or tls-ca-cert-dir; `tls-auth-clients no` "
             "accepts clients without a certificate"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _set_protocols(context, config.tls_protocols or DEFAULT_PROTOCOLS)
+    _set_protocols(context, config.tls.protocols or DEFAULT_PROTOCOLS)
     _set_options(context, config)
     _load_certificate(context, _server_files(config))
     _load_authorities(context, config)
     expires_s = _tried_out(context, config)
-    context.verify_mode = CLIENT_CERTIFICATES[config.tls_auth_clients]
+    context.verify_mode = CLIENT_CERTIFICATES[config.tls.auth_clients]
     context.sslobject_class = ServerSide
     return Tls(context, expires_s)
 
@@ -89,24 +89,24 @@ def make_link_context(config: Config) -> ssl.SSLContext | None:
     """The context for connections to the primary; None without tls-replication. As in Redis, the
     primary needs a certificate of the authority, for any name. StartError names directive and
     file."""
-    if not config.tls_replication:
+    if not config.tls.replication:
         return None
-    if not (config.tls_ca_cert_file or config.tls_ca_cert_dir):
+    if not (config.tls.ca_cert_file or config.tls.ca_cert_dir):
         raise StartError("tls-replication needs tls-ca-cert-file or tls-ca-cert-dir")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    _set_protocols(context, config.tls_protocols or DEFAULT_PROTOCOLS)
-    if config.tls_ciphers:
-        _set_ciphers(context, config.tls_ciphers)
-    if config.tls_client_cert_file:
+    _set_protocols(context, config.tls.protocols or DEFAULT_PROTOCOLS)
+    if config.tls.ciphers:
+        _set_ciphers(context, config.tls.ciphers)
+    if config.tls.client_cert_file:
         files = Files(
             "tls-client-",
-            config.located(config.tls_client_cert_file),
-            config.located(config.tls_client_key_file),
-            config.tls_client_key_file_pass,
+            config.located(config.tls.client_cert_file),
+            config.located(config.tls.client_key_file),
+            config.tls.client_key_file_pass,
         )
         _load_certificate(context, files)
-    elif config.tls_cert_file:
+    elif config.tls.cert_file:
         _load_certificate(context, _server_files(config))
     _load_authorities(context, config)
     return context
@@ -124,9 +124,9 @@ class Files(NamedTuple):
 def _server_files(config: Config) -> Files:
     return Files(
         "tls-",
-        config.located(config.tls_cert_file),
-        config.located(config.tls_key_file),
-        config.tls_key_file_pass,
+        config.located(config.tls.cert_file),
+        config.located(config.tls.key_file),
+        config.tls.key_file_pass,
     )
 
 
@@ -142,17 +142,17 @@ def _set_protocols(context: ssl.SSLContext, names: str) -> None:
 
 
 def _set_options(context: ssl.SSLContext, config: Config) -> None:
-    if config.tls_ciphers:
-        _set_ciphers(context, config.tls_ciphers)
-    if config.tls_prefer_server_ciphers:
+    if config.tls.ciphers:
+        _set_ciphers(context, config.tls.ciphers)
+    if config.tls.prefer_server_ciphers:
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     else:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    if not config.tls_session_caching:
+    if not config.tls.session_caching:
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
-    if config.tls_dh_params_file:
-        path = config.located(config.tls_dh_params_file)
+    if config.tls.dh_params_file:
+        path = config.located(config.tls.dh_params_file)
         _readable("tls-dh-params-file", path)
         try:
             context.load_dh_params(path)
@@ -202,8 +202,8 @@ def _check_certificates(directive: str, path: str) -> None:
 
 
 def _load_authorities(context: ssl.SSLContext, config: Config) -> None:
-    file = config.located(config.tls_ca_cert_file)
-    folder = config.located(config.tls_ca_cert_dir)
+    file = config.located(config.tls.ca_cert_file)
+    folder = config.located(config.tls.ca_cert_dir)
     if file:
         _readable("tls-ca-cert-file", file)
         _check_certificates("tls-ca-cert-file", file)
@@ -218,7 +218,7 @@ def _tried_out(context: ssl.SSLContext, config: Config) -> int:
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
-    certificate = config.located(config.tls_cert_file)
+    certificate = config.located(config.tls.cert_file)
     trusting.load_verify_locations(certificate)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

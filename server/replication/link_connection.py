@@ -185,7 +185,7 @@ class Connector:
             user=config.masteruser,
             password=config.masterauth,
             port=config.replica_announce_port
-            or (config.tls_replication and config.tls_port)
+            or (config.tls.replication and config.tls.port)
             or self.port(),
             announced_ip=config.replica_announce_ip,
             version=__version__,
@@ -197,7 +197,7 @@ class Connector:
     def new(self, owner: Owner, opening: Opening) -> LinkConnection:
         """A connection that `dial` has to make."""
         protocol = LinkProtocol(opening, PAYLOAD_MAX)
-        return LinkConnection(owner, protocol, self.config.tls_replication)
+        return LinkConnection(owner, protocol, self.config.tls.replication)
 
     def show(self, connection: LinkConnection, address: str, now_ms: int) -> None:
         """Give the connection to a primary a place in CLIENT LIST."""

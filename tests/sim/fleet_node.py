@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from tests.sim.net import Connection
 from tests.sim.world import SimLoop
@@ -56,8 +57,7 @@ class FleetConfig(FakeConfig):
     replica_announce_ip: str = ""
     replica_announce_port: int = 0
     replica_announced: bool = True
-    tls_port: int = 0
-    tls_replication: bool = False
+    tls: Any = field(default_factory=lambda: SimpleNamespace(port=0, replication=False))
     replica_priority: int = 100
     replica_serve_stale_data: bool = True
     min_replicas_to_write: int = 0

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import CommandError, StartError
+from millstream.server.config.apply import READ
 from millstream.server.config.directives import (
     DIRECTIVES,
     Config,
@@ -21,6 +22,9 @@ from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDE
 from millstream.server.config.kinds import COMPATIBILITY, EVENTS, OutputLimit, parse_size
 from millstream.server.config.lines import INCLUDES_MAX, read_arguments, words_of
 from millstream.server.config.loading import load
+from millstream.server.config.metrics_directives import MetricsDirectives
+from millstream.server.config.replica_directives import ReplicaDirectives
+from millstream.server.config.tls_directives import TlsDirectives, UnixDirectives
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,7 +57,7 @@ def test_every_directive_shows_a_value_that_it_reads_back() -> None:
             continue
         shown = config.shown(name)
         read = config.parsed(name, shown)
-        setattr(config, directive.attribute, read)
+        directive.set_in(config, read)
         assert config.shown(name) == shown
 
 
@@ -92,11 +96,25 @@ def test_the_server_reads_no_ignored_directive() -> None:
 
 
 def test_every_field_is_a_directive() -> None:
-    annotated = {name for owner in Config.__mro__ for name in inspect.get_annotations(owner)}
-    accepted = {name.replace("-", "_") for name, *_ in ACCEPTED}
-    assert (annotated | accepted) - {"user_lines"} == {
-        directive.attribute for directive in DIRECTIVES.values()
-    }
+    found = {name for name, *_ in ACCEPTED}
+    for owner in (ReplicaDirectives, MetricsDirectives, UnixDirectives, TlsDirectives, Config):
+        prefix = getattr(owner, "PREFIX", "")
+        names = inspect.get_annotations(owner).keys() - {
+            "user_lines", "unix", "tls", "metrics", "accepted",
+        }  # fmt: skip
+        found |= {f"{prefix}{name}".replace("_", "-") for name in names}
+    assert found == DIRECTIVES.keys()
+
+
+def test_a_directive_without_an_effect_of_its_own_is_read() -> None:
+    """CONFIG SET of any other one would answer OK and change nothing."""
+    texts = [
+        path.read_text() for path in (ROOT / "server").rglob("*.py") if "config" not in path.parts
+    ]
+    for row in DIRECTIVES.values():
+        if row.apply is READ and row.part != "accepted":
+            field = rf"config\.{row.part and row.part + '.'}{row.attribute}\b"
+            assert any(re.search(field, text) for text in texts), row.name
 
 
 # Values
@@ -513,7 +531,7 @@ def test_set_refuses_in_the_words_of_redis(pairs: list[tuple[bytes, bytes]], mes
 def test_older_names_mean_the_same_directive() -> None:
     config = Config()
     assert changed_values(config, [(b"list-max-ziplist-size", b"16")]) == {
-        "list_max_listpack_size": 16
+        "list-max-listpack-size": 16
     }
     assert config.matching([b"list-max-*"]) == {
         "list-max-listpack-size": "-2",

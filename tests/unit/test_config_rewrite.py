@@ -46,7 +46,7 @@ def test_a_rewrite_appends_new_values_and_no_defaults() -> None:
 
 def test_older_names_give_way_to_new_ones() -> None:
     config = Config()
-    config.list_max_listpack_size = 16  # type: ignore[attr-defined]
+    DIRECTIVES["list-max-listpack-size"].set_in(config, 16)
     assert rewritten("list-max-ziplist-size 5\n", config) == "list-max-listpack-size 16\n"
 
 

@@ -138,7 +138,7 @@ def series_of(keyspace: Keyspace) -> tuple[dict[str, list[str]], Iterator[None]]
     sources = SimpleNamespace(
         executor=SimpleNamespace(keyspace=keyspace),
         config=SimpleNamespace(
-            metrics_streams=("*",), metrics_streams_max=10, metrics_consumers=True
+            metrics=SimpleNamespace(streams=("*",), streams_max=10, consumers=True)
         ),
         persistence=SimpleNamespace(loading=False),
         now_ms=lambda: 0,

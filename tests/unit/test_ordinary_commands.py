@@ -18,7 +18,7 @@ from millstream.commands.runtime.replies import NO_REPLY, OK, Simple
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
-from millstream.server.config.directives import Config, changed_values
+from millstream.server.config.directives import DIRECTIVES, Config, changed_values
 from millstream.server.execution.access import Access
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.protocol.resp import encode_reply
@@ -96,7 +96,7 @@ class Process:
 
     def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         for name, value in changed_values(self.config, pairs).items():
-            setattr(self.config, name, value)
+            DIRECTIVES[name].set_in(self.config, value)
 
     def reset_stats(self) -> None:
         self.asked.append("reset_stats")

@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 import millstream.client
 from millstream.errors import StartError
 from millstream.pipeline.server_connection import Address
-from millstream.server.config.directives import Config
+from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls import make_tls
 
@@ -50,7 +50,7 @@ def server_files(authority: Authority) -> dict[str, str]:
 def config_of(directives: dict[str, str]) -> Config:
     config = Config(tls_port=1)
     for name, value in directives.items():
-        setattr(config, name.replace("-", "_"), value)
+        DIRECTIVES[name.replace("_", "-")].set_in(config, value)
     return config
 
 
@@ -278,7 +278,7 @@ def test_a_certificate_that_cannot_be_used_is_not_current(
 
     async def run() -> None:
         config = config_of({**server_files, "tls-auth-clients": "no"})
-        config.port, config.tls_port = 0, free_port()
+        config.port, config.tls.port = 0, free_port()
         listeners = Listeners(config, asyncio.Protocol)
         listeners.bind()
         await listeners.listen()
