@@ -76,11 +76,11 @@ def _run(request: ExportRequest, output: str) -> None:
     from millstream.pipeline.server_connection import ServerError
 
     try:
-        with _progress() as tell:
+        with _progress() as progress:
             if output == "-":
-                rows = export(sys.stdout.buffer, request, tell)
+                rows = export(sys.stdout.buffer, request, progress)
             else:
-                rows = export_to(output, request, tell)
+                rows = export_to(output, request, progress)
     except (DataError, DataLossError, ServerError, ValueError) as problem:
         _fail(problem)
     except BrokenPipeError:

@@ -35,7 +35,7 @@ PORTION_BYTES = 16 << 20
 TIMEOUT_S = 10
 
 # Reports progress as (done, total): bytes of a snapshot, entries of a server.
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class ExportRequest:
         return self.source.startswith(("redis://", "rediss://", "unix://"))
 
 
-def export_to(name: str, request: ExportRequest, tell: Tell) -> int:
+def export_to(name: str, request: ExportRequest, progress: Progress) -> int:
     """Write the file of this path or URI, replacing an existing one; return its number of rows."""
     with replacing(name) as file:
-        return export(file, request, tell)
+        return export(file, request, progress)
 
 
-def export(file: IO[bytes], request: ExportRequest, tell: Tell) -> int:
+def export(file: IO[bytes], request: ExportRequest, progress: Progress) -> int:
     """Write everything to an open file; return the number of rows.
 
     OptionError, DataError or ServerError says in one sentence what cannot be done. In the mode
@@ -71,7 +71,7 @@ def export(file: IO[bytes], request: ExportRequest, tell: Tell) -> int:
     """
     schema = arrow_from_ddl(request.schema)
     plan_columns(schema)  # refuses columns that cannot be read
-    batches = (_of_server if request.is_live else _of_snapshot)(request, schema, tell)
+    batches = (_of_server if request.is_live else _of_snapshot)(request, schema, progress)
     first = list(islice(batches, 1))  # errors are raised before anything is written
     rows = 0
     with closing(OUTPUTS[request.format](file, schema)) as output:
@@ -81,7 +81,9 @@ def export(file: IO[bytes], request: ExportRequest, tell: Tell) -> int:
     return rows
 
 
-def _of_snapshot(request: ExportRequest, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:
+def _of_snapshot(
+    request: ExportRequest, schema: pa.Schema, progress: Progress
+) -> Iterator[pa.RecordBatch]:
     selection = _selection(request)
     folder = Folder.of(request.source)
     parts = plan(folder, request.db or 0, selection, PORTION_BYTES, 1)
@@ -90,7 +92,7 @@ def _of_snapshot(request: ExportRequest, schema: pa.Schema, tell: Tell) -> Itera
     for number, part in enumerate(parts, 1):
         assert isinstance(part, ScanPartition)
         yield from PartitionReader(part).batches(maker)
-        tell(sum(sizes[:number]), sum(sizes))
+        progress(sum(sizes[:number]), sum(sizes))
     yield from maker.finish()
 
 
@@ -98,7 +100,9 @@ def _size_bytes(part: ScanPartition) -> int:
     return sum(chunk.pieces.length for chunk in part.chunks)
 
 
-def _of_server(request: ExportRequest, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:
+def _of_server(
+    request: ExportRequest, schema: pa.Schema, progress: Progress
+) -> Iterator[pa.RecordBatch]:
     """The entries that exist now. Entries evicted before they are read are missing, with a warning
     in the log."""
     options = SourceOptions(_live_options(request), LIVE)
@@ -121,7 +125,7 @@ def _of_server(request: ExportRequest, schema: pa.Schema, tell: Tell) -> Iterato
     counts = [sum(range_.entries for range_ in part.ranges) for part in parts]
     for number, part in enumerate(parts, 1):
         yield from reader.read(part)
-        tell(sum(counts[:number]), sum(counts))
+        progress(sum(counts[:number]), sum(counts))
 
 
 def _live_options(request: ExportRequest) -> dict[str, str]:

@@ -220,7 +220,7 @@ class _ApplyTransaction:
             return JobOutcome(job.key, error=stopped.error)
 
     def _end(self, job: ApplyJob, applier: TableApplier, failure: Failure | None) -> JobOutcome:
-        """The outcome of a applier that was applied up to a failure."""
+        """The outcome of an applier that was applied up to a failure."""
         reached = applier.offset
         if failure is not None:
             text = failure.text
@@ -229,7 +229,11 @@ class _ApplyTransaction:
             reached = replace(reached, state="stopped", error=text, error_id=failure.id_text)
         self._moved.append(reached)
         return JobOutcome(
-            *(job.key, applier.applied, applier.rows, reached.error, reached.error_id),
+            job.key,
+            applier.applied,
+            applier.rows,
+            reached.error,
+            reached.error_id,
             warnings=tuple(applier.warnings),
         )
 

@@ -120,13 +120,13 @@ class Driver:
             raise ApplyError(
                 f"the destination has no table {table_name(schema, NAME)}: millstream cdc setup"
             )
-        said = ""
+        logged = ""
         while not self._offsets.try_lock_all():
             self._status.locked(False)
             text = f"another apply is running: {self._offsets.lock_holder()}; waiting for its end"
-            if text != said:
+            if text != logged:
                 log.warning("%s", text)
-            said = text
+            logged = text
             if stop.wait(LOCK_PAUSE_S):
                 return False
         self._begin()

@@ -56,7 +56,7 @@ PENDING_BYTES_MAX = 64 << 20
 
 
 class FailureSearch:
-    """Applies a applier up to its first failure, in a transaction that is then committed."""
+    """Applies an applier up to its first failure, in a transaction that is then committed."""
 
     def __init__(self, session: TargetSession, applier: TableApplier) -> None:
         self._session = session

@@ -61,7 +61,7 @@ ACTIVE = re.compile(r'replication slot "(.*)" is active for PID (\d+)')
 class SourceProcess:
     """Reads one source."""
 
-    def __init__(self, config: CdcConfig, source: Source, tell: Callable[[str], None]) -> None:
+    def __init__(self, config: CdcConfig, source: Source, send: Callable[[str], None]) -> None:
         self._config = config
         self._source = source
         self._secrets = Secrets(config)
@@ -71,7 +71,7 @@ class SourceProcess:
         self._stop = threading.Event()
         self._failed: BaseException | None = None
         self._backlog = StreamBacklog(config.millstream.backlog_mb)
-        self._publisher = Publisher(self._record, self._report, self._backlog, tell, self._stop)
+        self._publisher = Publisher(self._record, self._report, self._backlog, send, self._stop)
         self._watcher = Watcher(self._record, self._report, self._stop, self._warn)
         self._copier: TableSnapshots | None = None
         self._is_prepared = False
@@ -277,7 +277,7 @@ class SourceProcess:
             raise RuntimeError("a thread of the reader failed") from self._failed
 
 
-def _tell(line: str) -> None:
+def _send(line: str) -> None:
     with contextlib.suppress(BrokenPipeError, ValueError):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
@@ -321,7 +321,7 @@ def main(arguments: list[str]) -> None:
         source = config.source(arguments[1])
     except ConfigError as error:  # the file was changed since `run` read it
         sys.exit(f"millstream: {error}")
-    asyncio.run(_run_and_end(SourceProcess(config, source, _tell), source.name))
+    asyncio.run(_run_and_end(SourceProcess(config, source, _send), source.name))
 
 
 if __name__ == "__main__":

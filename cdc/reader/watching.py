@@ -67,7 +67,7 @@ class Publisher:
         record: SourceRecord,
         report: SourceReport,
         backlog: StreamBacklog,
-        tell: Callable[[str], None],
+        send: Callable[[str], None],
         stop: threading.Event,
     ) -> None:
         self.resync = threading.Event()
@@ -75,7 +75,7 @@ class Publisher:
         self._record = record
         self._report = report
         self._backlog = backlog
-        self._tell = tell
+        self._send = send
         self._stop = stop
         tables = record.source.tables
         self._streams = [record.keys.cuts, *(record.keys.changes(table) for table in tables)]
@@ -83,7 +83,7 @@ class Publisher:
     def run(self) -> None:
         while True:
             text = json.dumps(self._report.as_json())
-            self._tell(text)
+            self._send(text)
             with contextlib.suppress(ServerError):  # the reader notices it, too, and reports it
                 self._exchange(text)
             if self._stop.wait(PUBLISH_S):
