@@ -325,13 +325,13 @@ def metrics_scrape(harness: Harness) -> Lanes:
 # The Python client
 
 
-@row("client-one-shard", CLIENT, "one shard", Goal(rate_ratio=0.6), unit="ns/record")
+@row("client-one-shard", CLIENT, "one shard", Goal(rate_ratio=0.8), unit="ns/record")
 def client_one_shard(harness: Harness) -> Lanes:
     return client_rows.one_shard(harness, full=400_000, quick=80_000)
 
 
 @row("client-one-shard-fields", CLIENT, "one shard, all fields read",
-     Goal(rate_ratio=0.6), unit="ns/record")  # fmt: skip
+     Goal(rate_ratio=0.8), unit="ns/record")  # fmt: skip
 def client_one_shard_fields(harness: Harness) -> Lanes:
     return client_rows.one_shard(harness, full=400_000, quick=80_000, reads="fields")
 
@@ -343,7 +343,7 @@ def client_one_shard_all(harness: Harness) -> Lanes:
 
 
 @row("client-16-shards", CLIENT, "16 shards in one order",
-     Goal(rate_ratio=0.35), unit="ns/record")  # fmt: skip
+     Goal(rate_ratio=0.7), unit="ns/record")  # fmt: skip
 def client_many_shards(harness: Harness) -> Lanes:
     return client_rows.sixteen_shards(harness, full=400_000, quick=80_000)
 

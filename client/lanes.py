@@ -324,7 +324,7 @@ def readable(connection: Any, seconds: float = 0.0) -> bool:
         return True
     poll = select.poll()
     poll.register(number, select.POLLIN)
-    return bool(poll.poll(whole_ms(seconds)))
+    return bool(poll.poll(whole_ms(seconds) if seconds else 0))
 
 
 def ready(sockets: dict[Ask, tuple[int | None, int]], seconds: float) -> list[Ask]:

@@ -53,7 +53,12 @@ class Packer:
 
     def pack(self, *words: Any) -> list[bytes]:
         """The command as RESP. A first word with blanks is several words, as in redis-py."""
-        encoded = [*_encoded(words[0]).split(), *map(_encoded, words[1:])]
+        # Most words are text: a call for each of them would take longer than its encoding.
+        encoded = [
+            word.encode("utf-8", "surrogateescape") if type(word) is str else _encoded(word)
+            for word in words
+        ]
+        encoded[:1] = encoded[0].split()
         parts = [b"*%d\r\n" % len(encoded)]
         for word in encoded:
             parts += (b"$%d\r\n" % len(word), word, b"\r\n")

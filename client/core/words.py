@@ -41,8 +41,11 @@ def id_word(entry_id: IdWord) -> str | bytes | int:
 
 def field_words(fields: Fields) -> list[Word]:
     """A mapping or pairs, flat; at least one. InvalidFields if they are something else."""
-    pairs: Any = fields.items() if isinstance(fields, Mapping) else fields
-    if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
+    pairs: Any = fields
+    # Most are a dict: asking for other kinds takes longer.
+    if type(fields) is dict or isinstance(fields, Mapping):
+        pairs = fields.items()
+    elif isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
         raise InvalidFields(
             f"{fields!r} are not fields: use a mapping, or pairs of field and value"
         )
