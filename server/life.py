@@ -341,7 +341,7 @@ class Server:
         )
         self.keyspace.set_time(self.now_ms(), self.steady_ms())
         self.keyspace.expiring = False  # the journal contains the expiries
-        self.executor.loading = True
+        self.executor.begin_loading()
         with without_collections(), contextlib.closing(slices):
             next(slices)  # locks the directory
             await self.listeners.listen()
@@ -354,7 +354,7 @@ class Server:
         self.keyspace.expiring = True
         self._continue_clock()
         switch_journal(self)
-        self.executor.loading = False  # timers of loaded groups run without any client
+        self.executor.end_loading()  # timers of loaded groups run without any client
         self._report_loaded(report)
         return True
 

@@ -18,7 +18,9 @@ cdef class Admission:
     cdef str _out_of_memory
     cdef bint near_journal_limit
     cdef bint queue_full
-    cdef str _stale
+    cdef readonly str stale
+    cdef str read_only  # the error of all changes: this server is a replica
+    cdef readonly str lacks_replicas  # the error of clients' changes: too few replicas
 
     cdef int update(self) noexcept
     cdef int set_loading(self, bint loading) noexcept

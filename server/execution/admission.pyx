@@ -65,15 +65,16 @@ cdef class Admission:
         self._has_restricted = restricted
         self.update()
 
-    @property
-    def stale(self) -> str | None:
-        """The error of most commands on a replica that has lost its link; else None."""
-        return self._stale
-
-    @stale.setter
-    def stale(self, str error) -> None:
-        self._stale = error
+    def set_role(self, str read_only, str stale) -> None:
+        """The role of this server refuses all changes with `read_only`, and most commands with `stale`
+        (a replica that has lost its link). None: they are allowed."""
+        self.read_only = read_only
+        self.stale = stale
         self.update()
+
+    def set_lack_of_replicas(self, str error) -> None:
+        """There are too few replicas for changes by clients; None: there are enough."""
+        self.lacks_replicas = error
 
     @property
     def out_of_memory(self) -> str | None:
@@ -89,7 +90,7 @@ cdef class Admission:
         """Update `has_checks`."""
         self.has_checks = (self._password_required or self._has_restricted or self.loading
                            or self._out_of_memory is not None or self.near_journal_limit or self.queue_full
-                           or self._stale is not None)
+                           or self.stale is not None)
         return 0
 
     cdef int set_loading(self, bint loading) noexcept:
@@ -125,9 +126,9 @@ cdef class Admission:
         if self.loading and not row.while_loading:
             row.rejected += 1
             raise CommandError(LOADING)
-        if self._stale is not None and not row.while_stale:
+        if self.stale is not None and not row.while_stale:
             row.rejected += 1
-            raise CommandError(self._stale)
+            raise CommandError(self.stale)
         if self._out_of_memory is not None and row.needs_memory:
             row.rejected += 1
             raise CommandError(self._out_of_memory)

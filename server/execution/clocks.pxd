@@ -6,6 +6,7 @@ cdef class Clocks:
     cdef object steady_clock
     cdef object steady_call
     cdef readonly int64_t ahead_ms
+    cdef int64_t primary_ahead_ms
     cdef bint has_measured
 
     cdef int read(self, uint64_t* wall, uint64_t* steady) except -1

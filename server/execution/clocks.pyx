@@ -25,12 +25,17 @@ cdef class Clocks:
     With neither steady clock there is only one clock.
 
     `ahead_ms` is how far the wall clock is ahead of the steady clock: constant until one of them
-    jumps, and then the difference that is measured."""
+    jumps, and then the difference that is measured. `primary_ahead_ms` is the wall clock of this
+    server's primary minus this one."""
 
     def __init__(self, wall_call=None, steady_clock=None, steady_call=None):
         self.wall_call = wall_call
         self.steady_clock = steady_clock
         self.steady_call = steady_call
+
+    def follow(self, int64_t primary_ahead_ms) -> None:
+        """Keys expire by the clock of the primary, which is ahead of this one; 0 without a primary."""
+        self.primary_ahead_ms = primary_ahead_ms
 
     def now(self) -> tuple[int, int]:
         """The time of day and the time of the steady clock, in milliseconds."""

@@ -32,9 +32,6 @@ cdef class Executor:
     cdef readonly object eviction_work
     cdef readonly object due
     cdef readonly dict monitors
-    cdef public object read_only  # the error of all changes: this server is a replica
-    cdef public object lacks_replicas  # the error of clients' changes: too few replicas
-    cdef public int64_t primary_ahead_ms  # the primary's wall clock minus this server's
     cdef public uint64_t memory_limit
     cdef readonly object backpressure
     cdef int64_t unchecked_bytes  # committed since the queue was checked

@@ -9,6 +9,7 @@ from millstream.server.execution.admission import Admission
 from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.blocking import Serving
 from millstream.server.execution.client_pause import Pauses
+from millstream.server.execution.clocks import Clocks
 from millstream.server.execution.due_work import DueWork
 from millstream.server.execution.eviction_work import EvictionWork
 from millstream.server.execution.lookup import CallStat, Statistics
@@ -37,15 +38,16 @@ class Executor:
     outbox: Outbox
     tick_times: Histogram
     hold_times: Histogram
-    loading: bool
     bytes_in: int
     current: Client | None
     backpressure: Backpressure
     queue_full: bool
-    read_only: str | None
-    lacks_replicas: str | None
-    primary_ahead_ms: int
+    clocks: Clocks
     after_tick: Callable[[], None] | None
+    @property
+    def loading(self) -> bool: ...
+    def begin_loading(self) -> None: ...
+    def end_loading(self) -> None: ...
     @property
     def has_written(self) -> bool: ...
     def applied(self) -> None: ...

@@ -62,8 +62,7 @@ cdef enum:
 cdef class Executor:
     """Runs the commands of all clients of one server.
 
-    `read_only` and `lacks_replicas` are errors of writes, None where they do not apply; further
-    reasons to refuse requests are in `admission`. `eviction_work` and `due` do work without a
+    The reasons to refuse requests are in `admission`. `eviction_work` and `due` do work without a
     request; `pauses` postpones requests.
 
     `server` has keyspace, persistence, loop (call_soon, call_later), now_ms(), optionally
@@ -110,11 +109,12 @@ cdef class Executor:
         automatic changes. Work that becomes due meanwhile is done afterwards."""
         return self.admission.loading
 
-    @loading.setter
-    def loading(self, bint loading) -> None:
-        self.admission.set_loading(loading)
-        if not loading:
-            self.check_due()
+    def begin_loading(self) -> None:
+        self.admission.set_loading(True)
+
+    def end_loading(self) -> None:
+        self.admission.set_loading(False)
+        self.check_due()
 
     def attach(self, Client client not None) -> None:
         """Register a new client."""
@@ -158,13 +158,14 @@ cdef class Executor:
     cdef int set_clocks(self) except -1:
         self.clocks.read(&self.context.now_ms, &self.context.steady_ms)
         self.context.wall_ahead_ms = self.clocks.ahead_ms
-        self.keyspace.set_now(self.context.now_ms + self.primary_ahead_ms, self.context.steady_ms)
+        self.keyspace.set_now(self.context.now_ms + self.clocks.primary_ahead_ms,
+                              self.context.steady_ms)
         return 0
 
     cdef int watch_limits(self) except -1:
         """Read the clocks, and determine whether changes are allowed now."""
         self.set_clocks()
-        problem = self.read_only
+        problem = self.admission.read_only
         if problem is None:
             problem = self.persistence.writable_error()
             problem = None if problem is None else problem.decode()
@@ -182,8 +183,8 @@ cdef class Executor:
                 self.keyspace.deferred = []
         else:
             self.keyspace.may_delete = False
-        if problem is None and self.lacks_replicas is not None:
-            self.context.write_error = self.lacks_replicas  # not the server's own changes
+        if problem is None and self.admission.lacks_replicas is not None:
+            self.context.write_error = self.admission.lacks_replicas  # not the server's own changes
         return 0
 
     cdef str lack_of_room(self):

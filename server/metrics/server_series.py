@@ -64,7 +64,7 @@ class Sources:
         error = self.persistence.writable_error()
         if error is not None:
             return error.decode()
-        return self.executor.admission.out_of_memory or self.executor.lacks_replicas
+        return self.executor.admission.out_of_memory or self.executor.admission.lacks_replicas
 
 
 def server_lines(sources: Sources, lines: Lines) -> Iterator[None]:

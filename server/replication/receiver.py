@@ -254,7 +254,7 @@ class Receiver:
 
     def follow_clock(self, ahead_ms: int) -> None:
         """The primary's wall clock is ahead of the one here."""
-        self.executor.primary_ahead_ms = ahead_ms
+        self.executor.clocks.follow(ahead_ms)
 
     # Full sync and rewind
 

@@ -50,7 +50,7 @@ class Reload:
 
     def __post_init__(self) -> None:
         self._loop = self.machine.scheduler
-        self.executor.loading = True
+        self.executor.begin_loading()
         self.keyspace.begin_again()
         self._loader = self.persistence.begin_reading()
         self._slices: Iterator[None] = self._loader.read(
@@ -75,7 +75,7 @@ class Reload:
         finally:
             self.keyspace.expiring = True
         self.persistence.end_reading()
-        self.executor.loading = False
+        self.executor.end_loading()
         for index, key in list(self.executor.serving.waiting.keys()):
             self.keyspace.mark_ready(index, key)
         self.on_done(None)

@@ -58,11 +58,11 @@ class Restrictions:
     def update(self) -> None:
         """Refuse what has to be refused at present."""
         link = self.standing.link
-        self.executor.read_only = self._refusal()
         is_down = link is not None and not link.is_connected
         is_stale = is_down and not self.config.replica_serve_stale_data
         is_wrong = link is not None and self.standing.receiver.is_wrong
-        self.executor.admission.stale = MASTERDOWN if is_stale or is_wrong else None
+        stale = MASTERDOWN if is_stale or is_wrong else None
+        self.executor.admission.set_role(self._refusal(), stale)
         self.count_good_replicas()
 
     def _refusal(self) -> str | None:
@@ -95,9 +95,10 @@ class Restrictions:
             self.release_replies()
         feeds, wanted = self.feeds, 0 if is_replica else config.min_replicas_to_write
         lacks = feeds.good_count() < wanted or feeds.good_count(least_synced_seq=0) < durable
-        if not is_replica and lacks != (self.executor.lacks_replicas is not None):
+        admission = self.executor.admission
+        if not is_replica and lacks != (admission.lacks_replicas is not None):
             self._report(lacks, max(wanted, durable))
-        self.executor.lacks_replicas = NOREPLICAS if lacks else None
+        admission.set_lack_of_replicas(NOREPLICAS if lacks else None)
 
     def _report(self, lacks: bool, wanted: int) -> None:
         if lacks:
@@ -113,7 +114,7 @@ class Restrictions:
         """A replica may have become good, or have more on its disk than before."""
         if self.config.replicas_durable and not self.standing.is_replica:
             self.release_replies()
-        if self.executor.lacks_replicas is not None:
+        if self.executor.admission.lacks_replicas is not None:
             self.count_good_replicas()
 
     def release_replies(self) -> None:

@@ -121,7 +121,7 @@ class Rewinding:
             self._seq + 1, self._seq + found.frames, self._folder, found.streams, found.entries,
         )  # fmt: skip
         self._executor.close_held()
-        self._executor.loading = True
+        self._executor.begin_loading()
         self._persistence.end_writing(self._stopped)
 
     def _stopped(self) -> None:
@@ -129,7 +129,7 @@ class Rewinding:
 
     def _was_cut(self, made: tuple[JournalFile, int] | Exception) -> None:
         if isinstance(made, Exception):
-            self._executor.loading = False
+            self._executor.end_loading()
             self._persistence.journal_was_lost(made)
             self._end(made)
             return

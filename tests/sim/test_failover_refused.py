@@ -128,11 +128,11 @@ def test_a_server_that_loads_data_does_not_end_a_failover() -> None:
     """It may have taken over before: it is asked again."""
     fleet = lost_answer()
     old, new = fleet.nodes
-    new.executor.loading = True
+    new.executor.begin_loading()
     for _ in range(3):
         fleet.second()
     assert old.replication.failover.is_under_way
-    new.executor.loading = False
+    new.executor.end_loading()
     for _ in range(3):
         fleet.second()
     assert not old.replication.failover.is_under_way
