@@ -234,7 +234,7 @@ cdef class RecordReader:
 
 
 cdef bint has_names(list entry, tuple names) except -1:
-    """Whether an entry has these fields, in this order."""
+    """True if an entry has these fields, in this order."""
     cdef Py_ssize_t i
     if len(entry) != 2 * len(names) + 1:
         return False

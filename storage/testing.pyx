@@ -75,7 +75,7 @@ def encode_between(Stream stream not None, first, last, uint64_t limit, bint dot
 
 def count_entries(Stream stream not None, uint64_t ms, uint64_t seq, uint64_t end_ms,
                   uint64_t end_seq) -> int:
-    """How many entries have start <= id <= end."""
+    """The number of entries with start <= id <= end."""
     return stream.count_between(EntryId(ms, seq), EntryId(end_ms, end_seq))
 
 

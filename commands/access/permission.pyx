@@ -34,7 +34,7 @@ cdef enum:
 
 
 cdef class Demand:
-    """What a command demands of a user: its number, and where its keys are. One for each command of
+    """Requirements of a command: its number, and the places of its keys. One for each command of
     the table; TREAD has another one for its form with GROUP."""
 
     def __init__(self, command, option=None):
@@ -119,7 +119,7 @@ cdef inline uint64_t front_of(const char* text, Py_ssize_t size) noexcept nogil:
 
 cdef bint pattern_matches(const KeyPattern* pattern, const char* key,
                           Py_ssize_t size) noexcept nogil:
-    """Whether a key whose first bytes fit the pattern matches it."""
+    """True if a key whose first bytes fit the pattern matches it."""
     if pattern.kind == PREFIX:
         return size >= pattern.size and (
             pattern.size <= 8 or memcmp(key + 8, pattern.text + 8, pattern.size - 8) == 0)
@@ -129,7 +129,7 @@ cdef bint pattern_matches(const KeyPattern* pattern, const char* key,
 
 
 cdef class Permission:
-    """What the root selector of a user allows, as it is now: made again when the rules change."""
+    """Permissions of a user's root selector at present: computed again when the rules change."""
 
     def __init__(self, user):
         selector = user.root
@@ -153,7 +153,7 @@ cdef class Permission:
         PyMem_Free(self.patterns)
 
     cdef bint passes(self, Demand demand, Args args) except -1:
-        """Whether the root selector surely allows this request."""
+        """True if the root selector surely allows this request."""
         if demand.with_option is not None:
             demand = demand.of(args)
         if not demand.open_to_all:

@@ -100,7 +100,7 @@ cdef object refused(Stream stream, Held held, Slot reservation, EntryId entry_id
 
 
 cdef bint is_same(Slot segment, EntryId entry_id, Args args) except -1:
-    """Whether a held entry has the fields of a request."""
+    """True if a held entry has the fields of a request."""
     cdef Py_ssize_t i
     if type(segment) is Run:
         return (<Run>segment).entries.encoded_entry(entry_id.ms, entry_id.seq) == described(

@@ -118,7 +118,7 @@ cdef class FollowRead(BlockedRead):
         return 0
 
     cdef bint has_news(self, Context ctx) except -1:
-        """Whether a row has entries, or its stream has ended."""
+        """True if a row has entries, or its stream has ended."""
         cdef Stream stream
         cdef EntryId prev
         for (_, key), (ms, seq) in zip(self.keys, self.after):
@@ -233,7 +233,7 @@ cdef EntryId watermark_of(Stream stream, uint64_t promised_ms) except *:
 
 
 cdef bint has_ended(Stream stream, EntryId after) noexcept:
-    """Whether a stream is sealed, without reservations, and without entries after an ID."""
+    """True if a stream is sealed, without reservations, and without entries after an ID."""
     return (stream.restrictions & SEALED and not stream.restrictions & RESERVING
             and not stream.has_newer(after))
 

@@ -352,7 +352,7 @@ cdef class Peek:
         return None
 
     cdef bint may_be_seen(self, Slot segment, EntryId* at) except -1:
-        """Whether no reservation of its own writer is open below a held entry."""
+        """True if no reservation of its own writer is open below a held entry."""
         cdef Writer writer = segment.writer if segment.words is not None else None
         cdef Run run
         if type(segment) is Run:

@@ -63,7 +63,7 @@ cdef class Claims:
         self.gone = []
 
     cdef bint is_too_early(self, const Pending* record, uint64_t now_ms) noexcept:
-        """Whether an entry has not been idle for long enough."""
+        """True if an entry has not been idle for long enough."""
         cdef uint64_t last_ms = record.last_delivery_ms
         return self.min_idle_ms and now_ms - min(last_ms, now_ms) < self.min_idle_ms
 

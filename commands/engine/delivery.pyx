@@ -50,7 +50,7 @@ cdef class Retry:
 # ---------------------------------------------------------------- delivery
 
 cdef bint group_has_gap(Stream stream, Group group) noexcept:
-    """Whether entries after the group's offset were evicted unread. For a group that began at 0,
+    """True if entries after the group's offset were evicted unread. For a group that began at 0,
     evictions before its creation do not count."""
     return id_less(group.offset_ms, group.offset_seq, stream.max_evicted_ms,
                    stream.max_evicted_seq) and id_less(
@@ -145,7 +145,7 @@ cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, co
 
 
 cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept:
-    """Whether the new entries are too many for a reply in one piece: it is made in slices."""
+    """True if the new entries are too many for a reply in one piece: it is made in slices."""
     cdef EntryId start
     if min(limit, stream.length) <= LONG_DELIVERY:
         return False
@@ -242,7 +242,7 @@ cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t
 
 
 cdef bint is_broken(Stream stream, Group group) noexcept:
-    """Whether the count of entries read cannot simply be increased: entries after the group's
+    """True if the count of entries read cannot simply be increased: entries after the group's
     offset were deleted, or evicted unread."""
     cdef EntryId oldest
     if not stream.first_entry(&oldest):
@@ -303,7 +303,7 @@ cdef int record_delivery(Context ctx, bytes key, Group group, EntryId first,
 
 
 cdef bint is_full(Output out, const ReplyBudget* budget) noexcept:
-    """Whether a reply accepts no more entries; the first one always fits."""
+    """True if a reply accepts no more entries; the first one always fits."""
     return budget.entries == 0 or (budget.made > 0 and out.size >= budget.full_size)
 
 

@@ -106,7 +106,7 @@ cdef class PendingRange(Encodable):
         return self.sliced() if self.is_long else None
 
     cdef bint is_empty(self) noexcept:
-        """Whether it is known without a search that there are no results."""
+        """True if it is known without a search that there are no results."""
         return self.limit == 0 or (self.has_idle_bounds and self.group.idle_bound() > self.latest_ms) or (
             self.owner is not None and self.owner.pending == 0)
 
@@ -328,7 +328,7 @@ cdef class StreamEnds:
         return self.added - self.length + (compare(at, self.first) == 0)
 
     cdef bint has_tombstones(self, EntryId start) noexcept:
-        """Whether an entry at or above this ID was deleted (Redis 7.2,
+        """True if an entry at or above this ID was deleted (Redis 7.2,
         streamRangeHasTombstones)."""
         if self.is_empty or not (self.deleted.ms or self.deleted.seq):
             return False
@@ -406,7 +406,7 @@ cdef class Rows(Encodable):
     head of the array."""
 
     cdef bint is_listed(self, Py_ssize_t number) noexcept:
-        """Whether a complete listing has the row."""
+        """True if a complete listing has the row."""
         return True
 
     cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
@@ -666,7 +666,7 @@ cdef int put_progress(Output out, int resp, StreamEnds ends, const GroupRow* row
 
 
 def has_few_consumers(Group group not None) -> bool:
-    """Whether the rows of all consumers of a group can be made at once, in less than a tenth of a
+    """True if the rows of all consumers of a group can be made at once, in less than a tenth of a
     millisecond."""
     return len(group.members()) <= FEW
 

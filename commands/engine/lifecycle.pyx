@@ -168,7 +168,7 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
 
 
 cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
-    """Whether writes are refused, so that no delivery can be recorded. The readers of this group at
+    """True if writes are refused, so that no delivery can be recorded. The readers of this group at
     these (db, key) are then retried a little later."""
     if ctx.write_error is None:
         return False

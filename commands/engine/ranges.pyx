@@ -88,7 +88,7 @@ cdef int take_limit(Args args, uint64_t* limit) except -1:
 
 
 cdef bint has_gap(Stream stream, EntryId after) noexcept:
-    """Whether entries after this ID were evicted; a reader that begins at 0 has no gap."""
+    """True if entries after this ID were evicted; a reader that begins at 0 has no gap."""
     return (after.ms or after.seq) and id_less(
         after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
 

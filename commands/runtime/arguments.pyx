@@ -23,7 +23,7 @@ TIMEOUT_TOO_LONG = "ERR timeout is out of range"
 
 
 cdef bint same_letters(const char* word, const char* upper, Py_ssize_t size) noexcept nogil:
-    """Whether `size` letters equal those of `upper` (given in capitals), in any case."""
+    """True if `size` letters equal those of `upper` (given in capitals), in any case."""
     cdef Py_ssize_t i
     cdef unsigned char letter
     for i in range(size):

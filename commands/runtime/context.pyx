@@ -79,7 +79,7 @@ cdef class Session:
         self.reply_mode = "on"
 
     cdef bint is_special(self) noexcept:
-        """Whether this client's requests or replies need special handling."""
+        """True if this client's requests or replies need special handling."""
         return self.queue is not None or self.reply_mode != "on" or self.is_subscribed()
 
     cdef bint is_subscribed(self) noexcept:
@@ -88,7 +88,7 @@ cdef class Session:
 
     @property
     def subscribed(self) -> bool:
-        """Whether the client has subscriptions of any kind."""
+        """True if the client has subscriptions of any kind."""
         return self.is_subscribed()
 
     def leave_transaction(self) -> None:

@@ -131,7 +131,7 @@ cdef class Finder:
     cdef bint has_more
 
     cdef bint find(self, EntryId wanted) noexcept:
-        """Whether the stream has this entry; then the walk is at it."""
+        """True if the stream has this entry; then the walk is at it."""
         cdef int _step
         cdef EntryId at
         for _step in range(STEPS):

@@ -154,7 +154,7 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
 
 
 cdef inline bint is_new(Slice* word) noexcept:
-    """Whether an ID argument is `>`, for new entries."""
+    """True if an ID argument is `>`, for new entries."""
     return word.size == 1 and word.ptr[0] == c'>'
 
 
@@ -214,7 +214,7 @@ cdef class ConsumerRead(BlockedRead):
         return NULL_ARRAY
 
     cdef bint has_no_history(self, Group group) except -1:
-        """Whether the consumer does not exist, or has no pending entry."""
+        """True if the consumer does not exist, or has no pending entry."""
         cdef Consumer consumer = group.consumer(self.consumer)
         return consumer is None or consumer.pending == 0
 
@@ -374,7 +374,7 @@ cdef class ConsumerRead(BlockedRead):
         return claimed + given
 
     cdef bint is_long(self, Stream stream, Group group, ReplyBudget* budget) noexcept:
-        """Whether there is so much to deliver that the reply should be made in slices."""
+        """True if there is so much to deliver that the reply should be made in slices."""
         return self.claim_idle_ms == NO_CLAIM and budget.full_size == PY_SSIZE_T_MAX and (
             is_long_delivery(stream, group, min(self.limits.entries, budget.entries)))
 
@@ -393,7 +393,7 @@ cdef class ConsumerRead(BlockedRead):
         return entries
 
     cdef bint is_long_history(self, Group group, ReplyBudget* budget) except -1:
-        """Whether so much history may be requested that the reply should be made in slices."""
+        """True if so much history may be requested that the reply should be made in slices."""
         cdef Consumer consumer = group.consumer(self.consumer)
         return consumer is not None and budget.full_size == PY_SSIZE_T_MAX and (
             min(self.limits.entries, budget.entries, consumer.pending) > LONG_DELIVERY)

@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Whether a request may run now: the password, the user's rules, loading, memory, space.
+"""Checks of a request before it runs: the password, the user's rules, loading, memory, space.
 
 Usually there is no reason to refuse any request. `has_checks` is true while there may be one, so a
 request tests one flag instead of seven.
@@ -57,7 +57,7 @@ cdef class Admission:
 
     @property
     def has_restricted(self) -> bool:
-        """Whether the user of any connected client is restricted."""
+        """True if the user of any connected client is restricted."""
         return self._has_restricted
 
     @has_restricted.setter

@@ -120,7 +120,7 @@ cdef class KeyQueue:
         return not (self.readers or self.groups)
 
     cdef bint must_stay(self) except -1:
-        """Whether a waiting read ends with an error when the key is removed."""
+        """True if a waiting read ends with an error when the key is removed."""
         cdef GroupQueue queue
         if self.groups is not None:
             for queue in self.groups.values():

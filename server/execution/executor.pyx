@@ -105,7 +105,7 @@ cdef class Executor:
 
     @property
     def loading(self) -> bool:
-        """Whether data is being loaded from the disk: most commands are refused, and there are no
+        """True if data is being loaded from the disk: most commands are refused, and there are no
         automatic changes. Work that becomes due meanwhile is done afterwards."""
         return self.admission.loading
 
@@ -335,7 +335,7 @@ cdef class Executor:
 
     @property
     def has_written(self) -> bool:
-        """Whether the running batch has changed anything."""
+        """True if the running batch has changed anything."""
         return self.effects.begun != self.begun_before
 
     # ------------------------------------------------------------ messages and waits
@@ -418,7 +418,7 @@ cdef class Executor:
 
     @property
     def queue_full(self) -> bool:
-        """Whether requests wait for the journal."""
+        """True if requests wait for the journal."""
         return self.admission.queue_full
 
     def run_postponed(self, clients) -> None:

@@ -101,7 +101,7 @@ cdef class Row:
         self.waits_when_full = self.shows_data and "unblocked" not in command.traits
 
     def will_write(self, Args args not None) -> bool:
-        """Whether this request may change data: some commands do so only with one of their
+        """True if this request may change data: some commands do so only with one of their
         options."""
         return self.writes or (self.writes_with is not None and any(
             word.upper() == self.writes_with for word in args.all()))

@@ -29,8 +29,8 @@ cdef class Histogram:
         self.sum_ns += ns
 
     def cumulative(self) -> list[int]:
-        """How many durations were at most as long as each of BOUNDS_S, and at last how many there
-        were."""
+        """The numbers of durations that were at most as long as each of BOUNDS_S, and of all
+        durations."""
         cdef uint64_t total = 0
         cdef int place
         cdef list found = []

@@ -331,7 +331,7 @@ cdef class Connection(Client):
         return 0
 
     cdef bint caught_up(self) except -1:
-        """Whether the transport has sent all its bytes. A transport that closes may have dropped
+        """True if the transport has sent all its bytes. A transport that closes may have dropped
         them, and then nothing may be sent after them."""
         return self.transport.get_write_buffer_size() == 0 and not self.transport.is_closing()
 
@@ -391,7 +391,7 @@ def note_readers(list clients not None, uint64_t now_ms) -> None:
 
 
 def sums_of(list clients not None, uint64_t client_bytes) -> tuple:
-    """What INFO shows of these connections together: the most received and the most unsent bytes of
+    """The totals of these connections for INFO: the most received and the most unsent bytes of
     one of them, the memory of replicas, that of all other clients, the number of subscribers, and a
     list of the clients that watch keys. Each connection takes `client_bytes` beyond its buffers."""
     cdef Connection client

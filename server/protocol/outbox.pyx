@@ -57,12 +57,12 @@ cdef class Client(Session):
         return 0
 
     cdef bint stopped(self) noexcept:
-        """Whether no further request of this client may run at present."""
+        """True if no further request of this client may run at present."""
         return (self.blocked or self.full or self.closed or self.close_after_reply
                 or self.producer is not None)
 
     cdef bint has_more(self) noexcept:
-        """Whether it has sent requests that were not run yet."""
+        """True if it has sent requests that were not run yet."""
         return self.postponed is not None or self.parser.waiting_bytes() > 0
 
     def is_stopped(self) -> bool:
@@ -152,8 +152,8 @@ cdef class Outbox:
         return self.put(client, data, shows_data)
 
     def hold_age_ms(self, now_ms):
-        """How long the oldest output has been held, at this time on the steady clock; 0 if there is
-        none."""
+        """The time for which the oldest output has been held, at this time on the steady clock; 0
+        without output."""
         return max(now_ms - self.held[0][3], 0) if self.held else 0
 
     cdef int check_held(self, Client client) except -1:
@@ -201,7 +201,7 @@ cdef class Outbox:
         return self.end_turn(held, last)
 
     cdef bint begin_turn(self, last) except -1:
-        """Whether output that shows frame `last` has to wait for the disk or for replicas."""
+        """True if output that shows frame `last` has to wait for the disk or for replicas."""
         cdef bint hold = self.persistence.durable_seq < last or (
             self.hold_point is not None and self.hold_point.seq < last)
         if self.held and not hold:
@@ -253,7 +253,7 @@ cdef class Outbox:
         return 0
 
     cdef bint is_crowded(self) noexcept:
-        """Whether the output that is collected is more than one turn sends."""
+        """True if the output that is collected is more than one turn sends."""
         return self.noted_bytes + self.late_bytes > TURN_BYTES
 
     cdef int send_to(self, Client client, bint hold, last) except -1:

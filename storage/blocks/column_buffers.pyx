@@ -198,7 +198,7 @@ cdef inline bint is_ascii(const uint8_t* at, Py_ssize_t size) noexcept nogil:
 
 
 cdef bint is_utf8(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    """Whether these bytes are valid UTF-8: shortest form, no surrogates."""
+    """True if these bytes are valid UTF-8: shortest form, no surrogates."""
     cdef Py_ssize_t i = 0
     cdef Py_ssize_t more, k
     cdef uint8_t head

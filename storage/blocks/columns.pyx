@@ -47,7 +47,7 @@ cdef enum:
 
 
 class Kind(IntEnum):
-    """What a column contains for each entry, and the buffers that `Decoder.take` returns for it.
+    """The content of a column for each entry, and the buffers that `Decoder.take` returns for it.
 
     An entry that has no such field, or a time that does not fit, is null.
     """
@@ -278,7 +278,7 @@ cdef class Decoder:
 
     cdef bint is_counted(self, const View* view, Py_ssize_t key_size, EntryId first,
                          EntryId last) noexcept nogil:
-        """Whether the number of the block's entries is enough: only the key is requested, all
+        """True if the number of the block's entries is enough: only the key is requested, all
         entries are selected, and they fit into the batch."""
         return (not self.wants_walk and self.resume_at == 0 and view.live <= view.count
                 and not id_less(view.first_ms, view.first_seq, first.ms, first.seq)

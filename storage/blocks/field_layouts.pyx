@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Which column each field of an entry belongs to.
+"""The column of each field of an entry.
 
 Entries of a stream mostly have the same field names, so the answer for a field-name set is computed
 once and kept: a few sets by their bytes, those of the current block by their position.

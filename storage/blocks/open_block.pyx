@@ -276,7 +276,7 @@ cdef class OpenBlock:
         return 0
 
     cdef inline bint is_new_to_node(self, uint8_t ref) noexcept:
-        """Whether Redis would write the entry's names: it writes the names of a node's first entry
+        """True if Redis would write the entry's names: it writes the names of a node's first entry
         only once."""
         return ref != self.node_ref or self.count == self.node_start or ref >= REF_PLAIN
 

@@ -115,7 +115,7 @@ cdef class Section:
 
 
 def is_small_section(bytes section not None) -> bool:
-    """Whether an unpacked section has rows of small streams, not an array of maps."""
+    """True if an unpacked section has rows of small streams, not an array of maps."""
     return PyBytes_GET_SIZE(section) > 0 and <uint8_t>PyBytes_AS_STRING(section)[0] == MARK_BYTE
 
 

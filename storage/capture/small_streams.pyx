@@ -63,7 +63,7 @@ cdef bint is_small_group(Group group):
 
 
 cdef bint is_small(bytes key, Stream stream, uint64_t* blocks, bint* tail):
-    """Whether a stream has a compact form; how many blocks it has, and whether its last block is
+    """True if a stream has a compact form; also the number of its blocks, and whether the last is
     still open."""
     cdef Group group
     if (stream.restrictions or stream.held is not None or stream.lineage is not None

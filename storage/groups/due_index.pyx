@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""When pending entries are due: lower bounds for each chunk, and heaps of chunks by these bounds.
+"""Due times of pending entries: lower bounds for each chunk, and heaps of chunks by these bounds.
 
 There is no index of records by time. Each chunk has lower bounds of the times at which one of its
 records is due for a retry, expires, or was last delivered. A bound may be too low, because an
@@ -31,7 +31,7 @@ cdef struct Due:
     uint64_t seq
 
 cdef bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept:
-    """Whether a comes first. Chunks never overlap, so their first IDs stay in order."""
+    """True if a comes first. Chunks never overlap, so their first IDs stay in order."""
     if a.bounds[kind] != b.bounds[kind]:
         return a.bounds[kind] < b.bounds[kind]
     return id_less(a.items[0].ms, a.items[0].seq, b.items[0].ms, b.items[0].seq)
@@ -46,7 +46,7 @@ cdef inline bint due_less(const Due* a, const Due* b) noexcept:
 
 
 cdef inline bint comes_after(const Chunk* chunk, int kind, const Due* due) noexcept:
-    """Whether all records of a chunk come after a record that was found due."""
+    """True if all records of a chunk come after a record that was found due."""
     if chunk.bounds[kind] != due.moment:
         return chunk.bounds[kind] > due.moment
     if due.order:

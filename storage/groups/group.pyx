@@ -55,7 +55,7 @@ cdef class Group(PendingList):
         self.scheduled_ms = NEVER
 
     def is_over(self, uint64_t now_ms) -> bool:
-        """Whether its time to live has ended."""
+        """True if its time to live has ended."""
         if not self.ttl_ms or self.blocked_clients:
             return False
         return now_ms >= saturating_add(self.last_used_ms, self.ttl_ms)

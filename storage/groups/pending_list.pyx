@@ -51,7 +51,7 @@ cdef inline Chunk* last_chunk(Pendings* pendings) noexcept:
 
 
 cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1:
-    """How often an entry was delivered, from the record or from the group's large counts."""
+    """The deliveries of an entry, from the record or from the group's large counts."""
     if record.deliveries < DELIVERIES_MAX:
         return record.deliveries
     # A snapshot from before large counts were stored has none.
@@ -347,7 +347,7 @@ cdef class PendingList(Members):
         return 0
 
     cdef int64_t deliveries(self, const Pending* record) except -1:
-        """How often an entry was delivered: 0 to the largest signed 64-bit number."""
+        """The number of deliveries of an entry: 0 to the largest signed 64-bit number."""
         return deliveries_of(record, self.large_counts())
 
     cdef int set_deliveries(self, Pending* record, int64_t deliveries) except -1:
@@ -394,7 +394,7 @@ cdef class PendingList(Members):
     # ------------------------------------------------------------ due times
 
     cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept:
-        """Whether a record is due for redelivery."""
+        """True if a record is due for redelivery."""
         return exact_min(self.pendings, RETRY if with_zero else WAKE, now_ms) <= now_ms
 
     cdef bint has_expired(self, uint64_t now_ms) noexcept:
@@ -409,7 +409,7 @@ cdef class PendingList(Members):
         return exact_min(self.pendings, EXPIRE, NEVER)
 
     cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept:
-        """Whether a record has not been delivered for at least min_idle_ms."""
+        """True if a record has not been delivered for at least min_idle_ms."""
         return now_ms >= min_idle_ms and exact_min(self.pendings, IDLE, now_ms - min_idle_ms) <= (
             now_ms - min_idle_ms)
 
@@ -444,7 +444,7 @@ cdef class PendingList(Members):
     # ------------------------------------------------------------ for Python and copies
 
     def has(self, uint64_t ms, uint64_t seq) -> bool:
-        """Whether an entry is pending."""
+        """True if an entry is pending."""
         cdef PendingAt at
         return find_pending(self.pendings, EntryId(ms, seq), &at) != NULL
 

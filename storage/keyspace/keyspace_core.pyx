@@ -154,7 +154,7 @@ cdef class DatabaseCore:
         return 0
 
     cpdef bint has_expired(self, bytes key) except -1:
-        """Whether a key has expired; it is then deleted, unless changes are not allowed now."""
+        """True if a key has expired; it is then deleted, unless changes are not allowed now."""
         cdef KeyspaceCore keyspace = self.keyspace
         expiry_ms = self.expiries.get(key)
         if expiry_ms is None or not keyspace.expiring or <uint64_t>expiry_ms > keyspace.now_ms:
@@ -231,7 +231,7 @@ cdef class KeyspaceCore:
         return count
 
     def is_walked(self) -> bool:
-        """Whether a snapshot or a reply reads keys at an earlier moment, including flushed keys."""
+        """True if a snapshot or a reply reads keys at an earlier moment, including flushed keys."""
         return self.capture is not None or len(self.walks) > 0
 
     def databases_with_keys(self) -> list:

@@ -172,7 +172,7 @@ cdef class EntryLog:
         return self.nth(self.length - 1, out)
 
     cdef bint has_newer(self, EntryId entry_id) noexcept:
-        """Whether an entry with an ID above this one exists."""
+        """True if an entry with an ID above this one exists."""
         cdef Walk walk
         if self.length == 0 or not id_less(
                 entry_id.ms, entry_id.seq, self.last_ms, self.last_seq):
@@ -445,7 +445,7 @@ cdef class EntryLog:
             self.seal()
 
     def has_entry(self, uint64_t ms, uint64_t seq) -> bool:
-        """Whether there is an undeleted entry with this ID."""
+        """True if there is an undeleted entry with this ID."""
         cdef View view
         cdef Entry entry
         return self.find(EntryId(ms, seq), &view, &entry)

@@ -44,7 +44,7 @@ cdef inline uint64_t live_before_index(const View* view, uint32_t end) noexcept:
 
 
 cdef inline bint has_all(const View* view, uint64_t hidden) noexcept:
-    """Whether a block still has all of its entries, so that each of its nodes has some."""
+    """True if a block still has all of its entries, so that each of its nodes has some."""
     return hidden == 0 and view.live == view.count
 
 

@@ -131,7 +131,7 @@ cdef class Held(SegmentList):
         return 0
 
     cdef bint may_have_reserved(self, bytes name, const EntryId* at) except -1:
-        """Whether a writer can have reserved an ID at some time: False if it certainly has not.
+        """True if a writer can have reserved an ID at some time: False if it certainly has not.
         The IDs of settled reservations are not remembered, only the bounds of each writer's."""
         cdef Writer writer
         cdef EntryId greatest

@@ -45,7 +45,7 @@ cdef class SegmentList:
         return None
 
     cdef bint has_settled_first(self) noexcept:
-        """Whether the first segment is already settled, because a release ran out of memory."""
+        """True if the first segment is already settled, because a release ran out of memory."""
         return self.first < len(self.segments) and not (<Slot>self.segments[self.first]).is_open
 
     cdef Py_ssize_t index_of(self, const EntryId* at) noexcept:
@@ -190,7 +190,7 @@ cdef class SegmentList:
         return self.remove_dropped()
 
     cdef bint is_worth_a_run(self, Py_ssize_t at) except -1:
-        """Whether the settled segments from this one up to the next reservation should become a
+        """True if the settled segments from this one up to the next reservation should become a
         run."""
         cdef Slot slot
         cdef Py_ssize_t entries = 0

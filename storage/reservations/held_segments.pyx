@@ -263,7 +263,7 @@ cdef class Writer:
         return found
 
     cdef bint is_open_below(self, const EntryId* at) noexcept:
-        """Whether the writer has an open reservation below an ID."""
+        """True if the writer has an open reservation below an ID."""
         cdef Slot oldest
         if self.oldest == NULL:
             return False

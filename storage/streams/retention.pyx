@@ -145,7 +145,7 @@ cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, Tr
 
 cdef bint is_over(RetentionPolicy policy, const View* view, uint64_t now_ms, uint64_t left,
                   uint64_t total) noexcept:
-    """Whether to evict a whole block; left and total are the entries and bytes after it."""
+    """True if to evict a whole block; left and total are the entries and bytes after it."""
     return ((policy.max_len and left >= policy.max_len)
             or (policy.max_bytes and total >= policy.max_bytes)
             or (policy.max_age_ms and now_ms >= policy.max_age_ms
@@ -276,11 +276,11 @@ cdef class Holders:
         return read - min(read, pending)
 
     cdef bint have_read(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether every group has read up to this ID or further."""
+        """True if every group has read up to this ID or further."""
         return not id_less(self.read.ms, self.read.seq, ms, seq)
 
     cdef bint is_pending(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether this entry is pending in a group."""
+        """True if this entry is pending in a group."""
         cdef Group group
         cdef Pending* record
         cdef Py_ssize_t i
@@ -293,7 +293,7 @@ cdef class Holders:
         return False
 
     cdef bint are_pending(self, const View* view) noexcept:
-        """Whether all entries of a block without deleted entries are pending in one group. Only
+        """True if all entries of a block without deleted entries are pending in one group. Only
         former entries can be pending, so counting is enough. (XSETID below IDs of removed entries
         rewrites the last block without them: then an entry may wrongly count as held.)"""
         cdef Group group
@@ -327,7 +327,7 @@ cdef list find_unheld(Stream stream, const Goal* goal, Holders holders):
 
 cdef bint continues_after(const View* view, const Goal* goal, uint64_t length,
                           uint64_t gone) noexcept:
-    """Whether trimming continues after a block even if the whole block is evicted. If so, its nodes
+    """True if trimming continues after a block even if the whole block is evicted. If so, its nodes
     do not matter."""
     if goal.limit and gone + view.live > goal.limit:
         return False

@@ -46,7 +46,7 @@ cdef class RetentionPolicy:
         self.next_check_ms = MAX
 
     def is_limit(self) -> bool:
-        """Whether any limit is set."""
+        """True if any limit is set."""
         return self.max_len > 0 or self.max_age_ms > 0 or self.max_bytes > 0
 
     def dump(self) -> list:
@@ -149,7 +149,7 @@ cdef class Stream(EntryLog):
     # ------------------------------------------------------------ groups
 
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether a group has not read this entry yet, or has not acknowledged it."""
+        """True if a group has not read this entry yet, or has not acknowledged it."""
         cdef Group group
         for group in self.all_groups():
             if id_less(group.offset_ms, group.offset_seq, ms, seq):
@@ -157,7 +157,7 @@ cdef class Stream(EntryLog):
         return self.has_pending(ms, seq)
 
     cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether this ID is pending in a group."""
+        """True if this ID is pending in a group."""
         cdef Group group
         cdef PendingAt at
         for group in self.all_groups():
@@ -289,12 +289,12 @@ cdef class Stream(EntryLog):
 
     @property
     def is_reserving(self) -> bool:
-        """Whether IDs are reserved."""
+        """True if IDs are reserved."""
         return self.restrictions & RESERVING != 0
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the stream accepts no more entries and reservations."""
+        """True if the stream accepts no more entries and reservations."""
         return self.restrictions & SEALED != 0
 
     def set_sealed(self) -> None:
@@ -302,7 +302,7 @@ cdef class Stream(EntryLog):
 
     @property
     def is_followed(self) -> bool:
-        """Whether readers have a promise that no entry up to an ID will be added."""
+        """True if readers have a promise that no entry up to an ID will be added."""
         return self.restrictions & FOLLOWED != 0
 
     def set_followed(self) -> None:
