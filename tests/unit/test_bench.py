@@ -489,7 +489,7 @@ def test_the_list_of_compiled_modules_is_complete_and_names_rows() -> None:
     page = (root / "docs" / "compiled-modules.md").read_text()
     table = re.findall(r"^\| `([\w/]+)` \| (.+) \| (.+) \|$", page, re.MULTILINE)
     listed = {name: (listed_rows(first), listed_rows(second)) for name, first, second in table}
-    folders = ("server", "storage", "commands", "pipeline")
+    folders = ("server", "storage", "commands", "pipeline", "client")
     sources = [path for folder in folders for path in (root / folder).rglob("*.pyx")]
     sources += (root / "src" / "millstream").glob("*.pyx")
     assert set(listed) == {str(path.relative_to(root).with_suffix("")) for path in sources}

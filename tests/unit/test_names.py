@@ -1,7 +1,9 @@
 """One name for one thing, and titles that are nouns or verbs."""
 
+import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,22 +38,32 @@ def test_a_module_has_a_name_of_its_own() -> None:
     assert {name: again[name] for name in again.keys() - TWICE} == {}
 
 
-# Folders in which no title begins with a question word. The list may only grow.
-WITH_NOUNS_AND_VERBS = (
-    *("pipeline", "cdc", "tools", "dashboard", "src/millstream", "bench", "scripts"),
-)
-QUESTION = re.compile(
-    r'^[ \t]*[rR]?"""(?:What|Whether|How|Who|Where|Why|When|Which)\b.*', re.MULTILINE
-)
+# Folders whose compiled modules have no such title, either. The list may only grow.
+COMPILED_TOO = ("pipeline", "src/millstream")
+QUESTION = re.compile(r"(?:What|Whether|How|Who|Where|Why|When|Which)\b.*")
+
+
+def titles(path: Path) -> Iterator[str]:
+    """The docstrings of a file that has a question after three quotes; all texts after three quotes
+    of a file of Cython."""
+    text = path.read_text()
+    texts = re.findall(r'"""(.*)', text)
+    if path.suffix != ".py":
+        yield from texts
+        return
+    for node in ast.walk(ast.parse(text)) if any(map(QUESTION.match, texts)) else ():
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
 
 
 def test_titles_are_nouns_or_verbs() -> None:
     """A title says what a thing is or does: 'Checks a configuration without starting'."""
     questions = [
-        f"{path.relative_to(ROOT)}: {title.strip()}"
-        for folder in WITH_NOUNS_AND_VERBS
+        f"{path.relative_to(ROOT)}: {question[0]}"
+        for folder in (*FOLDERS, "bench", "scripts", "tests")
         for path in (ROOT / folder).glob("*" if folder.startswith("src") else "**/*")
-        if re.fullmatch(r"\.py[ix]?|\.pxd", path.suffix)
-        for title in QUESTION.findall(path.read_text())
+        if path.suffix == ".py" or (path.suffix in (".pyx", ".pxd") and folder in COMPILED_TOO)
+        for title in titles(path)
+        if (question := QUESTION.match(title))
     ]
     assert questions == []
