@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.server.durability.workers import post
@@ -28,41 +29,35 @@ _OPEN_TRIES = 5
 _MESSAGES_MAX = 100  # that wait for the frames before them; only the newest are kept
 
 
+@dataclass(eq=False)
 class Feed:
     """`state` is what INFO shows: `handshake` (PSYNC is not answered yet), `wait_bgsave` (a base is
     written first), `send_bulk` or `online`.
 
     `next_seq` is the next frame to send. `acked_seq`, `synced_seq` and `frame_bytes` are what the
     replica has acknowledged: the last frame applied, the last one on its disk (-1: it has no
-    journal), and the size of all frames applied.
+    journal), and the size of all frames applied. `on_end` is called with the client when this
+    server ends the link.
     """
 
-    def __init__(
-        self,
-        source: FrameSource,
-        machine: Machine,
-        client: Any,
-        host: str,
-        port: int,
-        on_end: Callable[[Any], None],
-    ) -> None:
-        """`on_end` is called with the client when this server ends the link."""
-        self.client = client
-        self.host = host
-        self.port = port
+    source: FrameSource
+    machine: Machine
+    client: Any
+    host: str
+    port: int
+    on_end: Callable[[Any], None]
+
+    def __post_init__(self) -> None:
         self.state = "handshake"
         self.next_seq = 0
         self.acked_seq = 0
         self.synced_seq = -1
         self.frame_bytes = 0
-        self.acked_ms = machine.steady_clock()
+        self.acked_ms = self.machine.steady_clock()
         self.common_seq = -1  # the last frame that both servers have
         # The IDs of servers that the replica was told; None: it wants none.
         self.upstream: bytes | None = None
         self.takes_shard_messages = False  # a replica of an older version ends the link at one
-        self._source = source
-        self._machine = machine
-        self._on_end = on_end
         self._old: OldData | None = None
         self._is_reading = False
         self._piece: Piece | None = None
@@ -81,7 +76,7 @@ class Feed:
 
     def send(self, data: bytes) -> None:
         if not self.client.closed:
-            self._source.sent_bytes += len(data)
+            self.source.sent_bytes += len(data)
             self.client.transmit(data)
 
     def begin(self, answer: bytes, next_seq: int) -> None:
@@ -103,7 +98,7 @@ class Feed:
     def _go_online(self) -> None:
         """From now on the replica acknowledges; it could not during a full sync."""
         self.state = "online"
-        self.acked_ms = self._machine.steady_clock()
+        self.acked_ms = self.machine.steady_clock()
 
     def acknowledge(self, acked_seq: int, synced_seq: int, frame_bytes: int, now_ms: int) -> None:
         self.acked_seq = max(self.acked_seq, acked_seq)
@@ -116,7 +111,7 @@ class Feed:
         if not self.client.closed:
             log.warning("the link to the replica %s ends: %s", self.address, reason)
             self.client.close(after_reply=False)
-        self._on_end(self.client)
+        self.on_end(self.client)
 
     def close(self) -> None:
         """The connection was closed."""
@@ -137,7 +132,7 @@ class Feed:
     def add_message(self, record: bytes, shown_seq: int) -> None:
         """Send the record of a message, after this frame."""
         self._messages.append((shown_seq, record))
-        if shown_seq <= self._source.durable_seq:
+        if shown_seq <= self.source.durable_seq:
             self.pump()
 
     def _send_messages(self) -> None:
@@ -175,7 +170,7 @@ class Feed:
     def _pump_later(self) -> None:
         if not self._pump_scheduled:
             self._pump_scheduled = True
-            self._machine.scheduler.call_soon(self._pump_now)
+            self.machine.scheduler.call_soon(self._pump_now)
 
     def _pump_now(self) -> None:
         self._pump_scheduled = False
@@ -190,28 +185,28 @@ class Feed:
         if self._is_reading or self.state in ("handshake", "wait_bgsave"):
             return None
         if self._old is None:
-            if self.next_seq > self._source.durable_seq:
+            if self.next_seq > self.source.durable_seq:
                 return None
-            records = self._source.take(self.next_seq)
+            records = self.source.take(self.next_seq)
             if records:
                 self.next_seq += len(records)
                 return b"".join(records)
             if not self._open(None):
                 return None
         self._is_reading = True
-        self._source.worker.submit(self._read)
+        self.source.worker.submit(self._read)
         return None
 
     def _open(self, base: File | None) -> bool:
         """Open the files with the next data. False: the feed retries soon, or has ended."""
         try:
-            self._old = self._source.open(self.next_seq, base)
+            self._old = self.source.open(self.next_seq, base)
         except OSError as error:  # a rewrite replaces the files at this moment
             self._open_tries += 1
             if self._open_tries >= _OPEN_TRIES:
                 self.drop(f"the journals cannot be opened: {error}")
             else:
-                self._machine.scheduler.call_later(0.1 * self._open_tries, self.pump)
+                self.machine.scheduler.call_later(0.1 * self._open_tries, self.pump)
             return False
         self._open_tries = 0
         return True
@@ -224,7 +219,7 @@ class Feed:
             found: Piece | Exception | None = self._old.next()
         except Exception as error:
             found = error
-        post(self._machine.scheduler, self._on_read, found)
+        post(self.machine.scheduler, self._on_read, found)
 
     def _on_read(self, found: Piece | Exception | None) -> None:
         self._is_reading = False

@@ -86,18 +86,12 @@ class Role:
         self.upstream = Upstream(self.new_id())
         self.acceptance = Acceptance(machine, persistence, self._acceptance_stored)
         self.receiver = Receiver(
-            config,
-            machine,
-            self.keyspace,
-            persistence,
-            self.executor,
-            self._worker,
-            on_published=self._data_replaced,
-            on_changed=self._change_ended,
-        )
+            config, machine, self.keyspace, persistence, self.executor, self._worker,
+            on_published=self._data_replaced, on_changed=self._change_ended,
+        )  # fmt: skip
         self._standing = Standing(self.receiver)
         self.feeds = Feeds(config, machine, persistence, self.executor, self._worker)
-        self._build_changes_of_role()
+        self._build_parts()
         self._link_hooks = LinkHooks(
             on_change=self.restrictions.update,
             on_linked=self.promotion.linked,
@@ -107,83 +101,45 @@ class Role:
             on_last=self._last_arrived,
             on_message=self._received_message,
         )
-        self._build_answers()
         persistence.on_gap = self.forget_histories
 
-    def _build_changes_of_role(self) -> None:
+    def _build_parts(self) -> None:
+        """The parts that change the role, then those that answer."""
         config, machine, persistence = self.config, self.machine, self.persistence
         standing, feeds = self._standing, self.feeds
         self.relay = Relay(
             machine, persistence, standing, self.upstream, lambda: self.promotion.is_under_way
         )
         self.handover = Handover(
-            config,
-            machine,
-            persistence,
-            self.histories,
-            self.acceptance,
-            standing,
-            self.relay,
+            config, machine, persistence, self.histories, self.acceptance, standing, self.relay,
             on_promotion=lambda: self.failover.replica_promoted(),
-            on_change=self._handover_changed,
-            follow_promoted=self._follow_promoted,
-        )
+            on_change=self._handover_changed, follow_promoted=self._follow_promoted,
+        )  # fmt: skip
         self.restrictions = Restrictions(
             config, persistence, self.executor, feeds, standing, self.handover
         )
         self.failover = Failover(
-            config,
-            machine,
-            persistence,
-            self.executor,
-            feeds,
-            standing,
-            self.handover,
-            totals=self.totals,
-            follow=self._follow_for_failover,
+            config, machine, persistence, self.executor, feeds, standing, self.handover,
+            totals=self.totals, follow=self._follow_for_failover,
             on_abandoned=self._failover_abandoned,
-        )
+        )  # fmt: skip
         self.promotion = Promotion(
-            machine,
-            persistence,
-            self.histories,
-            self.acceptance,
-            standing,
-            self.connector,
-            become_primary=self._follow_no_primary,
-            on_refused=self._remain_replica,
+            machine, persistence, self.histories, self.acceptance, standing, self.connector,
+            become_primary=self._follow_no_primary, on_refused=self._remain_replica,
             on_end=self.check_waits,
-        )
+        )  # fmt: skip
 
-    def _build_answers(self) -> None:
-        """The parts that answer replicas, INFO and ROLE."""
+        # The parts that answer replicas, INFO and ROLE.
         self.resync = Resync(
-            self.config,
-            self.machine,
-            self.persistence,
-            self.histories,
-            self.feeds,
-            self._standing,
-            self.handover,
-            take_over=self._take_over,
-            resume=self._resume,
-            upstream_ids=self.upstream_ids,
+            config, machine, persistence, self.histories, feeds, standing, self.handover,
+            take_over=self._take_over, resume=self._resume, upstream_ids=self.upstream_ids,
             databases=len(self.keyspace.databases),
-        )
+        )  # fmt: skip
         info = ReplicationInfo(
-            self.config,
-            self.machine,
-            self.persistence,
-            self.executor.outbox,
-            self.feeds,
-            self._standing,
-            histories=self.histories,
-            totals=self.totals,
-            failover=self.failover,
-            handover=self.handover,
-            promotion=self.promotion,
-            restrictions=self.restrictions,
-        )
+            config, machine, persistence, self.executor.outbox, feeds, standing,
+            histories=self.histories, totals=self.totals, failover=self.failover,
+            handover=self.handover, promotion=self.promotion, restrictions=self.restrictions,
+        )  # fmt: skip
         self.info, self.role_reply = info.parts, info.role_reply
         self.introduce, self.psync = self.resync.introduce, self.resync.psync
         self.applied_on, self.synced_on = self.feeds.applied_on, self.feeds.synced_on
@@ -341,19 +297,11 @@ class Role:
         self._standing.becomes_primary = False
         self.upstream.forget()
         link = self._standing.link = Link(
-            host,
-            port,
-            self.connector,
-            self.machine,
-            self.receiver,
-            self.persistence,
-            self.histories,
-            hooks=self._link_hooks,
-            acceptance=self.acceptance,
-            upstream=self.upstream,
-            totals=self.totals,
-            is_of_handover=is_of_handover,
-        )
+            host, port,
+            self.connector, self.machine, self.receiver, self.persistence, self.histories,
+            hooks=self._link_hooks, acceptance=self.acceptance, upstream=self.upstream,
+            totals=self.totals, is_of_handover=is_of_handover,
+        )  # fmt: skip
         self.handover.clear()
         if is_of_handover:
             link.note_accepted()
