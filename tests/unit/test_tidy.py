@@ -83,6 +83,7 @@ WORDS_TO_AVOID = Path(__file__).with_name("words_to_avoid.txt")
 TEST_NAME = re.compile(r"\bdef test_\w+")
 NAME_OF_TEST = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
 TEST_NAME_LENGTH_MAX = 60
+CHANGELOG_WORDS_MAX = 1800
 MARKER = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b")  # the brackets keep it from finding itself
 
 
@@ -303,6 +304,14 @@ def test_the_word_list_finds_phrases_in_sentences_and_test_names() -> None:
         assert avoidable(f"One is {phrase} the other."), phrase
         assert avoidable(f"def test_one_is_{phrase.replace(' ', '_')}_the_other() -> None:"), phrase
     assert avoidable("after it, next to it, again, in place of it\n") == []
+
+
+def test_the_changelog_describes_the_present() -> None:
+    """A defect that no released version had is no change, and a long list is not read."""
+    unreleased = (ROOT / "CHANGELOG.md").read_text().partition("\n## Unreleased\n")[2]
+    unreleased = unreleased.partition("\n## ")[0]
+    assert 100 < len(unreleased.split()) <= CHANGELOG_WORDS_MAX
+    assert "Previously" not in unreleased
 
 
 def test_names_of_tests_are_short() -> None:
