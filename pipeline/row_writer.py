@@ -88,7 +88,7 @@ class RowWriter:
             raise OptionError(
                 "a stream is only ever appended to: write with mode append (a streaming query with "
                 "outputMode append, or with update and foreachBatch), and delete the stream before "
-                "if it is to be made again"
+                "if it is to be created again"
             )
         self.layout = RowLayout(schema, options)
         self.address = Address.from_options(options)

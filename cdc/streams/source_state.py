@@ -120,7 +120,7 @@ class TableState:
     on.
 
     `request` is the number of the request to copy, different for each, so that a copy that was
-    begun for an earlier request cannot be taken for one of a later request.
+    begun for an earlier request cannot be mistaken for one of a later request.
 
     `rows` is the number of rows in a complete copy. `incarnation` is that of the stream of changes,
     from TINFO. `oid` is the table's number in the source's catalog; it tells a table from a later

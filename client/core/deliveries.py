@@ -199,7 +199,7 @@ class Deliveries:
         self._gone = False
         self._due_s = float("inf")  # no entry is delivered again
         log.warning(
-            "the group %r of %r does not exist any more: it is made again, and begins after %s",
+            "the group %r of %r does not exist any more: it is created again, and begins after %s",
             self._group,
             self._key,
             self._again,

@@ -66,7 +66,7 @@ class FactFields(MutableMapping[T, Value]):
         del self._fields[field]
 
     def _check_open(self) -> None:
-        if self._settled:  # one that was given up says so when it is to be completed
+        if self._settled:  # an abandoned one raises an error when it is completed
             raise MillstreamError(f"the fact {self._reserved} is complete: its fields are fixed")
 
     def __iter__(self) -> Iterator[T]:

@@ -8,7 +8,7 @@ r"""Transcripts: conversations with a server, written as data and played against
     > XRANGE s ${a.x} +                  ${a} is ms.seq, ${a.x} ms-seq, also .ms .seq .ms+1 .seq-2
     [["${a.x}", ["f", "v"]]]
     [b] >> TREAD s "" 1 BLOCK 0          another connection; >> does not wait for the reply
-    wait blocked 1                       until INFO says so
+    wait blocked 1                       until INFO shows it
     [b] silent                           nothing has come
     [b] < [["${a}", "f", "v"]]           the reply that was owed
     [b] close

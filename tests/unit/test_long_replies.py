@@ -387,7 +387,7 @@ class Pending:
             self.change()
 
     def ask(self, line: str) -> None:
-        """A request of another client, without a turn for anybody else."""
+        """A request of another client, without a turn for others."""
         self.in_process.executor.feed(self.player, encode_command(line.split()))
 
     def deliver(self, count: int) -> None:
