@@ -418,6 +418,10 @@ def test_a_message_reaches_the_subscribers_of_replicas(replicas: Replicas) -> No
     for listener in listeners:
         listener.subscribe("news")
         assert listener.get_message(timeout=10)["type"] == "subscribe"
+        listener.ssubscribe("shard")
+        assert listener.get_message(timeout=10)["type"] == "ssubscribe"
     assert primary.publish("news", "first") == 0
+    assert primary.execute_command("SPUBLISH", "shard", "second") == 0
     for listener in listeners:
         assert listener.get_message(timeout=10)["data"] == "first"
+        assert listener.get_message(timeout=10)["data"] == "second"
