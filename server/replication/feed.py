@@ -54,7 +54,7 @@ class Feed:
         self.synced_seq = -1
         self.frame_bytes = 0
         self.acked_ms = self.machine.steady_clock()
-        self.common_seq = -1  # the last frame that both servers have
+        self.common_seq = -1
         # The IDs of servers that the replica was told; None: it wants none.
         self.upstream: bytes | None = None
         self.takes_shard_messages = False  # a replica of an older version ends the link at one
@@ -85,6 +85,11 @@ class Feed:
         self.send(answer)
         self._go_online()
         self.pump()
+
+    def wait_for_base(self, common_seq: int) -> None:
+        """A full sync is due. `common_seq` is the last frame that both servers have; -1: none."""
+        self.state = "wait_bgsave"
+        self.common_seq = common_seq
 
     def begin_full_sync(self, answer: bytes, next_seq: int, base: File | None) -> None:
         """Answer PSYNC; the base, if there is one, and the frames from `next_seq` on follow."""

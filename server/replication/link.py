@@ -275,7 +275,6 @@ class Link:
 
     def lost(self, connection: LinkConnection, reason: str) -> None:
         """The connection has ended, whatever the reason: `tick_second` connects again."""
-        connection.is_over = True
         if connection is not self._connection:
             return
         if self.state in (State.CONNECTED, State.SYNC):

@@ -93,6 +93,7 @@ class LinkConnection:
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_over:
+            self.is_over = True
             unanswered = self.protocol.is_unanswered
             self._owner.connection_lost(self, why_lost(error, self._uses_tls, unanswered))
 
@@ -111,6 +112,7 @@ class LinkConnection:
     def drop(self, reason: str) -> None:
         """End the connection and connect again."""
         if not self.is_over:
+            self.is_over = True
             self._owner.lost(self, reason)
             self.end()
 

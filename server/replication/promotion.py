@@ -302,6 +302,5 @@ class Announcement:
         self.lost(connection, reason)
 
     def lost(self, connection: LinkConnection, reason: str) -> None:
-        connection.is_over = True
         if connection is self._connection:
             self._connection = None

@@ -286,7 +286,6 @@ class Resync:
     def _answer(self, feed: Feed, common: int | None, their_last: int) -> None:
         if feed.client.closed or feed.client.feed is not feed:
             return
-        feed.common_seq = -1 if common is None else common
         if common is not None and their_last > common and common >= self.oldest_needed():
             self.refused_partial_syncs += 1
             feed.send(b"-REWIND %s %d\r\n" % (self._name_at(common), common))
@@ -297,7 +296,7 @@ class Resync:
             feed.begin(b"+CONTINUE %s\r\n" % self._newest(), common + 1)
         else:
             self.refused_partial_syncs += their_last > 0
-            self._begin_full_sync(feed)
+            self._begin_full_sync(feed, -1 if common is None else common)
 
     def oldest_needed(self) -> int:
         """The lowest frame after which this server has all others."""
@@ -309,22 +308,21 @@ class Resync:
         return seq > self.oldest_needed() or seq > self.persistence.last_seq
 
     def _newest(self) -> bytes:
-        histories = self.histories.lines
-        return (histories[-1][0] if histories else NO_HISTORY).encode()
+        return (self.histories.newest or NO_HISTORY).encode()
 
     def _name_at(self, seq: int) -> bytes:
         names = [name for name, first in self.histories.lines if first <= seq]
         return (names[-1] if names else NO_HISTORY).encode()
 
-    def _begin_full_sync(self, feed: Feed) -> None:
+    def _begin_full_sync(self, feed: Feed, common_seq: int) -> None:
         self.full_syncs += 1
+        feed.wait_for_base(common_seq)
         frames = self.persistence
         journals_bytes = frames.current_bytes() - frames.base_bytes
         if (
             journals_bytes > max(frames.base_bytes, REWRITE_BYTES)
             and not frames.snapshots.suspended
         ):
-            feed.state = "wait_bgsave"
             if frames.snapshots.job is None:
                 log.info("a new base is written for the replica %s", feed.address)
                 frames.snapshots.rewrite()
@@ -337,7 +335,6 @@ class Resync:
 
     def _send_base(self, feed: Feed) -> None:
         """Send the newest base, unless one is being written for this replica."""
-        feed.state = "wait_bgsave"
         frames = self.persistence
         if frames.snapshots.job is not None or not frames.attached:
             return
