@@ -228,13 +228,9 @@ class _ApplyTransaction:
                 text = lost(job, text)
             reached = replace(reached, state="stopped", error=text, error_id=failure.id_text)
         self._moved.append(reached)
+        warnings = tuple(applier.warnings)
         return JobOutcome(
-            job.key,
-            applier.applied,
-            applier.rows,
-            reached.error,
-            reached.error_id,
-            warnings=tuple(applier.warnings),
+            job.key, applier.applied, applier.rows, reached.error, reached.error_id, False, warnings
         )
 
     def commit(self) -> None:
