@@ -38,8 +38,6 @@ def test_a_module_has_a_name_of_its_own() -> None:
     assert {name: again[name] for name in again.keys() - TWICE} == {}
 
 
-# Folders whose compiled modules have no such title, either. The list may only grow.
-COMPILED_TOO = ("pipeline", "src/millstream")
 QUESTION = re.compile(r"(?:What|Whether|How|Who|Where|Why|When|Which)\b.*")
 
 
@@ -62,7 +60,7 @@ def test_titles_are_nouns_or_verbs() -> None:
         f"{path.relative_to(ROOT)}: {question[0]}"
         for folder in (*FOLDERS, "bench", "scripts", "tests")
         for path in (ROOT / folder).glob("*" if folder.startswith("src") else "**/*")
-        if path.suffix == ".py" or (path.suffix in (".pyx", ".pxd") and folder in COMPILED_TOO)
+        if path.suffix in (".py", ".pyx")
         for title in titles(path)
         if (question := QUESTION.match(title))
     ]
