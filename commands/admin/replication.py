@@ -205,7 +205,7 @@ def failover(ctx: Context[ReplicationHost], args: Args) -> object:
     everything, the replica becomes the primary, and this server follows it. `master_failover_state`
     in INFO shows the progress. Without TO, the first replica that has everything is chosen. After
     TIMEOUT, the failover is abandoned or, with FORCE, the replica becomes the primary even if it
-    lacks frames. ABORT abandons the failover.
+    lacks frames. ABORT abandons the failover. `repl_last_error` in INFO then gives the reason.
     """
     failover = ctx.server.replication.failover
     words = args.rest()
