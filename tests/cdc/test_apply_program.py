@@ -187,7 +187,7 @@ def test_every_change_is_applied_once_after_any_kill(
         wait_until(held.is_set, what="a COMMIT", deadline_s=DEADLINE_S)
     feed_rows(feed, 41, 20)
     wait_applied(made, applier, 61)
-    # The server dies and comes back with what it had.
+    # The server dies and comes back with its data.
     durable_server.kill()
     durable_server.start()
     with durable_server.client() as client:

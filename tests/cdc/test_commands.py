@@ -395,7 +395,7 @@ def test_names_with_invisible_characters_look_different(
     assert 'ALTER TABLE "public".U&"a\\0009b" ADD COLUMN U&"v\\0009" integer' in done
     assert 'set names U&"x\\0009y", which' in done
     assert "error shop:eu public.a b: the target public.a b does not exist" in done
-    # What is printed can be executed, and tables are named as they are printed.
+    # The printed SQL can be executed, and tables can be named as printed.
     text = shop.call("setup", "--create-targets", "--print-sql").stdout
     assert "\t" not in text
     destination.execute(text.partition("-- at the destination")[2].encode())

@@ -172,7 +172,7 @@ def test_a_refused_change_stops_its_table_and_the_confirmations(
     assert stopped.error is not None
     assert "t_a_check" in stopped.error
     assert started.ids("t") == [1]
-    # What was not applied is still in millstream, and stays there.
+    # Changes that were not applied are still in millstream, and stay there.
     wait_until(
         lambda: [fields["id"] for fields in pipeline.changes("public.t")],
         lambda left: left == ["2", "3"],

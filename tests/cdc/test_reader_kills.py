@@ -1,4 +1,4 @@
-"""The reader, millstream and the source die in named windows; every change is there once."""
+"""The reader, millstream and the source die in named windows; every change is applied once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to sources and to the destination, and what is written in SQL for them."""
+"""Connections to sources and to the destination, and the SQL for them."""
 
 from __future__ import annotations
 

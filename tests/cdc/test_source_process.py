@@ -1,4 +1,4 @@
-"""`millstream cdc run` with a real source: what it reads is in millstream, once and in order."""
+"""`millstream cdc run` with a real source: its changes are in millstream, once and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states in millstream: what is written is read again, and anything else is refused."""
+"""The states in millstream: written states are read again, and anything else is refused."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Writer = KeyedWriter | KeylessWriter | HistoryWriter
 
 @pytest.fixture(scope="module")
 def destination(source_cluster: Any) -> Iterator[Connection]:
-    # A module's tests may be run in parts, each with a fixture of its own.
+    # A module's tests may be run in parts, each with its own fixture.
     url = source_cluster.create_database(f"writers{next(NUMBERS)}")
     with psycopg.connect(url, options=SESSION) as connection:
         connection.execute("SET client_min_messages = warning")

@@ -1,7 +1,7 @@
 """Raises an exception before any chosen statement of the client, as a signal handler may do.
 
 `instrument()` comes before the first import of the client: the statements of its functions then
-count themselves. It is for a process of its own.
+count themselves. It is for a separate process.
 """
 
 from __future__ import annotations

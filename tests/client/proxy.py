@@ -1,7 +1,7 @@
 """A proxy between a client and a server that breaks connections.
 
 It cuts each connection after a random number of bytes, swallows the reply of a chosen command, or
-lets nothing pass for a while. The server has run what it was sent: that is the point.
+lets nothing pass for a while. The server has run the requests that it received.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from random import Random
 
 
 class Proxy:
-    """Listens on a port of its own, or on a Unix socket, and passes bytes to `port`."""
+    """Listens on its own port, or on a Unix socket, and passes bytes to `port`."""
 
     def __init__(self, port: int, seed: int = 0, path: Path | None = None) -> None:
         self.target = port

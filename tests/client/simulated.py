@@ -257,7 +257,7 @@ class World:
         self.flights.append(flight)
 
     def crash(self, server: SimServer) -> None:
-        """The server cannot be reached; what was on its way to the reader is lost."""
+        """The server cannot be reached; replies on their way to the reader are lost."""
         server.up = False
         for flight in self.flights:
             if flight.server is server and flight.answer is None:
@@ -280,7 +280,7 @@ class World:
         return min((m for m in moments if m > self.now_ms), default=float("inf"))
 
     def proceed(self) -> None:
-        """Let the servers run what has arrived."""
+        """Let the servers run the requests that have arrived."""
         for flight in self.flights:
             if flight.answer is not None:
                 continue
@@ -319,7 +319,7 @@ class World:
                 flight.answer_ms = flight.give_up_ms
 
     def arrived(self) -> list[Answer]:
-        """The answers that have come to the reader."""
+        """The answers that have arrived at the reader."""
         self.proceed()
         come = [f for f in self.flights if f.answer is not None and f.answer_ms <= self.now_ms]
         self.flights = [flight for flight in self.flights if flight not in come]

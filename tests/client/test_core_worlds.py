@@ -162,7 +162,7 @@ class Writers:
         elsewhere = len(servers) > 1 or self.random.random() < 0.4
         for parent in parents:
             final = self.server(parent).seal(parent, children, elsewhere)
-            # What is promised to readers holds for children on other servers only if they know.
+            # Promises to readers hold for children on other servers only if these know of them.
             self.finals[parent] = max(final, self.server(parent).promised)
         for child in children:
             names = list(self.world.servers) if elsewhere else [self.home[parents[0]]]
@@ -199,7 +199,7 @@ class Writers:
     # ------------------------------------------------------------ the end
 
     def finish(self) -> None:
-        """Settle what is open, and seal every stream, so that a reader comes to an end."""
+        """Settle open reservations, and seal every stream, so that a reader ends."""
         self.active = False
         self.restart()
         self.world.faults = False
@@ -288,7 +288,7 @@ class Reader:
             while True:
                 if cancel and self.random.random() < cancel:
                     if isinstance(step, Wait) and self.random.random() < 0.8:
-                        self.start(list(step.asks))  # what is sent already stays on its way
+                        self.start(list(step.asks))  # requests that were sent stay on their way
                     step = steps.throw(Cancelled())
                     continue
                 try:
@@ -378,7 +378,7 @@ class Reader:
     # ------------------------------------------------------------ reading
 
     def open(self, position: Any) -> None:
-        """Open the follower, however often a server does not answer."""
+        """Open the follower, even if a server does not answer several times."""
         roots = [Shard(key, self.writers.home[key]) for key in ("r0", "r1", "r2")]
         start = positions.parse(position)
         creates = not isinstance(position, dict)
@@ -446,7 +446,7 @@ class Reader:
 
 
 def arrived_flight(answer: Any, now_ms: int) -> Flight:
-    """An answer that is there already."""
+    """An answer that has arrived."""
     server: Any = None
     return Flight(answer.ask, server, 0, 0, False, 0, 0, answer, now_ms)
 
@@ -530,7 +530,7 @@ class Opening:
 
     kind: Kind
     before: set[tuple[str, int, ID]]
-    """What was visible before the stream was opened."""
+    """The entries that were visible before the stream was opened."""
     moment_ms: int
     opened_ms: int
     known: set[tuple[str, int, ID]]

@@ -32,7 +32,7 @@ def ms(server: Server) -> Iterator[Millstream[str]]:
 
 
 class Program:
-    """An example that runs; what it prints is in two files."""
+    """An example that runs; its output is in two files."""
 
     def __init__(self, server: Server, output: Path, name: str, *words: object) -> None:
         self.output = output

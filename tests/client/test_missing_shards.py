@@ -121,7 +121,7 @@ def test_a_restored_stream_names_the_child_that_is_nowhere(ms: Any) -> None:
         take(stream, 1)
         unavailable(stream)
         saved = json.loads(json.dumps(stream.token))
-    for key in ("p", "nothing"):  # the parent is there, then it is deleted, too
+    for key in ("p", "nothing"):  # the parent exists, then it is deleted, too
         with ms.stream("p", saved, max_wait=0.2) as stream:
             assert unavailable(stream).shard == "p1"
         ms.delete(key, "p")

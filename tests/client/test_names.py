@@ -1,4 +1,4 @@
-"""Children with one key on several servers: each is a shard of its own, with a name of its own."""
+"""Children with one key on several servers: each is a separate shard with its own name."""
 
 from __future__ import annotations
 

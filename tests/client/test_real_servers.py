@@ -255,7 +255,7 @@ def test_a_very_long_timeout_is_allowed(ms: Any) -> None:
 
 
 def append_elsewhere(ms: Any, key: str) -> None:
-    """Append from a thread: with a connection of its own, whatever the API."""
+    """Append from a thread, with its own connection in either API."""
     kwargs = ms.connection_pool.connection_kwargs
     with redis.Redis(kwargs["host"], kwargs["port"]) as other:
         other.execute_command("TAPPEND", key, "n", "later")

@@ -126,7 +126,7 @@ def test_a_stream_that_a_handler_closes_sends_no_more_requests(
         if not isinstance(event, ShardEnded):
             return None
         closed.append(event)
-        return unwrap(stream).close()  # asyncio's handler returns what is to be awaited
+        return unwrap(stream).close()  # asyncio's handler returns an awaitable
 
     closed: list[Any] = []
     borrow_before = redis_py.borrow

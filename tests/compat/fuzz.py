@@ -60,7 +60,7 @@ class Difference:
 
 
 class Side:
-    """One of the two servers: its clients, which of them wait, and what it reports."""
+    """One of the two servers: its clients, those that wait, and its reports."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -132,7 +132,7 @@ class Side:
         return client.has_input()
 
     def events(self) -> list[str]:
-        """Keyspace events since the last call, without expiries, which have times of their own."""
+        """Keyspace events since the last call, without expiries, whose times differ."""
         found = []
         while self.listener.has_input():
             _, _, channel, event = as_list(self.listener.read())

@@ -72,7 +72,7 @@ def verdicts(client: RawClient, rules: list[str]) -> list[str]:
 
 
 def show_kind(reply: object) -> str:
-    """OK, `error`, or what is lacking, with its name."""
+    """OK, `error`, or the missing permission with its name."""
     if isinstance(reply, Error):
         return "error"
     if isinstance(reply, Simple):

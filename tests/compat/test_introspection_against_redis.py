@@ -331,7 +331,7 @@ def test_every_value_of_config_get_can_be_set_again(server: Server) -> None:
 def test_config_accepts_the_directives_that_harnesses_set(
     server: Server, redis_server: Server
 ) -> None:
-    """Of those of Redis, what is not known here is a promise that could not be kept."""
+    """A name of Redis that is unknown here would be a promise that cannot be kept."""
     refused = re.compile(
         r"acl|activedefrag|active-defrag|announce|aof-disable|bgsave|cpulist|cluster-|tls-|unix"
         r"|master|min-(replicas|slaves)|syslog|bind-source|ignore-warnings|latency-tracking$"

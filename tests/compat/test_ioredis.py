@@ -146,7 +146,7 @@ def test_the_client_returns_the_results_of_redis_8(
     server: Server, library: str, protocol: int
 ) -> None:
     calls, promised = zip(*LATER, strict=True)
-    # Methods are made from a list of commands; what is not on it goes through `call`.
+    # Methods are generated from a list of commands; others go through `call`.
     came = converse(server, library, protocol, [["call", *words] for words in calls])
     assert dict(zip(map(json.dumps, calls), came, strict=True)) == dict(
         zip(map(json.dumps, calls), promised, strict=True)

@@ -204,7 +204,7 @@ def test_random_conversations(server: Server, redis_server: Server, protocol: in
 
 
 def events(client: RawClient, listener: RawClient, requests: list[Words]) -> list[str]:
-    """The keyspace events of a conversation, those of its own time (`expired`) left out."""
+    """The keyspace events of a conversation, except those that time causes (`expired`)."""
     answers(client, [*requests, ["DISCARD"]])
     client.call("PUBLISH", "end", "of it")
     seen = []

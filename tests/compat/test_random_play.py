@@ -51,7 +51,7 @@ def test_a_difference_is_shown_in_as_few_words_as_can_be() -> None:
 @pytest.mark.parametrize(
     ("length", "added", "first", "deleted", "at", "read", "lag"),
     [
-        (0, 5, b"0-0", b"5-1", b"1-1", 1, 0),  # nothing is there
+        (0, 5, b"0-0", b"5-1", b"1-1", 1, 0),  # no reply has arrived
         (3, 5, b"3-1", b"2-1", b"1-1", 9, 3),  # all that is there is before it
         (5, 5, b"1-1", b"0-0", b"2-1", 2, 3),
         (4, 5, b"1-1", b"3-1", b"2-1", 2, None),  # one of those before it is missing

@@ -415,7 +415,7 @@ def test_asyncio_workers_share_the_jobs_over_a_restart(
     durable_server: Server, protocol: int
 ) -> None:
     async def worker(name: str, done: dict[int, str], halfway: asyncio.Event) -> None:
-        """Until all is done; what was read before the restart comes back from the history."""
+        """Until all is done; entries read before the restart come back from the history."""
         start = ">"
         async with redis.asyncio.Redis(port=durable_server.port, protocol=protocol) as client:
             while len(done) < 2 * JOBS:

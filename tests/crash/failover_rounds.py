@@ -157,7 +157,7 @@ class ConfirmedSender(Sender):
 
 
 def confirmed(connection: RawClient, requests: list[Request]) -> list[Reply]:
-    """The replies, when the replica has what was changed."""
+    """The replies, when the replica has the changes."""
     *replies, count = connection.pipeline([*requests, (b"WAIT", b"1", b"0")])
     if count != 1:
         raise ConnectionClosed("not confirmed")
@@ -165,7 +165,7 @@ def confirmed(connection: RawClient, requests: list[Request]) -> list[Reply]:
 
 
 class ConfirmedRounds(Rounds):
-    """Only clients that do not read: a reader could see what is lost later."""
+    """Only clients that do not read: a reader could see entries that are lost later."""
 
     crew: tuple[type[Client], ...] = (ConfirmedProducer,) * 5 + (ConfirmedSender,) * 3
 

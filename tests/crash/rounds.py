@@ -66,7 +66,7 @@ class Record:
 
 
 class Client(TalkingClient):
-    """One connection; what is asked and answered through it is on record."""
+    """One connection, with a record of its requests and replies."""
 
     def __init__(self, name: str, connection: RawClient, record: Record, seed: str) -> None:
         super().__init__(name, connection)
@@ -127,7 +127,7 @@ class Sent:
 
 
 class Sender(Client):
-    """Numbers its entries, and sends again what was not answered, also by a server that died."""
+    """Numbers its entries, and repeats unanswered requests, also those to a server that died."""
 
     def act(self) -> None:
         sent = self.record.sent.setdefault(self.name, Sent())
@@ -220,7 +220,7 @@ class Pairer(Client):
 
 
 class Renamer(Client):
-    """Moves a stream of its own to and fro."""
+    """Moves its own stream to and fro."""
 
     def act(self) -> None:
         here, there = self.name + b"-a", self.name + b"-b"
@@ -285,7 +285,7 @@ class Rounds:
         self._chance = random.Random(seed)
 
     def play(self) -> str:
-        """Load, kill, start, check; what it was like. BrokenHistory when something is lost."""
+        """Load, kill, start, check; returns a summary. BrokenHistory if anything is lost."""
         self._round += 1
         before = self.record.history.answered
         enough = before + self._chance.randint(1, ANSWERS_MAX)

@@ -20,7 +20,7 @@ ENTRIES = 20
 
 
 def millstream(*arguments: str | Path, wrapper: tuple[str, ...] = ()) -> tuple[int, str, str]:
-    """(exit code, what it printed, what it complained of)."""
+    """(exit code, standard output, standard error)."""
     done = subprocess.run(
         [*wrapper, sys.executable, "-m", "millstream", *map(str, arguments)],
         capture_output=True,

@@ -154,7 +154,7 @@ def test_a_journal_that_fills_the_disk_is_freed_by_a_rewrite(
 ) -> None:
     server = server_on(appendfsync=mode).start()
     client = server.client()
-    # What is left is less than the journal would have reserved: the base needs a part of that.
+    # The space left is less than the journal would have reserved: the base needs a part of it.
     disk.fill(leave_bytes=disk.free_bytes() - MEGABYTE // 2)
     value = random.Random(2).randbytes(3000).hex()
     for _ in range(2 * DISK_BYTES // len(value)):
@@ -234,7 +234,7 @@ def test_a_start_on_a_full_disk_serves_reads_and_later_writes(
         writer.append()
     server.kill()
     with (disk.here / "data" / "journal-1.log").open("r+b") as journal:
-        journal.truncate(journal.seek(0, 2))  # the kill left what was reserved
+        journal.truncate(journal.seek(0, 2))  # the kill left the reserved space
     disk.fill()
     server.start()
     writer.client = server.client()

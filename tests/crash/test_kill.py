@@ -27,7 +27,7 @@ Entry = tuple[bytes, bytes]
 
 
 class Worker:
-    """One client's conversation, and what it knows the server has promised."""
+    """One client's conversation, and the promises of the server in it."""
 
     def __init__(self, number: int, client: RawClient, seed: int) -> None:
         self.stream = f"s{number}"
@@ -97,7 +97,7 @@ class Worker:
     # -- afterwards -----------------------------------------------------------------------------
 
     def check(self, client: RawClient) -> None:
-        """Everything that was answered is there; nothing else is but what was doubtful."""
+        """All confirmed writes exist, and nothing else except unconfirmed ones."""
         entries = self._check_entries(client)
         pending = self._check_pending(client)
         self._check_offset(client, entries, pending)

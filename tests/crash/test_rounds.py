@@ -20,7 +20,7 @@ ROUNDS = 4
 
 @pytest.mark.parametrize("mode", ["always", "everysec", "no"])
 def test_acknowledged_writes_survive_kill_9(new_server: Callable[..., Server], mode: str) -> None:
-    """The machine lives: in every mode what was answered is at least in the page cache."""
+    """The machine lives: in every mode, confirmed writes are at least in the page cache."""
     rounds = Rounds(new_server("data", {**DIRECTIVES, "appendfsync": mode}).start(), seed=1)
     for _ in range(ROUNDS):
         rounds.play()
@@ -45,7 +45,7 @@ def test_a_round_notices_a_lost_end_of_the_journal(
         code = server.kill()
         journal = last_journal(server.directory)
         if size_or_nothing(journal) > 20_000:  # else a rewrite began just before the kill
-            cut_end(journal, 20_000)  # more than what was not answered yet
+            cut_end(journal, 20_000)  # more than the unanswered requests
             cut.append(journal)
         return code
 

@@ -47,7 +47,7 @@ def converse(connection: RawClient, asking: Asking, count: Callable[[], None]) -
 
 
 class Conversation(TalkingClient):
-    """A player on a connection of its own, until the server dies."""
+    """A player on its own connection, until the server dies."""
 
     def __init__(self, player: Player, connection: RawClient, count: Callable[[], None]) -> None:
         super().__init__(repr(player), connection)
@@ -74,7 +74,7 @@ class WriterRounds:
         self._chance = random.Random(seed)
 
     def play(self) -> str:
-        """Load, kill, start, check; what it was like."""
+        """Load, kill, start, check; returns a summary."""
         self._round += 1
         enough = self.record.answers + self._chance.randint(1, ANSWERS_MAX)
         talks = [Conversation(p, self.server.client(), self._count) for p in self._players()]

@@ -60,7 +60,7 @@ def fill_jobs(client: RawClient) -> None:
 
 
 def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a thread of its own: in this one, the browser's event loop may run."""
+    """Run a coroutine in a separate thread: in this one, the browser's event loop may run."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
 

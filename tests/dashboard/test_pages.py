@@ -234,7 +234,7 @@ def test_a_server_that_is_killed_and_restarted(
         server.kill()
         page.get_by_text("does not answer").wait_for(timeout=15_000)
         other.page.get_by_text("does not answer").wait_for(timeout=15_000)
-        assert page.get_by_role("link", name="orders").is_visible()  # what was last known
+        assert page.get_by_role("link", name="orders").is_visible()  # the last known values
         answer = page.goto(board.address + "/")
         assert answer is not None
         assert answer.status == 503
@@ -351,7 +351,7 @@ def test_an_action_that_the_server_refuses(ours: Server, new_board: Boards) -> N
         client.call("ACL", "DELUSER", "reader")
 
 
-# ---------------------------------------------------------------- who may come in
+# ---------------------------------------------------------------- access
 
 
 def test_other_hosts_and_headers(board: Board) -> None:

@@ -1,4 +1,4 @@
-"""A driver that is to be killed: copies streams within a server by a streaming query.
+"""A driver for tests that kill it: copies streams within a server by a streaming query.
 
     python -m tests.pipeline.copying URL CHECKPOINT MARKER [available-now]
 

@@ -68,7 +68,7 @@ class DirectQuery:
         return StreamReader(SCHEMA, SourceOptions(texts, STREAM))
 
     def run(self, **options: Any) -> list[Rows]:
-        """Everything that is there now; for each batch its rows."""
+        """All entries at present; for each batch its rows."""
         reader = self.start(**options)
         reader.prepareForTriggerAvailableNow()
         batches = []

@@ -5,7 +5,7 @@ process has one PySpark and one kind of session.
 
 It needs nothing but PySpark and millstream, wherever it finds them, and `before:*` with 600 entries
 in the server at URL and in the snapshot in DIRECTORY. It appends to streams of the server, and
-prints as JSON what it saw; the tests that start it know what that has to be.
+prints its findings as JSON; the tests that start it compare them.
 """
 
 from __future__ import annotations

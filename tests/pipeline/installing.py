@@ -72,7 +72,7 @@ def _make_wheel(folder: Path) -> None:
 
 
 def _hand_over_compiled(tree: Path) -> None:
-    """Puts the compiled modules where setuptools looks for what it need not compile again."""
+    """Puts the compiled modules where setuptools looks for modules that are up to date."""
     built = tree / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     common = tree / "src" / "millstream"
     modules = {module: module.relative_to(common) for module in common.glob("*.so")}

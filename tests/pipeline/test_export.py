@@ -86,7 +86,7 @@ def xrange(client: RawClient, key: str) -> list[tuple[str, list[bytes]]]:
 def test_a_parquet_file_has_the_entries_that_xrange_answers(
     durable_server: Server, tmp_path: Path, source: str
 ) -> None:
-    """Also names that are there twice, and bytes that are no text."""
+    """Includes repeated names, and bytes that are not text."""
     with durable_server.client() as client:
         client.pipeline([("XADD", "a", "*", "n", str(n), "n", "x" * 900) for n in range(5000)])
         client.call("XADD", "b:\xff", "5-18446744073709551615", b"\xff\x00", b"\xfe", "", "")
@@ -121,7 +121,7 @@ def test_several_streams_are_in_one_file_in_bounded_row_groups(
     assert sum(sizes) == 1500
 
 
-# ---------------------------------------------------------------- what is chosen
+# ---------------------------------------------------------------- selection
 
 BOUNDS = [
     (("--from", f"{T0 + 10}-0", "--to", f"{T0 + 12}"), [10, 11, 12]),
@@ -411,7 +411,7 @@ def test_without_pyarrow_the_error_names_the_package_to_install(three: Path) -> 
 
 @pytest.mark.parametrize("ended", [signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_export_leaves_no_file(tmp_path: Path, ended: signal.Signals) -> None:
-    """The server is there and does not answer; the unfinished file is, too, until the end."""
+    """The server runs and does not answer; the unfinished file exists until the end."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:

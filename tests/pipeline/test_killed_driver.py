@@ -31,7 +31,7 @@ ROUNDS = 800  # an entry of each stream; two batches of the query and more
 def copying(
     environment: dict[str, str], log: Path, *arguments: object
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The program of copying.py in a process group of its own."""
+    """The program of copying.py in its own process group."""
     command = [sys.executable, "-m", "tests.pipeline.copying", *map(str, arguments)]
     with log.open("ab") as output:
         process = subprocess.Popen(

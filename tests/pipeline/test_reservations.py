@@ -1,5 +1,5 @@
 """Spark and reservations: a query reads each entry once, also one that is completed late, and skips
-none; what is not settled yet it does not see."""
+none; it does not see unsettled entries."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def entries() -> list[Entry]:
 
 
 def fill(client: RawClient, made: list[Entry]) -> None:
-    """With streams that were longer: what is trimmed and deleted is not to come back."""
+    """With streams that were longer: trimmed and deleted entries must not come back."""
     client.pipeline([("XADD", "long", "1-1", "gone", "1"), ("XADD", "long", "1-2", "gone", "2")])
     client.pipeline([("XADD", key, f"{ms}-{seq}", *words) for key, ms, seq, words in made])
     client.call("XDEL", "long", "1-2")

@@ -299,7 +299,7 @@ def test_small_partitions_read_every_chunk_once(
     assert scan.chunks() == list(range(16))
 
 
-# ---------------------------------------------------------------- what is in a snapshot
+# ---------------------------------------------------------------- contents of a snapshot
 
 
 def test_only_entries_visible_to_readers_are_rows(spark: SparkSession, tmp_path: Path) -> None:

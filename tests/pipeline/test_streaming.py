@@ -54,7 +54,7 @@ def rows_of(key: str, numbers: range) -> list[str]:
 def run_in_spark(
     spark: SparkSession, server: Server, checkpoint: Path, **options: Any
 ) -> list[list[str]]:
-    """A query until all is read that is there now; for each of its batches the rows."""
+    """A query that reads all present entries; the rows of each of its batches."""
     batches: list[list[str]] = []
 
     def keep(rows: Any, _: int) -> None:
@@ -246,7 +246,7 @@ def test_a_recreated_stream_is_an_error_or_read_from_its_start(
 def test_a_restored_older_server_is_an_error_or_is_read_on(
     new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """As from a copy of its directory: what is appended then may have ids that were read before."""
+    """As from a copy of its directory: later entries may have IDs that were read before."""
     server = new_server().start()
     query = DirectQuery(server, startingOffsets="earliest")
     with server.client() as client:

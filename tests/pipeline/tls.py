@@ -1,4 +1,4 @@
-"""A server with TLS: a proxy with a certificate of its own, as stunnel would be."""
+"""A server with TLS: a proxy with its own certificate, like stunnel."""
 
 from __future__ import annotations
 

@@ -319,7 +319,7 @@ class Fleet:
         self._restart(node, disk)
 
     def _restart(self, node: FleetNode, disk: FakeDisk) -> None:
-        """A new run of a server on what is left of its disk."""
+        """A new run of a server on the rest of its disk."""
         node.is_alive = False
         for one in self.connections:
             if node in (one.replica, one.primary):

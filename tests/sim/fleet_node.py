@@ -98,7 +98,7 @@ class FleetClient(Client):
         self.node.forget(self)
         if self.connection is not None:
             self.connection.ends.discard("primary")
-            if after_reply:  # what was sent arrives first
+            if after_reply:  # sent bytes arrive first
                 self.connection.closes = True
             else:
                 self.connection.cut()

@@ -133,7 +133,7 @@ class NaiveStream:
         return True
 
     def copy(self) -> NaiveStream:
-        """As COPY does: what is visible, without reservations, writers and lineage."""
+        """Like COPY: the visible entries, without reservations, writers and lineage."""
         return NaiveStream(
             handed=[i for i in self.handed if i <= self.position],
             entries={i: self.entries[i] for i in self.visible()},

@@ -76,7 +76,7 @@ class Simulation:
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self.counts: dict[str, int] = {}
         self.effects: set[bytes] = set()  # names of those that were recorded
-        # A chance of its own, so that other seeds play on as they did.
+        # A separate random generator, so that other seeds keep their plays.
         has_users = profile is None and seed % USER_SEEDS == 3
         self._user_chance = random.Random(~seed) if has_users else None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -372,7 +372,7 @@ class Simulation:
             client.player.ruler = chance
 
     def _stop_or_go_on_taking(self) -> None:
-        """A client does not take what it is sent, or does again."""
+        """A client stops reading, or reads again."""
         scanners = [c for c in self.world.clients.values() if c.player.role == "scanner"]
         if scanners:
             client = self.chance.choice(scanners)
@@ -827,7 +827,7 @@ class Simulation:
 
 
 def _shows_data(request: Request, reply: Reply) -> bool:
-    """True if the reply must wait until the journal has what was executed before it."""
+    """True if the reply must wait until the journal has all earlier commands."""
     if isinstance(reply, Error):
         return not reply.text.startswith(REFUSALS)
     return reply != QUEUED and request[0].upper() not in SHOW_NO_DATA

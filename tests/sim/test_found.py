@@ -107,7 +107,7 @@ def test_a_long_reply_starts_when_a_client_has_room_for_a_slice() -> None:
         bench.say(client, f"TAPPEND s v {number}{'x' * 100_000}")
     bench.heard(client)
     feed = bench.world.executor.feed
-    feed(other, encode_command(["SET", "k", "v"]))  # what is read now waits for this to be durable
+    feed(other, encode_command(["SET", "k", "v"]))  # later reads wait for this to be durable
     feed(client, encode_command(["PING"]))
     bench.world.loop.run_ready()
     feed(other, encode_command(["SET", "k", "w"]))

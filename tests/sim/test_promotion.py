@@ -596,7 +596,7 @@ def test_the_answer_to_an_old_request_does_not_count(fleet: Three) -> None:
     assert not isinstance(reply, Error)
     node.is_frozen = False
     (link,) = [one for one in fleet.connections if one.replica is node]
-    for _ in range(len(link.down.data)):  # what is in the socket comes before the timers
+    for _ in range(len(link.down.data)):  # bytes in the socket precede the timers
         if not fleet.is_promoted():
             link.down.deliver(1)
         while node.loop.ready or any(worker.tasks for worker in node.workers):
@@ -617,7 +617,7 @@ def test_a_late_timer_is_not_the_silence_of_the_primary(fleet: Three) -> None:
     node.is_frozen = True
     fleet.pass_seconds(4)
     node.is_frozen = False
-    while node.loop.has_work():  # the timers come before what is in the socket
+    while node.loop.has_work():  # the timers precede bytes in the socket
         node.step()
     assert not fleet.is_promoted()
     fleet.stopped = set()

@@ -15,7 +15,7 @@ from millstream.storage.files.manifest import NAME
 
 class OldPrimary(Fleet):
     """Server 0 was the primary and has frames that no other server has; server 1 is the primary
-    now, with frames of its own. `fsync` as in the directive."""
+    now, with its own frames. `fsync` as in the directive."""
 
     def __init__(self, seed: int, fsync: str, *, rewrites: bool = False) -> None:
         super().__init__(seed, 0)
@@ -33,7 +33,7 @@ class OldPrimary(Fleet):
         self._settle()
         self.partitions.add(frozenset((0, 1)))
         self._append(0, 4)
-        if rewrites:  # what is cut off begins in one journal and ends in the next
+        if rewrites:  # the frames to cut begin in one journal and end in the next
             self._fail_a_rewrite(self.nodes[0])
             self._append(0, 2)
         self._run()
@@ -224,7 +224,7 @@ def test_a_rewind_cancelled_after_a_failed_copy_removes_nothing() -> None:
 
 
 def test_a_rewrite_that_ends_at_any_step_of_a_rewind() -> None:
-    """The new base may have what is to be cut off. Then nothing is cut, and the rewind fails."""
+    """The new base may have frames to cut. Then nothing is cut, and the rewind fails."""
     errors: list[Exception | None] = []
     for step in range(40):
         fleet = OldPrimary(step, "always")

@@ -14,7 +14,7 @@ Request = tuple[bytes, ...]
 USER = b"limited"
 LOGIN: Request = (b"AUTH", USER, b"any password")
 READ, WRITE = 1, 2
-# Roles that do not fit: what they rely on is a whole transaction, or that a request succeeds.
+# Roles that do not fit: they rely on a whole transaction, or on the success of a request.
 UNFIT = {"counter", "pairer", "hoarder", "scanner", "bulky"}
 RULER = "ruler"
 
@@ -127,7 +127,7 @@ def name_of(request: Request) -> str:
 
 
 def keys_of(request: Request) -> list[tuple[bytes, int]]:
-    """The keys of a request, and what it does with each of them."""
+    """The keys of a request, each with its use."""
     name = name_of(request)
     if name in KEYLESS:
         return []

@@ -41,7 +41,7 @@ class Direction:
         self._open.clear()
 
     def release(self) -> None:
-        """Pass everything, also what was held back."""
+        """Pass everything, including held bytes."""
         self._open.set()
 
     def wait_held(self) -> None:
@@ -63,7 +63,7 @@ class Direction:
 
 
 class Gate:
-    """Listens on a port of its own and passes bytes to `target`, a port of this machine."""
+    """Listens on its own port and passes bytes to `target`, a port of this machine."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -75,7 +75,7 @@ class Gate:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Break every connection; what was held back is lost."""
+        """Break every connection; held bytes are lost."""
         for one in self._sockets:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""`millstream cdc` as a user runs it: a file, the programs, and what they leave in millstream."""
+"""`millstream cdc` as a user runs it: a file, the programs, and their keys in millstream."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Pipeline:
         return done
 
     def call_program(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """The same in a process of its own, with all that libraries print."""
+        """The same in a separate process, with all output of libraries."""
         done = subprocess.run(
             [*PROGRAM, "--config", self.file, *words],
             capture_output=True,
@@ -117,7 +117,7 @@ class Pipeline:
             self._running.kill()
             self._running.wait()
 
-    # ------------------------------------------------------------ what is in millstream
+    # ------------------------------------------------------------ contents of millstream
 
     @functools.cached_property
     def client(self) -> Any:

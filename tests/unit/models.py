@@ -148,7 +148,7 @@ class StreamModel:
         return len(gone)
 
     def move_last_id(self, last_id: EntryId) -> None:
-        """The last block is written again without what is gone, if that is above the new id."""
+        """The last block is rewritten without deleted entries, if these are above the new ID."""
         self.last_id = last_id
         self.max_evicted = min(self.max_evicted, last_id)
         if not self.blocks or self.blocks[-1][-1][-1] <= last_id:

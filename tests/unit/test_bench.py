@@ -1,4 +1,4 @@
-"""The benchmark's arithmetic: what it prints has to follow from what it read."""
+"""The benchmark's arithmetic: its output has to follow from its measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark rows of the benchmark: rates, ratios and goals follow from what was read."""
+"""The Spark rows of the benchmark: rates, ratios and goals follow from the measurements."""
 
 from __future__ import annotations
 

@@ -420,7 +420,7 @@ def quickly_refused(data: bytes | memoryview) -> None:
 
 
 def refused_or_sound(data: bytes) -> bool:
-    """True when refused; what is accepted must read whole, and as the documented format reads."""
+    """True if refused; accepted bytes must be read whole, and as the documented format."""
     try:
         block = Block.from_bytes(data)
     except ValueError:
@@ -543,7 +543,7 @@ def named(names: bytes, fields: int = 1) -> bytes:
 
 
 def after_thirty_sets(entry: bytes, **changes: int) -> bytes:
-    """A block of 30 entries, each with a set of its own, and one more entry."""
+    """A block of 30 entries, each with its own set, and one more entry."""
     entries, places = b"", []
     for number in range(30):
         places.append(len(entries) + 1)

@@ -1,4 +1,4 @@
-"""Texts cast to what a column asks for: the right value or none, whatever the other values are."""
+"""Texts cast to the type of a column: the right value or none, with any other values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Pending entries that change hands: XCLAIM, XAUTOCLAIM, XNACK, XREADGROUP CLAIM.
 
 A random conversation is held against a naive model, a dict of records; what the model does not
-show (words, waits, restarts) has tests of its own.
+show (words, waits, restarts) has its own tests.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def same_but_for_polls(found: list[Any], wanted: list[Any]) -> bool:
 
 
 class ClaimMachine(RuleBasedStateMachine):
-    """Every entry was delivered or not; entries 1-1 to 12-1 are there until XDEL."""
+    """Every entry was delivered or not; entries 1-1 to 12-1 exist until XDEL."""
 
     def __init__(self) -> None:
         super().__init__()

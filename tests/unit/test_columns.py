@@ -326,7 +326,7 @@ def test_many_different_field_names_are_kept_apart() -> None:
 def test_an_entry_of_very_many_fields_is_read() -> None:
     words: Words = [word for i in range(3000) for word in (b"f%d" % (i % 2000), b"%d" % i)]
     made = BlockWriter()
-    # append_entry takes 64 words; the definition is the same however many there are.
+    # append_entry takes 64 words; the definition is the same for any number.
     for at in range(0, len(words), 64):
         assert made.append_entry(7, at, words[at : at + 64], 0, 0)
     blob = made.freeze().to_bytes()

@@ -172,7 +172,7 @@ def test_a_descriptor_is_not_used_when_it_may_be_another_ones(
 
 
 class FullTransport(NotedTransport):
-    """A transport that pauses its protocol as asyncio's does, and counts what it is given."""
+    """A transport that pauses its protocol as asyncio's does, and counts its bytes."""
 
     def __init__(self, own: socket.socket) -> None:
         super().__init__(own)

@@ -1,4 +1,4 @@
-"""Whatever byte of a data directory changes, no wrong entry is ever loaded.
+"""No changed byte of a data directory leads to a wrong entry.
 
 A changed file stops the start with its name and an offset. The one exception is the end of the
 newest journal, where some changes look like what a crash leaves: then frames at the end are lost,

@@ -219,7 +219,7 @@ STEPS = st.lists(st.sampled_from([*LINES, *(f"rule {change}" for change in CHANG
 @given(STEPS)
 def test_denied_requests_have_no_effect(steps: list[str]) -> None:
     """The allowed requests of a restricted user, sent by another client to a second server, leave
-    the same data: what was denied had no effect."""
+    the same data: denied requests had no effect."""
     first, second = Place(), Place()
     client = first.player("on", "nopass", "~a*", "+@all", "-flushall")
     other = second.player()

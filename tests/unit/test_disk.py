@@ -62,7 +62,7 @@ def test_an_error_names_the_file_and_the_directory(tmp_path: Path) -> None:
     file.close()
 
 
-MUCH = bytes(range(256)) * 20_000  # some steps of what is given back at once
+MUCH = bytes(range(256)) * 20_000  # some steps that are freed at once
 
 
 def test_a_reader_of_a_removed_file_reads_all_of_it(tmp_path: Path) -> None:

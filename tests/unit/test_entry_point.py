@@ -1,4 +1,4 @@
-"""The `millstream` program leads to every command, and loads only what was asked for."""
+"""The `millstream` program leads to every command, and loads only its modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""maxmemory: what counts as used, what is refused, and that the oldest blocks go first.
+"""maxmemory: used memory, refusals, and the eviction of the oldest blocks first.
 
 Memory is a number that the tests make: what the streams' blocks hold, plus a constant.
 """
@@ -23,11 +23,11 @@ OOM = Error("OOM command not allowed when used memory > 'maxmemory'.")
 REST_BYTES = 1_000_000
 
 
-# ---------------------------------------------------------------- what is used
+# ---------------------------------------------------------------- used memory
 
 
 class Machine:
-    """A process whose allocator gives nothing back to the machine and uses what is free again."""
+    """A process whose allocator returns nothing to the machine and reuses free memory."""
 
     def __init__(self) -> None:
         self.blocks, self.others = 0, 5000
@@ -115,7 +115,7 @@ def test_block_bytes_fall_when_a_stream_drops_or_loses_blocks() -> None:
         stream.append_entry(ms, 0, [b"field", b"v" * 50])
     full = block_bytes() - before
     assert full >= bytes_of(stream)
-    meta, blocks = stream.dump()  # who holds the blocks does not count
+    meta, blocks = stream.dump()  # the owner of the blocks does not matter
     stream.evict(1001, 0)
     assert block_bytes() - before < 0.75 * full
     loaded = Stream.load(meta, blocks, 0)
@@ -245,7 +245,7 @@ def test_deleted_objects_are_freed_before_evictions_and_refusals(evicts: bool) -
     limited = Limited(blocks=block_bytes)
     limited.fill("old", 1000, 1000)
     room_bytes = block_bytes() + 50_000
-    for number in range(1, 101):  # each in a block of its own
+    for number in range(1, 101):  # each in its own block
         limited.call(f"XADD gone {number}-1 n {'v' * 5000}")
     limited.call("DEL gone")
     assert block_bytes() > room_bytes + 50_000, "it is freed later"

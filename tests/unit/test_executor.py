@@ -1,4 +1,4 @@
-"""The executor and the outbox without sockets: turns, holding back, waits, and what is counted."""
+"""The executor and the outbox without sockets: turns, held replies, waits, and counters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SlowJournal(Journal):
 
 
 class ClosingPlayer(InProcessClient):
-    """Notes what it had been sent when it was closed."""
+    """Notes the output that it had received when it was closed."""
 
     sent_at_end: bytes | None = None
 

@@ -101,7 +101,7 @@ class Expiring(RuleBasedStateMachine):
     def begin_capture(self) -> None:
         if self.capture is None:
             self.capture = Capture(self.keyspace)
-            # What is due and was not looked at yet is still there, and is captured.
+            # Due keys that were not accessed still exist, and are captured.
             self.captured = {
                 (db.index, key): (
                     db_value if isinstance(db_value, bytes) else db_value.incarnation,

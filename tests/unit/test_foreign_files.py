@@ -1,4 +1,4 @@
-"""Files of another data directory are refused by name, and a repair keeps nothing of them."""
+"""Files of another data directory are refused by name, and a repair ignores them."""
 
 from __future__ import annotations
 

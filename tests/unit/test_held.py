@@ -1,4 +1,4 @@
-"""Reservations: what is settled becomes visible in the order of IDs, and no reader misses an entry.
+"""Reservations: settled entries become visible in the order of IDs, and no reader misses one.
 
 The model knows for every ID what became of it. Readers of three kinds follow the stream all the
 time: TREAD and TMREAD must get every completed entry once and in order, TPEEK every one once.

@@ -1,4 +1,4 @@
-"""The history checker finds what it is meant to find, and nothing where nothing is wrong."""
+"""The history checker finds each kind of fault, and none in a valid history."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def tracked(player: InProcessClient) -> tuple[Reply, ...]:
 
 
 def is_replayed(in_process: InProcessServer) -> None:
-    """The journal leads to the same streams, once what is over is left out."""
+    """The journal leads to the same streams, except for expired parts."""
     again: Keyspace = in_process.replayed()
     for keyspace in (in_process.keyspace, again):
         for stream in map(keyspace.databases[0].stream, keyspace.databases[0].keys()):

@@ -1,4 +1,4 @@
-"""The text of INFO is that of the fields of this moment, whatever the last INFO showed."""
+"""The text of INFO has the present values, independent of the last INFO."""
 
 from __future__ import annotations
 

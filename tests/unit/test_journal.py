@@ -1,4 +1,4 @@
-"""The journal: what is synced comes back, what is torn is cut, what is damaged is refused."""
+"""The journal: synced frames come back, torn ends are cut, damage is refused."""
 
 import errno
 import random

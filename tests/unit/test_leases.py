@@ -44,7 +44,7 @@ def test_a_token_with_more_ids_than_the_maximum_is_refused(
 
 
 def test_short_leases_leave_no_moments(in_process: InProcessServer, player: Any) -> None:
-    """A stream with a long lease keeps one moment, however many short leases come and go."""
+    """A stream with a long lease keeps one due time while short leases come and go."""
     player.call("TRESERVE s long LEASE 50000")
     for _ in range(50):
         player.call("TRESERVE s short LEASE 10")

@@ -1,4 +1,4 @@
-"""A start removes what is empty, unfinished or replaced, and never a file that holds more."""
+"""A start removes empty, unfinished and replaced files, and never one with more data."""
 
 from __future__ import annotations
 

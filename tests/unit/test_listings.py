@@ -250,7 +250,7 @@ def test_groups_whose_time_has_ended_are_not_listed(
     assert list(shown_reply(player.call("XINFO STREAM s FULL"))) == [b"long", b"plain"]
 
 
-# ---------------------------------------------------------------- what is kept of a group
+# ---------------------------------------------------------------- the kept parts of a group
 
 
 def populated(consumers: int, pending: int, seed: int = 0) -> Group:

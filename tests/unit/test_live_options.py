@@ -1,4 +1,4 @@
-"""Options of live reading that follow Spark's Kafka source: what they take and what they refuse."""
+"""Options of live reading that follow Spark's Kafka source: valid and invalid values."""
 
 from __future__ import annotations
 

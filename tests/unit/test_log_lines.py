@@ -1,4 +1,4 @@
-"""The readable log: one record is one line, whatever a client's words contain."""
+"""The readable log: one record is one line, with any words of clients."""
 
 from __future__ import annotations
 

@@ -348,7 +348,7 @@ def test_keys_without_waiting_readers_are_not_searched(in_process: InProcessServ
 
 
 def test_keys_are_collected_while_the_client_does_not_read(in_process: InProcessServer) -> None:
-    # Until then, what is flushed cannot be freed.
+    # Until then, flushed data cannot be freed.
     with_keys(in_process)
     reader = listener(in_process)
     in_process.executor.feed(reader, encode_command(["KEYS", "*"]))

@@ -167,7 +167,7 @@ def test_entries_added_between_two_steps_do_not_change_the_lag() -> None:
 
 
 def test_steps_have_a_limited_number_of_consumers() -> None:
-    """Of one group or of several; a few consumers do not need a step of their own."""
+    """Of one group or of several; a few consumers do not need their own step."""
     keyspace = keyspace_of([(0, b"s")])
     stream = keyspace.databases[0].table[b"s"]
     for name, count in ((b"a", 1), (b"b", 60), (b"c", 60), (b"d", 250)):

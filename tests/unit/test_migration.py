@@ -54,7 +54,7 @@ def test_a_long_stream_is_dumped_and_restored_in_turns() -> None:
     assert player.unread == b""
     in_process.executor.feed(other, encode_command(["EXISTS", "t"]))
     in_process.executor.end_tick()
-    assert other.read() == 0  # it had its turn, and saw nothing of what was half done
+    assert other.read() == 0  # it had its turn, and saw no unfinished change
     in_process.settle()
     assert player.read() == Simple("OK")
     assert call_words(player, "DUMP", "t") == payload

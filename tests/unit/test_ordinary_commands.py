@@ -41,7 +41,7 @@ class Client(Session):
 
 
 class Clients(dict[int, Any]):
-    """The connected clients; notes what is done to them."""
+    """The connected clients; notes the calls that affect them."""
 
     def __init__(self, asked: list[Any]) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Clients(dict[int, Any]):
 
 @dataclass
 class Process:
-    """The server of the commands under test: remembers what it was asked."""
+    """The server of the commands under test: remembers its requests."""
 
     config: Config = field(default_factory=Config)
     asked: list[Any] = field(default_factory=list)

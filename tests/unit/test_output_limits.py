@@ -102,7 +102,7 @@ def test_below_the_smallest_limit_no_client_is_checked(
     assert OutputLimits(directives, lambda: 0.0).least_bytes == least_bytes
 
 
-# ---------------------------------------------------------------- what is held
+# ---------------------------------------------------------------- held output
 
 
 LEAST_BYTES = 10_000

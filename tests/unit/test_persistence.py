@@ -1,4 +1,4 @@
-"""Persistence as a whole: what was acknowledged survives a crash at any step.
+"""Persistence as a whole: acknowledged writes survive a crash at any step.
 
 The workers and the event loop are run by hand, so a seed decides every interleaving; the disk is a
 fake one that can be switched off before any of its operations. One test at the end uses real
@@ -396,7 +396,7 @@ def test_one_failure_anywhere_in_a_rewrite_costs_nothing(operation: str) -> None
      or (operation == "rename") == (name != "journal-9")],
 )  # fmt: skip
 def test_failed_attempts_leave_no_files(operation: str, name: str) -> None:
-    """On a full disk every try would otherwise take more of what is left."""
+    """On a full disk, each attempt would otherwise take more of the rest."""
     world = new_world()
     write_many(world, 5)
     world.settle()
@@ -568,7 +568,7 @@ def test_switching_appendonly_at_run_time(mode: str) -> None:
 
 
 class Switching(World):
-    """Knows what was answered under `always`: that, and all before it, a crash may not take."""
+    """Knows the writes confirmed under `always`: no crash may lose them or earlier ones."""
 
     safe: Sequence[int] = ()
 
@@ -1071,7 +1071,7 @@ def test_a_chain_of_kills_and_power_losses_loses_nothing() -> None:
             assert_prefix(world, kept)
             shown = world.keyspace.numbers()
             play(world, chance, chance.randint(0, 40))
-            if chance.random() < 0.5:  # killed: what was written is still in the page cache
+            if chance.random() < 0.5:  # killed: written bytes are still in the page cache
                 disk, kept = world.disk, world.acked or shown
             else:
                 disk = world.disk.after_crash(chance.getrandbits(32))

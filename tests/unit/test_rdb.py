@@ -1,4 +1,4 @@
-"""Values in Redis' dump format: what is written is read again, and nothing malformed is taken.
+"""Values in Redis' dump format: written values are read again, and malformed ones refused.
 
 `tests/support/payloads.py` builds payloads by other means, so that reader and writer are not only
 held against each other.
@@ -374,7 +374,7 @@ def test_a_dump_shows_the_stream_as_it_was_when_it_began() -> None:
     assert body + rdb.footer(source.version, crc64(body)) == before
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def test_a_payload_has_a_checksum_and_a_known_version() -> None:

@@ -1,4 +1,4 @@
-"""The slow log and the latency monitor: what they keep, cut and forget."""
+"""The slow log and the latency monitor: kept, shortened and dropped records."""
 
 from __future__ import annotations
 

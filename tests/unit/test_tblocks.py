@@ -89,7 +89,7 @@ def played(play: list[tuple[str, int]], node_entries: int) -> tuple[InProcessCli
 
 
 def some_ids(stream: Stream) -> list[EntryId]:
-    """Ids that are there, that lie between, that are gone, and both ends of all ids."""
+    """IDs of entries, between them, of deleted entries, and both ends of all IDs."""
     there = [entry[:2] for entry in stream.range()]
     around = [(ms, seq + 1) for ms, seq in there[::7]] + [(ms + 1, 0) for ms, _ in there[::11]]
     return [(0, 0), (1, 1), *there, *around, stream.last_id, (U64_MAX, U64_MAX)]

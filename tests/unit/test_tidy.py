@@ -175,7 +175,7 @@ def test_imports_run_one_way() -> None:
 
 
 def imported_folders(path: Path) -> set[str]:
-    """The folders of its own package from which a file imports at run time."""
+    """The folders of a file's package from which it imports at run time."""
     text = TYPES_ONLY.sub("", path.read_text())
     package, folder = path.relative_to(ROOT).parts[:2]
     names = (module.split(".") for module, _ in IMPORT.findall(text))

@@ -1,4 +1,4 @@
-"""A worker runs its tasks in order, whatever becomes of one, and keeps nothing of them."""
+"""A worker runs its tasks in order, with any outcome, and keeps no reference to them."""
 
 from __future__ import annotations
 

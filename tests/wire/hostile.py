@@ -346,7 +346,7 @@ def large_value(server: Server, sizes: Sizes) -> None:
 
 
 def settle(server: Server) -> None:
-    """Until the server has run what it was sent: a PING of a newcomer is answered."""
+    """Wait until the server has run its requests: a PING of a new client is answered."""
     with server.client() as client:
         assert client.call("PING") == Simple("PONG")
 
@@ -389,7 +389,7 @@ ATTACKS = [
 ]
 
 
-# ---------------------------------------------------------------- who watches
+# ---------------------------------------------------------------- the observer
 
 
 def rss_bytes(server: Server) -> int:

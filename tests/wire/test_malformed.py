@@ -37,7 +37,7 @@ FATAL = {
     "text after a closing quote": (b'SET "a"b c\r\n', "unbalanced quotes in request"),
 }
 
-# What is odd but no error.
+# Odd requests that are no errors.
 HARMLESS = {
     "an empty line": b"\r\n" + PING,
     "many empty lines": b"\r\n" * 100 + PING,
@@ -69,7 +69,7 @@ def answer(server: Server, request: bytes, ends_here: bool) -> bytes:
             if not ends_here:
                 client.send_raw(b"*1\r\n$4\r\nQUIT\r\n")
         except (BrokenPipeError, ConnectionResetError):
-            pass  # closed before everything was sent; what was answered can still be read
+            pass  # closed before everything was sent; the replies can still be read
         return client.read_to_end()
 
 

@@ -1,4 +1,4 @@
-"""The transcripts can fail: the player rejects every reply that differs from what is written."""
+"""The transcripts can fail: the player rejects every reply that differs from the text."""
 
 from __future__ import annotations
 

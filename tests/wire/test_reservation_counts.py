@@ -1,4 +1,4 @@
-"""INFO counts the reservations that are open, whatever happens to their keys."""
+"""INFO counts the open reservations after any change of their keys."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def run(*words: str, url: str = "", **environment: str) -> subprocess.CompletedP
 
 
 def run_program(*words: str) -> subprocess.CompletedProcess[str]:
-    """The same in a process of its own, which a server is meant for."""
+    """The same in a separate process, as for a server."""
     return subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=60)
 
 
