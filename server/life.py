@@ -56,7 +56,6 @@ from millstream.server.replication.link_connection import Connector, dial
 from millstream.server.replication.role import Role
 from millstream.server.settings import Settings
 from millstream.server.signals import Signals
-from millstream.server.wiring import connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.lazyfree import defer
 from millstream.storage.capture.restored_times import continue_times, restart_leases
@@ -175,8 +174,7 @@ class Server:
 
     def _build_data(self, disk: Disk) -> None:
         """The data, its files, and the execution of requests. The executor is built after the
-        persistence, whose journal it fills. Executor and persistence call each other: `connect`
-        (server/wiring) sets these hooks after all three are built."""
+        persistence, whose journal it fills, and listens to it from then on."""
         self.keyspace = Keyspace(databases=self.config.databases)
         self._machine = Machine(disk, self.now_ms, self.steady_ms, self.loop)
         self.persistence = Persistence(
@@ -189,7 +187,7 @@ class Server:
         self.executor = Executor(self)
         self.snapshots = self.persistence.snapshots
         self.push = self.executor.push
-        self._gauge.transient = lambda: self.persistence.queued_bytes
+        self._gauge.transient = lambda: self.persistence.commits.queued_bytes
         self.eviction = Eviction(self.executor.context, self._gauge, lambda: self.executor.bytes_in)
 
     def _build_users(self) -> None:
@@ -230,7 +228,7 @@ class Server:
             deliver=self.pubsub.deliver,
             check_waits=self._check_waits,
         )
-        connect(self.executor, self.persistence, self.keyspace, self.replication)
+        self.persistence.commits.follow(self.replication)
         self.clients.when_gone(self.replication.client_gone)
         self.shutdown = Shutdown(
             self.config,
@@ -244,7 +242,7 @@ class Server:
 
     def _build_figures(self) -> None:
         self.latency = LatencyMonitor(
-            counts=lambda: self.executor.latency_counts() if self.config.latency_tracking else {}
+            counts=lambda: self.executor.table.latencies() if self.config.latency_tracking else {}
         )
         self.memory = MemoryInfo(
             self._gauge,
@@ -651,7 +649,7 @@ class Shutdown:
         timeout_s = self._config.shutdown_timeout
         if self._persistence.loading or self.requested.is_set() or not timeout_s:
             return False
-        self._persistence.flush_tick()
+        self._persistence.commits.flush_tick()
         count = self._replication.lagging()
         if not count:
             return False

@@ -103,7 +103,7 @@ def certificates(server: Any, _: object) -> None:
 def journal(server: Any, _: object) -> None:
     """appendfsync and appendonly. During EXEC, the journal is switched afterwards, so that it has
     all of the transaction's effects or none."""
-    server.persistence.set_fsync(server.config.appendfsync)
+    server.persistence.commits.set_fsync(server.config.appendfsync)
     if server.executor.context.may_block:
         switch_journal(server)
     else:

@@ -10,14 +10,13 @@ import errno
 import logging
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
 from millstream.errors import CommandError
 from millstream.server.durability.data_files import in_words, misconf
-from millstream.server.durability.directory_loader import FRAME_BYTES
-from millstream.server.durability.workers import Machine, post
+from millstream.server.durability.directory_loader import FRAME_BYTES, Loader
+from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.server.monitor.histogram import Histogram
 from millstream.storage.files import journal_writer as frames
 from millstream.storage.files.disk import File
@@ -45,57 +44,129 @@ def unwritable(journal: Journal, error: OSError) -> str:
     return f"{journal.name} cannot be written: {in_words(error)}"
 
 
-class Hooks:
-    """Callbacks of a persistence; set by server/wiring."""
+class Replies(Protocol):
+    """What holds replies: the outbox."""
 
-    def __init__(self) -> None:
-        # on_durable(seq): replies up to this frame may be sent.
-        self.on_durable: Callable[[int], None] = lambda seq: None
-        # The journal was synced; called after `on_durable` if both are due.
-        self.on_synced: Callable[[], None] = lambda: None
-        # on_failed(sentence): called while `durable_seq` still says which replies may be sent; it
-        # then rises to `last_seq`.
-        self.on_failed: Callable[[str], None] = lambda sentence: None
-        # Refused writes are accepted again.
-        self.on_writes_accepted: Callable[[], None] = lambda: None
-        # Fewer frames may wait for the disk.
-        self.on_queue: Callable[[], None] = lambda: None
-        # Commit the effects of this tick so far; called before a capture.
-        self.flush_tick: Callable[[], None] = lambda: None
-        self.count_changes: Callable[[], int] = lambda: 0
-        # on_commit(seq, payload): called for every frame, unless it is None.
-        self.on_commit: Callable[[int, bytes], None] | None = None
-        # The data has changed without a frame.
-        self.on_gap: Callable[[], None] = lambda: None
-        # first_effect(seq): an effect of at most FIRST_EFFECT_MAX bytes for the beginning of the
-        # next frame; called once.
-        self.first_effect: Callable[[int], bytes] | None = None
+    def durable(self, seq: int) -> None:
+        """Replies up to this frame may be sent."""
 
 
-class Commits(Hooks, ABC):
+class Listener(Protocol):
+    """What the journal notifies, and what gives it effects: the executor."""
+
+    def changes(self) -> int:
+        """The number of changes so far."""
+
+    def journal_failed(self) -> None:
+        """Called while `durable_seq` still says which replies may be sent; it then rises to
+        `last_seq`."""
+
+    def check_due(self) -> None:
+        """Refused writes are accepted again."""
+
+    def on_queue(self) -> None:
+        """Fewer frames may wait for the disk."""
+
+    def flush_tick(self) -> None:
+        """Commit the effects of this tick so far."""
+
+
+class FrameListener(Protocol):
+    """What frames are reported to: replication."""
+
+    def durable(self, seq: int) -> None:
+        """Called after the replies up to this frame were sent."""
+
+    def synced(self) -> None:
+        """The journal was synced; called after `durable` if both are due."""
+
+    def data_changed(self) -> None:
+        """The data has changed without a frame."""
+
+
+class JournalRecovery(Protocol):
+    """Handles the failures of journals: the persistence."""
+
+    def journal_failed(self, journal: Journal, error: OSError) -> None:
+        """A journal has failed, possibly one that is not current any more."""
+
+    def space_changed(self, journal: Journal, error: OSError | None) -> None:
+        """Space for a journal could not be reserved, or can be again (None)."""
+
+
+class Unheard:
+    """The listener before the executor is built."""
+
+    def durable(self, seq: int) -> None: ...
+
+    def changes(self) -> int:
+        return 0
+
+    def journal_failed(self) -> None: ...
+    def check_due(self) -> None: ...
+    def on_queue(self) -> None: ...
+    def flush_tick(self) -> None: ...
+
+
+class Commits:
     """Writes frames to the current journal. All methods are called on the loop's thread, except
     those of JournalOwner.
 
     `attached`: whether a start would find data written to the journal now. `frame_bytes` is the
     size of all frames so far: their payloads, and FRAME_BYTES for each. `bytes_before_line` is the
-    same at the beginning of the newest line of history; -1: unknown.
+    same at the beginning of the newest line of history; -1: unknown. `first_effect(seq)`, unless it
+    is None, returns an effect of at most FIRST_EFFECT_MAX bytes for the beginning of the next
+    frame; it is called once.
     """
 
-    def __init__(self, config: Config, machine: Machine) -> None:
-        super().__init__()
-        self._config = config
-        self._scheduler = machine.scheduler
-        self._worker = machine.new_worker("millstream-journal", 0)
+    def __init__(
+        self, config: Config, machine: Machine, worker: TaskWorker, recovery: JournalRecovery
+    ) -> None:
         self.last_seq = 0
         self.durable_seq = 0
         self.frame_bytes = 0
         self.bytes_before_line = -1
         self.attached = False
         self.sync_times = Histogram()
-        self._journal: Journal | None = None
+        self.first_effect: Callable[[int], bytes] | None = None
+        self.journal: Journal | None = None
+        self.older_bytes = 0  # in the journals before the current one
+        unheard = Unheard()
+        self.listener: Listener = unheard
+        self._replies: Replies = unheard
+        self._config = config
+        self._scheduler = machine.scheduler
+        self._worker = worker
+        self._recovery = recovery
+        self._followers: list[FrameListener] = []
+        self._keep_frame: Callable[[int, bytes], None] | None = None
         self._ending: list[Journal] = []  # ended by appendonly no, not completely synced yet
         self._stopped: Journal | None = None  # the journal that a stop waits for
-        self._older_bytes = 0  # in the journals before the current one
+
+    def listen(self, replies: Replies, listener: Listener) -> None:
+        """Tell the outbox and the executor from now on."""
+        self._replies, self.listener = replies, listener
+
+    def follow(self, follower: FrameListener) -> None:
+        """Tell replication from now on, after the executor."""
+        self._followers.append(follower)
+
+    def keep_frames(self, keep: Callable[[int, bytes], None] | None) -> None:
+        """Call `keep(seq, payload)` for every frame from now on; None: for none."""
+        self._keep_frame = keep
+
+    def flush_tick(self) -> None:
+        """Commit the effects of this tick so far."""
+        self.listener.flush_tick()
+
+    def _tell_durable(self, seq: int) -> None:
+        self._replies.durable(seq)
+        for follower in self._followers:
+            follower.durable(seq)
+
+    def tell_synced(self) -> None:
+        for follower in self._followers:
+            follower.synced()
 
     def commit(self, payload: bytes | None) -> int:
         """Record one tick's effects; return their sequence number. `durable_seq` says when to send
@@ -105,23 +176,27 @@ class Commits(Hooks, ABC):
         because no frame may follow a missing one.
         """
         seq = self.last_seq = self.last_seq + 1
-        journal = self._journal
+        journal = self.journal
         if payload is not None:
             if self.first_effect is not None:
                 payload = self.first_effect(seq) + payload
                 self.line_begins()
                 self.first_effect = None
             self.frame_bytes += FRAME_BYTES + len(payload)
-        if payload is None and journal is not None:
-            journal.fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
-        elif (
-            payload is None or journal is None or journal.append(seq, payload) or not self.attached
-        ) and not self._ending:
+        if payload is None:
+            if journal is not None:
+                journal.fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+            is_durable = journal is None
+        else:
+            is_written = journal is None or journal.append(seq, payload)
+            is_durable = is_written or not self.attached
+        if is_durable and not self._ending:
             self.durable_seq = seq
         if payload is None:
-            self.on_gap()
-        elif self.on_commit is not None:
-            self.on_commit(seq, payload)
+            for follower in self._followers:
+                follower.data_changed()
+        elif self._keep_frame is not None:
+            self._keep_frame(seq, payload)
         return seq
 
     def line_begins(self) -> None:
@@ -131,7 +206,7 @@ class Commits(Hooks, ABC):
     @property
     def on_disk_seq(self) -> int:
         """The last sequence number that is on the disk; -1 while there is no current journal."""
-        journal = self._journal
+        journal = self.journal
         if journal is None or not self.attached or journal.error is not None:
             return -1
         return journal.synced_seq
@@ -141,25 +216,25 @@ class Commits(Hooks, ABC):
         """The last frame that will be on the disk before a reply of this tick is sent; with
         `always`, that of the tick itself. -1 while there is no current journal."""
         on_disk = self.on_disk_seq
-        is_always = on_disk >= 0 and self._journal is not None and self._journal.mode == "always"
+        is_always = on_disk >= 0 and self.journal is not None and self.journal.mode == "always"
         return self.last_seq + 1 if is_always else on_disk
 
     def sync_soon(self) -> None:
         """Sync the journal without waiting for the next regular sync; `on_synced` reports the
         end."""
-        if self._journal is not None:
-            self._journal.sync_soon()
+        if self.journal is not None:
+            self.journal.sync_soon()
 
     @property
     def queued_bytes(self) -> int:
         """Memory used by frames that wait to be written."""
         queued_bytes = sum(journal.queued_bytes for journal in self._ending)
-        return queued_bytes + (self._journal.queued_bytes if self._journal is not None else 0)
+        return queued_bytes + (self.journal.queued_bytes if self.journal is not None else 0)
 
     def is_queue_full(self, limit_bytes: int) -> bool:
         """True if to add no frames to the journal for now; `on_queue` reports when to check again.
         `on_queue` reports written but unsynced frames only after this method returned True."""
-        journal = self._journal
+        journal = self.journal
         if journal is None:
             return False
         limit_bytes -= sum(other.queued_bytes for other in self._ending)
@@ -172,19 +247,19 @@ class Commits(Hooks, ABC):
         """Ensure space in the journal for a tick's effects of this size; return the maximum size.
         CommandError when no frame can be that large, and, with the text of `writable_error`, when
         the disk is full."""
-        if self._journal is None:
+        if self.journal is None:
             return UNBOUNDED
         first_bytes = 0 if self.first_effect is None else FIRST_EFFECT_MAX
         if payload_bytes + first_bytes > frames.PAYLOAD_MAX:
             raise CommandError(TOO_LARGE % frames.PAYLOAD_MAX)
         try:
-            return self._journal.make_room(payload_bytes + first_bytes) - first_bytes
+            return self.journal.make_room(payload_bytes + first_bytes) - first_bytes
         except OSError as error:
             raise CommandError(misconf(error).decode()) from error
 
     def set_fsync(self, mode: str) -> None:
         """CONFIG SET appendfsync. It applies from the next frame on; the loop does not wait."""
-        journal = self._journal
+        journal = self.journal
         if journal is None:
             return
         journal.set_mode(mode)
@@ -193,17 +268,17 @@ class Commits(Hooks, ABC):
                 self.durable_seq = max(self.durable_seq, journal.written_seq)
             else:  # earlier data is shown again when it is durable
                 self.durable_seq = min(self.durable_seq, journal.synced_seq)
-            self.on_durable(self.durable_seq)
-        self.on_queue()
+            self._tell_durable(self.durable_seq)
+        self.listener.on_queue()
 
     # The current journal
 
     def switch_journal(self, opened: JournalFile) -> None:
-        if self._journal is not None:
-            self._older_bytes += self._journal.size_bytes
-            self._journal.rotate(opened)
+        if self.journal is not None:
+            self.older_bytes += self.journal.size_bytes
+            self.journal.rotate(opened)
         else:
-            self._journal = self._new_journal(opened)
+            self.journal = self._new_journal(opened)
 
     def _new_journal(self, opened: JournalFile) -> Journal:
         journal = Journal(
@@ -224,31 +299,98 @@ class Commits(Hooks, ABC):
         file.sync()
         self.sync_times.add(time.perf_counter_ns() - begun_ns)
 
-    def _drop_journal(self) -> None:
+    def ended_failed(self, journal: Journal, sentence: str) -> None:
+        """Handle the failure of a journal that appendonly no has ended, if it is one."""
+        if journal in self._ending:
+            self._on_ending_failed(journal, sentence)
+
+    @property
+    def works(self) -> bool:
+        """Whether frames go to a current journal that has not failed."""
+        return self.attached and self.journal is not None and not self.journal.error
+
+    def attach(self) -> None:
+        """The base of the current journal is written."""
+        assert self.journal is not None
+        self.attached = True
+        self.journal.sync_soon()  # commands that wait for a sync may have waited for a journal
+        self._scheduler.call_soon_threadsafe(self.tell_synced)
+
+    def continue_at(self, opened: JournalFile | None, seq: int, older_bytes: int) -> None:
+        """Continue after frame `seq`, in this journal; None: without one. `older_bytes` is the size
+        of the journals before it."""
+        self.last_seq = self.durable_seq = seq
+        self.older_bytes = older_bytes
+        self.attached = opened is not None
+        if opened is not None:
+            self.journal = self._new_journal(opened)
+
+    def abandon_journal(self) -> None:
+        """Write nothing more to the journal, all frames of which are on the disk."""
+        journal, self.journal = self.journal, None
+        self.attached = False
+        if journal is not None:
+            journal.abandon()
+
+    def take_sizes(self, loader: Loader) -> None:
+        """Continue the sizes that the loaded files have."""
+        self.frame_bytes, self.bytes_before_line = loader.frame_bytes, loader.bytes_before_line
+
+    def current_bytes(self) -> int:
+        """Bytes of the journals after the base."""
+        return self.older_bytes + (self.journal.size_bytes if self.journal is not None else 0)
+
+    def stop_journal(
+        self,
+        tell_waiting: Callable[[float], None],
+        note_failed: Callable[[Journal, int], None],
+    ) -> bool:
+        """Write and sync all recorded effects; False when that fails or there is no current
+        journal."""
+        journal, self.journal = self.journal, None
+        self._stopped = journal or self._stopped
+        attached, self.attached = self.attached, False
+        if journal is None:
+            return False
+        self.older_bytes += journal.size_bytes
+        synced = True
+        try:
+            journal.close(tell_waiting)
+        except OSError as error:
+            synced = False
+            if attached:
+                note_failed(journal, self.last_seq)
+                log.error("%s", unwritable(journal, error))
+                self.listener.journal_failed()
+        self._raise_durable()
+        self.listener.on_queue()
+        return attached and synced
+
+    def drop_journal(self) -> None:
         """Continue without a journal: no reply waits any more."""
-        if self._journal is not None:
+        if self.journal is not None:
             if self.attached:
-                self._older_bytes += self._journal.size_bytes
-            self._journal.abandon()
-        self._journal = None
+                self.older_bytes += self.journal.size_bytes
+            self.journal.abandon()
+        self.journal = None
         self.attached = False
         self._raise_durable()
-        self.on_queue()
+        self.listener.on_queue()
 
-    def _end_journal(self) -> None:
+    def end_journal(self) -> None:
         """Continue without a journal. Replies that wait for this one are released when it is
         synced."""
-        journal, self._journal = self._journal, None
+        journal, self.journal = self.journal, None
         attached, self.attached = self.attached, False
         if journal is not None:
-            self._older_bytes += journal.size_bytes
+            self.older_bytes += journal.size_bytes
             if attached:
                 self._ending.append(journal)
             journal.end()
-        self.on_queue()
+        self.listener.on_queue()
 
-    def _all_journals(self) -> list[Journal]:
-        now = self._journal or self._stopped
+    def all_journals(self) -> list[Journal]:
+        now = self.journal or self._stopped
         return [*self._ending, *([now] if now is not None else [])]
 
     # Callbacks of a journal, from any thread; they are posted to the loop.
@@ -257,44 +399,36 @@ class Commits(Hooks, ABC):
         post(self._scheduler, self._journal_was_synced, journal, seq)
 
     def journal_failed(self, journal: Journal, error: OSError) -> None:
-        post(self._scheduler, self._on_journal_failed, journal, error)
+        post(self._scheduler, self._recovery.journal_failed, journal, error)
 
     def journal_written(self, journal: Journal, seq: int) -> None:
         post(self._scheduler, self._on_written, journal, seq)
 
     def journal_space(self, journal: Journal, error: OSError | None) -> None:
-        post(self._scheduler, self._on_space, journal, error)
-
-    @abstractmethod
-    def _on_journal_failed(self, journal: Journal, error: OSError) -> None:
-        """A journal has failed, possibly one that is not current any more."""
-
-    @abstractmethod
-    def _on_space(self, journal: Journal, error: OSError | None) -> None:
-        """Space for a journal could not be reserved, or can be again (None)."""
+        post(self._scheduler, self._recovery.space_changed, journal, error)
 
     # Replies
 
     def _journal_was_synced(self, journal: Journal, seq: int) -> None:
-        if journal is self._journal and self.attached and seq > self.durable_seq:
+        if journal is self.journal and self.attached and seq > self.durable_seq:
             self.durable_seq = seq
-            self.on_durable(seq)
+            self._tell_durable(seq)
         elif journal in self._ending:
             self._on_ending_synced(journal, seq)
-        self.on_synced()
-        self.on_queue()
+        self.tell_synced()
+        self.listener.on_queue()
 
     def _on_written(self, journal: Journal, seq: int) -> None:
         """Under everysec and no: the worker has written frames from before the change of modes."""
-        if journal is self._journal and self.attached and journal.mode != "always":
+        if journal is self.journal and self.attached and journal.mode != "always":
             self.durable_seq = max(self.durable_seq, seq)
-            self.on_durable(self.durable_seq)
-        self.on_queue()
+            self._tell_durable(self.durable_seq)
+        self.listener.on_queue()
 
     def _on_ending_synced(self, journal: Journal, seq: int) -> None:
         """Release the replies that wait for a journal that appendonly no has ended."""
         self.durable_seq = max(self.durable_seq, seq)
-        self.on_durable(seq)
+        self._tell_durable(seq)
         if seq == journal.last_seq:
             self._ending.remove(journal)
             self._catch_up()
@@ -302,29 +436,29 @@ class Commits(Hooks, ABC):
     def _on_ending_failed(self, journal: Journal, sentence: str) -> None:
         self._ending.remove(journal)
         log.error("%s", sentence)
-        self.on_failed(sentence)
+        self.listener.journal_failed()
         self._catch_up()
-        self.on_queue()
+        self.listener.on_queue()
 
     def _catch_up(self) -> None:
         """A journal that appendonly no has ended is complete: release the replies that waited only
         for it."""
-        journal = self._journal
+        journal = self.journal
         if journal is None or not self.attached:
             self._raise_durable()
         elif not self._ending:
             reached = journal.synced_seq if journal.mode == "always" else journal.written_seq
             self.durable_seq = max(self.durable_seq, reached)
-            self.on_durable(self.durable_seq)
+            self._tell_durable(self.durable_seq)
 
     def _raise_durable(self) -> None:
         """Release all replies, except those that wait for a journal that appendonly no has
         ended."""
         if self.durable_seq < self.last_seq and not self._ending:
             self.durable_seq = self.last_seq
-            self.on_durable(self.last_seq)
+            self._tell_durable(self.last_seq)
 
-    def _finish_ending(self) -> bool:
+    def finish_ending(self) -> bool:
         """Release the replies that wait for ended journals, because the loop will not run the
         worker's callbacks any more. False if one of these journals is not completely on the
         disk."""

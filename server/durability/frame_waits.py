@@ -28,7 +28,7 @@ class FrameWaits:
         self, executor: Executor, persistence: Persistence, clients: Mapping[int, Any]
     ) -> None:
         self._executor = executor
-        self._persistence = persistence
+        self._commits = persistence.commits
         self._clients = clients
         self._waits: dict[int, FrameWait] = {}
 
@@ -47,21 +47,21 @@ class FrameWaits:
 
     def write_position(self) -> int:
         """The frame with the last change by the client of the running command."""
-        executor, persistence = self._executor, self._persistence
+        executor, commits = self._executor, self._commits
         if not executor.has_written:
             return executor.context.session.wrote_seq
         if not executor.context.may_block:  # within EXEC, whose frame is not committed yet
-            return persistence.last_seq + bool(len(executor.effects))
-        persistence.flush_tick()
-        return persistence.last_seq
+            return commits.last_seq + bool(len(executor.effects))
+        commits.flush_tick()
+        return commits.last_seq
 
     @property
     def synced_seq(self) -> int:
         """The last frame that is on the disk, or will be before any reply is sent."""
         if self._executor.context.may_block:
-            return self._persistence.on_disk_seq  # the mode may change while the reply is held
-        return self._persistence.synced_before_reply_seq
+            return self._commits.on_disk_seq  # the mode may change while the reply is held
+        return self._commits.synced_before_reply_seq
 
     def sync_soon(self) -> None:
         """Sync the journal without waiting for the next regular sync."""
-        self._persistence.sync_soon()
+        self._commits.sync_soon()

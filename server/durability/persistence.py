@@ -56,7 +56,7 @@ class KeyspaceLike(Restorable, Capturable, Protocol):
     """The part of a keyspace that is saved and loaded."""
 
 
-class Persistence(Commits):
+class Persistence:
     """See the module's docstring. All methods are called on the loop's thread.
 
     `base_seq` is the last frame in the base.
@@ -71,9 +71,10 @@ class Persistence(Commits):
         block_type: BlockType[Any],
     ) -> None:
         """`block_type` is the class Block."""
-        super().__init__(config, machine)
-        self.count_changes = lambda: self._changes_seen
         self._config: Config = config
+        self._scheduler = machine.scheduler
+        self._worker = machine.new_worker("millstream-journal", 0)
+        self.commits = Commits(config, machine, self._worker, self)
         self._disk = machine.disk
         self._machine = machine
         self.appendonly = config.appendonly
@@ -82,20 +83,19 @@ class Persistence(Commits):
         snapshot_worker = machine.new_worker("millstream-snapshot", _SNAPSHOT_NICENESS)
         self.snapshots = Snapshots(config, self.files, keyspace, self, machine, snapshot_worker)
         self.refusal = Refusal(self.snapshots.refuses_writes, self._tell_writable)
-        self.unsynced = UnsyncedFrames(self._all_journals, machine.clock)
+        self.unsynced = UnsyncedFrames(self.commits.all_journals, machine.clock)
         self._watch = DataFileWatch(
             self.files,
             self.refusal,
             machine.scheduler,
             self._worker,
-            is_attached=lambda: self.attached,
+            is_attached=lambda: self.commits.attached,
             is_replacing=lambda: self.snapshots.job is not None,
         )
         self.base_bytes = 0
         self.base_seq = 0
         self._retry_s = _RETRY_FIRST_S
         self._retry_set = False
-        self._changes_seen = 0
         self.data_loading = DataLoading(
             machine, lambda: Loader(machine.disk, keyspace, apply_effects, block_type)
         )
@@ -112,10 +112,11 @@ class Persistence(Commits):
         return self.refusal.error
 
     def _tell_writable(self) -> None:
-        self._scheduler.call_soon_threadsafe(self.on_writes_accepted)
+        self._scheduler.call_soon_threadsafe(self.commits.listener.check_due)
 
-    def _on_space(self, journal: Journal, error: OSError | None) -> None:
-        if journal is not self._journal:
+    def space_changed(self, journal: Journal, error: OSError | None) -> None:
+        """Space for a journal could not be reserved, or can be again (None)."""
+        if journal is not self.commits.journal:
             return
         if error is None and self.refusal.space is not None:
             log.warning("%s: space can be reserved again, writes are accepted", journal.name)
@@ -134,20 +135,20 @@ class Persistence(Commits):
 
     # ---------------------------------------------------------------------------------- recovery
 
-    def _on_journal_failed(self, journal: Journal, error: OSError) -> None:
-        sentence = unwritable(journal, error)
-        if journal in self._ending:
-            self._on_ending_failed(journal, sentence)
-        if journal is not self._journal:
+    def journal_failed(self, journal: Journal, error: OSError) -> None:
+        """A journal has failed, possibly one that is not current any more."""
+        commits, sentence = self.commits, unwritable(journal, error)
+        commits.ended_failed(journal, sentence)
+        if journal is not commits.journal:
             return
         log.error("%s; writes are refused until a new journal works", sentence)
         self.refusal.journal = misconf(error)
         self.refusal.space = None
         self.refusal.update()
-        if self.attached:
-            self.unsynced.note_failed(journal, self.last_seq)
-            self.on_failed(sentence)
-        self._drop_journal()
+        if commits.attached:
+            self.unsynced.note_failed(journal, commits.last_seq)
+            commits.listener.journal_failed()
+        commits.drop_journal()
         self.snapshots.cancel()
         self._retry_later()
 
@@ -159,7 +160,7 @@ class Persistence(Commits):
 
     def _retry(self) -> None:
         self._retry_set = False
-        if self.closing or self.attached or not self.appendonly:
+        if self.closing or self.commits.attached or not self.appendonly:
             return
         if self.snapshots.job is not None or self.snapshots.suspended:
             self._retry_later()
@@ -172,37 +173,33 @@ class Persistence(Commits):
 
     def lacks_space(self) -> bool:
         """True if a full disk causes writes to be refused, now or soon; from any thread."""
-        journal = self._journal
+        journal = self.commits.journal
         return self.refusal.space is not None or (journal is not None and journal.is_short())
 
     def begins_snapshot(self) -> bool:
-        self.flush_tick()
-        return self._journal is None or self._journal.error is None
+        self.commits.flush_tick()
+        return self.commits.journal is None or self.commits.journal.error is None
 
     def snapshot_succeeded(self, size_bytes: int, seq: int) -> None:
         if self.refusal.lost is not None:
             self.files.lock_again()
-        self._older_bytes = 0
+        commits = self.commits
+        commits.older_bytes = 0
         self.base_bytes = size_bytes
         self.base_seq = seq
-        if self._journal is not None and not self.attached:
-            self.attached = True
+        if commits.journal is not None and not commits.attached:
             self.refusal.journal = None
             self.unsynced.forget_failed()
             self._retry_s = _RETRY_FIRST_S
-            log.warning("the journal works: writes are recorded in %s", self._journal.name)
-            self._journal.sync_soon()  # commands that wait for a sync may have waited for a journal
-            self._scheduler.call_soon_threadsafe(self.on_synced)
+            log.warning("the journal works: writes are recorded in %s", commits.journal.name)
+            commits.attach()
         self.refusal.update()
 
     def end_writing(self, then: Callable[[], None]) -> None:
         """Write nothing more to the journal, all frames of which are on the disk: the files are
         about to be changed and loaded again. `then()` is called when it is closed."""
-        journal, self._journal = self._journal, None
-        self.attached = False
         self.data_loading.is_running = True
-        if journal is not None:
-            journal.abandon()
+        self.commits.abandon_journal()
         self._worker.submit(lambda: post(self._scheduler, then))
 
     def journal_was_lost(self, error: Exception) -> None:
@@ -218,29 +215,23 @@ class Persistence(Commits):
         """Continue with other files, which end with frame `seq` and are published already. `opened`
         is the last journal, None without one, `older_bytes` the size of those before it. Without
         appendonly it gets no more frames. Frames of the old journal do not count any more."""
-        journal, self._journal = self._journal, None
-        if journal is not None:
-            journal.abandon()
+        self.commits.abandon_journal()
         if opened is not None and not self.appendonly:
             older_bytes += opened.file.size
             self._worker.submit(opened.file.close)
             opened = None
-        self.last_seq = self.durable_seq = seq
-        self._older_bytes = older_bytes
         self.refusal.journal = self.refusal.space = None
         self.unsynced.forget_failed()
-        self.attached = opened is not None
-        if opened is not None:
-            self._journal = self._new_journal(opened)
+        self.commits.continue_at(opened, seq, older_bytes)
         self.refusal.update()
-        self.on_queue()
+        self.commits.listener.on_queue()
 
     def snapshot_failed(self, error: BaseException | None) -> None:
-        if self.appendonly and not self.attached:
+        if self.appendonly and not self.commits.attached:
             # The new journal is useless without its base: begin again with another one.
             if self.refusal.journal is None and error is not None:
                 self.refusal.journal = misconf(error)
-            self._drop_journal()
+            self.commits.drop_journal()
             self._retry_later()
         self.refusal.update()
 
@@ -251,23 +242,22 @@ class Persistence(Commits):
 
         `changes` is the keyspace's change counter.
         """
-        self._changes_seen = changes
-        if self._journal is not None:
-            self._journal.tick_second()
+        if self.commits.journal is not None:
+            self.commits.journal.tick_second()
         self._watch.check()
         self.snapshots.start_if_due(changes, self.current_bytes(), self.base_bytes)
 
     def current_bytes(self) -> int:
         """Bytes of the base and of the journals after it."""
-        journal = self._journal.size_bytes if self._journal is not None else 0
-        return self.base_bytes + self._older_bytes + journal
+        return self.base_bytes + self.commits.current_bytes()
 
     def set_appendonly(self, wanted: bool) -> None:
         """CONFIG SET appendonly. On: a journal becomes current when its base is written."""
         if wanted == self.appendonly or self.closing or self.loading:
             return  # while data is loaded: this is called again afterwards
         if not wanted:
-            self.flush_tick()  # the journal must have all effects from the time when it was on
+            # The journal must have all effects from the time when it was on.
+            self.commits.flush_tick()
         self.appendonly = wanted
         self.snapshots.cancel()
         if not wanted:
@@ -276,7 +266,7 @@ class Persistence(Commits):
                 " snapshot has it"
             )
             self.snapshots.scheduled = None
-            self._end_journal()
+            self.commits.end_journal()
             self.refusal.clear()
         elif self.snapshots.suspended:  # the data is being replaced, perhaps with a journal
             self._retry_later()
@@ -286,27 +276,7 @@ class Persistence(Commits):
             self.snapshots.scheduled = "rewrite"
 
     def _stop_journal(self) -> bool:
-        """Write and sync all recorded effects; False when that fails or there is no current
-        journal."""
-        journal, self._journal = self._journal, None
-        self._stopped = journal or self._stopped
-        attached, self.attached = self.attached, False
-        if journal is None:
-            return False
-        self._older_bytes += journal.size_bytes
-        synced = True
-        try:
-            journal.close(self.unsynced.tell_waiting)
-        except OSError as error:
-            synced = False
-            if attached:
-                self.unsynced.note_failed(journal, self.last_seq)
-                sentence = unwritable(journal, error)
-                log.error("%s", sentence)
-                self.on_failed(sentence)
-        self._raise_durable()
-        self.on_queue()
-        return attached and synced
+        return self.commits.stop_journal(self.unsynced.tell_waiting, self.unsynced.note_failed)
 
     @property
     def lacks_base(self) -> bool:
@@ -315,7 +285,7 @@ class Persistence(Commits):
         return (
             self.appendonly
             and not self.loading
-            and (not self.attached or self.refusal.lost is not None)
+            and (not self.commits.attached or self.refusal.lost is not None)
         )
 
     def write_base(self) -> None:
@@ -335,7 +305,7 @@ class Persistence(Commits):
         """
         if self.closing:
             return True
-        self.flush_tick()
+        self.commits.flush_tick()
         keeps = self.appendonly and not self.loading
         saved = not (keeps and self.lacks_base) or (tries_base and self._write_last_base())
         self.closing = True
@@ -347,7 +317,7 @@ class Persistence(Commits):
         if keeps and not saved:
             self.unsynced.tell_unsaved()
         self._worker.drain(self.unsynced.tell_waiting)
-        ended = self._finish_ending()
+        ended = self.commits.finish_ending()
         self._worker.stop()
         self._disk.unlock()
         return saved and ended
@@ -393,21 +363,21 @@ class Persistence(Commits):
             self.snapshots.last_save_s = loader.created_ms // 1000
             self.base_bytes = loader.base_bytes
             self.base_seq = loader.base_seq
-        self.last_seq = self.durable_seq = loader.next_seq - 1
-        self.frame_bytes, self.bytes_before_line = loader.frame_bytes, loader.bytes_before_line
+        last_seq = loader.next_seq - 1
+        self.commits.take_sizes(loader)
         if loader.torn is not None:
-            files.cut(loader.torn, report, self.last_seq)
+            files.cut(loader.torn, report, last_seq)
         if not self.appendonly:
             if files.manifest.journals:
                 report.notes.append(
                     "appendonly is off: the journal was loaded but new changes are not added to it"
                 )
-            self._older_bytes = files.sizes_of(files.manifest.journals)
+            older_bytes = files.sizes_of(files.manifest.journals)
+            self.commits.continue_at(None, last_seq, older_bytes)
             return
         last = files.continued_journal()
-        self._older_bytes = files.sizes_of(files.manifest.journals[:-1])
-        self._journal = self._new_journal(last)
-        self.attached = True
+        older_bytes = files.sizes_of(files.manifest.journals[:-1])
+        self.commits.continue_at(last, last_seq, older_bytes)
 
     def begin_reading(self) -> Loader:
         """A loader for the current files, which fills the running keyspace."""
@@ -418,7 +388,7 @@ class Persistence(Commits):
         loader = self.data_loading.loader
         self.data_loading.is_running = False
         self.base_bytes, self.base_seq = loader.base_bytes, loader.base_seq
-        self.frame_bytes, self.bytes_before_line = loader.frame_bytes, loader.bytes_before_line
+        self.commits.take_sizes(loader)
         self.set_appendonly(self._config.appendonly)  # it may have changed meanwhile
 
     def read_again(self, empty: Callable[[], None]) -> LoadReport:
@@ -429,16 +399,20 @@ class Persistence(Commits):
         CommandError, without any change, when the disk does not have all data; DataError when the
         files cannot be read: the keyspace must then not be used any more.
         """
-        self.flush_tick()
+        self.commits.flush_tick()
         self.snapshots.finish()
         self._worker.drain()
-        journal = self._journal
-        if self.appendonly and (not self.attached or journal is None or journal.error):
+        commits = self.commits
+        if self.appendonly and not commits.works:
             raise CommandError("ERR the journal does not hold all data now; see INFO persistence")
         report = LoadReport()
         loader = self.data_loading.read_again(self.files.manifest, report, empty)
-        if loader.torn is not None or (self.attached and loader.next_seq - 1 != self.last_seq):
-            raise DataError(f"the journal ends at frame {loader.next_seq - 1} of {self.last_seq}")
+        if loader.torn is not None or (
+            commits.attached and loader.next_seq - 1 != commits.last_seq
+        ):
+            raise DataError(
+                f"the journal ends at frame {loader.next_seq - 1} of {commits.last_seq}"
+            )
         return report
 
     def info(self, dirty: int) -> str:

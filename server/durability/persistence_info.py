@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from millstream.server.durability.commits import Commits
 from millstream.server.durability.data_loading import DataLoading
 from millstream.server.durability.refusal import Refusal
 from millstream.server.durability.snapshots import Snapshots
@@ -18,8 +19,7 @@ class State(Protocol):
     appendonly: bool
     base_bytes: int
 
-    @property
-    def queued_bytes(self) -> int: ...
+    commits: Commits
 
     def current_bytes(self) -> int: ...
 
@@ -44,7 +44,7 @@ def persistence_section(persistence: State, dirty: int, now_ms: int) -> str:
             f"aof_current_size:{persistence.current_bytes()}\r\n"
             f"aof_base_size:{persistence.base_bytes}\r\n"
             "aof_pending_rewrite:0\r\n"
-            f"aof_buffer_length:{persistence.queued_bytes}\r\n"
+            f"aof_buffer_length:{persistence.commits.queued_bytes}\r\n"
             "aof_pending_bio_fsync:0\r\n"
             "aof_delayed_fsync:0\r\n"
         )

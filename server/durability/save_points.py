@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from millstream.server.config.kinds import SAVE_POINTS_DEFAULT
+from millstream.server.durability.commits import Commits
 
 # A failed automatic snapshot is retried after increasing delays, because each attempt leaves a
 # journal with the data written since. While writes are refused because of a failed save, no journal
@@ -32,7 +33,7 @@ class JournalState(Protocol):
     """The part of the journal's owner that decides which snapshots are possible."""
 
     appendonly: bool
-    attached: bool
+    commits: Commits
 
 
 class SavePoints:
@@ -55,9 +56,9 @@ class SavePoints:
         if self._steady_clock() < self._after_ms:
             return None
         keeper = self._keeper
-        if keeper.attached and self._has_grown(current_bytes, base_bytes):
+        if keeper.commits.attached and self._has_grown(current_bytes, base_bytes):
             return "rewrite"
-        if (keeper.attached or not keeper.appendonly) and self._is_reached(changes):
+        if (keeper.commits.attached or not keeper.appendonly) and self._is_reached(changes):
             return "save"
         return None
 

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from millstream.errors import CommandError
 from millstream.server.durability import save_points
+from millstream.server.durability.commits import Commits
 from millstream.server.durability.data_files import DataFiles, in_words, temporary
 from millstream.server.durability.save_points import SavePoints
 from millstream.server.durability.workers import Machine, TaskWorker, post
@@ -71,25 +72,14 @@ class JournalKeeper(Protocol):
     """The owner of the journal that a snapshot switches."""
 
     appendonly: bool
-    attached: bool  # whether a start would find data written to the journal now
-    last_seq: int
-    frame_bytes: int
-    bytes_before_line: int
     closing: bool
-    count_changes: Callable[[], int]
-
-    @property
-    def queued_bytes(self) -> int:
-        """Memory used by frames that are not in a file yet."""
+    commits: Commits
 
     def lacks_space(self) -> bool:
         """True if a full disk causes writes to be refused, now or soon; from any thread."""
 
     def begins_snapshot(self) -> bool:
         """Commit the tick so far; False when the journal has failed."""
-
-    def switch_journal(self, opened: JournalFile) -> None:
-        """Write later effects to this journal."""
 
     def snapshot_succeeded(self, size_bytes: int, seq: int) -> None: ...
     def snapshot_failed(self, error: BaseException | None) -> None:
@@ -297,9 +287,9 @@ class Snapshots:
         number = self._files.new_number()
         keeper = self._keeper
         journal = journal_name(number) if keeper.appendonly else None
-        finished = () if keeper.queued_bytes else self._files.manifest.journals[:-1]
+        finished = () if keeper.commits.queued_bytes else self._files.manifest.journals[:-1]
         started_ms = self._steady_clock()
-        return Job(kind, number, journal, keeper.attached, pause, started_ms, finished)
+        return Job(kind, number, journal, keeper.commits.attached, pause, started_ms, finished)
 
     def _in_worker(
         self,
@@ -359,14 +349,14 @@ class Snapshots:
             return
         opened, job.journal_file = job.journal_file, None
         if opened is not None:
-            self._keeper.switch_journal(opened)
-        job.seq = self._keeper.last_seq
-        job.changes = self._keeper.count_changes()
+            self._keeper.commits.switch_journal(opened)
+        job.seq = self._keeper.commits.last_seq
+        job.changes = self._keeper.commits.listener.changes()
         job.created_ms = self._clock()
         job.global_meta = self._keyspace.global_meta()
-        job.global_meta["frame_bytes"] = self._keeper.frame_bytes
-        if self._keeper.bytes_before_line >= 0:
-            job.global_meta["bytes_before_line"] = self._keeper.bytes_before_line
+        job.global_meta["frame_bytes"] = self._keeper.commits.frame_bytes
+        if self._keeper.commits.bytes_before_line >= 0:
+            job.global_meta["bytes_before_line"] = self._keeper.commits.bytes_before_line
         job.capture = self._keyspace.begin_capture()
 
     def _capture_slice(self, job: Job) -> None:

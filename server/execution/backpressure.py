@@ -12,16 +12,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from millstream.server.durability.persistence import Persistence
     from millstream.server.protocol.outbox import Client, Outbox
 
 LOGGER = logging.getLogger("millstream")
 
 LIMIT_BYTES = 64 << 20
 WARNED_EVERY_S = 60.0
+
+
+class WaitingFrames(Protocol):
+    """The frames that wait to be written (server/durability/commits)."""
+
+    @property
+    def queued_bytes(self) -> int: ...
+
+    def is_queue_full(self, limit_bytes: int) -> bool: ...
 
 
 class Backpressure:
@@ -34,7 +42,7 @@ class Backpressure:
 
     def __init__(
         self,
-        persistence: Persistence,
+        frames: WaitingFrames,
         outbox: Outbox,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -43,7 +51,7 @@ class Backpressure:
         self.count = 0
         self.clients: dict[int, Client] = {}
         self.unread: set[Client] = set()
-        self._persistence = persistence
+        self._frames = frames
         self._outbox = outbox
         self._now_s = now_s
         self._warned_s = -WARNED_EVERY_S
@@ -51,14 +59,14 @@ class Backpressure:
     @property
     def waiting_bytes(self) -> int:
         """The memory used by frames and replies that wait for the disk."""
-        return self._persistence.queued_bytes + self._outbox.held_bytes
+        return self._frames.queued_bytes + self._outbox.held_bytes
 
     def check(self) -> bool:
         """True if requests have to wait now. Once they wait, they do so until half of the limit is
         free."""
         limit_bytes = self.limit_bytes // 2 if self.is_on else self.limit_bytes
         frames_limit_bytes = max(0, limit_bytes - self._outbox.held_bytes)
-        is_on = self._outbox.held_bytes > limit_bytes or self._persistence.is_queue_full(
+        is_on = self._outbox.held_bytes > limit_bytes or self._frames.is_queue_full(
             frames_limit_bytes
         )
         if is_on and not self.is_on:

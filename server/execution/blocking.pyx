@@ -272,7 +272,7 @@ cdef class Serving:
             if reply is None:
                 return False
             if waiter.read.group is not None:
-                waiter.client.wrote_seq = self.outbox.persistence.last_seq + 1
+                waiter.client.wrote_seq = self.outbox.commits.last_seq + 1
             self.unblock(waiter, reply)
         except CommandError as error:
             self.unblock(waiter, error)

@@ -21,6 +21,7 @@ cdef class Executor:
     cdef readonly Limits limits
     cdef readonly object timers
     cdef object persistence
+    cdef readonly object commits  # server/durability/commits.Commits
     cdef readonly object loop
     cdef readonly Clocks clocks
     cdef readonly Admission admission

@@ -25,7 +25,7 @@ from millstream.encoding cimport Output
 from millstream.server.execution.clocks cimport Clocks
 from millstream.server.execution.admission cimport Admission
 from millstream.server.execution.blocking cimport Serving
-from millstream.server.execution.lookup cimport Statistics
+from millstream.server.execution.lookup cimport Statistics, Table
 from millstream.server.execution.request_runner cimport RequestRunner
 from millstream.server.monitor.histogram cimport Histogram
 from millstream.server.protocol.outbox cimport OUTPUT_MAX, Client, Outbox
@@ -64,27 +64,24 @@ cdef class Executor:
 
     The reasons to refuse requests are in `admission`. `eviction_work` and `due` do work without a
     request; `pauses` postpones requests.
-
-    `server` has keyspace, persistence, loop (call_soon, call_later), now_ms(), optionally
-    steady_clock or steady_ms() for a clock that never jumps (default: now_ms), and, for the
-    commands, what the modules of commands/ state.
     """
 
     def __init__(self, server):
         self.server = server
         self.keyspace = server.keyspace
         self.persistence = server.persistence
+        self.commits = self.persistence.commits
         self.loop = server.loop
         # None: the machine's clock, read without a call through Python.
         clock = None if server.now_ms is wall_clock_ms else server.now_ms
         self.clocks = Clocks(
             clock, getattr(server, "steady_clock", None), getattr(server, "steady_ms", None))
         self.effects = Effects()
-        self.effects.make_room = self.persistence.make_room
+        self.effects.make_room = self.commits.make_room
         self.effects.forget_room()
         self.context = Context(self.keyspace, self.effects, server)
         self.timers = Timers()
-        self.outbox = Outbox(self.persistence, self.loop, self.resume)
+        self.outbox = Outbox(self.commits, self.loop, self.resume)
         self.tick_times = Histogram()
         self.hold_times = self.outbox.hold_times = Histogram()
         self.resumable = deque()
@@ -92,16 +89,16 @@ cdef class Executor:
         self.serving = Serving(self.context, self.outbox, self.statistics, self.timers,
                                self.resumable.append)
         self.admission = Admission(server, self.context)
-        self.backpressure = Backpressure(self.persistence, self.outbox)
+        self.backpressure = Backpressure(self.commits, self.outbox)
         self.runner = RequestRunner(self.context, self.admission, self.serving, self.resume,
                                     self.push_encoded)
         self.runner.backpressure = self.backpressure
         self.runner.tick_bytes = TICK_BYTES
-        self.limits = self.runner.limits
-        self.monitors = self.runner.monitors
+        self.limits, self.monitors = self.runner.limits, self.runner.monitors
         self.pauses = Pauses(self)
         self.eviction_work = EvictionWork(self)
         self.due = DueWork(self, self.timers)
+        self.commits.listen(self.outbox, self)
 
     @property
     def loading(self) -> bool:
@@ -264,7 +261,7 @@ cdef class Executor:
         if self.keyspace.ready:
             self.serving.serve_ready()
         if self.effects.begun != self.begun_before:
-            client.wrote_seq = self.persistence.last_seq + (self.effects.out.size > 0)
+            client.wrote_seq = self.commits.last_seq + (self.effects.out.size > 0)
         if runner.pushes:
             runner.flush_pushes(client)
         client.parser.keep_rest()
@@ -435,8 +432,19 @@ cdef class Executor:
 
     cdef int end_frame(self) except -1:
         """Commit the effects of this tick so far, because they are large."""
-        self.persistence.commit(self.effects.take())
+        self.commits.commit(self.effects.take())
         return self.check_queue()
+
+    def flush_tick(self) -> None:
+        """Commit the effects of this tick so far, before the tick ends."""
+        if self.effects.out.size:
+            self.commits.commit(self.effects.take())
+            self.schedule_tick()  # at whose end the frame is sent to replicas
+        self.effects.forget_room()  # the next effects may go to another journal
+
+    def changes(self) -> int:
+        """The number of changes so far."""
+        return self.keyspace.dirty
 
     cpdef int schedule_tick(self) except -1:
         """End the tick after everything that is ready now has run."""
@@ -471,7 +479,7 @@ cdef class Executor:
             self.serving.timer_stale = True
         if self.effects.out.size:
             self.unchecked_bytes += self.effects.out.size
-            self.persistence.commit(self.effects.take())
+            self.commits.commit(self.effects.take())
         if self.outbox.dirty_clients:
             self.outbox.now_ms = self.context.steady_ms
             self.outbox.send()
@@ -492,7 +500,7 @@ cdef class Executor:
         """Send no reply that depends on data that may be lost. This includes replies that wait for
         frames, and replies of the current tick, whose effects will be in no frame."""
         cdef bint tick_failed = (
-            self.effects.out.size > 0 or self.persistence.durable_seq < self.persistence.last_seq)
+            self.effects.out.size > 0 or self.commits.durable_seq < self.commits.last_seq)
         if tick_failed and self.runner.current is not None:
             self.runner.current.end(False)  # it turns the journal off after earlier changes
         self.outbox.journal_failed(tick_failed)
@@ -536,17 +544,12 @@ cdef class Executor:
                 + len(self.backpressure.clients))
 
     def set_slow(self, int64_t slow_us, uint64_t latency_ms) -> None:
-        """Record commands that take at least slow_us in the slow log (negative: none), and those
-        that take at least latency_ms in the latency monitor (0: none)."""
+        """Set slowlog-log-slower-than (negative: none) and latency-monitor-threshold (0: none)."""
         self.statistics.set_slow(slow_us, latency_ms)
 
-    def latency_counts(self) -> dict:
-        """The number of calls that took up to 1, 2, 4 ... microseconds, by command."""
-        return self.runner.table.latencies()
-
-    def command_stats(self) -> dict:
-        """The CallStat of each command that was called or refused, by name."""
-        return self.runner.table.stats()
+    @property
+    def table(self) -> Table:
+        return self.runner.table
 
     def reset_stats(self) -> None:
         """Forget all statistics (CONFIG RESETSTAT)."""

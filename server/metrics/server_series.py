@@ -135,7 +135,7 @@ def _replication_lines(facts: Section, lines: Lines) -> None:
 
 
 def _command_lines(executor: Executor, lines: Lines) -> Iterator[None]:
-    for name, stat in executor.command_stats().items():
+    for name, stat in executor.table.stats().items():
         _add(lines, "redis_commands_total", stat.calls, cmd=name)
         _add(lines, "redis_commands_duration_seconds_total", stat.usec / 1e6, cmd=name)
         _add(lines, "redis_commands_failed_calls_total", stat.failed_calls, cmd=name)
@@ -146,7 +146,7 @@ def _command_lines(executor: Executor, lines: Lines) -> Iterator[None]:
 
 
 def _latency_percentile_lines(sources: Sources, lines: Lines) -> Iterator[None]:
-    family, stats = "redis_latency_percentiles_usec", sources.executor.command_stats()
+    family, stats = "redis_latency_percentiles_usec", sources.executor.table.stats()
     for field, fact in latency_fields(sources.latency, sources.config).items():
         name = field.removeprefix(PERCENTILE)
         for part in str(fact).split(","):
@@ -189,7 +189,7 @@ def _own_lines(sources: Sources, lines: Lines) -> None:
         "writes_refused": int(sources.why_writes_are_refused() is not None),
         "loop_delay_seconds": sources.loop_delay_s(),
         "journal_size_bytes": persistence.current_bytes(),
-        "journal_frames_total": persistence.last_seq,
+        "journal_frames_total": persistence.commits.last_seq,
         "snapshot_running": int(persistence.snapshots.job is not None),
         "snapshot_last_seconds": persistence.snapshots.last_duration_s,
         "held_replies": executor.outbox.held_count,
@@ -209,7 +209,7 @@ def _own_lines(sources: Sources, lines: Lines) -> None:
         _add(lines, "millstream_redeliveries_total", count, cause=cause)
     _histogram(lines, "millstream_tick_seconds", executor.tick_times)
     _histogram(lines, "millstream_reply_hold_seconds", executor.hold_times)
-    _histogram(lines, "millstream_journal_sync_seconds", persistence.sync_times)
+    _histogram(lines, "millstream_journal_sync_seconds", persistence.commits.sync_times)
 
 
 def _histogram(lines: Lines, name: str, found: Histogram) -> None:

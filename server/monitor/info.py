@@ -298,7 +298,7 @@ def commands_section(executor: Executor) -> str:
         f"cmdstat_{name}:calls={stat.calls},usec={stat.usec},"
         f"usec_per_call={stat.usec / stat.calls if stat.calls else 0:.2f},"
         f"rejected_calls={stat.rejected_calls},failed_calls={stat.failed_calls}\r\n"
-        for name, stat in executor.command_stats().items()
+        for name, stat in executor.table.stats().items()
     )
 
 

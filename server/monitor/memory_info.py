@@ -164,7 +164,7 @@ class MemoryInfo:
             f"mem_clients_slaves:{totals.replica_bytes}\r\n"
             f"mem_clients_normal:{totals.memory_bytes}\r\n"
             "mem_cluster_links:0\r\n"
-            f"mem_aof_buffer:{self._persistence.queued_bytes}\r\n"
+            f"mem_aof_buffer:{self._persistence.commits.queued_bytes}\r\n"
             "mem_allocator:libc\r\n"
             "mem_overhead_db_hashtable_rehashing:0\r\n"
             "active_defrag_running:0\r\n"

@@ -43,7 +43,7 @@ cdef class Client(Session):
 
 
 cdef class Outbox:
-    cdef object persistence
+    cdef object commits  # server/durability/commits.Commits
     cdef object loop
     cdef object resume
     cdef list dirty_clients

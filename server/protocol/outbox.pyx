@@ -114,8 +114,8 @@ cdef class Outbox:
     it is None, is called once for each tick whose replies were held.
     """
 
-    def __init__(self, persistence, loop, resume):
-        self.persistence = persistence
+    def __init__(self, commits, loop, resume):
+        self.commits = commits
         self.loop = loop
         self.resume = resume
         self.dirty_clients = []
@@ -182,7 +182,7 @@ cdef class Outbox:
         client."""
         cdef Client client
         cdef list clients = self.dirty_clients
-        cdef object last = self.persistence.last_seq
+        cdef object last = self.commits.last_seq
         cdef bint hold = self.begin_turn(last)
         cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
         cdef Py_ssize_t at = 0
@@ -202,7 +202,7 @@ cdef class Outbox:
 
     cdef bint begin_turn(self, last) except -1:
         """True if output that shows frame `last` has to wait for the disk or for replicas."""
-        cdef bint hold = self.persistence.durable_seq < last or (
+        cdef bint hold = self.commits.durable_seq < last or (
             self.hold_point is not None and self.hold_point.seq < last)
         if self.held and not hold:
             # The journal's mode has changed, and the frame that earlier replies wait for was
@@ -218,8 +218,8 @@ cdef class Outbox:
         cdef Py_ssize_t sent = 0
         cdef int held = 0
         # The bytes of a late client may show changes of the tick that has begun since.
-        self.persistence.flush_tick()
-        last = self.persistence.last_seq
+        self.commits.flush_tick()
+        last = self.commits.last_seq
         hold = self.begin_turn(last)
         while self.late and sent < TURN_CLIENTS and self.bytes_out <= end_bytes:
             sent += 1
@@ -308,8 +308,11 @@ cdef class Outbox:
         return 0
 
     def durable(self, sequence) -> None:
-        """Release replies: the journal is durable up to this sequence number."""
+        """Release replies: the journal is durable up to this sequence number. Replies that wait for
+        replicas, too, are released up to the hold point."""
         cdef uint64_t now_ns
+        if self.hold_point is not None and self.hold_point.seq < sequence:
+            sequence = self.hold_point.seq
         if self.hold_starts:
             now_ns = monotonic_ns()
             while self.hold_starts and self.hold_starts[0][0] <= sequence:

@@ -168,7 +168,7 @@ class FrameSource:
     @property
     def durable_seq(self) -> int:
         """The last frame that may be sent."""
-        return self._persistence.durable_seq
+        return self._persistence.commits.durable_seq
 
     def take(self, seq: int) -> list[bytes]:
         """The records of durable frames from `seq` on, about as many as one piece has; none if the

@@ -111,8 +111,8 @@ class Failover:
         """A replica has acknowledged something."""
         if self.state != WAITING:
             return
-        self.persistence.flush_tick()
-        last_seq = self.persistence.last_seq
+        self.persistence.commits.flush_tick()
+        last_seq = self.persistence.commits.last_seq
         for feed in self._candidates():
             if self._has_all(feed, last_seq):
                 self._proceed(feed)

@@ -69,10 +69,10 @@ class Feeds:
 
     def keep_backlog(self) -> None:
         if self.source.backlog is None:
-            next_seq = self.persistence.last_seq + 1
+            next_seq = self.persistence.commits.last_seq + 1
             self.source.backlog = Backlog(self.config.repl_backlog_size, next_seq)
             self._alone_since_ms = self.machine.steady_clock()
-            self.persistence.on_commit = self._keep
+            self.persistence.commits.keep_frames(self._keep)
             self.executor.after_tick = self._pace.look
 
     def remove(self, client: Any) -> None:
@@ -89,7 +89,8 @@ class Feeds:
         self.drop_backlog()
 
     def drop_backlog(self) -> None:
-        self.source.backlog = self.persistence.on_commit = self.executor.after_tick = None
+        self.source.backlog = self.executor.after_tick = None
+        self.persistence.commits.keep_frames(None)
 
     # Frames
 
@@ -98,10 +99,15 @@ class Feeds:
         assert self.backlog is not None
         self.backlog.limit_bytes = self.config.repl_backlog_size
         self.backlog.append(payload)
-        if self.persistence.durable_seq >= seq and self.by_client:
+        if self.persistence.commits.durable_seq >= seq and self.by_client:
             # appendfsync is everysec or no: no callback reports that the frame is durable. The tick
             # ends with the send, after the replies: another turn would delay the replicas.
             self._pace.soon_in_turn(without_rest=bool(self.config.replicas_durable))
+
+    def pump_if_any(self) -> None:
+        """`pump_soon` if there are replicas."""
+        if self.by_client:
+            self.pump_soon()
 
     def pump_soon(self) -> None:
         """More frames are durable. Where replies wait for replicas, each frame is sent at once."""
@@ -117,7 +123,7 @@ class Feeds:
         """Send beats and the IDs of the servers above the replicas, and end the links to silent
         replicas."""
         frames = self.persistence
-        beat = encode_beat(Beat(wall_ms, frames.last_seq, frames.frame_bytes))
+        beat = encode_beat(Beat(wall_ms, frames.commits.last_seq, frames.commits.frame_bytes))
         now_ms = self.machine.steady_clock()
         for feed in self:
             if feed.is_online and now_ms - feed.acked_ms > self.config.repl_timeout * 1000:
@@ -160,7 +166,9 @@ class Feeds:
 
     def lagging(self) -> int:
         """The number of replicas that have not applied the last frame yet."""
-        return sum(feed.is_online and feed.acked_seq < self.persistence.last_seq for feed in self)
+        return sum(
+            feed.is_online and feed.acked_seq < self.persistence.commits.last_seq for feed in self
+        )
 
     def nth_synced(self, count: int) -> int:
         """The last frame that `count` replicas have on their disks; 0 if there are fewer."""

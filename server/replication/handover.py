@@ -91,7 +91,7 @@ class Relay:
         if is_of_primary:
             self._asked.update(feeds)
         for feed in feeds.values():
-            feed.send_last(encode_last(is_primary=is_of_primary), self.persistence.last_seq)
+            feed.send_last(encode_last(is_primary=is_of_primary), self.persistence.commits.last_seq)
 
     def promoted(self, told_by: str, host: str, port: int, has_all: bool) -> None:
         """A server is a primary, as the replica with the address `told_by` says."""
@@ -170,11 +170,11 @@ class Handover:
         if self.standing.is_replica:  # the primary of this server may confirm more
             self.relay.begin(feed)
             return
-        frames.flush_tick()
+        frames.commits.flush_tick()
         self._until_ms[feed.address] = self.machine.steady_clock() + PROMOTING_MS
         self.on_promotion()
         self.on_change()
-        feed.send_last(encode_last(is_primary=True), frames.last_seq)
+        feed.send_last(encode_last(is_primary=True), frames.commits.last_seq)
 
     def abandon(self, address: str) -> None:
         """The replica with this address remains a replica, or is one again."""
@@ -190,8 +190,8 @@ class Handover:
     def promoted(self, feed: Feed, value: bytes) -> None:
         """The replica is a primary, or the replica of it that `value` names by host and port; a
         third word says that the named one lacks frames (`Relay`)."""
-        self.persistence.flush_tick()  # the replica lacks the changes of this tick
-        last_seq = self.persistence.last_seq
+        self.persistence.commits.flush_tick()  # the replica lacks the changes of this tick
+        last_seq = self.persistence.commits.last_seq
         stored_seq = last_seq if self.config.replicas_durable else 0
         has_all = feed.acked_seq >= last_seq and feed.synced_seq >= stored_seq
         text = value.decode("utf-8", "replace")

@@ -97,7 +97,7 @@ class Histories:
     def shown(self) -> tuple[str, str]:
         """The newest line and the one before it, with the own one, for INFO."""
         names = [NO_HISTORY, NO_HISTORY, *(name for name, _ in self.lines)]
-        if self.persistence.first_effect is not None and names[-1] != self.own_line:
+        if self.persistence.commits.first_effect is not None and names[-1] != self.own_line:
             names.append(self.own_line)
         return names[-1], names[-2]
 
@@ -110,7 +110,7 @@ class Histories:
             self.end()
             return
         self.own_line = self.new_id()
-        self.persistence.first_effect = self._first_effect
+        self.persistence.commits.first_effect = self._first_effect
 
     def _first_effect(self, seq: int) -> bytes:
         self.keyspace.begin_history(self.own_line, seq)
@@ -119,7 +119,7 @@ class Histories:
 
     def end(self) -> None:
         """This server makes no frames any more."""
-        self.persistence.first_effect = None
+        self.persistence.commits.first_effect = None
 
     def forget(self) -> None:
         """The data has changed without a frame: no number identifies it any more."""
@@ -128,10 +128,10 @@ class Histories:
     def require_line(self) -> None:
         """A position has to be in a line of history, also before the first change."""
         frames = self.persistence
-        if frames.first_effect is not None:
-            frames.flush_tick()
-            if frames.first_effect is not None:
-                frames.commit(b"")
+        if frames.commits.first_effect is not None:
+            frames.commits.flush_tick()
+            if frames.commits.first_effect is not None:
+                frames.commits.commit(b"")
 
     def journal_switched(self) -> bool:
         """appendonly was switched on or off on a primary. Returns whether the data may change
@@ -139,4 +139,6 @@ class Histories:
         enabled = self.executor.effects.enabled
         if enabled and self.own_line == NO_HISTORY:
             self.begin()
-        return not enabled and (bool(self.lines) or self.persistence.first_effect is not None)
+        return not enabled and (
+            bool(self.lines) or self.persistence.commits.first_effect is not None
+        )

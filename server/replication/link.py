@@ -190,7 +190,7 @@ class Link:
 
     def log_missing(self) -> None:
         """This server is promoted: say how much the primary had at its last beat."""
-        missing = self.last_beat_seq - self.persistence.last_seq
+        missing = self.last_beat_seq - self.persistence.commits.last_seq
         if missing > 0:
             log.warning(
                 "%d frames of the old primary %s had not arrived at its last beat",
@@ -398,7 +398,7 @@ class Link:
     # Full sync and rewind
 
     def _begin_full_sync(self, full: FullSync) -> None:
-        here_bytes = self.persistence.frame_bytes
+        here_bytes = self.persistence.commits.frame_bytes
         if (
             self.consent is Consent.ACCEPTED
             and self.receiver.trust is Trust.KNOWN
@@ -458,7 +458,7 @@ class Link:
     def rewind_ended(self, error: Exception | None) -> None:
         if error is None:
             self.totals.rewinds += 1
-            log.warning("this server is back at frame %d", self.persistence.last_seq)
+            log.warning("this server is back at frame %d", self.persistence.commits.last_seq)
         else:
             log.warning("the rewind has failed: %s. A full sync follows", in_words(error))
             self._note_failed(error)
@@ -498,9 +498,11 @@ class Link:
             return
         frames = self.persistence
         if self.acceptance.is_stored:
-            self._synced_seq = frames.on_disk_seq
-        synced_seq = min(self._synced_seq, frames.on_disk_seq)  # a rewind removes frames
-        self._connection.protocol.acknowledge(frames.last_seq, synced_seq, frames.frame_bytes)
+            self._synced_seq = frames.commits.on_disk_seq
+        synced_seq = min(self._synced_seq, frames.commits.on_disk_seq)  # a rewind removes frames
+        self._connection.protocol.acknowledge(
+            frames.commits.last_seq, synced_seq, frames.commits.frame_bytes
+        )
         self._connection.flush()
 
     def say_promoting(self, is_over: bool = False) -> None:

@@ -193,7 +193,7 @@ class Connector:
             version=__version__,
             databases=len(self.keyspace.databases),
             histories=self.keyspace.histories if knows else (),
-            next_seq=self.persistence.last_seq + 1 if knows else 1,
+            next_seq=self.persistence.commits.last_seq + 1 if knows else 1,
         )
 
     def new(self, owner: Owner, opening: Opening) -> LinkConnection:

@@ -163,12 +163,12 @@ class Promotion:
         self.standing.receiver.apply_all()
         if self._link is not link:
             return
-        stored_seq = frames.on_disk_seq  # -1: the journal has failed
-        if not frames.appendonly or stored_seq >= frames.last_seq:
+        stored_seq = frames.commits.on_disk_seq  # -1: the journal has failed
+        if not frames.appendonly or stored_seq >= frames.commits.last_seq:
             if not self._was_marked or self.acceptance.is_stored:
                 self._finish(link, "")
         elif stored_seq >= 0:
-            frames.sync_soon()
+            frames.commits.sync_soon()
 
     # Time
 
@@ -249,7 +249,7 @@ class Announcement:
     def _connect(self) -> None:
         frames = self.persistence
         opening = self.connector.opening()._replace(
-            is_promoted=True, next_seq=min(frames.last_seq, frames.on_disk_seq) + 1
+            is_promoted=True, next_seq=min(frames.commits.last_seq, frames.commits.on_disk_seq) + 1
         )
         self._dialed_ms = self._steady_ms()
         self._connection = self.connector.new(self, opening)

@@ -120,7 +120,7 @@ class Receiver:
         loaded meanwhile."""
         self.trust = Trust.KNOWN
         self._is_open = True
-        self._due_seq = self.persistence.last_seq + 1 + len(self._pending)
+        self._due_seq = self.persistence.commits.last_seq + 1 + len(self._pending)
 
     def link_lost(self) -> None:
         self._close()
@@ -212,7 +212,7 @@ class Receiver:
         self._is_scheduled = False
         if not self._is_open or not self._pending:
             return
-        if self.persistence.queued_bytes > self.config.journal_queue_limit:
+        if self.persistence.commits.queued_bytes > self.config.journal_queue_limit:
             self._is_scheduled = True
             self._loop.call_later(_AGAIN_S, self._apply)
             return
@@ -235,8 +235,8 @@ class Receiver:
                 left_bytes -= record.size
                 keyspace.dirty += apply_effects(keyspace, record.payload)
                 if record.payload.startswith(LINE_EFFECT):
-                    frames.line_begins()
-                frames.commit(record.payload)
+                    frames.commits.line_begins()
+                frames.commits.commit(record.payload)
         except EffectError as error:
             self._close()  # the frames after it have nothing to follow
             self.trust = Trust.WRONG

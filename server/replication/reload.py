@@ -88,5 +88,7 @@ class Reload:
 
     def _check_end(self) -> None:
         last_seq = self._loader.next_seq - 1
-        if last_seq != self.persistence.last_seq or self._loader.torn is not None:
-            raise DataError(f"the files end with frame {last_seq}, not {self.persistence.last_seq}")
+        if last_seq != self.persistence.commits.last_seq or self._loader.torn is not None:
+            raise DataError(
+                f"the files end with frame {last_seq}, not {self.persistence.commits.last_seq}"
+            )

@@ -298,8 +298,8 @@ class Replacement:
     def _removes_data(self) -> bool:
         """True if this server has frames that the primary has not."""
         frames, full = self._persistence, self.full
-        is_ahead = 0 <= full.common_seq < frames.last_seq
-        return is_ahead or full.frame_bytes < frames.frame_bytes
+        is_ahead = 0 <= full.common_seq < frames.commits.last_seq
+        return is_ahead or full.frame_bytes < frames.commits.frame_bytes
 
     def _keep(self) -> None:
         journals = self._files.manifest.journals

@@ -78,7 +78,7 @@ class ReplicationInfo:
 
     def role_reply(self) -> list[Any]:
         """The reply to ROLE."""
-        offset, link = self.persistence.frame_bytes, self.standing.link
+        offset, link = self.persistence.commits.frame_bytes, self.standing.link
         if link is not None:
             return [b"slave", link.host.encode(), link.port, link.state.encode(), offset]
         return [
@@ -126,14 +126,14 @@ class ReplicationInfo:
             self.failover.state,
             newest,
             before,
-            frames.frame_bytes,
+            frames.commits.frame_bytes,
             self._second_offset(newest, before),
             int(backlog is not None),
             self.config.repl_backlog_size,
-            0 if backlog is None else frames.frame_bytes - size_bytes + 1,
+            0 if backlog is None else frames.commits.frame_bytes - size_bytes + 1,
             size_bytes,
-            frames.last_seq,
-            frames.durable_seq,
+            frames.commits.last_seq,
+            frames.commits.durable_seq,
             self.restrictions.safe_seq,
             self.outbox.held_bytes,
             self.outbox.hold_age_ms(self.machine.steady_clock()),
@@ -148,8 +148,8 @@ class ReplicationInfo:
         if before == NO_HISTORY:
             return -1
         if self.histories.newest != newest:  # it has no frame yet
-            return frames.frame_bytes + 1
-        return frames.bytes_before_line + 1 if frames.bytes_before_line >= 0 else -1
+            return frames.commits.frame_bytes + 1
+        return frames.commits.bytes_before_line + 1 if frames.commits.bytes_before_line >= 0 else -1
 
     def _feed_fact(self, feed: Feed) -> str:
         lag_s = (self.machine.steady_clock() - feed.acked_ms) // 1000
@@ -159,7 +159,7 @@ class ReplicationInfo:
         )
 
     def _primary_facts(self, link: Link) -> Section:
-        frame_bytes, now_ms = self.persistence.frame_bytes, self.machine.steady_clock()
+        frame_bytes, now_ms = self.persistence.commits.frame_bytes, self.machine.steady_clock()
         change = self.standing.receiver.change
         fields: Section = {
             "master_host": link.host,

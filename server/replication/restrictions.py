@@ -78,7 +78,7 @@ class Restrictions:
         Sentinel waits for the reply to its transaction before it gives this server replicas."""
         outbox = self.executor.outbox
         if outbox.hold_point is None:
-            outbox.durable(self.persistence.on_disk_seq)
+            outbox.durable(self.persistence.commits.on_disk_seq)
         self.hold_point.seq = 0
 
     def count_good_replicas(self) -> None:
@@ -123,18 +123,12 @@ class Restrictions:
         if wanted and self.handover.is_under_way:
             return
         if (wanted and self.hold_point.reach(self.feeds.nth_synced(wanted))) or not wanted:
-            self.on_durable(self.persistence.durable_seq)
-
-    def on_durable(self, seq: int) -> None:
-        """The journal is durable up to this frame: release the replies that may show it."""
-        outbox = self.executor.outbox
-        outbox.durable(seq if outbox.hold_point is None else min(seq, self.hold_point.seq))
-        if self.feeds.by_client:
-            self.feeds.pump_soon()
+            self.executor.outbox.durable(self.persistence.commits.durable_seq)
+            self.feeds.pump_if_any()
 
     @property
     def safe_seq(self) -> int:
         """The last frame that replies may show."""
-        durable_seq = self.persistence.durable_seq
+        durable_seq = self.persistence.commits.durable_seq
         held = self.executor.outbox.hold_point is not None
         return min(durable_seq, self.hold_point.seq) if held else durable_seq

@@ -158,8 +158,8 @@ class Resync:
         except ValueError:
             raise CommandError(NOT_INTEGER) from None
         frames = self.persistence
-        frames.flush_tick()  # it lacks the changes of this tick
-        ours, our_last = self.histories.lines, frames.last_seq
+        frames.commits.flush_tick()  # it lacks the changes of this tick
+        ours, our_last = self.histories.lines, frames.commits.last_seq
         common = history.last_common(ours, our_last, said.histories, their_last)
         if common is None:
             raise CommandError("ERR the promoted server has no line of history of this server")
@@ -190,7 +190,7 @@ class Resync:
         self._resume_before(client, said)
         self._check_can_feed(said)
         self.histories.require_line()
-        ours, our_last = self.histories.lines, self.persistence.last_seq
+        ours, our_last = self.histories.lines, self.persistence.commits.last_seq
         their_last = next_seq - 1
         common = history.last_common(ours, our_last, said.histories, their_last)
         if common is not None and their_last > common and self._only_lags(said):
@@ -233,7 +233,7 @@ class Resync:
             return
         self._check_files(said)
         if not (takeover.is_forced or self._has_all_of(said, next_seq)):
-            last_seq = self.persistence.last_seq
+            last_seq = self.persistence.commits.last_seq
             raise CommandError(
                 f"ERR this replica has the frames up to {last_seq}, and its primary has"
                 f" {next_seq - 1}: it would lose the others"
@@ -246,7 +246,7 @@ class Resync:
 
     def _has_all_of(self, said: Introduction, next_seq: int) -> bool:
         """True if this server has all frames of the other one."""
-        ours, our_last = self.histories.lines, self.persistence.last_seq
+        ours, our_last = self.histories.lines, self.persistence.commits.last_seq
         return history.last_common(ours, our_last, said.histories, next_seq - 1) == next_seq - 1
 
     def _is_ahead_of(self, said: Introduction, name: bytes, next_seq: int) -> bool:
@@ -270,7 +270,7 @@ class Resync:
             raise CommandError(
                 "ERR this server has appendonly off: it needs a journal to feed replicas"
             )
-        if not self.persistence.attached or self.persistence.writable_error() is not None:
+        if not self.persistence.commits.attached or self.persistence.writable_error() is not None:
             raise CommandError("NOMASTERLINK the journal of this server is not working")
         if said.databases < self.databases:
             raise CommandError(
@@ -305,7 +305,7 @@ class Resync:
         return base_seq if backlog is None else min(base_seq, backlog.first_seq - 1)
 
     def _has_frames_from(self, seq: int) -> bool:
-        return seq > self.oldest_needed() or seq > self.persistence.last_seq
+        return seq > self.oldest_needed() or seq > self.persistence.commits.last_seq
 
     def _newest(self) -> bytes:
         return (self.histories.newest or NO_HISTORY).encode()
@@ -330,13 +330,13 @@ class Resync:
             self._send_base(feed)
 
     def _full_sync_answer(self, feed: Feed, seq: int, size_bytes: int) -> bytes:
-        numbers = (seq, size_bytes, feed.common_seq, self.persistence.frame_bytes)
+        numbers = (seq, size_bytes, feed.common_seq, self.persistence.commits.frame_bytes)
         return b"+FULLRESYNC %s %d %d %d %d\r\n" % (self._newest(), *numbers)
 
     def _send_base(self, feed: Feed) -> None:
         """Send the newest base, unless one is being written for this replica."""
         frames = self.persistence
-        if frames.snapshots.job is not None or not frames.attached:
+        if frames.snapshots.job is not None or not frames.commits.attached:
             return
         name = frames.files.manifest.base
         if name is None:

@@ -50,12 +50,12 @@ class Cut(NamedTuple):
 
 def why_impossible(frames: Persistence, seq: int) -> str:
     """The reason why this server cannot be cut back to frame `seq`; "" if it can."""
-    if not frames.appendonly or frames.on_disk_seq < 0:
+    if not frames.appendonly or frames.commits.on_disk_seq < 0:
         return "there is no journal that works"
     if frames.base_seq > seq:
         return f"the base here has the frames up to {frames.base_seq}"
-    if seq >= frames.last_seq:
-        return f"frame {frames.last_seq} is the last one here"
+    if seq >= frames.commits.last_seq:
+        return f"frame {frames.commits.last_seq} is the last one here"
     return ""
 
 
@@ -99,10 +99,10 @@ class Rewinding:
             if reason:  # the snapshot that was running has become the base
                 self._end(DataError(reason))
                 return
-            if frames.on_disk_seq >= frames.last_seq:
+            if frames.commits.on_disk_seq >= frames.commits.last_seq:
                 snapshots.submit(self._keep_in_worker)
                 return
-            frames.sync_soon()
+            frames.commits.sync_soon()
         self._machine.scheduler.call_later(_AGAIN_S, self._wait)
 
     def _kept(self, found: Cut | Exception) -> None:

@@ -101,7 +101,6 @@ class Role:
             on_last=self._last_arrived,
             on_message=self._received_message,
         )
-        persistence.on_gap = self.forget_histories
 
     def _build_parts(self) -> None:
         """The parts that change the role, then those that answer."""
@@ -183,7 +182,11 @@ class Role:
         self.restrictions.update()
         self.check_waits()
 
-    def on_synced(self) -> None:
+    def durable(self, seq: int) -> None:
+        """The replies up to this frame were sent: replicas may get it, too."""
+        self.feeds.pump_if_any()
+
+    def synced(self) -> None:
         """More of the journal is on the disk."""
         self._acceptance_stored()
         self.check_waits()
@@ -198,7 +201,7 @@ class Role:
         if self.persistence.loading or self.is_replica:
             return
         if self.histories.journal_switched():
-            self.forget_histories()
+            self.data_changed()
 
     def client_gone(self, client: Any) -> None:
         self.resync.forget(client)
@@ -207,7 +210,7 @@ class Role:
             self.feeds.remove(client)
             self.restrictions.count_good_replicas()
 
-    def forget_histories(self) -> None:
+    def data_changed(self) -> None:
         """The data has changed without a frame: no number identifies it any more."""
         self.histories.forget()
         self.feeds.drop_all("the data here has changed without a frame that describes it")
@@ -288,7 +291,7 @@ class Role:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
 
     def _follow(self, host: str, port: int, is_of_handover: bool = False) -> Link:
-        self.persistence.flush_tick()
+        self.persistence.commits.flush_tick()
         was_primary = self.link is None
         self.promotion.stop()
         if self.link is not None:
@@ -463,7 +466,7 @@ class Role:
         self.deliver(channel, message, is_shard=is_shard)
         if self.feeds.by_client:
             record = encode_message(channel, message, is_shard=is_shard)
-            self.feeds.publish(record, self.persistence.last_seq, is_shard=is_shard)
+            self.feeds.publish(record, self.persistence.commits.last_seq, is_shard=is_shard)
 
     def _data_replaced(self) -> None:
         """The frames here were replaced or cut back: the replicas of this server ask again."""
@@ -484,7 +487,7 @@ class Role:
     def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
         """Pass a message to the replicas, after the data that the publisher may have seen."""
         if self.feeds.by_client and not self.is_replica:
-            shown_seq = self.persistence.last_seq + bool(len(self.executor.effects))
+            shown_seq = self.persistence.commits.last_seq + bool(len(self.executor.effects))
             record = encode_message(channel, message, is_shard=is_shard)
             self.feeds.publish(record, shown_seq, is_shard=is_shard)
 

@@ -161,7 +161,7 @@ class DurableFleet(Fleet):
         there = [node for node in self.nodes if node is not old and node.shown_priority > 0]
         if len(there) < len(self.nodes) - 1:
             return  # another server is not available either: that is one loss too many
-        chosen = max(there, key=lambda node: node.persistence.frame_bytes)
+        chosen = max(there, key=lambda node: node.persistence.commits.frame_bytes)
         self.note("failover", f"{old.index} -> {chosen.index}")
         self._promote_without(old, chosen)
         self._judge_confirmed(chosen)
@@ -222,7 +222,7 @@ class DurableFleet(Fleet):
         if self._to_order and self._promoted is not None:
             return self.nodes[self._promoted]
         candidates = self._primaries() or there or self.nodes
-        return max(candidates, key=lambda node: node.persistence.frame_bytes)
+        return max(candidates, key=lambda node: node.persistence.commits.frame_bytes)
 
 
 def _has_stored(node: FleetNode, frame: Frame) -> bool:

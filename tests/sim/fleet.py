@@ -329,7 +329,7 @@ class Fleet:
         again = self.nodes[node.index] = FleetNode(self, node.index, disk, node.config, self._own())
         again.start()
         self.has_loaded(again)
-        self.note("start", f"{node.index} at frame {again.persistence.last_seq}")
+        self.note("start", f"{node.index} at frame {again.persistence.commits.last_seq}")
         self._judge(again)
         self._judge_least(again)
 
@@ -443,7 +443,7 @@ class Fleet:
 
     def has_loaded(self, node: FleetNode) -> None:
         """A server has all frames up to its last one from a base."""
-        for seq in range(1, node.persistence.last_seq + 1):
+        for seq in range(1, node.persistence.commits.last_seq + 1):
             name = _line_at(node.keyspace.histories, seq)
             self.holders.setdefault((str(name), seq), set()).add(node.index)
 
@@ -451,7 +451,7 @@ class Fleet:
         """The data of a server's frames."""
         data = Data()
         replay = Replay(data)
-        for seq in range(1, node.persistence.last_seq + 1):
+        for seq in range(1, node.persistence.commits.last_seq + 1):
             name = _line_at(node.keyspace.histories, seq)
             demand(name, f"node {node.index}: frame {seq} is in no line of history")
             replay.apply(self.payloads[str(name), seq])
@@ -484,7 +484,7 @@ class Fleet:
 
     def _note_least(self, node: FleetNode, change: Replacement) -> None:
         """A full sync begins: note what the server has."""
-        seq = node.persistence.on_disk_seq
+        seq = node.persistence.commits.on_disk_seq
         name = _line_at(node.keyspace.histories, seq)
         if name is not None:
             self.least[node.index] = Least((name, seq), change.full.frame_bytes)
@@ -496,11 +496,12 @@ class Fleet:
             return
         if role.is_replica and role.receiver.is_wrong:
             return
-        has_new = node.persistence.frame_bytes >= least.new_bytes
+        has_new = node.persistence.commits.frame_bytes >= least.new_bytes
         demand(
             has_new or has_frame(node, least.old),
             f"node {node.index} has neither the data before its full sync nor that of its primary:"
-            f" frame {node.persistence.last_seq}, {node.persistence.frame_bytes} bytes; {least}",
+            f" frame {node.persistence.commits.last_seq},"
+            f" {node.persistence.commits.frame_bytes} bytes; {least}",
         )
 
     def _had_other_way(self, node: FleetNode, port: int, change: Replacement) -> bool:
@@ -582,20 +583,20 @@ class Fleet:
                 node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % following.port)
 
     def _is_equal(self) -> bool:
-        last_seq = self._primary.persistence.last_seq
+        last_seq = self._primary.persistence.commits.last_seq
         return all(
             node is self._primary
             or (
                 node.replication.link is not None
                 and node.replication.link.is_connected
-                and node.persistence.last_seq == last_seq
+                and node.persistence.commits.last_seq == last_seq
             )
             for node in self.nodes
         )
 
     def _positions(self) -> list[str]:
         return [
-            f"{node.index}: {node.persistence.last_seq}"
+            f"{node.index}: {node.persistence.commits.last_seq}"
             f" {node.replication.link and node.replication.link.state}"
             for node in self.nodes
         ]
@@ -606,8 +607,11 @@ class Fleet:
             self._judge(node)
             found = difference(seen_in(node.keyspace), expected)
             demand(found is None, f"node {node.index} differs from the primary: {found}")
-            frame_bytes = self._primary.persistence.frame_bytes
-            demand(node.persistence.frame_bytes == frame_bytes, "the sizes of all frames differ")
+            frame_bytes = self._primary.persistence.commits.frame_bytes
+            demand(
+                node.persistence.commits.frame_bytes == frame_bytes,
+                "the sizes of all frames differ",
+            )
 
 
 def _line_at(lines: tuple[Line, ...], seq: int) -> str | None:
@@ -618,7 +622,9 @@ def _line_at(lines: tuple[Line, ...], seq: int) -> str | None:
 def has_frame(node: FleetNode, frame: Frame) -> bool:
     """True if a server has this frame, on its disk or not."""
     name, seq = frame
-    return seq <= node.persistence.last_seq and _line_at(node.keyspace.histories, seq) == name
+    return (
+        seq <= node.persistence.commits.last_seq and _line_at(node.keyspace.histories, seq) == name
+    )
 
 
 def play(seed: int, steps: int = STEPS) -> dict[str, int]:

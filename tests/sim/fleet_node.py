@@ -20,6 +20,7 @@ from tests.support.resp import Reply, encode_command, read_reply
 
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
+from millstream.server.durability.commits import Commits
 from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
@@ -28,7 +29,6 @@ from millstream.server.monitor.info_lines import fields_of
 from millstream.server.protocol.outbox import Client
 from millstream.server.replication.link_connection import Connector
 from millstream.server.replication.role import Role
-from millstream.server.wiring import connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.restored_times import continue_times
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
@@ -124,7 +124,7 @@ class FleetClients(dict[int, FleetClient]):
         return client.node.executor.unblock_client(client, error)
 
 
-class WatchedPersistence(Persistence):
+class WatchedCommits(Commits):
     """Reports each frame to the fleet, without the effect that only names its line of history."""
 
     node: FleetNode
@@ -136,6 +136,12 @@ class WatchedPersistence(Persistence):
             payload = payload[payload.index(b"\r\n", payload.index(b"\r\n", end) + 2) + 2 :]
         self.node.fleet.frame(self.node, seq, payload)
         return seq
+
+
+class WatchedPersistence(Persistence):
+    """Tells the fleet when the data is loaded."""
+
+    node: FleetNode
 
     def end_reading(self) -> None:
         super().end_reading()
@@ -212,8 +218,10 @@ class FleetNode:
             deliver=lambda channel, message, *, is_shard: None,
             check_waits=self.waits.check,
         )
-        connect(self.executor, self.persistence, self.keyspace, self.replication)
+        self.persistence.commits.follow(self.replication)
         self.persistence.node = self
+        commits: Any = self.persistence.commits
+        commits.__class__, commits.node = WatchedCommits, self
         self._publish = self.persistence.files.publish
         self.persistence.files.publish = self._watch_manifest  # type: ignore[method-assign]
 

@@ -88,7 +88,9 @@ class PlannedFleet(DurableFleet):
         newest = None if self._newest is None else self.nodes[self._newest.index]
         if newest not in primaries:
             return super()._choose_last_primary()
-        return max(primaries, key=lambda node: (node.persistence.frame_bytes, node is newest))
+        return max(
+            primaries, key=lambda node: (node.persistence.commits.frame_bytes, node is newest)
+        )
 
     def _crash_a_replica(self) -> None:
         """A primary that hands over by FAILOVER is none."""

@@ -291,7 +291,7 @@ class Simulation:
     def _end_ticks(self) -> None:
         """Pass the ticks that ended in this event to the model."""
         for full in self.world.ticks:
-            self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq, full)
+            self.model.end_tick(self.world.now_ms(), self.world.persistence.commits.last_seq, full)
         self.world.ticks.clear()
         self.model.take_rest()
 
@@ -649,7 +649,7 @@ class Simulation:
         self._end_ticks()
         self._look()
         before = seen_in(self.world.keyspace)
-        last_seq = self.world.persistence.last_seq
+        last_seq = self.world.persistence.commits.last_seq
         self._next_life(self._disk, last_seq)
         found = difference(before, self._loaded)
         demand(found is None, f"a clean restart changed {found}")
@@ -707,7 +707,7 @@ class Simulation:
             defer(True)
 
     def _judge_flipped(self, probe: World) -> None:
-        survived = probe.persistence.last_seq
+        survived = probe.persistence.commits.last_seq
         least = max(self.world.durable.look(), self._seen_seq)
         demand(survived >= least, f"frame {least} was safe, {survived} is the last one read")
         data = self._before.copy()
@@ -762,8 +762,10 @@ class Simulation:
         probe = World(disk, self.profile, self.chance, self._wall_ms, self._before)
         disk.locked = False
         probe.start()
-        survived = probe.persistence.last_seq
-        self._note("survived", f"{survived} of {old.persistence.last_seq}, seen {self._seen_seq}")
+        survived = probe.persistence.commits.last_seq
+        self._note(
+            "survived", f"{survived} of {old.persistence.commits.last_seq}, seen {self._seen_seq}"
+        )
         demand(survived >= least, f"frame {least} was on the disk, {survived} is the last one")
         demand(survived >= self._seen_seq, f"frame {self._seen_seq} was seen, {survived} is left")
         names = (words[0] for payload in old.frames.values() for words in effects_of(payload))
@@ -780,7 +782,7 @@ class Simulation:
 
     def _begin_life_of(self, world: World) -> None:
         defer(True)
-        self._first_seq = world.persistence.last_seq
+        self._first_seq = world.persistence.commits.last_seq
         world.replay = Replay(self._before.copy())
         world.ticks.clear()
         self.world = world

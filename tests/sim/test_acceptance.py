@@ -18,8 +18,8 @@ def test_frames_count_as_synced_after_the_acceptance_is_stored() -> None:
     primary.ask(primary.accept(), b"XADD", b"a", b"*", b"n", b"1")
     for _ in range(3):
         fleet.second()
-    seq = primary.persistence.last_seq
-    assert replica.persistence.on_disk_seq == seq
+    seq = primary.persistence.commits.last_seq
+    assert replica.persistence.commits.on_disk_seq == seq
     assert primary.replication.applied_on(seq) == 1
     assert primary.replication.synced_on(seq) == 0
     replica.disk.mend()

@@ -69,13 +69,13 @@ def test_a_replica_that_has_lost_frames_does_not_take_over() -> None:
         fleet.turn()
     fleet._restart(new, new.disk.after_crash(1))
     new = fleet.nodes[1]
-    assert 0 < new.persistence.last_seq < old.persistence.last_seq
+    assert 0 < new.persistence.commits.last_seq < old.persistence.commits.last_seq
     for _ in range(5):
         fleet.second()
     assert not old.replication.failover.is_under_way
     assert old.replication.link is None
     assert new.replication.link is not None
-    assert new.persistence.last_seq == old.persistence.last_seq
+    assert new.persistence.commits.last_seq == old.persistence.commits.last_seq
 
 
 def test_a_failover_under_replicas_durable_waits_for_the_disk() -> None:
@@ -86,12 +86,12 @@ def test_a_failover_under_replicas_durable_waits_for_the_disk() -> None:
     new.config.appendfsync = "no"
     old.ask(old.accept(), b"XADD", b"a", b"*", b"n", b"1")
     fleet.rest()
-    assert new.persistence.last_seq == old.persistence.last_seq
-    assert new.persistence.on_disk_seq < new.persistence.last_seq
+    assert new.persistence.commits.last_seq == old.persistence.commits.last_seq
+    assert new.persistence.commits.on_disk_seq < new.persistence.commits.last_seq
     old.ask(old.accept(), b"FAILOVER")
     fleet.rest()
     assert old.replication.failover.state == "waiting-for-sync"
-    new.persistence.sync_soon()
+    new.persistence.commits.sync_soon()
     for _ in range(3):
         fleet.second()
     assert old.replication.link is not None

@@ -71,7 +71,7 @@ def test_a_promotion_at_any_step_of_a_full_sync(base: str) -> None:
         fleet.rest()
         fleet._judge(node)
         fleet._judge_least(node)
-        had_old += node.persistence.frame_bytes < fleet.least[0].new_bytes
+        had_old += node.persistence.commits.frame_bytes < fleet.least[0].new_bytes
         if is_equal:
             break
     assert had_old > 5
@@ -89,12 +89,12 @@ def test_a_switch_of_the_journal_during_a_full_sync(is_on: bool) -> None:
         switch_journal(node, not is_on)
         fleet._settle()
         fleet.rest(2000)  # a journal that could not be begun is begun again
-        assert node.persistence.attached is not is_on
+        assert node.persistence.commits.attached is not is_on
         switch_journal(node, True)
         fleet.rest(2000)
-        assert node.persistence.attached
+        assert node.persistence.commits.attached
         fleet._restart(node, node.disk.after_crash(1))
-        assert fleet.nodes[0].persistence.frame_bytes >= new_bytes
+        assert fleet.nodes[0].persistence.commits.frame_bytes >= new_bytes
         if is_equal:
             break
 

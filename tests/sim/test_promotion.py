@@ -84,7 +84,9 @@ class Three(Fleet):
 
     def has_all(self) -> bool:
         """True if server 1 has all frames of server 0."""
-        return self.nodes[1].persistence.last_seq >= self.nodes[0].persistence.last_seq
+        return (
+            self.nodes[1].persistence.commits.last_seq >= self.nodes[0].persistence.commits.last_seq
+        )
 
 
 @pytest.fixture(params=[1, 0], ids=["durable", "default"])
@@ -122,7 +124,7 @@ def test_info_shows_where_the_newest_line_of_history_begins() -> None:
     assert before == ["0" * 40, -1]
     ends: list[int] = []
     for promoted in (1, 2):
-        end = fleet.nodes[promoted].persistence.frame_bytes + 1
+        end = fleet.nodes[promoted].persistence.commits.frame_bytes + 1
         fleet.ask(promoted, *NO_ONE)
         new_line, *before = lines_in(fleet, promoted)
         assert before == [first_line, end]  # before the first write
@@ -193,7 +195,7 @@ def test_the_primary_confirms_nothing_during_a_promotion(fleet: Three) -> None:
     """Server 2 has the entry on its disk; what the promoted server has is not known."""
     fleet.stopped = {(2, "up"), (1, "down")}
     replies = fleet.append()
-    seq = fleet.nodes[0].persistence.last_seq
+    seq = fleet.nodes[0].persistence.commits.last_seq
     assert not shows_promotion(fleet, 0)
     fleet.ask(1, *NO_ONE)
     assert shows_promotion(fleet, 1)
@@ -228,11 +230,13 @@ def test_the_primary_makes_no_frames_during_a_promotion(fleet: Three) -> None:
     assert fleet.ask(0, b"TPOLICY", b"a", b"MAXAGE", b"2000", b"EXACT") == [OK]
     begin_without_the_last_entry(fleet)
     fleet.nodes[1].is_frozen = True
-    seq = fleet.nodes[0].persistence.last_seq
+    seq = fleet.nodes[0].persistence.commits.last_seq
     fleet.pass_seconds(14)
-    assert fleet.nodes[0].persistence.last_seq == seq
+    assert fleet.nodes[0].persistence.commits.last_seq == seq
     fleet.pass_seconds(4)
-    assert fleet.nodes[0].persistence.last_seq > seq  # the replica is lost, the policy trims
+    assert (
+        fleet.nodes[0].persistence.commits.last_seq > seq
+    )  # the replica is lost, the policy trims
 
 
 def test_the_primary_continues_when_the_replica_is_lost(fleet: Three) -> None:
@@ -320,7 +324,7 @@ def test_an_announcement_counts_the_writes_of_the_same_turn(fleet: Three) -> Non
     frames = old.persistence
     writer, announcer = old.accept(), old.accept()
     old.ask(writer, b"XADD", b"a", b"*", b"n", b"2")
-    seq = b"%d" % frames.last_seq
+    seq = b"%d" % frames.commits.last_seq
     lines = encode_lines(old.keyspace.histories)
     old.ask(
         announcer,
@@ -328,7 +332,7 @@ def test_an_announcement_counts_the_writes_of_the_same_turn(fleet: Three) -> Non
         *(b"databases", b"16", b"histories", lines, b"promoted", seq),
     )
     fleet.rest()
-    assert frames.last_seq == int(seq) + 1
+    assert frames.commits.last_seq == int(seq) + 1
     assert old.replication.link is None
     assert shown(fleet, 0, "superseded_by") != ""
 
@@ -479,11 +483,11 @@ def test_a_transaction_that_writes_fails_during_a_promotion(fleet: Three) -> Non
     node.ask(client, b"XADD", b"a", b"*", b"n", b"1")
     fleet.rest()
     begin_without_the_last_entry(fleet)
-    seq = node.persistence.last_seq
+    seq = node.persistence.commits.last_seq
     node.ask(client, b"EXEC")
     fleet.rest()
     assert isinstance(replies[-1], Error)
-    assert node.persistence.last_seq == seq
+    assert node.persistence.commits.last_seq == seq
 
 
 def test_a_silent_primary_is_not_waited_for(fleet: Three) -> None:
@@ -542,8 +546,8 @@ def test_a_promoted_replica_does_not_wait_for_its_old_peers(
     fleet.rest()
     node = fleet.nodes[1]
     assert fleet.has_all()
-    assert node.persistence.on_disk_seq == node.persistence.durable_seq
-    node.persistence.durable_seq -= 1
+    assert node.persistence.commits.on_disk_seq == node.persistence.commits.durable_seq
+    node.persistence.commits.durable_seq -= 1
     client = node.accept()
     for words in ((b"MULTI",), NO_ONE, (b"EXEC",)):
         node.ask(client, *words)
@@ -570,7 +574,7 @@ def test_a_promoted_server_has_the_frames_on_its_disk(fleet: Three) -> None:
     journal.tasks = waiting
     fleet.rest()
     assert fleet.is_promoted()
-    assert node.persistence.on_disk_seq >= fleet.nodes[0].persistence.last_seq
+    assert node.persistence.commits.on_disk_seq >= fleet.nodes[0].persistence.commits.last_seq
 
 
 def test_a_promotion_with_a_failed_journal_is_not_complete(fleet: Three) -> None:

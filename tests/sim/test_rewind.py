@@ -45,7 +45,7 @@ class OldPrimary(Fleet):
         self._append(1, 5)
         self._run()
         self._primary = self.nodes[1]
-        self.lost = self.nodes[0].persistence.last_seq - 3
+        self.lost = self.nodes[0].persistence.commits.last_seq - 3
         self.partitions.clear()
 
     def _append(self, index: int, count: int) -> None:
@@ -102,7 +102,7 @@ class OldPrimary(Fleet):
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
 def test_discarded_frames_are_kept_as_a_data_directory(fsync: str, rewrites: bool) -> None:
     fleet = OldPrimary(1, fsync, rewrites=rewrites)
-    had = fleet.nodes[0].persistence.last_seq
+    had = fleet.nodes[0].persistence.commits.last_seq
     fleet.go_back()
     (folder,) = fleet.folders
     assert fleet.nodes[0].replication.totals.rewinds == 1
@@ -114,7 +114,7 @@ def test_discarded_frames_are_kept_as_a_data_directory(fsync: str, rewrites: boo
     assert NAME in kept.names()
     old = FleetNode(fleet, 0, kept, fleet.nodes[0].config, fleet._own())
     old.persistence.load()
-    assert old.persistence.last_seq == had
+    assert old.persistence.commits.last_seq == had
 
 
 @pytest.mark.parametrize("rewrites", [False, True])
@@ -167,7 +167,7 @@ def test_a_crash_right_after_a_promotion_hides_no_later_write() -> None:
     node.config.replicaof = "fleet 7001"
     fleet._restart(node, node.disk.copy())
     again = fleet.nodes[0]
-    assert again.persistence.last_seq > fleet.nodes[1].persistence.last_seq
+    assert again.persistence.commits.last_seq > fleet.nodes[1].persistence.commits.last_seq
     assert again.shown_priority == 0
     fleet.follow(1)
     assert fleet.nodes[0].shown_priority == 100
@@ -232,13 +232,13 @@ def test_a_rewrite_that_ends_at_any_step_of_a_rewind() -> None:
         node.persistence.snapshots.rewrite()
         for _ in range(step):
             node.step()
-        had = node.persistence.last_seq
+        had = node.persistence.commits.last_seq
         Rewinding(node.replication.receiver._tools, had - fleet.lost, errors.append)
         for _ in range(3):
             fleet._run()
             fleet._advance(10)
         assert len(errors) == step + 1
-        assert node.persistence.last_seq == (had if errors[-1] else had - fleet.lost)
+        assert node.persistence.commits.last_seq == (had if errors[-1] else had - fleet.lost)
     texts = {str(error) for error in errors if error is not None}
     assert None in errors
     assert texts == {f"the base here has the frames up to {had}"}

@@ -55,7 +55,7 @@ def test_frames_after_one_that_cannot_be_applied_are_not_applied(fleet: Pair) ->
         link.cut()
     fleet.rest()
     assert replica.replication.receiver.is_wrong
-    assert replica.persistence.last_seq == primary.persistence.last_seq - 2
+    assert replica.persistence.commits.last_seq == primary.persistence.commits.last_seq - 2
 
 
 def test_a_server_whose_data_may_be_wrong_is_not_promoted(fleet: Pair) -> None:

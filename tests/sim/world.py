@@ -30,13 +30,13 @@ from millstream.commands.access.verdict import Denial
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
 from millstream.errors import CommandError
+from millstream.server.durability.commits import Commits
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.access import Access
 from millstream.server.execution.blocking import Waiter
 from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
-from millstream.server.wiring import connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.restored_times import continue_times
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
@@ -115,7 +115,7 @@ class SimLoop:
 
 
 class WatchedPersistence(Persistence):
-    """Records each frame before it goes to the journal, and checks its effects."""
+    """Reports to the model when writes are refused."""
 
     world: World
 
@@ -124,6 +124,12 @@ class WatchedPersistence(Persistence):
         text = None if error is None else error.decode()
         self.world.events.append(Turn(text, self.world.executor.queue_full))
         return error
+
+
+class WatchedCommits(Commits):
+    """Records each frame before it goes to the journal, and checks its effects."""
+
+    world: World
 
     def make_room(self, payload_bytes: int) -> int:
         try:
@@ -144,6 +150,13 @@ class WatchedPersistence(Persistence):
 class WatchedExecutor(Executor):
     """Records the ticks, which may end during the turn for a client's bytes. Freeing takes
     simulated time, so that it needs several turns."""
+
+    def journal_failed(self) -> None:
+        world, commits = self.server, self.commits
+        world.journal_failed = True
+        if len(self.effects) or commits.durable_seq < commits.last_seq:
+            world.on_unknown()
+        super().journal_failed()
 
     def end_tick(self) -> None:
         full = {
@@ -365,6 +378,8 @@ class World:
             Block,
         )
         self.persistence.world = self
+        commits: Any = self.persistence.commits
+        commits.__class__, commits.world = WatchedCommits, self
         self.snapshots = self.persistence.snapshots
         self.settings = self
         # For each tick since the last event, the clients that had not taken their replies.
@@ -378,8 +393,6 @@ class World:
         self.eviction = WatchedEviction(self)
         self.served: list[int] = []  # clients whose waits ended, in this order
         self.executor.serving.waiting.on_end = self._note_served
-        connect(self.executor, self.persistence, self.keyspace)
-        self.persistence.on_failed = self._on_failed
 
     def _watch_backpressure(self) -> None:
         gate = self.executor.backpressure
@@ -468,7 +481,7 @@ class World:
 
     def safe_seq(self) -> int:
         """The last frame whose replies may be sent now: with `always`, the last durable one."""
-        return self.durable.look() if self.answers_are_safe() else self.persistence.last_seq
+        return self.durable.look() if self.answers_are_safe() else self.persistence.commits.last_seq
 
     def answers_are_safe(self) -> bool:
         return self.config.appendfsync == "always" and not self.journal_failed
@@ -480,12 +493,6 @@ class World:
         worker = HandWorker(name)
         self.workers.append(worker)
         return worker
-
-    def _on_failed(self, sentence: str) -> None:
-        self.journal_failed = True
-        if len(self.executor.effects) or self.persistence.durable_seq < self.persistence.last_seq:
-            self.on_unknown()
-        self.executor.journal_failed()
 
     def _tick_second(self) -> None:
         self.loop.call_later(1, self._tick_second)
@@ -502,7 +509,7 @@ class World:
             if name != b"appendfsync":
                 raise CommandError("ERR not simulated")
             self.config.appendfsync = value.decode()
-            self.persistence.set_fsync(value.decode())
+            self.persistence.commits.set_fsync(value.decode())
 
 
 __all__ = ["Crashed", "Faults", "SimClient", "World"]

@@ -287,15 +287,14 @@ class World:
             partial(apply_effects, self.keyspace),
             FakeBlock,
         )
-        self.persistence.flush_tick = self.tick
-        self.persistence.on_durable = self._on_durable
-        self.persistence.on_failed = self._on_failed
+        self.persistence.commits.listen(self, self)
         self.next_number = first
         self.effects = b""
         self.waiting: deque[tuple[int, int]] = deque()  # (sequence number, number), ascending
         self._tick_numbers: list[int] = []
         self.acked: list[int] = []
-        self.failed: list[tuple[str, list[int]]] = []
+        self.failed: list[list[int]] = []
+        self._changes = 0  # at the last second
 
     def _new_worker(self, name: str, niceness: int) -> HandWorker:
         worker = HandWorker(name)
@@ -323,22 +322,34 @@ class World:
         if not self.effects:
             return
         payload, self.effects = self.effects, b""
-        seq = self.persistence.commit(payload)
+        seq = self.persistence.commits.commit(payload)
         self.waiting += [(seq, number) for number in self._tick_numbers]
         self._tick_numbers = []
-        self._on_durable(self.persistence.durable_seq)
+        self.durable(self.persistence.commits.durable_seq)
 
     def write_tick(self, key: bytes = b"s") -> None:
         self.write(key)
         self.tick()
 
-    def _on_durable(self, seq: int) -> None:
+    def durable(self, seq: int) -> None:
         while self.waiting and self.waiting[0][0] <= seq:
             self.acked.append(self.waiting.popleft()[1])
 
-    def _on_failed(self, sentence: str) -> None:
-        self.failed.append((sentence, [number for _, number in self.waiting]))
+    def journal_failed(self) -> None:
+        self.failed.append([number for _, number in self.waiting])
         self.waiting.clear()
+
+    def flush_tick(self) -> None:
+        self.tick()
+
+    def check_due(self) -> None:
+        pass
+
+    def on_queue(self) -> None:
+        pass
+
+    def changes(self) -> int:
+        return self._changes
 
     def settle(self) -> None:
         """Run loop and workers until nothing is left to do, except timers."""
@@ -355,6 +366,7 @@ class World:
 
     def second(self) -> None:
         self.loop.advance(1000)
+        self._changes = self.next_number
         self.persistence.tick_second(self.next_number)
         self.settle()
 

@@ -18,7 +18,6 @@ from millstream.commands.table.loader import load_table
 from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
-from millstream.server.wiring import connect
 from millstream.storage.files.journal_writer import UNBOUNDED
 from millstream.storage.groups.group import Group
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -57,6 +56,10 @@ class Journal:
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
         self.last_seq = self.durable_seq = 0
+        self.commits = self
+
+    def listen(self, replies: Any, listener: Any) -> None:
+        self.flush_tick = listener.flush_tick
 
     def writable_error(self) -> bytes | None:
         return None
@@ -155,7 +158,6 @@ class InProcessServer:
         self.replication = NoReplicas()
         self.executor = Executor(self)
         self.push = self.executor.push
-        connect(self.executor, self.persistence, self.keyspace)  # type: ignore[arg-type]
         self.waits = FrameWaits(self.executor, self.persistence, {})  # type: ignore[arg-type]
 
     def now_ms(self) -> int:

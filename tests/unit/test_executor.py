@@ -146,7 +146,7 @@ def test_a_ping_waits_for_earlier_requests_of_its_own_client(
         other.send(before)
         other.send("PING")
     assert other.unread == b""
-    in_process.executor.outbox.durable(in_process.persistence.last_seq)
+    in_process.executor.outbox.durable(in_process.persistence.commits.last_seq)
     assert other.unread == answer + PONG
 
 
@@ -169,7 +169,7 @@ def test_a_ping_waits_for_a_served_read_without_reply() -> None:
     behind_a_write(in_process)
     reader.send("PING")
     assert reader.unread == b""
-    in_process.executor.outbox.durable(in_process.persistence.last_seq)
+    in_process.executor.outbox.durable(in_process.persistence.commits.last_seq)
     assert reader.unread == PONG
 
 
@@ -276,7 +276,7 @@ def test_a_refused_call_counts_as_rejected_and_not_as_failed() -> None:
     in_process.executor.feed(player, request("TAPPEND", "s") + request("TACK", "s", "g", "x"))
     in_process.executor.feed(player, request("TRANGE", "s", "x", "+"))
     in_process.settle()
-    stats = in_process.executor.command_stats()
+    stats = in_process.executor.table.stats()
     assert (stats["tappend"].rejected_calls, stats["tappend"].failed_calls) == (1, 0)
     assert (stats["trange"].rejected_calls, stats["trange"].failed_calls) == (0, 1)
 
@@ -830,12 +830,12 @@ def test_a_call_that_blocks_counts_when_its_wait_ends() -> None:
     reader, writer = in_process.player(), in_process.player()
     writer.call("XGROUP CREATE s g 0 MKSTREAM")
     for ends in ("XADD s * a 1", "XGROUP DESTROY s g"):
-        before = in_process.executor.command_stats().get("xreadgroup")
+        before = in_process.executor.table.stats().get("xreadgroup")
         reader.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
-        during = in_process.executor.command_stats().get("xreadgroup")
+        during = in_process.executor.table.stats().get("xreadgroup")
         assert (before and before.calls) == (during and during.calls)
         writer.call(ends)
-    counted = in_process.executor.command_stats()["xreadgroup"]
+    counted = in_process.executor.table.stats()["xreadgroup"]
     assert (counted.calls, counted.failed_calls) == (2, 1)
 
 

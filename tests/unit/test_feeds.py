@@ -42,8 +42,12 @@ class StubFrames:
     def __init__(self, disk: FakeDisk) -> None:
         self.last_seq = self.durable_seq = 9
         self.frame_bytes = 0
-        self.on_commit: Any = None
+        self.keep: Any = None
         self.files = StubFiles(disk)
+        self.commits = self
+
+    def keep_frames(self, keep: Any) -> None:
+        self.keep = keep
 
 
 class StubTicks:
@@ -128,7 +132,7 @@ def test_a_frame_is_sent_at_the_end_of_its_tick_without_a_turn() -> None:
     for client in made.clients:
         client.feed.next_seq = 10
     made.frames.last_seq = made.frames.durable_seq = 10
-    made.frames.on_commit(10, b"payload")
+    made.frames.keep(10, b"payload")
     assert [client.sent for client in made.clients] == [b"", b""]  # the replies are sent first
     assert made.ticks.after_tick is not None
     made.ticks.after_tick()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.fakedisk import Crashed, FakeDisk
@@ -26,6 +28,7 @@ from tests.support.fakepersistence import (
 from tests.support.journals import journal_bytes
 
 from millstream.errors import CommandError, DataError
+from millstream.server.durability.commits import Unheard
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.snapshots import Snapshots
 from millstream.server.durability.workers import Machine
@@ -72,14 +75,14 @@ def test_written_data_survives_a_restart(mode: str) -> None:
     world.persistence.close()
     again = new_world(world.disk, appendfsync=mode)
     assert again.keyspace.numbers() == list(range(1, 11))
-    assert again.persistence.last_seq == again.persistence.durable_seq == 10
+    assert again.persistence.commits.last_seq == again.persistence.commits.durable_seq == 10
 
 
 def test_always_acknowledges_after_the_sync_and_in_groups() -> None:
     world = new_world()
     write_many(world, 5)
     assert world.acked == []
-    assert world.persistence.durable_seq == 0
+    assert world.persistence.commits.durable_seq == 0
     syncs = world.disk.log.count("sync journal-1.log")
     world.settle()
     assert world.acked == [1, 2, 3, 4, 5]
@@ -502,7 +505,7 @@ def test_files_of_another_server_count_without_a_read() -> None:
     world.persistence.take_over(opened, 100)
     world.write_tick()
     world.settle()
-    assert world.persistence.on_disk_seq == 101
+    assert world.persistence.commits.on_disk_seq == 101
 
 
 # ------------------------------------------------------------------------------ appendonly on, off
@@ -518,7 +521,7 @@ def test_without_appendonly_only_the_snapshot_is_kept() -> None:
     assert world.disk.names() == ["base-1.msnap", "manifest"]
     again = reload(world.disk.copy(), appendonly=False)
     assert again.keyspace.numbers() == [1, 2, 3, 4, 5]
-    assert again.persistence.last_seq == 5
+    assert again.persistence.commits.last_seq == 5
 
 
 def test_a_base_alone_gets_a_journal() -> None:
@@ -572,15 +575,15 @@ class Switching(World):
 
     safe: Sequence[int] = ()
 
-    def _on_durable(self, seq: int) -> None:
+    def durable(self, seq: int) -> None:
         before = len(self.acked)
-        super()._on_durable(seq)
+        super().durable(seq)
         if len(self.acked) > before and self.config.appendfsync == "always":
             self.safe = list(self.acked)
 
     def switch(self, mode: str) -> None:
         self.config.appendfsync = mode
-        self.persistence.set_fsync(mode)
+        self.persistence.commits.set_fsync(mode)
 
 
 def test_a_switch_of_appendfsync_keeps_confirmed_writes() -> None:
@@ -607,7 +610,7 @@ def test_no_switch_waits_for_a_disk_that_stalls(way: str) -> None:
         world.config.appendonly = False
         world.persistence.set_appendonly(False)
     else:
-        world.persistence.set_fsync(way.split()[1])
+        world.persistence.commits.set_fsync(way.split()[1])
     assert list(world.workers[0].tasks)[: len(tasks)] == tasks
     assert world.acked == []
     world.settle()
@@ -622,11 +625,11 @@ def test_a_journal_that_fails_while_it_ends_closes_its_waiters() -> None:
     world.config.appendonly = False
     world.persistence.set_appendonly(False)
     world.settle()
-    assert [numbers for _, numbers in world.failed] == [[1, 2, 3]]
+    assert world.failed == [[1, 2, 3]]
     write_many(world, 1)
     assert world.acked == [4]
-    assert world.persistence.durable_seq == world.persistence.last_seq
-    assert world.persistence.queued_bytes == 0
+    assert world.persistence.commits.durable_seq == world.persistence.commits.last_seq
+    assert world.persistence.commits.queued_bytes == 0
 
 
 def test_replies_wait_for_an_ended_journal_that_is_not_synced() -> None:
@@ -646,13 +649,13 @@ def test_frames_under_always_are_on_disk_after_their_sync() -> None:
     """WAITAOF must not count on the hold of its reply: a change of the mode may end that."""
     world = new_world()
     write_many(world, 3)
-    assert world.persistence.on_disk_seq == 0
-    world.persistence.set_fsync("everysec")
-    assert world.persistence.on_disk_seq == 0
+    assert world.persistence.commits.on_disk_seq == 0
+    world.persistence.commits.set_fsync("everysec")
+    assert world.persistence.commits.on_disk_seq == 0
     world.settle()
-    world.persistence.sync_soon()
+    world.persistence.commits.sync_soon()
     world.settle()
-    assert world.persistence.on_disk_seq == 3
+    assert world.persistence.commits.on_disk_seq == 3
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -665,7 +668,7 @@ def test_a_stop_replies_to_clients_of_an_ended_journal(fails: bool) -> None:
         world.disk.fail("sync", errno.EIO, "journal-")
     assert world.persistence.close() is not fails
     assert world.acked == ([] if fails else [1, 2, 3])
-    assert [numbers for _, numbers in world.failed] == ([[1, 2, 3]] if fails else [])
+    assert world.failed == ([[1, 2, 3]] if fails else [])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -689,11 +692,11 @@ def test_effects_that_could_not_be_recorded_end_the_journal(mode: str) -> None:
     world.settle()
     assert world.acked == [1, 2, 3]
     world.write()
-    seq = world.persistence.commit(None)
+    seq = world.persistence.commits.commit(None)
     world.waiting.append((seq, 4))
-    assert world.persistence.durable_seq < seq
+    assert world.persistence.commits.durable_seq < seq
     world.settle()
-    assert [numbers for _, numbers in world.failed] == [[4]]
+    assert world.failed == [[4]]
     error = world.persistence.writable_error()
     assert error == b"MISCONF Errors writing to the AOF file: Cannot allocate memory"
     assert reload(world.disk.copy(), appendfsync=mode).keyspace.numbers() == [1, 2, 3]
@@ -707,8 +710,8 @@ def test_effects_that_could_not_be_recorded_end_the_journal(mode: str) -> None:
 
 def test_effects_that_could_not_be_recorded_need_no_journal() -> None:
     world = new_world(appendonly=False)
-    seq = world.persistence.commit(None)
-    assert world.persistence.durable_seq == seq
+    seq = world.persistence.commits.commit(None)
+    assert world.persistence.commits.durable_seq == seq
     assert world.persistence.writable_error() is None
 
 
@@ -724,14 +727,16 @@ def test_a_failed_journal_acknowledges_nothing_and_recovers(mode: str, operation
     world.write_tick()
     world.second()
     assert world.persistence.writable_error() == FULL
-    assert [waiting for _, waiting in world.failed] == [[4] if 4 not in world.acked else []]
+    assert world.failed == [[4] if 4 not in world.acked else []]
     assert operation == "sync" or 4 not in world.acked
     assert world.write() is None
-    assert world.persistence.durable_seq == world.persistence.last_seq  # reads are answered
+    assert (
+        world.persistence.commits.durable_seq == world.persistence.commits.last_seq
+    )  # reads are answered
     assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "err"
-    world.persistence.commit(world.keyspace.add(b"timer", 5))  # an effect of the clock
+    world.persistence.commits.commit(world.keyspace.add(b"timer", 5))  # an effect of the clock
     world.next_number = 6
-    assert world.persistence.durable_seq == world.persistence.last_seq
+    assert world.persistence.commits.durable_seq == world.persistence.commits.last_seq
     world.disk.mend()
     for _ in range(200):
         if world.persistence.writable_error() is None:
@@ -1094,7 +1099,7 @@ def test_a_kill_at_any_moment_of_a_failing_rewrite_loses_nothing() -> None:
             if chance.random() < 0.3:
                 world.write_tick()
             if chance.random() < 0.3:
-                world.persistence.commit(b"NOP\r\n")  # refused writes do not stop the clock
+                world.persistence.commits.commit(b"NOP\r\n")  # refused writes do not stop the clock
             assert_prefix(reload(world.disk.copy()), world.acked)
         assert world.persistence.writable_error() is None
 
@@ -1131,11 +1136,12 @@ def test_with_threads_an_event_loop_and_a_directory(mode: str, tmp_path: Path) -
         persistence = real_persistence(tmp_path, mode, loop, keyspace)
         persistence.load()
         durable = asyncio.Event()
-        persistence.on_durable = lambda seq: durable.set()
+        replies: Any = SimpleNamespace(durable=lambda seq: durable.set())
+        persistence.commits.listen(replies, Unheard())
         persistence.snapshots.rewrite()
         for number in range(1, 301):
-            seq = persistence.commit(keyspace.add(b"k%d" % (number % 90), number))
-            while persistence.durable_seq < seq and number % 3 == 0:
+            seq = persistence.commits.commit(keyspace.add(b"k%d" % (number % 90), number))
+            while persistence.commits.durable_seq < seq and number % 3 == 0:
                 durable.clear()
                 await durable.wait()
             if number % 100 == 0:
@@ -1189,7 +1195,8 @@ def real_persistence(
 def queue_reports(world: World) -> list[int]:
     """The queued bytes at each time at which they may have become less."""
     reported: list[int] = []
-    world.persistence.on_queue = lambda: reported.append(world.persistence.queued_bytes)
+    commits = world.persistence.commits
+    world.on_queue = lambda: reported.append(commits.queued_bytes)  # type: ignore[method-assign]
     return reported
 
 
@@ -1197,11 +1204,11 @@ def test_a_shorter_queue_is_reported_once_it_is_written() -> None:
     world = new_world()
     reported = queue_reports(world)
     write_many(world, 3)
-    assert world.persistence.is_queue_full(0)
+    assert world.persistence.commits.is_queue_full(0)
     assert not reported
     world.settle()
     assert set(reported) == {0}
-    assert not world.persistence.is_queue_full(0)
+    assert not world.persistence.commits.is_queue_full(0)
 
 
 @pytest.mark.parametrize("way", ["write fails", "appendonly no", "appendfsync no"])
@@ -1209,14 +1216,14 @@ def test_any_end_of_the_queue_is_reported(way: str) -> None:
     world = new_world()
     reported = queue_reports(world)
     write_many(world, 3)
-    assert world.persistence.is_queue_full(0)
+    assert world.persistence.commits.is_queue_full(0)
     if way == "write fails":
         world.disk.fail("write")
         world.settle()
     elif way == "appendonly no":
         world.persistence.set_appendonly(False)
     else:
-        world.persistence.set_fsync("no")
+        world.persistence.commits.set_fsync("no")
     world.settle()
     assert reported[-1] == 0
 
@@ -1226,11 +1233,11 @@ def test_a_queue_may_be_full_before_its_journal_counts() -> None:
     world = new_world(appendonly=False)
     reported = queue_reports(world)
     world.persistence.set_appendonly(True)
-    while not world.persistence.queued_bytes:
+    while not world.persistence.commits.queued_bytes:
         if not world.step_any():
             break
         write_many(world, 1)
-    assert world.persistence.is_queue_full(0)
+    assert world.persistence.commits.is_queue_full(0)
     world.settle()
     assert reported[-1] == 0
 
@@ -1240,9 +1247,9 @@ def test_more_than_a_frame_can_hold_is_refused_before_it_runs(
 ) -> None:
     monkeypatch.setattr(journal_module, "PAYLOAD_MAX", 1000)
     world = new_world()
-    assert world.persistence.make_room(1000) <= 1000
+    assert world.persistence.commits.make_room(1000) <= 1000
     with pytest.raises(CommandError, match="more than 1000 bytes in the journal at once"):
-        world.persistence.make_room(1001)
+        world.persistence.commits.make_room(1001)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -1348,9 +1355,9 @@ def test_a_clean_stop_reports_that_everything_is_on_disk() -> None:
 def test_the_first_effect_precedes_those_of_the_next_frame() -> None:
     world = World(FakeDisk())
     world.load()
-    world.persistence.first_effect = lambda seq: b"NOP\r\n"
+    world.persistence.commits.first_effect = lambda seq: b"NOP\r\n"
     reported: list[tuple[int, bytes | None]] = []
-    world.persistence.on_commit = lambda seq, payload: reported.append((seq, payload))
+    world.persistence.commits.keep_frames(lambda seq, payload: reported.append((seq, payload)))
     world.write_tick()
     world.write_tick()
     assert reported == [(1, b"NOP\r\nADD s 1\r\n"), (2, b"ADD s 2\r\n")]
@@ -1362,15 +1369,15 @@ def test_the_total_size_of_frames_is_the_same_after_a_restart() -> None:
     for _ in range(3):
         world.write_tick()
     world.settle()
-    counted = world.persistence.frame_bytes
+    counted = world.persistence.commits.frame_bytes
     assert counted == 3 * (20 + len(b"ADD s 1\r\n"))
     again = World(world.disk.copy())
     again.load()
-    assert again.persistence.frame_bytes == counted
+    assert again.persistence.commits.frame_bytes == counted
     again.persistence.snapshots.rewrite()
     again.settle()
     again.write_tick()
     again.settle()
     third = World(again.disk.copy())
     third.load()
-    assert third.persistence.frame_bytes == counted + 20 + len(b"ADD s 4\r\n")
+    assert third.persistence.commits.frame_bytes == counted + 20 + len(b"ADD s 4\r\n")

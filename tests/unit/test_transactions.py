@@ -95,7 +95,7 @@ def test_an_unknown_subcommand_is_no_call(
 ) -> None:
     alice.call("COMMAND FOO")
     alice.call("XGROUP FOO")
-    assert not {"command", "xgroup"} & set(in_process.executor.command_stats())
+    assert not {"command", "xgroup"} & set(in_process.executor.table.stats())
     assert in_process.executor.statistics.error_replies == 2
 
 
