@@ -144,7 +144,7 @@ def test_created_targets_have_the_lengths_of_computed_columns(
     assert found == [*wanted, "cut character(2)", "up text", "free2 bpchar", 'both "bit"']
 
 
-def test_the_sql_of_setup_gives_the_least_privileges(
+def test_the_sql_of_setup_grants_the_least_privileges(
     shop: Pipeline, source: Source, destination: Source
 ) -> None:
     role = f"cdc_{source.info.dbname}"

@@ -119,9 +119,7 @@ def apply_fold(table: Table, made: Fold) -> None:
 
 
 @given(st.sets(keys), st.lists(changes(), max_size=30))
-def test_a_fold_gives_the_same_as_its_changes_one_by_one(
-    present: set[Row], done: list[Change]
-) -> None:
+def test_a_fold_equals_its_changes_one_by_one(present: set[Row], done: list[Change]) -> None:
     before: Table = {key: {"a": b"0", "b": b"0", "extra": b"kept"} for key in present}
     wanted = {key: dict(row) for key, row in before.items()}
     one_by_one(wanted, done)

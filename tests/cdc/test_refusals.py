@@ -188,7 +188,7 @@ def test_all_settings_of_a_publication_are_compared(source: Source) -> None:
     assert problem(state) is None
 
 
-def test_a_pipeline_takes_nothing_from_another_one_with_its_name(
+def test_a_pipeline_leaves_objects_of_its_namesake(
     read: Pipeline, source: Source, durable_server: Server, tmp_path: Path
 ) -> None:
     def published() -> Any:

@@ -19,7 +19,7 @@ def test_waits_double_up_to_the_maximum() -> None:
     assert retries.is_due(KEY, 130)
 
 
-def test_a_copy_that_was_not_tried_is_not_waited_for() -> None:
+def test_an_unattempted_copy_is_not_waited_for() -> None:
     retries = Retries(max_s=300)
     retries.saw_copy(KEY, 7)
     retries.stopped(KEY, 100)

@@ -50,7 +50,7 @@ def test_a_lost_connection_is_noticed(source: Source) -> None:
 
 @pytest.mark.parametrize("conforming", ["on", "off"])
 @pytest.mark.parametrize("text", ["", "it's", "a\\b", "\\'", '"', '"a"."b"', "%s", "{}", "\n", "ä"])
-def test_a_text_stands_for_itself_in_sql(source: Source, text: str, conforming: str) -> None:
+def test_a_text_is_quoted_in_sql(source: Source, text: str, conforming: str) -> None:
     source.execute(f"SET standard_conforming_strings = {conforming}")
     source.execute("SET escape_string_warning = off")
     found = source.execute(f"SELECT {literal(text)}::text".encode()).fetchone()

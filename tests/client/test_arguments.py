@@ -191,7 +191,7 @@ def test_an_acknowledgement_is_repeated_for_a_chosen_time(
     consumer.close()
 
 
-def test_the_name_of_a_child_comes_back_as_it_was(ms: Any) -> None:
+def test_the_name_of_a_child_is_returned_unchanged(ms: Any) -> None:
     names = ["a\nb", "it's", "a', 'b", "x\\ny", "\udcff"]
     ms.tappend("s", {"n": 1})
     ms.tseal("s", *(name.encode("utf-8", "surrogateescape") for name in names))

@@ -199,7 +199,7 @@ def test_a_cancelled_reservation_leaves_no_orphan(run: Any, server: Server) -> N
     run(main())
 
 
-def test_a_cancelled_block_gives_its_fact_up(run: Any, server: Server) -> None:
+def test_a_cancelled_block_aborts_its_fact(run: Any, server: Server) -> None:
     async def main() -> None:
         async with aio.connect(url_of(server)) as ms, ms.writer("s", "w") as writer:
 

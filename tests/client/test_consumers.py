@@ -36,7 +36,7 @@ def test_a_consumer_with_retry_fetches_a_batch(ms: Any) -> None:
         assert consumer.metrics()["buffered"] == 3
 
 
-def test_entries_whose_retry_time_is_over_go_to_one_consumer(
+def test_due_entries_are_delivered_to_one_consumer(
     ms: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(ms, 3)

@@ -45,7 +45,7 @@ def far_from_utc() -> Iterator[None]:
     time.tzset()
 
 
-def test_a_token_taken_at_latest_keeps_the_next_append(ms: Any) -> None:
+def test_a_token_of_latest_covers_the_next_append(ms: Any) -> None:
     ms.tappend("s", {"n": "old"})
     with ms.stream(["s", "t"]) as stream:
         token = saved(stream)
@@ -194,7 +194,7 @@ def test_children_appear_once_after_a_restore_during_a_split(ms: Any) -> None:
                 assert stream.ended
 
 
-def test_children_come_once_after_their_parent_is_deleted(ms: Any) -> None:
+def test_children_are_read_once_after_their_parent_is_deleted(ms: Any) -> None:
     """The token names the children as soon as the end of their parent has been fetched."""
     for cut in (1, 2, 3):
         ms.flushall()
@@ -244,7 +244,7 @@ def read_until_unavailable(stream: Any) -> list[str]:
         found += [] if record is None else [str(record.id)]
 
 
-def test_a_failing_shard_takes_no_records_of_others_along(
+def test_a_failing_shard_does_not_lose_records_of_others(
     api: Api, servers: Callable[[int], list[Server]]
 ) -> None:
     one, two = servers(2)

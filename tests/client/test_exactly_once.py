@@ -43,7 +43,7 @@ def through(api: Api, proxy: Proxy) -> Any:
 # ---------------------------------------------------------------- appending
 
 
-def test_an_append_whose_reply_is_lost_gives_one_entry(ms: Any, through: Any, proxy: Proxy) -> None:
+def test_an_append_whose_reply_is_lost_adds_one_entry(ms: Any, through: Any, proxy: Proxy) -> None:
     with through.writer("s", "w") as writer:
         for lost in (1, 3):
             proxy.swallowing = [b"XADD"] * lost
@@ -54,7 +54,7 @@ def test_an_append_whose_reply_is_lost_gives_one_entry(ms: Any, through: Any, pr
         assert writer.metrics()["repeats"] == 4
 
 
-def test_appends_come_once_when_connections_are_cut_anywhere(
+def test_appends_are_exactly_once_over_broken_connections(
     ms: Any, through: Any, proxy: Proxy
 ) -> None:
     proxy.cutting = (0, 700)

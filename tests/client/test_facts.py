@@ -82,7 +82,7 @@ def test_a_heartbeat_finds_out_which_facts_are_lost(
     assert ms.xlen("s") == 2
 
 
-def test_a_heartbeat_asks_for_no_more_than_the_open_facts(ms: Any) -> None:
+def test_a_heartbeat_renews_only_the_open_facts(ms: Any) -> None:
     with ms.writer("s", "w", lease=0.05) as writer:
         writer.facts(5)
         wait_until(lambda: ms.tinfo("s")["reservations"], lambda count: count == 0)

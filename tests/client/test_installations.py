@@ -39,7 +39,7 @@ def run(server: Server, python: str | Path, folder: Path, **environment: str) ->
     return done.stdout.split()
 
 
-def test_the_essentials_give_no_warning(server: Server, tmp_path: Path) -> None:
+def test_the_essentials_cause_no_warning(server: Server, tmp_path: Path) -> None:
     version, _ = run(server, sys.executable, tmp_path)
     assert int(version.split(".")[0]) >= 8
 

@@ -88,7 +88,9 @@ def test_a_child_that_does_not_exist_is_an_error_with_its_cure(
         assert ShardEnded("p", ("p1",)) in events
 
 
-def test_the_warning_comes_without_max_wait_too(ms: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warning_appears_without_max_wait_too(
+    ms: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     nowhere(ms, "deleted")
     with ms.stream("p", "trim_horizon", max_wait=None) as stream:
         take(stream, 1)
@@ -141,7 +143,7 @@ def test_a_child_that_is_deleted_while_it_is_read_is_an_error(ms: Any) -> None:
         assert (error.shard, "'p' is sealed" in str(error)) == ("p1", True)
 
 
-def test_resolve_is_asked_again_for_a_child_that_is_missing(
+def test_resolve_is_called_again_for_a_missing_child(
     api: Api, servers: Callable[[int], list[Server]]
 ) -> None:
     one, two = servers(2)

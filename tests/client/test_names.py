@@ -101,7 +101,7 @@ def test_a_child_of_two_named_parents_is_read_once(ms: Any) -> None:
             assert [record["n"] for record in rest(stream)][-1:] == ["both"]
 
 
-def test_resolve_may_give_a_child_its_name(api: Api, two: Any) -> None:
+def test_resolve_may_name_a_child(api: Api, two: Any) -> None:
     first, second = two
     first.tappend("orders", {"n": 1})
     final = first.tseal("orders", "child", elsewhere=True)

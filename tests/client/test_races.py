@@ -155,7 +155,7 @@ def test_tasks_that_share_a_writer_keep_their_facts(server: Server) -> None:
     asyncio.run(main())
 
 
-def test_appends_of_many_tasks_come_once_if_replies_are_lost(server: Server, proxy: Proxy) -> None:
+def test_appends_of_many_tasks_are_exactly_once(server: Server, proxy: Proxy) -> None:
     """The server remembers the last 100 appends of a producer, so no more may be repeated."""
 
     async def main() -> None:

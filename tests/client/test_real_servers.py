@@ -272,7 +272,7 @@ def test_a_record_is_a_mapping(ms: Any) -> None:
     assert len({record, record}) == 1
 
 
-def test_bytes_come_as_bytes(api: Api, server: Server) -> None:
+def test_bytes_are_returned_as_bytes(api: Api, server: Server) -> None:
     ms = api.connect(url_of(server), decode_responses=False)
     ms.tappend(b"s\xff", {b"n\xff": b"1\xfe"})
     [row] = ms.tmread(10, {b"s\xff": 0})
@@ -315,7 +315,7 @@ def test_the_place_of_an_idle_shard_is_its_watermark(ms: Any) -> None:
         assert ID.parse(saved(stream)["shards"]["idle"]["at"]) >= new
 
 
-def test_a_watermark_is_true_and_does_not_go_back_at_a_split(ms: Any) -> None:
+def test_a_watermark_is_true_and_never_decreases_at_a_split(ms: Any) -> None:
     ms.tappend("s", {"n": 1})
     with ms.stream(["s", "t"], "trim_horizon") as stream:
         marks = [stream.watermark]

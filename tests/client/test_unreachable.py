@@ -92,7 +92,7 @@ def answers_of(lanes: Lanes, ask: Ask) -> list[Answer]:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_a_failing_server_is_asked_once_it_answers_a_probe(
+def test_a_failing_server_gets_requests_after_a_probe_succeeds(
     server: Server, kind: str, tmp_path: Path
 ) -> None:
     proxy = Proxy(server.port, path=tmp_path / "socket" if kind == "unix" else None)

@@ -132,7 +132,7 @@ def test_a_running_worker_continues_after_a_restart(durable_server: Server, quer
 
 
 @PROTOCOLS
-def test_a_handlers_answer_comes_back_over_a_channel(server: Server, query: str) -> None:
+def test_a_handlers_reply_arrives_over_a_channel(server: Server, query: str) -> None:
     async def program(restart: Restart) -> None:
         broker = broker_of(server, query)
 

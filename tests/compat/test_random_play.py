@@ -24,7 +24,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Com
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_both_servers_give_the_same_replies(compared: dict[int, Comparison], batch: int) -> None:
+def test_both_servers_send_the_same_replies(compared: dict[int, Comparison], batch: int) -> None:
     for seed in range(batch * BATCH_SEEDS, (batch + 1) * BATCH_SEEDS):
         protocol, requests = drawn(seed)
         found = compared[protocol].difference(requests)

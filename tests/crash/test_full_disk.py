@@ -96,7 +96,7 @@ def wait_writable(writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("mode", ["always", "everysec"])
-def test_appends_are_refused_before_they_execute_and_taken_again(
+def test_appends_are_refused_before_they_run_and_later_accepted(
     disk: SmallDisk, server_on: NewServer, mode: str
 ) -> None:
     server = server_on(appendfsync=mode).start()

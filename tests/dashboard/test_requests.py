@@ -92,7 +92,7 @@ def test_a_reconnected_browser_continues_after_its_last_entry(ours: Server) -> N
         client.call("DEL", "again")
 
 
-def test_the_browser_asks_again_while_the_server_does_not_answer() -> None:
+def test_the_browser_retries_while_the_server_does_not_answer() -> None:
     """The events end without a problem, which would end the following."""
 
     async def events() -> list[bytes]:

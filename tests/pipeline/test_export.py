@@ -230,7 +230,7 @@ def test_csv_keeps_quotes_newlines_and_nulls_apart(motley: Path, tmp_path: Path)
     assert datetime.fromisoformat(second["ts"]).astimezone(UTC).microsecond == 2000
 
 
-def test_standard_output_takes_a_file_too(three: Path) -> None:
+def test_standard_output_accepts_a_file_too(three: Path) -> None:
     words = ["export", str(three), "--format", "jsonl", "--key", "s:1", "--output", "-"]
     done = CliRunner().invoke(main, words)
     assert [json.loads(line)["fields"]["n"] for line in done.output.splitlines()] == [

@@ -41,7 +41,7 @@ def numbers(server: Server, /, **options: Any) -> list[int]:
     return sorted(int(row.split()[1]) for part in parts for row in part)
 
 
-def test_entries_of_both_dialects_come_with_all_columns(
+def test_entries_of_both_dialects_have_all_columns(
     spark: SparkSession, server: Server, client: RawClient
 ) -> None:
     client.call("XADD", "s", "1000-1", "a", "x", "b", "1", "a", "y")
@@ -155,7 +155,7 @@ def test_partitions_keep_their_limits_and_hold_all_entries(
     assert sorted(rows) == [n for n in range(6600) if n not in gone]
 
 
-def test_long_ranges_come_page_by_page_without_a_gap(server: Server, client: RawClient) -> None:
+def test_long_ranges_are_read_by_pages_without_a_gap(server: Server, client: RawClient) -> None:
     client.pipeline([("TAPPEND", "s", "n", str(n), "x", "y" * 3000) for n in range(4000)])
     assert numbers(server, subscribe="s") == list(range(4000))  # some pages of 4 MiB
 

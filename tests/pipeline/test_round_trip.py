@@ -93,7 +93,7 @@ def write_by_export(_: SparkSession, server: Server, parquet: Path) -> None:
 
 
 @pytest.mark.parametrize("to_parquet", [write_by_spark, write_by_export])
-def test_entries_come_back_from_parquet_as_they_were(
+def test_entries_are_restored_from_parquet(
     spark: SparkSession,
     new_server: Callable[..., Server],
     tmp_path: Path,

@@ -235,7 +235,7 @@ FILTERS: dict[str, tuple[Rows, int]] = {
 
 
 @pytest.mark.parametrize("condition", FILTERS)
-def test_filters_give_the_rows_and_open_few_chunks(
+def test_filters_select_the_rows_and_open_few_chunks(
     spark: SparkSession, four: Path, tmp_path: Path, condition: str
 ) -> None:
     rows, chunks = FILTERS[condition]
@@ -246,7 +246,7 @@ def test_filters_give_the_rows_and_open_few_chunks(
 
 
 @pytest.mark.parametrize("condition", [*FILTERS][:2] + [*FILTERS][-2:])
-def test_filters_give_the_same_rows_without_pushdown(
+def test_filters_select_the_same_rows_without_pushdown(
     spark: SparkSession, four: Path, tmp_path: Path, condition: str
 ) -> None:
     scan = Scan(spark, four, tmp_path / "log")

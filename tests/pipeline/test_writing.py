@@ -60,7 +60,7 @@ def test_columns_become_fields_in_the_order_of_the_rows(
     assert [fields["n"] for fields in got] == [str(n) for n in range(3000)]
 
 
-def test_moments_are_the_same_however_the_session_shows_them(
+def test_times_do_not_depend_on_the_session_zone(
     spark: SparkSession, server: Server, client: RawClient
 ) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")

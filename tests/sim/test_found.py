@@ -73,7 +73,7 @@ class Bench:
         return [] if stream is None else list(stream.groups)
 
 
-def test_a_request_may_come_in_three_pieces_cut_anywhere() -> None:
+def test_a_request_may_arrive_in_three_pieces_cut_anywhere() -> None:
     bench = Bench()
     data = encode_command([b"ECHO", b"hello"])
     for first in range(1, len(data) - 1):

@@ -468,7 +468,7 @@ def test_independence_ends_a_promotion(fleet: Three) -> None:
     assert isinstance(fleet.append()[0], bytes)
 
 
-def test_a_primary_takes_writes_again_by_order(fleet: Three) -> None:
+def test_a_primary_accepts_writes_again_on_an_order(fleet: Three) -> None:
     begin_without_the_last_entry(fleet)
     assert fleet.append() == [REFUSED]
     assert fleet.ask(0, *NO_ONE) == [OK]
@@ -753,7 +753,7 @@ def test_a_request_from_before_the_promotion_does_not_undo_it(fleet: Three, has_
 
 
 @pytest.mark.parametrize("host", [b"fleet", b"10.0.0.200"], ids=["other name", "known"])
-def test_a_promoted_server_may_give_the_role_back(fleet: Three, host: bytes) -> None:
+def test_a_promoted_server_may_return_the_role(fleet: Three, host: bytes) -> None:
     """Sentinel does this after a REPLICAOF NO ONE that was sent by hand."""
     begin_without_the_last_entry(fleet)
     fleet.stopped = set()

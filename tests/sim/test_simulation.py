@@ -70,7 +70,7 @@ def test_a_failure_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyP
         play(7)
 
 
-def test_the_history_is_asked_after_every_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_is_checked_after_every_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """The history alone detects a server that loses acknowledged data."""
     monkeypatch.setattr(simulation_module, "found_in", lambda data: {})
     seeds = filter(one_database_always, range(50))

@@ -184,7 +184,7 @@ def ids_and_fields(data_set: datasets.DataSet, entries: int) -> list[list[bytes]
     return commands
 
 
-def test_ids_come_ten_in_a_millisecond() -> None:
+def test_ten_ids_share_a_millisecond() -> None:
     assert datasets.entry_id(0) == "1000000000000-0"
     assert datasets.entry_id(19) == "1000000000001-9"
     assert [datasets.milliseconds(n) for n in (1, 10, 11)] == [1, 1, 2]
@@ -271,7 +271,7 @@ def test_quick_run_leaves_out_the_large_stream() -> None:
     assert any("20 M" in made.title for made in everything)
 
 
-def test_only_takes_a_whole_name_or_a_part() -> None:
+def test_only_accepts_a_whole_name_or_a_part() -> None:
     def chosen(text: str) -> list[str]:
         return [made.name for made in choose(parse(["--only", text]))]
 

@@ -199,7 +199,7 @@ def test_a_wrong_block_in_a_row_is_reported_with_its_position() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 15, 16, 17, 99, 100, 127, 128, 16383, 16384, 2**20])
-def test_names_and_values_of_any_size_come_back(size: int) -> None:
+def test_names_and_values_of_any_size_are_restored(size: int) -> None:
     long = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     words = [b"before", b"1", long, b"2", b"after", long, long, long, b"", b""]
     entries = [(1, 0, words), (1, 1, [b"a", long]), (2, 5, [long, b""])]
@@ -214,7 +214,7 @@ def test_names_and_values_of_any_size_come_back(size: int) -> None:
     "first", [(0, 0), (0, 1), (5, MAX - 40), (MAX, MAX - 500), (MAX - 3, 0), (1 << 63, 1 << 63)]
 )
 @pytest.mark.parametrize("step", [("seq", 1), ("ms", 1), ("ms", 1000), ("seq", 2), ("both", 1)])
-def test_ids_of_any_size_and_distance_come_back(
+def test_ids_of_any_size_and_distance_are_restored(
     count: int, first: EntryId, step: tuple[str, int]
 ) -> None:
     entries: list[Entry] = []

@@ -581,7 +581,7 @@ def test_a_base_cut_within_its_last_chunk_keeps_earlier_chunks() -> None:
     assert len(known) * 0.25 < len(kept) < len(known) * 0.6
 
 
-def test_a_block_in_a_value_is_not_taken_for_one() -> None:
+def test_a_block_in_a_value_is_not_read_as_a_block() -> None:
     """The block around it is damaged, so the rest is searched for blocks."""
     made = BlockWriter()
     assert made.append_entry(9, 9, [b"f", b"planted"], 2, 0)
@@ -722,7 +722,7 @@ def renumbered(data: bytes, seq: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [96, 97, 150])
-def test_a_base_without_any_index_is_not_taken_for_an_empty_one(size: int) -> None:
+def test_a_base_without_any_index_is_not_loaded_as_empty(size: int) -> None:
     disk, _ = one_chunk_data()
     disk.put(BASE, disk.content(BASE)[:size])
     report = check(disk)

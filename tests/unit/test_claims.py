@@ -964,7 +964,7 @@ def test_changes_are_counted_as_redis_does(
         assert in_process.keyspace.dirty - before == changes, line
 
 
-def test_when_a_consumer_asked_and_got_something_survives(
+def test_the_times_of_a_consumers_requests_survive(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 3)

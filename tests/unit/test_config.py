@@ -325,7 +325,7 @@ def test_a_wrong_command_line_is_named(arguments: list[str], sentence: str) -> N
 # Files that include others
 
 
-def test_an_included_file_takes_the_place_of_its_line(tmp_path: Path) -> None:
+def test_an_included_file_replaces_its_line(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("port 2\ntimeout 3\nsave 900 1\n")
     config = from_file(tmp_path, f"port 1\ninclude {tmp_path}/other\ntimeout 4\nsave 60 2")
     assert (config.port, config.timeout, config.save) == (2, 4, "900 1 60 2")

@@ -44,7 +44,7 @@ def test_a_rewrite_appends_new_values_and_no_defaults() -> None:
     assert rewritten(text, config) == text  # not a second time
 
 
-def test_older_names_give_way_to_new_ones() -> None:
+def test_new_names_replace_the_oldest() -> None:
     config = Config()
     DIRECTIVES["list-max-listpack-size"].set_in(config, 16)
     assert rewritten("list-max-ziplist-size 5\n", config) == "list-max-listpack-size 16\n"

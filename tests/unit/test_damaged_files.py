@@ -229,7 +229,7 @@ def test_one_file_in_place_of_another_stops_the_start(written: Written) -> None:
                 load(disk)
 
 
-def test_the_base_of_another_moment_stops_the_start(written: Written) -> None:
+def test_a_base_of_another_state_stops_the_start(written: Written) -> None:
     """One of the same frame is not: the number is all that ties a base to its journals."""
     due = SnapshotReader(written.disk.read(BASE)).summary.seq
     for seq in {*range(due + 20)} - {due}:

@@ -66,7 +66,7 @@ def test_the_tick_after_half_an_effect_is_whole() -> None:
     assert effects.take_payload() == wanted
 
 
-def test_a_large_tick_leaves_room_for_the_next() -> None:
+def test_a_large_tick_leaves_space_for_the_next() -> None:
     effects = Effects()
     effects.record(0, b"SET", b"k", b"v" * (1 << 20))
     effects.take_payload()

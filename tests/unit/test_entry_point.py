@@ -94,7 +94,7 @@ def loaded_after(*arguments: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_help_enters_no_room() -> None:
+def test_the_help_loads_no_package() -> None:
     packages = ("millstream.server", "millstream.commands", "millstream.storage")
     assert not [name for name in loaded_after("--help") if name.startswith(packages)]
 

@@ -71,7 +71,7 @@ def test_used_memory_covers_held_memory_except_freed_block_space(
     assert gauge.measure() == machine.held
 
 
-def test_memory_that_others_give_back_to_the_machine_is_not_used() -> None:
+def test_memory_returned_to_the_system_is_not_used() -> None:
     machine = Machine()
     gauge = machine.gauge()
     machine.change(10_000, 50_000)
@@ -330,7 +330,7 @@ def test_a_slice_drops_a_limited_number_of_blocks(monkeypatch: pytest.MonkeyPatc
     assert limited.blocks() <= 2000
 
 
-def test_many_streams_are_all_come_to() -> None:
+def test_many_streams_are_all_reached() -> None:
     limited = Limited()
     count = 3 * KEYS_AT_ONCE
     for number in range(count):

@@ -676,7 +676,7 @@ def test_a_raised_limit_lets_requests_run() -> None:
     assert in_process.executor.blocked_count == 0
 
 
-def test_a_pause_and_a_slow_disk_may_come_together() -> None:
+def test_a_pause_and_a_slow_disk_may_coincide() -> None:
     journal, in_process = stalled(1000)
     player = in_process.player()
     player.send("XADD s 2-1 n y")

@@ -224,7 +224,7 @@ TestGroup = GroupMachine.TestCase
 # ---------------------------------------------------------------- due and expiry
 
 
-def test_the_earliest_due_comes_first_and_then_the_smaller_id() -> None:
+def test_due_entries_are_ordered_by_time_and_id() -> None:
     group = Group(b"g")
     for ms, delivered in [(1, 30), (2, 10), (3, 20), (4, 10)]:
         deliver_id(group, ms, 0, delivered, retry=(5, 0))
@@ -235,7 +235,7 @@ def test_the_earliest_due_comes_first_and_then_the_smaller_id() -> None:
     assert group.due(100, 10) == group.due(100, 10), "asking takes nothing away"
 
 
-def test_due_order_holds_across_thousands_with_equal_moments() -> None:
+def test_due_order_holds_for_thousands_with_equal_times() -> None:
     group = Group(b"g")
     model = new_model()
     chance = random.Random(5)
@@ -272,7 +272,7 @@ def test_a_redelivery_keeps_the_pair_or_replaces_it() -> None:
     assert next_event_ms(group) is None
 
 
-def test_spans_that_pass_the_end_of_time_never_come() -> None:
+def test_spans_past_the_end_of_time_never_end() -> None:
     group = Group(b"g")
     deliver_id(group, 1, 0, 1000, retry=(MAX, MAX))
     deliver_id(group, 2, 0, 1000, retry=(MAX - 1000, 0))
@@ -497,7 +497,7 @@ def test_unused_retry_pairs_free_their_numbers() -> None:
     assert reloaded(group).pending() == group.pending()
 
 
-def test_a_consumers_number_is_given_again_without_its_entries() -> None:
+def test_a_consumers_number_is_reused_without_its_entries() -> None:
     group = Group(b"g")
     first = group.make_consumer(b"a", 1)
     group.make_consumer(b"b", 1)
@@ -517,7 +517,7 @@ def test_a_consumers_number_is_given_again_without_its_entries() -> None:
 
 @pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 1000])
 @pytest.mark.parametrize("seed", range(4))
-def test_any_order_of_delivery_gives_id_order(count: int, seed: int) -> None:
+def test_any_order_of_delivery_leads_to_id_order(count: int, seed: int) -> None:
     group = Group(b"g")
     order = list(range(count))
     random.Random(seed).shuffle(order)

@@ -319,7 +319,7 @@ def moments_after_replay(in_process: InProcessServer) -> list[int]:
     return [moment for moment, *_ in in_process.replayed().timer_requests]
 
 
-def test_a_journal_with_many_reservations_notes_few_moments(
+def test_a_journal_with_many_reservations_notes_few_times(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     """All moments are kept until the journal is read."""
@@ -350,9 +350,7 @@ def test_only_the_lease_of_an_open_reservation_is_renewed(
     assert not held.renew_lease(entry_id[0] + 1, 0, 1000, NOW_MS)
 
 
-def test_loading_that_takes_long_ends_no_lease(
-    in_process: InProcessServer, player: InProcessClient
-) -> None:
+def test_a_long_load_ends_no_lease(in_process: InProcessServer, player: InProcessClient) -> None:
     for line in ("TRESERVE s w LEASE 500", "TRESERVE t w", "RENAME t u", "SET t v"):
         player.call(line)
     loaded = in_process.replayed()
@@ -380,7 +378,7 @@ def test_a_writer_that_a_snapshot_does_not_have_is_a_clear_error(
         StoredKeyspace(in_process.keyspace).restore(0, b"other", "stream", meta, list(blocks))
 
 
-def test_reservations_given_up_after_an_open_one_take_no_memory(
+def test_aborted_reservations_after_an_open_one_take_no_memory(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     player.call("TRESERVE s slow")

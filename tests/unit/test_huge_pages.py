@@ -90,7 +90,7 @@ def test_the_users_allocator_settings_are_kept() -> None:
     }
 
 
-def test_a_size_that_the_user_gave_comes_last_and_so_counts() -> None:
+def test_a_size_given_by_the_user_comes_last_and_takes_effect() -> None:
     given = "glibc.malloc.trim_threshold=1"
     environment = huge_pages.asking({"GLIBC_TUNABLES": given})
     assert environment is not None

@@ -199,7 +199,7 @@ class BusyBench(Bench):
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_the_mode_may_change_at_any_moment(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mode_may_change_at_any_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = BusyBench(seed)
 
     def busy(operation: Callable[..., None]) -> Callable[..., None]:
@@ -221,7 +221,7 @@ def test_the_mode_may_change_at_any_moment(seed: int, monkeypatch: pytest.Monkey
     assert read(bench.disk, bench.names)[0] == bench.payloads
 
 
-def test_always_syncs_once_for_all_that_has_come_together() -> None:
+def test_always_syncs_once_for_simultaneous_requests() -> None:
     bench = Bench()
     for number in range(50):
         bench.append(b"%d\n" % number)
@@ -400,7 +400,7 @@ def test_reading_returns_the_written_data(payloads: Payloads, first: int) -> Non
     assert (found, reader.next_seq, reader.torn) == (payloads, first + len(payloads), None)
 
 
-def test_frames_longer_than_a_read_come_back() -> None:
+def test_frames_longer_than_a_read_are_restored() -> None:
     payloads = [b"a" * 3_000_000, b"b\n", b"c" * 1_048_576, b"d\n"]
     disk, names = disk_with(journal_file(payloads))
     assert read(disk, names)[0] == payloads
@@ -753,7 +753,7 @@ def test_no_frame_follows_one_that_failed_while_the_worker_syncs(
     assert bench.journal.queued_bytes == 0
 
 
-def test_no_room_is_promised_for_more_than_a_frame_can_hold() -> None:
+def test_no_space_is_promised_above_the_size_of_a_frame() -> None:
     for reserve_bytes in (0, 1 << 16):
         bench = Bench("always", reserve_bytes=reserve_bytes)
         assert bench.journal.make_room(10) <= journal_module.PAYLOAD_MAX

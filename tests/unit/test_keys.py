@@ -261,7 +261,7 @@ def test_a_script_requires_its_key_and_its_arguments(room: Room) -> None:
 # ---------------------------------------------------------------- expiry
 
 
-def test_expiry_is_recorded_as_a_moment(room: Room) -> None:
+def test_an_expiry_is_recorded_as_a_time(room: Room) -> None:
     room.call("SET", "a", "v", "EX", 10)
     room.call("SET", "b", "v")
     room.call("PEXPIRE", "b", 5)
@@ -318,7 +318,7 @@ def test_a_change_keeps_an_expiry_and_a_replacement_does_not(room: Room) -> None
         ("GETDEL", "a"),
     ],
 )
-def test_a_moment_that_has_come_deletes_at_once(room: Room, words: tuple[Any, ...]) -> None:
+def test_an_expiry_in_the_past_deletes_at_once(room: Room, words: tuple[Any, ...]) -> None:
     room.call("SET", "a", "v")
     room.ctx.events = LETTERS
     room.call(*words)
@@ -460,7 +460,7 @@ def test_swapped_databases_keep_their_expiries(room: Room) -> None:
 # ---------------------------------------------------------------- events
 
 
-def test_events_come_in_the_order_of_redis(room: Room) -> None:
+def test_events_are_in_the_order_of_redis(room: Room) -> None:
     room.ctx.events = LETTERS
     expected: dict[tuple[Any, ...], list[str]] = {
         ("SET", "a", "1", "EX", 9): ["0 new a", "0 set a", "0 expire a"],

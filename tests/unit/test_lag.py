@@ -88,7 +88,7 @@ def test_the_lag_of_an_unknown_stream_is_all_of_its_entries() -> None:
     assert found["avgOffsetsBehindLatest"] == 3.5
 
 
-def test_an_entry_with_a_time_to_come_is_not_of_negative_age() -> None:
+def test_an_entry_with_a_future_time_has_no_negative_age() -> None:
     server = TimedServer(a=NaiveStream())
     server.streams[b"a"].append((NOW_MS + 1000, 0))
     assert measured(server, {})["oldestEntryAgeMs"] == 0

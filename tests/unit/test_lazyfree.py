@@ -208,7 +208,7 @@ def test_a_snapshot_has_all_keys_of_a_database_flushed_meanwhile() -> None:
     assert free_all() >= BLOCKS // TURN
 
 
-def test_a_server_frees_in_its_idle_moments() -> None:
+def test_an_idle_server_frees_memory() -> None:
     large = Large()
     asked: list[float] = []
     callbacks = []

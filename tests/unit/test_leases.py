@@ -19,7 +19,7 @@ def reservations(in_process: InProcessServer) -> int:
     return held.reservations
 
 
-def test_tpeek_passes_an_id_that_was_given_up_after_a_run(player: Any) -> None:
+def test_tpeek_passes_an_aborted_id_after_a_run(player: Any) -> None:
     """The ID waited in the token; the entries before it have become a run with writers."""
     player.call("TRESERVE s other")
     ids = [entry_id.decode() for entry_id in player.call("TRESERVE s w COUNT 1200")]
@@ -43,7 +43,7 @@ def test_a_token_with_more_ids_than_the_maximum_is_refused(
     assert player.call(f"TPEEK s {token} 10") == Error("ERR invalid token")
 
 
-def test_short_leases_leave_no_moments(in_process: InProcessServer, player: Any) -> None:
+def test_short_leases_leave_no_due_times(in_process: InProcessServer, player: Any) -> None:
     """A stream with a long lease keeps one due time while short leases come and go."""
     player.call("TRESERVE s long LEASE 50000")
     for _ in range(50):
@@ -55,7 +55,7 @@ def test_short_leases_leave_no_moments(in_process: InProcessServer, player: Any)
     assert reservations(in_process) == 0
 
 
-def test_replaying_reservations_notes_one_moment(in_process: InProcessServer, player: Any) -> None:
+def test_replaying_reservations_notes_one_time(in_process: InProcessServer, player: Any) -> None:
     for _ in range(100):
         entry_id = player.call("TRESERVE s w").decode()
         player.call(f"TCOMPLETE s w {entry_id} f v")

@@ -114,7 +114,7 @@ def test_lists_of_all_lengths_are_in_order(in_process: InProcessServer, count: i
     assert fields(player.call("XINFO STREAM s"))[b"groups"] == count + 1
 
 
-def test_a_long_summary_of_pending_entries_is_of_one_moment(in_process: InProcessServer) -> None:
+def test_a_long_summary_of_pending_entries_is_consistent(in_process: InProcessServer) -> None:
     player = in_process.player()
     for number in range(1, 1001):
         player.call(f"XADD s {number}-1 a b")

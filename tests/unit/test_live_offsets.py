@@ -38,7 +38,7 @@ DIVISIONS = st.builds(Division, st.integers(0, 9), st.integers(0, 9))
 
 
 @given(POSITIONS, st.booleans(), st.none() | POSITIONS, DIVISIONS)
-def test_an_offset_comes_back_from_its_json(
+def test_an_offset_is_restored_from_its_json(
     streams: dict[bytes, Position],
     is_initial: bool,
     begin: dict[bytes, Position] | None,
@@ -60,7 +60,7 @@ ROWS = st.tuples(NUMBERS, NUMBERS, st.none() | NUMBERS, NUMBERS)
 
 
 @given(st.dictionaries(st.binary(max_size=9), ROWS, max_size=20))
-def test_packed_positions_come_back(streams: dict[bytes, Row]) -> None:
+def test_packed_positions_are_restored(streams: dict[bytes, Row]) -> None:
     keys = tuple(sorted(streams))
     rows = [streams[key] for key in keys]
     packed = json.loads(json.dumps(pack(keys, rows)))
@@ -79,7 +79,7 @@ def many(count: int) -> dict[bytes, Position]:
     }
 
 
-def test_an_offset_of_many_streams_is_packed_and_comes_back() -> None:
+def test_an_offset_of_many_streams_is_packed_and_restored() -> None:
     offset = Offset(many(PLAIN_MAX + 1), begin=many(PLAIN_MAX + 2), division=Division(3, 4))
     text = json.dumps(offset.to_json())
     assert Offset.from_json(json.loads(text)) == offset
@@ -223,7 +223,7 @@ def test_a_starting_timestamp_is_a_number_or_a_time(text: str, ms: int) -> None:
     assert bound.time == (ms - 1, LARGEST)
 
 
-def test_exactly_one_way_to_choose_streams_is_taken() -> None:
+def test_exactly_one_way_to_select_streams_is_required() -> None:
     for given_options in ({}, {"subscribe": "a", "subscribePattern": "b*"}, {"subscribe": " , "}):
         with pytest.raises(OptionError, match="subscribe"):
             StreamChoice(SourceOptions(given_options, LIVE))

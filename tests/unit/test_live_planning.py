@@ -178,7 +178,7 @@ def test_a_transaction_stays_short_with_any_number_of_partitions() -> None:
     assert server.longest <= 1 + CUTS_PER_REQUEST
 
 
-def test_the_same_offsets_give_the_same_plan_after_more_appends() -> None:
+def test_the_same_offsets_lead_to_the_same_plan_after_appends() -> None:
     server = NaiveServer(a=stream_of(500), b=stream_of(30))
     planner = Planner(SourceOptions({"maxEntriesPerPartition": "70"}, LIVE), Losses(True))
     ends = {key: info.latest for key, info in survey(server, server.streams).items()}  # type: ignore[arg-type]

@@ -321,7 +321,7 @@ def test_a_restore_needs_journal_space_for_the_unpacked_string(room: Room) -> No
     assert room.call("GET", "u") is None
 
 
-def test_a_restore_of_several_turns_needs_room_for_its_payload() -> None:
+def test_a_restore_of_several_turns_needs_space_for_its_payload() -> None:
     in_process = InProcessServer()
     payload = long_stream(in_process)
     player = in_process.player()
@@ -336,7 +336,7 @@ def test_a_restore_of_several_turns_needs_room_for_its_payload() -> None:
     assert max(most) > len(payload)
 
 
-def test_events_come_in_order(room: Room) -> None:
+def test_events_are_in_order(room: Room) -> None:
     room.add_stream(b"s")
     payload = _dump(room, b"s")
     room.ctx.events = LETTERS

@@ -137,7 +137,7 @@ def upgraded(disk: FakeDisk) -> DataFiles:
     return files
 
 
-def test_the_next_journal_gives_an_old_directory_its_id() -> None:
+def test_the_next_journal_adds_an_id_to_an_old_directory() -> None:
     disk = recorded("format-1")
     before = disk.content(NAME)
     DataFiles(disk).open(LoadReport())

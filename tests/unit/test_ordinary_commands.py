@@ -368,7 +368,7 @@ def test_subscription_replies_are_messages_while_replies_are_off(room: Room) -> 
     assert room.process.asked == [(1, [b"unsubscribe", b"a", 1]), (1, [b"unsubscribe", b"b", 0])]
 
 
-def test_client_pause_gives_the_moment_of_its_end(room: Room) -> None:
+def test_client_pause_stores_the_time_of_its_end(room: Room) -> None:
     assert room.call("CLIENT", "PAUSE", 100) == OK
     assert room.call("CLIENT", "PAUSE", 0, "write") == OK
     assert room.process.asked == [("pause", NOW_MS + 100, False), ("pause", NOW_MS, True)]
@@ -487,7 +487,7 @@ def test_databases_are_apart(room: Room) -> None:
     assert contents(room.replayed()) == {(0, b"a"): b"0", (5, b"a"): b"5"}
 
 
-def test_a_scan_of_very_many_comes_in_calls_of_ten_thousand(room: Room) -> None:
+def test_a_scan_examines_ten_thousand_keys_a_call(room: Room) -> None:
     for number in range(25_000):
         room.keyspace.databases[0].set(b"key:%d" % number, b"1")
     sizes, cursor = [], b"0"

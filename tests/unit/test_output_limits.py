@@ -125,7 +125,7 @@ def watched(in_process: InProcessServer) -> list[tuple[InProcessClient, int]]:
     return asked
 
 
-def test_messages_after_a_long_reply_are_checked_as_they_come() -> None:
+def test_messages_after_a_long_reply_are_checked_on_arrival() -> None:
     in_process = InProcessServer()
     writer, reader = in_process.player(), in_process.player()
     for number in range(1, 301):

@@ -749,7 +749,7 @@ def test_a_failed_journal_acknowledges_nothing_and_recovers(mode: str, operation
     assert reload(world.disk.copy(), appendfsync=mode).keyspace.numbers() == list(range(1, 9))
 
 
-def test_a_disk_that_stays_full_is_tried_less_and_less_often() -> None:
+def test_a_disk_that_stays_full_is_retried_less_and_less_often() -> None:
     world = new_world()
     world.write_tick()
     world.settle()

@@ -216,7 +216,7 @@ def test_every_key_is_due_within_half_a_second_after_its_time(
     assert retention_schedule.next() == NEVER
 
 
-def test_a_place_noted_over_and_over_takes_no_room() -> None:
+def test_a_place_noted_repeatedly_takes_no_memory() -> None:
     retention_schedule = RetentionSchedule()
     for _ in range(1000):
         retention_schedule.note(1700, 3, b"key")
@@ -448,7 +448,7 @@ def test_a_policy_moves_with_its_stream_and_is_applied_there(
     replays(in_process)
 
 
-def test_a_deleted_key_comes_back_without_a_policy(in_process: InProcessServer) -> None:
+def test_a_recreated_key_has_no_policy(in_process: InProcessServer) -> None:
     player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 1000")

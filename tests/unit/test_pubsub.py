@@ -179,7 +179,7 @@ def test_messages_keep_their_order_among_a_listeners_replies() -> None:
         assert listener.read() == text
 
 
-def test_own_messages_come_after_the_reply_in_a_pipeline_too() -> None:
+def test_own_messages_follow_the_reply_in_a_pipeline_too() -> None:
     in_process = Exchange()
     listener = listening(in_process, resp=3)
     request = b"*3\r\n$7\r\nPUBLISH\r\n$4\r\nnews\r\n$1\r\nx\r\n"

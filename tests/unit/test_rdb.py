@@ -133,7 +133,7 @@ def test_an_impossible_compressed_size_reserves_no_memory() -> None:
 
 
 @given(st.one_of(st.binary(max_size=300), WORDS, st.integers(-(2**33), 2**33).map(b"%d".__mod__)))
-def test_a_string_comes_back(value: bytes) -> None:
+def test_a_string_is_restored(value: bytes) -> None:
     assert loaded(dumped(value)) == value
 
 
@@ -210,7 +210,7 @@ def facts(stream: Stream, kind: int) -> dict[str, Any]:
 
 @given(streams())
 @settings(max_examples=200)
-def test_a_stream_comes_back(stream: Stream) -> None:
+def test_a_stream_is_restored(stream: Stream) -> None:
     payload = dumped(stream)
     kind = payload[0]
     again = loaded(payload)
@@ -280,7 +280,7 @@ def test_every_type_and_form_is_read(kind: int, form: int) -> None:
         assert stream.idempotence is None
 
 
-def test_a_window_comes_back() -> None:
+def test_a_window_is_restored() -> None:
     source = sample(rdb.STREAM_4)
     source.duration_s, source.maxsize = 7, 9
     stream = loaded(payloads.sealed(source.body(rdb.STREAM_4)))
@@ -288,7 +288,7 @@ def test_a_window_comes_back() -> None:
     assert again.idempotence.dump() == stream.idempotence.dump()
 
 
-def test_a_large_node_and_large_entries_come_back() -> None:
+def test_a_large_node_and_large_entries_are_restored() -> None:
     stream = Stream(1)
     for i in range(1, 200):
         stream.append_entry(i, 0, [b"n", b"%d" % i * (i * 40)], 1000, 0)

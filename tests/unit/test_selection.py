@@ -72,7 +72,7 @@ def plan(directory: Path, split_bytes: int = 1 << 20, at_least: int = 1) -> list
 @pytest.mark.parametrize(
     ("split_bytes", "at_least"), [(1 << 20, 1), (1, 1), (1 << 20, 3), (500, 9)]
 )
-def test_a_plan_takes_every_chunk_once(tmp_path: Path, split_bytes: int, at_least: int) -> None:
+def test_a_plan_has_every_chunk_once(tmp_path: Path, split_bytes: int, at_least: int) -> None:
     write_snapshot(tmp_path, [stream(b"%d" % n) for n in range(20)], 60)
     partitions = plan(tmp_path, split_bytes, at_least)
     assert [chunk.number for one in partitions for chunk in one.chunks] == list(range(10))

@@ -337,7 +337,7 @@ def test_the_byte_limit_ends_nodes_too() -> None:
     keep=st.integers(0, 60),
 )
 @settings(max_examples=60, deadline=None)
-def test_about_never_drops_more_than_asked(
+def test_an_approximate_trim_never_drops_more_than_requested(
     sizes: list[int], node_entries: int, node_bytes: int, keep: int
 ) -> None:
     stream = Stream()

@@ -84,7 +84,7 @@ def test_evicted_and_deleted_entries_are_not_appended_again(
     is_replayed(in_process)
 
 
-def test_a_deleted_key_takes_its_producers_along(
+def test_a_deleted_key_deletes_its_producers(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
     player.call("TAPPENDONCE s PRODUCER p 9 f a")

@@ -171,7 +171,7 @@ def test_an_empty_range_has_no_block(player: InProcessClient) -> None:
     assert (page.raw, page.next, page.last) == ([], None, (5, 0))
 
 
-def test_a_long_page_comes_in_slices_and_is_whole(player: InProcessClient) -> None:
+def test_a_long_page_is_sent_in_slices_and_complete(player: InProcessClient) -> None:
     value = "x" * 3000
     for number in range(1, 901):
         player.call(f"XADD s {number}-0 f {value}{number}")

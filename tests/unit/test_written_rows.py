@@ -516,7 +516,7 @@ def written_column(numbers: list[int | None], type_: pa.DataType) -> pa.Array:
     return pa.array(numbers, type_)
 
 
-def test_sorted_rows_come_in_batches_of_bounded_size() -> None:
+def test_sorted_rows_are_in_batches_of_bounded_size() -> None:
     """A batch is made into Python objects as a whole."""
     rows = pa.RecordBatch.from_pydict({"n": list(range(25_000, 0, -1)), "x": [None] * 25_000})
     made = _sorted([rows.slice(0, 7), rows.slice(7)], [("n", "ascending"), ("x", "ascending")])

@@ -120,7 +120,7 @@ def test_a_log_that_cannot_be_written_is_reported_once(
     assert "Traceback" not in server.log
 
 
-def test_serve_takes_options_file_and_directives(tmp_path: Path) -> None:
+def test_serve_accepts_options_a_file_and_directives(tmp_path: Path) -> None:
     """The options count more than the file; every directive is taken."""
     file, port = tmp_path / "server.conf", free_port()
     file.write_text(f"port 1\ndir {tmp_path}/other\nmaxclients 77\n")

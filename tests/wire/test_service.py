@@ -50,7 +50,7 @@ def manager(address: str) -> Iterator[Manager]:
 
 
 @pytest.mark.parametrize("mode", ["systemd", "auto"])
-def test_systemd_hears_of_the_start_and_the_stop(
+def test_systemd_is_notified_of_the_start_and_the_stop(
     new_server: NewServer, address: str, manager: Manager, mode: str
 ) -> None:
     wrapper = ["env", f"NOTIFY_SOCKET={address}"]

@@ -22,7 +22,9 @@ def entry_key(reply: Reply) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("size_bytes", SIZES_BYTES)
-def test_binary_key_field_and_value_come_back_unchanged(client: RawClient, size_bytes: int) -> None:
+def test_binary_keys_fields_and_values_are_returned_unchanged(
+    client: RawClient, size_bytes: int
+) -> None:
     random_bytes = random.Random(size_bytes).randbytes
     key, field, value = (random_bytes(size_bytes) for _ in range(3))
     entry_id = client.call("TAPPEND", key, field, value, b"small", b"")
@@ -34,7 +36,7 @@ def test_binary_key_field_and_value_come_back_unchanged(client: RawClient, size_
 
 
 @pytest.mark.parametrize("size_bytes", SIZES_BYTES)
-def test_binary_group_name_comes_back_unchanged(client: RawClient, size_bytes: int) -> None:
+def test_a_binary_group_name_is_returned_unchanged(client: RawClient, size_bytes: int) -> None:
     group = random.Random(size_bytes).randbytes(size_bytes)
     entry_id = client.call("TAPPEND", "s", "f", "v")
     read = ("TREAD", "s", "0", "1", "GROUP", group, "0", "RETRY", "0", "0")
