@@ -8,15 +8,13 @@ is blocked; that request is the first that it runs when the pause is over.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from millstream.commands.runtime.arguments import Args
+from millstream.server.execution.blocking import Serving
 from millstream.server.execution.lookup import Row
-from millstream.server.execution.timers import Alarm
+from millstream.server.execution.timers import Alarm, Timers
 from millstream.server.protocol.outbox import Client
-
-if TYPE_CHECKING:
-    from millstream.server.execution.executor import Executor
 
 
 class Pause:
@@ -43,10 +41,27 @@ class Pause:
         return row.name == "exec" and any(_changes(one, words) for one, words, _ in queue or ())
 
 
+class Runner(Protocol):
+    pause: Pause | None
+
+
+class PausedExecutor(Protocol):
+    """What runs the postponed requests: the executor."""
+
+    serving: Serving
+    timers: Timers
+
+    @property
+    def runner(self) -> Runner: ...
+
+    def run_postponed(self, clients: Iterable[Client]) -> None: ...
+    def recheck_limits(self) -> None: ...
+
+
 class Pauses:
     """Begins and ends pauses; there is at most one `Pause` at a time."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: PausedExecutor) -> None:
         self._executor = executor
 
     @property

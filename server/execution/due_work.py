@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from millstream.commands.engine.appending import policy_moment
 from millstream.commands.engine.lifecycle import group_moment, lease_moment
+from millstream.commands.runtime.effects import Effects
+from millstream.server.execution.blocking import Serving
 from millstream.server.execution.timers import Timers
 from millstream.storage.blocks.lazyfree import TO_FREE, free_step
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.retention_schedule import NEVER
-
-if TYPE_CHECKING:
-    from millstream.server.execution.executor import Executor
 
 LOGGER = logging.getLogger("millstream")
 
@@ -38,11 +38,27 @@ FREE_AGAIN_S = 0.1
 ROOM_AGAIN_S = 1.0
 
 
+class DueExecutor(Protocol):
+    """What the work changes, and where it is recorded: the executor."""
+
+    keyspace: Keyspace
+    effects: Effects
+    context: Any
+    loop: Any
+    serving: Serving
+
+    def read_clocks(self) -> tuple[int, int]: ...
+    def read_ns(self) -> int: ...
+    def recheck_limits(self) -> None: ...
+    def serve_ready(self) -> None: ...
+    def check_due(self) -> None: ...
+
+
 class DueWork:
     """Keeps one timer of the loop, for the earliest known moment. `expired_count` counts the keys
     that were deleted at their expiry, not by a look-up."""
 
-    def __init__(self, executor: Executor, timers: Timers) -> None:
+    def __init__(self, executor: DueExecutor, timers: Timers) -> None:
         self.expired_count = 0
         self.is_freeing = False
         self._executor = executor

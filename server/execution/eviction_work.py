@@ -7,20 +7,32 @@ What the work is, and when commands that need memory are refused, is in server/m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.memory_reserve import RESERVE
 
 if TYPE_CHECKING:
-    from millstream.server.execution.executor import Executor
+    from millstream.server.execution.admission import Admission
     from millstream.server.monitor.eviction import Eviction
+
+
+class LimitedExecutor(Protocol):
+    """What refuses commands that need memory, and has turns: the executor."""
+
+    admission: Admission
+    memory_limit: int
+    loading: bool
+    loop: Any
+
+    def recheck_limits(self) -> None: ...
+    def schedule_tick(self) -> int: ...
 
 
 class EvictionWork:
     """Brings used memory back within its limit, and tells the admission whether to refuse commands
     that need memory."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: LimitedExecutor) -> None:
         self._executor = executor
         self._eviction: Eviction | None = None
         self._is_scheduled = False

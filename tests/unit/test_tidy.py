@@ -61,17 +61,6 @@ LAYERS = {
         "blocks",
     ],
 }
-# The rings among the imports of modules, imports for types and cimports included. The list may only
-# get shorter: a ring that grows fails, and so does one that is smaller than its line here.
-RINGS: list[set[str]] = [
-    {
-        "server/execution/client_pause",
-        "server/execution/due_work",
-        "server/execution/eviction_work",
-        "server/execution/executor",
-        "server/execution/request_runner",
-    },
-]
 TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 
 IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(\.|millstream\b[.\w]*)(.*)", re.MULTILINE)
@@ -202,16 +191,10 @@ def module_of(path: Path) -> str:
     return ".".join(("millstream", *(name for name in inside.parts if name != "__init__")))
 
 
-def test_rings_of_imports_only_get_smaller() -> None:
+def test_imports_form_no_ring() -> None:
+    """Imports for types, imports inside functions and cimports are included."""
     files = [(module_of(path), path.read_text()) for path in sources(".py", ".pyi", ".pyx", ".pxd")]
-    found = [
-        {module.removeprefix("millstream.").replace(".", "/") for module in ring}
-        for ring in rings(arrows(files))
-    ]
-    new = [sorted(ring) for ring in found if not any(ring <= listed for listed in RINGS)]
-    assert new == [], "a ring of imports"
-    left = [[sorted(ring) for ring in found if ring <= listed] for listed in RINGS]
-    assert left == [[sorted(listed)] for listed in RINGS], "a ring is smaller now: shorten RINGS"
+    assert [sorted(ring) for ring in rings(arrows(files))] == []
 
 
 def test_rings_are_found_in_every_form_of_import() -> None:
