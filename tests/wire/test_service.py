@@ -15,7 +15,7 @@ from tests.support.resp import Simple
 from tests.support.server import PROGRAM, Server
 from tests.support.waiting import wait_until
 
-from millstream.server.supervision import BETWEEN_S, Supervision
+from millstream.server.process import BETWEEN_S, Supervision
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "millstream.service"
