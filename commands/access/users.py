@@ -1,8 +1,8 @@
 """Users: what their rules allow, and the rules as text. No input or output.
 
 A user has a root selector, and perhaps more. A request is allowed if one of the selectors allows
-the command, all its keys and all its channels. Rules, errors and descriptions are those of Redis
-8.6.
+the command, all its keys and all its channels. Rules, errors and descriptions are those of
+Redis.
 """
 
 from __future__ import annotations

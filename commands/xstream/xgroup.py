@@ -1,6 +1,6 @@
 """XGROUP: creating, moving and removing consumer groups and their consumers.
 
-The groups are the ones that TREAD and TACK use, too. Semantics and error words are Redis 8.10's.
+The groups are the ones that TREAD and TACK use, too. Semantics and error words are those of Redis.
 """
 
 from __future__ import annotations

@@ -45,14 +45,14 @@ def unwritable(journal: Journal, error: OSError) -> str:
 
 
 class Replies(Protocol):
-    """What holds replies: the outbox."""
+    """The holder of replies: the outbox."""
 
     def durable(self, seq: int) -> None:
         """Replies up to this frame may be sent."""
 
 
 class Listener(Protocol):
-    """What the journal notifies, and what gives it effects: the executor."""
+    """The source of the journal's effects, which it notifies: the executor."""
 
     def changes(self) -> int:
         """The number of changes so far."""
@@ -72,7 +72,7 @@ class Listener(Protocol):
 
 
 class FrameListener(Protocol):
-    """What frames are reported to: replication."""
+    """The receiver of reports about frames: replication."""
 
     def durable(self, seq: int) -> None:
         """Called after the replies up to this frame were sent."""
@@ -306,7 +306,7 @@ class Commits:
 
     @property
     def works(self) -> bool:
-        """Whether frames go to a current journal that has not failed."""
+        """True if frames go to a current journal that has not failed."""
         return self.attached and self.journal is not None and not self.journal.error
 
     def attach(self) -> None:

@@ -46,7 +46,7 @@ class Runner(Protocol):
 
 
 class PausedExecutor(Protocol):
-    """What runs the postponed requests: the executor."""
+    """The runner of postponed requests: the executor."""
 
     serving: Serving
     timers: Timers

@@ -39,7 +39,7 @@ ROOM_AGAIN_S = 1.0
 
 
 class DueExecutor(Protocol):
-    """What the work changes, and where it is recorded: the executor."""
+    """The data that the work changes, and the record of it: the executor."""
 
     keyspace: Keyspace
     effects: Effects

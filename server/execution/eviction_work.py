@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LimitedExecutor(Protocol):
-    """What refuses commands that need memory, and has turns: the executor."""
+    """The owner of turns, which refuses commands that need memory: the executor."""
 
     admission: Admission
     memory_limit: int

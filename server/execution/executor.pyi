@@ -21,7 +21,7 @@ from millstream.server.protocol.resp import Limits
 from millstream.storage.keyspace.keyspace import Keyspace
 
 class Served(Protocol):
-    """What an executor needs of its server, in addition to what commands need. It may also have
+    """The server of an executor, in addition to the needs of commands. It may also have
     `steady_clock` or `steady_ms`, for a clock that never jumps."""
 
     keyspace: Any

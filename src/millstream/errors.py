@@ -1,7 +1,7 @@
 """Errors that several packages raise or catch, with the texts that a client or an operator reads.
 
 A handler refuses a command by raising CommandError; the executor turns it into a RESP error.
-Texts follow Redis 8.10 where Redis has a text for the case.
+Texts follow Redis where it has a text for the case.
 """
 
 import re
