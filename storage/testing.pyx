@@ -13,13 +13,15 @@ from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
 from millstream.storage.blocks.reply_entries cimport Selection
 from millstream.storage.blocks.skiplist cimport SkipList
 from millstream.storage.blocks.skiplist_pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
-from millstream.storage.groups.due_index cimport claimable_ms, due_ms, expires_ms, is_before
+from millstream.storage.groups.due_index cimport claimable_ms, due_ms, exact_min, expires_ms, is_before
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport (
     ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk,
     Pending, PendingAt, heap_of,
 )
 from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.log cimport trim_nodes
+from millstream.storage.log.log_ranges cimport encode_range, encode_reverse
 from millstream.storage.log.entry_log cimport EntryLog, Walk
 from millstream.storage.reservations.held cimport Held
 from millstream.storage.reservations.held_segments cimport Run, Slot, Writer, list_of_words, size_of
@@ -39,9 +41,13 @@ def upcoming_id(Stream stream not None, uint64_t now_ms) -> tuple[int, int]:
     return found.ms, found.seq
 
 
-def evict_some(Stream stream not None, list ids not None) -> int:
-    """Evict the entries with these ascending IDs; returns their number."""
-    return stream.evict_ids(ids)
+def boundary_by_nodes(Stream stream not None, keep, minid, uint64_t limit, bint partly=False):
+    """`trim_nodes.boundary_by_nodes`; `keep` or `minid` is None."""
+    cdef EntryId first_kept
+    if minid is None:
+        return trim_nodes.boundary_by_nodes(stream, keep, NULL, limit, partly)
+    first_kept.ms, first_kept.seq = minid
+    return trim_nodes.boundary_by_nodes(stream, 0, &first_kept, limit, partly)
 
 
 def move_last_id(Stream stream not None, uint64_t ms, uint64_t seq, uint32_t node_entries=100,
@@ -67,9 +73,9 @@ def encode_between(Stream stream not None, first, last, uint64_t limit, bint dot
     wanted.limit = limit
     wanted.full_size = <Py_ssize_t>(1 << 60)
     if reverse:
-        made = stream.encode_reverse(out, &wanted, dotted, &newest)
+        made = encode_reverse(stream, out, &wanted, dotted, &newest)
     else:
-        made = stream.encode_range(out, &wanted, dotted, &newest)
+        made = encode_range(stream, out, &wanted, dotted, &newest)
     return made, out.take()
 
 
@@ -82,7 +88,7 @@ def count_entries(Stream stream not None, uint64_t ms, uint64_t seq, uint64_t en
 def check_stream(Stream stream not None) -> None:
     """Raise AssertionError or ValueError when anything does not fit together."""
     check_log(stream)
-    for group in stream.all_groups():
+    for group in stream.group_set.all():
         check_group(group)
     if stream.idempotence is not None:
         stream.idempotence.check()
@@ -313,9 +319,25 @@ def hand_over_id(Group group not None, uint64_t ms, uint64_t seq, bytes consumer
     return True
 
 
+def due_ids(Group group not None, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list:
+    """IDs due now, earliest due first, then by ID."""
+    return group.take_due(now_ms, limit, with_zero)
+
+
+def idle_ids(Group group not None, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit) -> list:
+    """IDs that are idle for at least min_idle_ms, longest idle first, then by ID."""
+    return group.idle_ids(now_ms, min_idle_ms, limit)
+
+
+def shared_pending(Group group not None):
+    """The pending entries, whose chunks are shared until they change."""
+    return group.share_pending()
+
+
 def next_event_ms(Group group not None) -> int | None:
     """The next moment of a timed retry, of an expiry, or of the end of the group."""
-    cdef uint64_t moment = min(group.next_wake_ms(), group.next_expiry_ms())
+    cdef uint64_t moment = min(
+        exact_min(group.pendings, WAKE, NEVER), exact_min(group.pendings, EXPIRE, NEVER))
     if group.ttl_ms and not group.blocked_clients:
         moment = min(moment, min(NEVER, <object>group.last_used_ms + group.ttl_ms))
     return None if moment == NEVER else moment

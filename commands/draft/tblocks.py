@@ -15,6 +15,7 @@ from millstream.commands.runtime.replies import ArrayHead, LongReply, MapHead, S
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id
+from millstream.storage.log.log_ranges import next_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ def tblocks(ctx: Context, args: Args) -> LongReply | None:
     if stream is None:
         return None
     start, end = max(start, stream.first_kept), min(end, stream.last_id)
-    blocks, following = stream.next_blocks(start, end, most, size_bytes)
+    blocks, following = next_blocks(stream, start, end, most, size_bytes)
     facts: dict[bytes, object] = {
         b"first-id": Id(*start, True),
         b"last-id": Id(*end, True),

@@ -25,6 +25,7 @@ from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
 from millstream.commands.table.registry import command
 from millstream.errors import wrong_arity
+from millstream.storage.log.log_ranges import encoded_entry
 
 
 @command(
@@ -89,7 +90,7 @@ cdef object refused(Stream stream, Held held, Slot reservation, EntryId entry_id
     if segment is None:
         if not stream.has_entry(entry_id.ms, entry_id.seq):
             return fact_lost(entry_id.ms, entry_id.seq)
-        same = stream.encoded_entry(entry_id.ms, entry_id.seq) == described(entry_id, args)
+        same = encoded_entry(stream, entry_id.ms, entry_id.seq) == described(entry_id, args)
     else:
         owner = (<Run>segment).writer_of(entry_id) if type(segment) is Run else segment.writer
         same = is_same(segment, entry_id, args) and (
@@ -103,13 +104,13 @@ cdef bint is_same(Slot segment, EntryId entry_id, Args args) except -1:
     """True if a held entry has the fields of a request."""
     cdef Py_ssize_t i
     if type(segment) is Run:
-        return (<Run>segment).entries.encoded_entry(entry_id.ms, entry_id.seq) == described(
+        return encoded_entry((<Run>segment).entries, entry_id.ms, entry_id.seq) == described(
             entry_id, args)
     return list_of_words(segment.words) == [args[i] for i in range(4, args.count)]
 
 
 cdef bytes described(EntryId entry_id, Args args):
-    """The entry that a TCOMPLETE describes, encoded as EntryLog.encoded_entry does."""
+    """The entry that a TCOMPLETE describes, encoded as log_ranges.encoded_entry does."""
     cdef Output out = Output()
     cdef Py_ssize_t i
     out.put_head(c'*', 2)

@@ -21,9 +21,11 @@ from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport format_id, parse_id
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, Selection, encode_entry
+from millstream.storage.log.entry_log cimport Walk
+from millstream.storage.log.log_ranges cimport encode_range
 from millstream.storage.reservations.held cimport Held, handed_out
 from millstream.storage.reservations.held_segments cimport Run, Slot, Writer, list_of_words
-from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
+from millstream.storage.streams.stream cimport RESERVING, Stream
 
 from millstream.commands.runtime.replies import Wait
 from millstream.commands.table.registry import command
@@ -376,7 +378,7 @@ cdef class Peek:
         step_up(&start)
         wanted.start, wanted.end = start, EntryId(MAX, MAX)
         wanted.limit, wanted.full_size = self.limit - self.count, SLICE_BYTES
-        made = stream.encode_range(self.out, &wanted, True, &last)
+        made = encode_range(stream, self.out, &wanted, True, &last)
         self.count += <uint64_t>made
         if made:
             self.after = last

@@ -20,6 +20,7 @@ from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced,
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
+from millstream.storage.groups.due_index cimport is_due
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport UNOWNED
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
@@ -288,7 +289,7 @@ cdef class GroupRead(BlockedRead):
         cdef int64_t most
         if self.limit == 0:
             return None
-        due = group.is_due(ctx.steady_ms, first)
+        due = is_due(group.pendings, ctx.steady_ms, first)
         newer = stream.has_newer(EntryId(group.offset_ms, group.offset_seq))
         if not due and not newer:
             return None

@@ -19,11 +19,12 @@ from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.due_index cimport expires_ms
+from millstream.storage.groups.due_index cimport expires_ms, is_due, is_idle
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport NO_RETRY, Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
-from millstream.storage.streams.stream cimport Stream, Walk
+from millstream.storage.log.entry_log cimport Walk
+from millstream.storage.streams.stream cimport Stream
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -389,7 +390,7 @@ cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idl
         wanted *= 2
     if marked:
         # From now on the group's bounds show when the next claim may find something.
-        group.is_idle(ctx.steady_ms, min_idle_ms)
+        is_idle(group.pendings, ctx.steady_ms, min_idle_ms)
     return there[:limit] if <uint64_t>len(there) > limit else there
 
 
@@ -454,7 +455,7 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     cdef uint32_t retry_number = NO_RETRY
     if change:
         retry_number = group.retry_number(terms.retry_ms, terms.expire_ms)
-    if limit == 0 or not group.is_due(ctx.steady_ms, terms.with_zero):
+    if limit == 0 or not is_due(group.pendings, ctx.steady_ms, terms.with_zero):
         return 0
     id_text.size = 0
     id_text.dotted = True

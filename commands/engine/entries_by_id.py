@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.replies import NULL_ARRAY, LongReply, Raw, Several
 from millstream.ids import Id
+from millstream.storage.log.log_ranges import blocks_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ def entries_by_id(stream: Stream, ids: list[EntryId]) -> LongReply:
     """The entries with these ascending IDs as the elements of an array whose head the caller
     writes; an entry that no longer exists is [ID, null]. Later changes of the stream do not affect
     them."""
-    blocks = stream.blocks_between(*ids[0], *ids[-1]) if ids else []
+    blocks = blocks_between(stream, *ids[0], *ids[-1]) if ids else []
     blocks.reverse()
     return LongReply(_parts(blocks, ids, stream.first_kept))
 

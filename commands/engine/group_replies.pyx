@@ -16,6 +16,7 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.due_index cimport bound_of
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport IDLE, UNOWNED, Chunk, Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport first_pending, share_chunks
@@ -107,7 +108,7 @@ cdef class PendingRange(Encodable):
 
     cdef bint is_empty(self) noexcept:
         """True if it is known without a search that there are no results."""
-        return self.limit == 0 or (self.has_idle_bounds and self.group.idle_bound() > self.latest_ms) or (
+        return self.limit == 0 or (self.has_idle_bounds and bound_of(self.group.pendings, IDLE) > self.latest_ms) or (
             self.owner is not None and self.owner.pending == 0)
 
     cdef bint takes_all(self) noexcept:
@@ -543,7 +544,7 @@ cdef class FewGroups(Encodable):
         cdef StreamEnds ends = StreamEnds(self.stream)
         cdef Group group
         cdef GroupRow row
-        cdef list found = [group for group in self.stream.all_groups()
+        cdef list found = [group for group in self.stream.group_set.all()
                            if not (group.ttl_ms and group.is_over(self.now_ms))]
         if len(found) > 1:
             found.sort(key=group_name_of)
@@ -565,7 +566,7 @@ def group_name_of(Group group not None) -> bytes:
 def few_groups(Stream stream not None, uint64_t now_ms) -> FewGroups | None:
     """The rows of all groups that have not ended by now_ms; None if there are too many to make them
     at once."""
-    return FewGroups(stream, now_ms) if stream.group_count() <= FEW else None
+    return FewGroups(stream, now_ms) if stream.group_set.count() <= FEW else None
 
 
 cdef class StreamFields(Encodable):

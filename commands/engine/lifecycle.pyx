@@ -17,11 +17,14 @@ from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
 from millstream.encoding cimport Output
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.due_index cimport exact_min, has_expired, is_idle
 from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport EXPIRE, WAKE
 from millstream.storage.reservations.held cimport Held, Slot
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import CommandError, shown
+from millstream.storage.groups.pending_sweeps import take_expired
 
 cdef enum:
     # The maximum of expired pending entries removed in one step; the rest follows with the next
@@ -101,9 +104,9 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
         if ctx.keyspace.may_delete:
             end_group(ctx, key, stream, name)
         return None
-    if group.has_expired(ctx.steady_ms) and ctx.keyspace.may_delete and ctx.effects.has_room(
+    if has_expired(group.pendings, ctx.steady_ms) and ctx.keyspace.may_delete and ctx.effects.has_room(
             read_effects_most(key, group, b"", min(group.pendings.count, <uint64_t>EXPIRED_MAX))):
-        gone = group.take_expired(ctx.steady_ms, EXPIRED_MAX)
+        gone = take_expired(group, ctx.steady_ms, EXPIRED_MAX)
         if gone:
             change_pending(ctx, b"ACK", key, name, gone, <uint64_t>len(gone))
     return group
@@ -159,11 +162,11 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     if group is None:
         return
     group.scheduled_ms = MAX
-    if group.retry_waiters and group.next_wake_ms() <= ctx.steady_ms or (
-            group.claim_bound() != MAX and group.is_idle(ctx.steady_ms, group.claim_idle())):
+    if group.retry_waiters and exact_min(group.pendings, WAKE, MAX) <= ctx.steady_ms or (
+            group.claim_bound() != MAX and is_idle(group.pendings, ctx.steady_ms, group.claim_idle())):
         # The readers are served after this; each reader that blocks again schedules the next timer.
         ctx.db.mark_ready(key)
-    group.next_expiry_ms()
+    exact_min(group.pendings, EXPIRE, MAX)
     ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.steady_ms)
 
 

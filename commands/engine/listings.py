@@ -119,7 +119,7 @@ def _summary(total: int, ends: tuple[EntryId, EntryId], members: SharedMembers) 
 
 def live_group_count(ctx: Context, stream: Stream) -> int:
     """The number of groups of a stream whose time to live has not ended."""
-    return stream.count_live_groups(ctx.steady_ms)
+    return stream.live_group_count(ctx.steady_ms)
 
 
 def groups_reply(ctx: Context, key: bytes, stream: Stream) -> Encodable:

@@ -17,10 +17,12 @@ from millstream.ids cimport parse_id
 from millstream.storage.blocks.block cimport Block
 from millstream.storage.blocks.reply_entries cimport IdText, Selection, encode_backward, encode_forward
 from millstream.storage.blocks.layout cimport View, view_of
+from millstream.storage.log.log_ranges cimport encode_range, encode_reverse
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.replies import SlicedChain
 from millstream.errors import INVALID_ID, SYNTAX, CommandError
+from millstream.storage.log.log_ranges import blocks_between
 
 cdef enum:
     # Below this number of entries, the count is not looked up beforehand.
@@ -182,8 +184,8 @@ cdef class EntryRange(Encodable):
         wanted.start, wanted.end = self.start, self.end
         wanted.limit, wanted.full_size = limit, full_size
         if self.reverse:
-            return self.stream.encode_reverse(out, &wanted, self.dotted, last)
-        return self.stream.encode_range(out, &wanted, self.dotted, last)
+            return encode_reverse(self.stream, out, &wanted, self.dotted, last)
+        return encode_range(self.stream, out, &wanted, self.dotted, last)
 
     cdef Sliced rest_after(self, EntryId* last, uint64_t left):
         """The next `left` entries after this one; from the start on if it is NULL."""
@@ -202,7 +204,7 @@ cdef class EntryRange(Encodable):
         rest.left = left
         rest.dotted = self.dotted
         rest.reverse = self.reverse
-        rest.blocks = self.stream.blocks_between(
+        rest.blocks = blocks_between(self.stream, 
             rest.start.ms, rest.start.seq, rest.end.ms, rest.end.seq)
         if not self.reverse:
             rest.blocks.reverse()

@@ -21,6 +21,7 @@ from millstream.commands.engine.lifecycle import (
 )
 from millstream.commands.runtime.applying import id_of, stream_of
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES, effect
+from millstream.storage.log.trimming import evict_ids
 from millstream.storage.streams.retention import unheld
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def trim_acked(
         past = (ms, seq + 1) if seq < 2**64 - 1 else (ms + 1, 0)
         evict_to(ctx, key, stream, past, counts)
     if alone:
-        stream.evict_ids(alone)
+        evict_ids(stream, alone)
         # The leading range, if any, has sent the event.
         event = None if together else b"xtrim"
         count = len(alone) if counts else 0
@@ -137,4 +138,4 @@ def _leading(stream: Stream, ids: list[EntryId]) -> int:
 @effect(b"EVICTIDS")
 def apply_evict_ids(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
     """EVICTIDS key id [id ...]: evict these entries, anywhere in the stream."""
-    stream_of(keyspace, db, words[0]).evict_ids([id_of(word) for word in words[1:]])
+    evict_ids(stream_of(keyspace, db, words[0]), [id_of(word) for word in words[1:]])

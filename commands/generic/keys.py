@@ -22,6 +22,7 @@ from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
 from millstream.storage.keyspace.database import Appended, Sum
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import copy_stream
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
@@ -285,7 +286,7 @@ def duplicate(value: Value, incarnation: int, now_ms: int) -> Value:
     """An independent value with the same content; a stream with another incarnation."""
     if isinstance(value, bytes):
         return value
-    return value.duplicate(incarnation, now_ms)
+    return copy_stream(value, incarnation, now_ms)
 
 
 @effect(b"COPY")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.effects import effect
 from millstream.ids import parse
+from millstream.storage.groups.pending_sweeps import delete_consumer
+from millstream.storage.log.trimming import evict_all
 
 if TYPE_CHECKING:
     from millstream.storage.groups.consumers import Consumer
@@ -82,7 +84,7 @@ def apply_evict(keyspace: Keyspace, db: int, words: Words) -> None:
     """EVICT key id: everything below id; `+`: everything."""
     stream = stream_of(keyspace, db, words[0])
     if words[1] == b"+":
-        stream.evict_all()
+        evict_all(stream)
     else:
         stream.evict(*id_of(words[1]))
 
@@ -120,7 +122,7 @@ def apply_group_ttl(keyspace: Keyspace, db: int, words: Words) -> None:
 def apply_group_setid(keyspace: Keyspace, db: int, words: Words) -> None:
     """GROUPSETID key name id entries-read."""
     group = _group_of(keyspace, db, words)
-    stream_of(keyspace, db, words[0]).set_group_offset(group, *id_of(words[2]), int(words[3]))
+    stream_of(keyspace, db, words[0]).move_group(group, *id_of(words[2]), int(words[3]))
 
 
 @effect(b"GROUPDROP", wakes_readers=True)
@@ -141,7 +143,7 @@ def apply_consumer_drop(keyspace: Keyspace, db: int, words: Words) -> None:
     """CONSUMERDROP key group name: remove a consumer and its pending entries."""
     group = _group_of(keyspace, db, words)
     _consumer_of(group, words[2])
-    group.delete_consumer(words[2])
+    delete_consumer(group, words[2])
 
 
 @effect(b"SEEN")

@@ -20,6 +20,7 @@ from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport NO_RETRY, UNOWNED
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
+from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.reservations.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
@@ -394,6 +395,18 @@ cdef int apply_ack(Keyspace keyspace, int db, Args args) except -1:
     return 0
 
 
+cdef int deliver_between(Stream stream, Group group, EntryId start, EntryId end, uint64_t now_ms,
+                         uint32_t owner, uint32_t retry_number) except -1:
+    """Record the first delivery of the entries with start <= ID <= end to the consumer with this
+    number."""
+    cdef Walk walk
+    stream.walk_start(&walk, start)
+    while stream.walk_next(&walk) and not id_less(
+            end.ms, end.seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
+        group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, retry_number)
+    return 0
+
+
 cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
     """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode: new entries.
 
@@ -430,7 +443,7 @@ cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
         if not is_word_at(args, 8, b"-", 1):
             retry_number = group.retry_number(number_at(args, 8), number_at(args, 9))
         id_at(args, 4, &start)
-        stream.deliver_between(group, (start.ms, start.seq), (end.ms, end.seq), now_ms, owner, retry_number)
+        deliver_between(stream, group, start, end, now_ms, owner, retry_number)
     group.offset_ms = end.ms
     group.offset_seq = end.seq
     group.entries_read = int(args[7])

@@ -25,7 +25,8 @@ from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport first_pending, next_pending
-from millstream.storage.streams.stream cimport Stream, Walk
+from millstream.storage.log.entry_log cimport Walk
+from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.entries_by_id import entries_by_id
 from millstream.commands.runtime.replies import ArrayHead, Several

@@ -19,6 +19,7 @@ from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.errors import INVALID_ID, CommandError, shown
 from millstream.ids import Id, parse
+from millstream.storage.groups.pending_sweeps import delete_consumer
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
@@ -127,7 +128,7 @@ def xgroup_setid(ctx: Context, args: Args) -> Simple:
     extremes = {b"-": (0, 0), b"+": (ID_MAX, ID_MAX)}
     ms, seq = extremes.get(word) or _group_start(word, stream)
     entries_read = _possible(entries_read, stream)
-    stream.set_group_offset(group, ms, seq, entries_read)
+    stream.move_group(group, ms, seq, entries_read)
     offset = bytes(Id(ms, seq))
     ctx.changed(b"GROUPSETID", key, group.name, offset, b"%d" % entries_read, event=b"xgroup-setid")
     note_used(ctx, key, group)
@@ -171,7 +172,7 @@ def xgroup_delconsumer(ctx: Context, args: Args) -> int:
     _, group = _existing_group(ctx, key, name)
     dropped = 0
     if group.consumer(consumer) is not None:
-        dropped = group.delete_consumer(consumer)
+        dropped = delete_consumer(group, consumer)
         ctx.changed(b"CONSUMERDROP", key, group.name, consumer, event=b"xgroup-delconsumer")
     note_used(ctx, key, group)
     return dropped

@@ -32,6 +32,7 @@ from millstream.ids cimport parse_id
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.due_index cimport is_idle
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport advance_pending, first_pending, next_pending
@@ -322,7 +323,7 @@ cdef class ConsumerRead(BlockedRead):
     cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1:
         if after is not None or stream.has_newer(EntryId(group.offset_ms, group.offset_seq)):
             return True
-        return self.claim_idle_ms != NO_CLAIM and group.is_idle(ctx.steady_ms, self.claim_idle_ms)
+        return self.claim_idle_ms != NO_CLAIM and is_idle(group.pendings, ctx.steady_ms, self.claim_idle_ms)
 
     cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, after,
                          Output out, ReplyBudget* budget) except -1:
@@ -437,7 +438,7 @@ cdef class ConsumerRead(BlockedRead):
             for (_, key), (_, group) in zip(self.keys, opened):
                 ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
                 # Some claimable entries may not have been examined.
-                if not self.will_retry and group.is_idle(ctx.steady_ms, self.claim_idle_ms):
+                if not self.will_retry and is_idle(group.pendings, ctx.steady_ms, self.claim_idle_ms):
                     ctx.keyspace.timer_requests.append(
                         (ctx.steady_ms + 1, self.db_index, key, self.group))
         return reply

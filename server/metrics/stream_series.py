@@ -213,7 +213,7 @@ def _stream_writer(lines: Lines) -> Callable[[str, Stream, int], None]:
         nodes(f"redis_stream_radix_tree_nodes{who} {tree_nodes}\n")
         last_id(f"redis_stream_last_generated_id{who} {stream.last_ms}\n")
         deleted_id(f"redis_stream_max_deleted_entry_id{who} {stream.max_deleted_ms}\n")
-        groups(f"redis_stream_groups{who} {stream.count_live_groups(steady_ms)}\n")
+        groups(f"redis_stream_groups{who} {stream.live_group_count(steady_ms)}\n")
         size(f"millstream_stream_bytes{who} {bytes_of(stream)}\n")
         blocks(f"millstream_stream_blocks{who} {stream.block_count}\n")
         evicted(f"millstream_stream_entries_evicted_total{who} {stream.entries_evicted}\n")

@@ -23,6 +23,7 @@ from millstream.storage.files.snapshot_format import KeyRecord
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.stream import RetentionPolicy, Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
 
 LOADED_AT_ONCE_BYTES = 64 << 20
 _PENDING_BYTES = 36
@@ -208,7 +209,7 @@ def _loaded(disk: Disk, manifest: Manifest, now_ms: int) -> Iterator[Row]:
 
 
 def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
-    _, blocks = stream.dump(shared=True)
+    _, blocks = dump_stream(stream, shared=True)
     return Row(
         db,
         key,

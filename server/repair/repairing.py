@@ -54,6 +54,7 @@ from millstream.storage.files.recovery import Recovered, RecoveryReader
 from millstream.storage.files.snapshot_format import BASE_SALT_SIZE, KeyRecord
 from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
 
 _CAPTURE_KEYS = 64
 _SKIPPED_SHOWN = 1000
@@ -343,7 +344,7 @@ def without_meta(
     recovered: Recovered[Block], incarnation: int
 ) -> tuple[dict[str, Any], list[Block]]:
     """A stream with only blocks left: no groups, and counters computed from the blocks."""
-    meta, blocks, lost = Stream(incarnation).dump()[0], recovered.blocks, recovered.lost
+    meta, blocks, lost = dump_stream(Stream(incarnation))[0], recovered.blocks, recovered.lost
     pieces = recovered.record.pieces
     if not pieces:
         return meta, blocks

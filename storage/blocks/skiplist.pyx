@@ -16,6 +16,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from millstream.storage.blocks.block cimport Block
+from millstream.storage.blocks.prefetch cimport LINE_BYTES, fetch_line
 from millstream.storage.blocks.skiplist_pages cimport (
     HEIGHT_MAX, PAGE_BLOCKS, Blocks, Level, Page, Place, Slot, Slots, block_at, cut_slot,
     free_page, link, lower_after, new_page, new_slots, no_place, own_slots, place_before, rank_in,
@@ -24,15 +25,7 @@ from millstream.storage.blocks.skiplist_pages cimport (
 
 from millstream.storage.blocks.skiplist_pages import NO_MEMORY
 
-cdef extern from *:
-    """
-    /* gcc takes a function that only fetches ahead for one without effect, and leaves it out. */
-    static inline void fetch_line(const void *at) { __builtin_prefetch(at); __asm__ volatile(""); }
-    """
-    void fetch_line(const void* at) nogil
-
 cdef enum:
-    LINE_BYTES = 64
     GALLOP_MAX = 8
     # The initial capacity of a page; it doubles when the page is full.
     PAGE_BLOCKS_FIRST = 4

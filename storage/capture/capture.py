@@ -14,6 +14,7 @@ from millstream.storage.capture.ordering_snapshot import ordering_meta
 from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.keyspace.key_slots import SLOTS
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
 
 if TYPE_CHECKING:
     from millstream.storage.keyspace.database import Database
@@ -84,7 +85,7 @@ class Capture:
             if self._batch.is_full:
                 self._end_batch(found)
             return 1
-        meta, blocks = stream.dump(True)
+        meta, blocks = dump_stream(stream, True)
         meta |= ordering_meta(stream)
         taken = Captured(db, key, "stream", self._with_expiry(db, key, meta), blocks)
         found.append(taken)

@@ -18,6 +18,7 @@ from millstream.storage.capture.small_rows cimport (
 )
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group_snapshot cimport load_pending, load_retry_pairs
 from millstream.storage.groups.retry_pairs cimport checked_pairs
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore, KeyspaceCore
 from millstream.storage.streams.stream cimport Stream
@@ -50,9 +51,9 @@ cdef Group load_group(Reader* r, uint64_t now_ms):
         group.free_numbers()
     pairs = retry_pairs(r)
     if len(pairs) > 1:
-        group.load_retry_pairs(checked_pairs(pairs, group.name))
+        load_retry_pairs(group, checked_pairs(pairs, group.name))
     size = pending_size(r)
-    group.load_pending(text(r, size), size)
+    load_pending(group, text(r, size), size)
     return group
 
 
@@ -96,7 +97,7 @@ cdef class SmallLoader:
                 (<object>database).put(self.key, stream)
             if row.flags & HAS_EXPIRY:
                 (<object>database).note_expiry(self.key, row.expires_ms)
-            for group in stream.all_groups() if row.groups else ():
+            for group in stream.group_set.all() if row.groups else ():
                 space.schedule(database.index, self.key, group)
             self.entries += stream.length
             done += 1

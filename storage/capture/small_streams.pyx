@@ -72,11 +72,11 @@ cdef bint is_small(bytes key, Stream stream, uint64_t* blocks, bint* tail):
         return False
     tail[0] = stream.has_tail()
     blocks[0] = tail[0] + (0 if stream.sealed is None else stream.sealed.blocks)
-    if blocks[0] > 1 or stream.group_count() > GROUPS_MAX:
+    if blocks[0] > 1 or stream.group_set.count() > GROUPS_MAX:
         return False
-    if stream.group_count() == 0:
+    if stream.group_set.count() == 0:
         return True
-    for group in stream.all_groups():
+    for group in stream.group_set.all():
         if not is_small_group(group):
             return False
     return True
@@ -159,7 +159,7 @@ cdef class SmallStreams:
             else:
                 sealed.write_unsealed(form)
         self.put_row(db, key, stream, expires_ms, <Head*>form, size, tail)
-        for group in stream.all_groups():
+        for group in stream.group_set.all():
             put_group(self.rows, group)
         if form != NULL:
             self.forms.size += size
@@ -236,9 +236,9 @@ cdef class SmallStreams:
         if form == NULL or stream.last_ms != form.last_ms or stream.last_seq != form.last_seq:
             flags |= HAS_LAST_ID
             at = put_number(put_number(at, stream.last_ms), stream.last_seq)
-        if stream.group_count():
+        if stream.group_set.count():
             flags |= HAS_GROUPS
-            at = put_number(at, stream.group_count())
+            at = put_number(at, stream.group_set.count())
         flags_at[0] = <char>flags
         self.rows.size += at - start
         return 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.storage.capture.capture import Capture
 from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import load_stream
 
 if TYPE_CHECKING:
     from millstream.storage.blocks.block import Block
@@ -71,7 +72,7 @@ def _value_of(
 ) -> bytes | Stream:
     if kind == "stream":
         try:
-            stream = Stream.load(meta, blocks, steady_ms)
+            stream = load_stream(meta, blocks, steady_ms)
             restore_ordering(stream, meta, steady_ms)
             return stream
         except (OverflowError, IndexError) as error:

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from millstream.clock_offset import shifted_ms
 from millstream.errors import PayloadError
 from millstream.storage.dump.primitives import Reader, length_bytes
-from millstream.storage.groups.group import PENDING_SIZE
+from millstream.storage.groups.group_snapshot import PENDING_SIZE
 
 STEP_ENTRIES = 256
 # A pending entry of a group has an ID, a time and at least one byte for the number of deliveries.

@@ -34,9 +34,11 @@ from millstream.storage.dump.primitives import (
     string_bytes,
 )
 from millstream.storage.dump.rdb_bytes import crc64
-from millstream.storage.groups.group import PENDING_SIZE, Group
+from millstream.storage.groups.group import Group
+from millstream.storage.groups.group_snapshot import PENDING_SIZE, load_group
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
 
 STRING = 0
 # Each type adds to the one before: first ID, greatest deleted ID, entries added and entries read;
@@ -210,7 +212,7 @@ def _load_group(reader: Reader, kind: int, now_ms: int) -> Generator[None, None,
         yield
     if kind >= STREAM_5:
         yield from pending.release(reader.length())
-    return Group.load(
+    return load_group(
         {
             "name": name,
             "offset": list(offset),
@@ -284,7 +286,7 @@ class StreamDump:
 
     def __init__(self, stream: Stream, wall_ahead_ms: int = 0) -> None:
         self._wall_ahead_ms = wall_ahead_ms
-        self._meta, self._blocks = stream.dump(shared=True)
+        self._meta, self._blocks = dump_stream(stream, shared=True)
         self._first_id = stream.first_id or (0, 0)
         window = stream.idempotence
         self._window = None if window is None or window.is_blank() else window.share()

@@ -24,6 +24,10 @@ cdef void set_bound(Pendings* pendings, Chunk* chunk, int kind, uint64_t moment)
 cdef void leave_heaps(Pendings* pendings, Chunk* chunk) noexcept
 cdef void note_moved(Pendings* pendings, Chunk* chunk) noexcept
 cdef uint64_t exact_min(Pendings* pendings, int kind, uint64_t until_ms) noexcept
+cdef uint64_t bound_of(Pendings* pendings, int kind) noexcept
+cdef bint is_due(Pendings* pendings, uint64_t now_ms, bint with_zero) noexcept
+cdef bint has_expired(Pendings* pendings, uint64_t now_ms) noexcept
+cdef bint is_idle(Pendings* pendings, uint64_t now_ms, uint64_t min_idle_ms) noexcept
 cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t limit,
                    DeliveryOrder order)
 cdef bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept

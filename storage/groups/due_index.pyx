@@ -396,6 +396,26 @@ cdef uint64_t exact_min(Pendings* pendings, int kind, uint64_t until_ms) noexcep
     return NEVER
 
 
+cdef uint64_t bound_of(Pendings* pendings, int kind) noexcept:
+    """A lower bound of the times of a kind; NEVER when there is none. Constant time."""
+    return first_of(pendings, kind).bounds[kind] if pendings.heap_counts[kind] else NEVER
+
+
+cdef bint is_due(Pendings* pendings, uint64_t now_ms, bint with_zero) noexcept:
+    """True if a record is due for redelivery."""
+    return exact_min(pendings, RETRY if with_zero else WAKE, now_ms) <= now_ms
+
+
+cdef bint has_expired(Pendings* pendings, uint64_t now_ms) noexcept:
+    return exact_min(pendings, EXPIRE, now_ms) <= now_ms
+
+
+cdef bint is_idle(Pendings* pendings, uint64_t now_ms, uint64_t min_idle_ms) noexcept:
+    """True if a record has not been delivered for at least min_idle_ms."""
+    return now_ms >= min_idle_ms and exact_min(pendings, IDLE, now_ms - min_idle_ms) <= (
+        now_ms - min_idle_ms)
+
+
 cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t limit,
                    DeliveryOrder order):
     """Up to `limit` IDs (ms, seq) whose time is at most until_ms, the earliest first.

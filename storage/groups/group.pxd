@@ -19,8 +19,3 @@ cdef class Group(PendingList):
     cdef public uint32_t retry_waiters
 
     cdef uint64_t size_bytes(self) noexcept
-    cdef Group duplicate(self, uint64_t now_ms)
-    cdef dict header(self, pending)
-    cdef int load_retry_pairs(self, list pairs) except -1
-    cdef int load_pending(self, const char* packed, Py_ssize_t size) except -1
-    cdef int load_large_counts(self, rows) except -1

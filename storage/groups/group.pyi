@@ -1,8 +1,4 @@
-from typing import Any
-
 from millstream.storage.groups.pending_list import PendingList
-
-PENDING_SIZE: int
 
 class Group(PendingList):
     name: bytes
@@ -22,7 +18,3 @@ class Group(PendingList):
     def is_over(self, now_ms: int) -> bool: ...
     @property
     def memory_bytes(self) -> int: ...
-    def dump(self) -> dict[str, Any]: ...
-    def share(self) -> dict[str, Any]: ...
-    @staticmethod
-    def load(meta: dict[str, Any], now_ms: int) -> Group: ...

@@ -12,6 +12,7 @@ from libc.string cimport memcpy, memmove
 cimport cython
 
 from millstream.entry_id cimport EntryId, id_less
+from millstream.storage.blocks.prefetch cimport LINE_BYTES, fetch_line
 from millstream.storage.groups.due_index cimport chunk_bounds, leave_heaps, note_moved, set_bound
 from millstream.storage.groups.pending cimport (
     ABSENT, CHUNK_MAX, KINDS, Chunk, Pending, PendingAt, Pendings, heap_of,
@@ -19,13 +20,9 @@ from millstream.storage.groups.pending cimport (
 
 from millstream.storage.blocks.lazyfree import discard_pending, is_deferring
 
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void* address) nogil
-
 cdef enum:
     # The number of records around a guess that are checked first.
     NEAR = 3
-    LINE_BYTES = 64
     # The first chunk of a group begins small, since most groups of very many have little pending.
     CHUNK_FIRST = 1
     # If a deleted group has more chunks, they are freed later.
@@ -163,9 +160,9 @@ cdef inline void fetch_chunk(Pendings* pendings, const Chunk* chunk, uint32_t pa
     cdef uint64_t index = part * pendings.count // pendings.chunk_count // CHUNK_MAX
     cdef const char* at = <const char*>&chunk.items[index]
     cdef int i
-    prefetch(chunk)
+    fetch_line(chunk)
     for i in range(-1, 3):
-        prefetch(at + i * LINE_BYTES)
+        fetch_line(at + i * LINE_BYTES)
 
 
 cdef Pending* find_pending(Pendings* pendings, EntryId entry_id, PendingAt* at) noexcept:

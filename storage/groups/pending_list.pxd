@@ -21,8 +21,6 @@ cdef class PendingList(Members):
                              uint32_t consumer, uint32_t retry_number) except 0
     cdef int insert(self, PendingAt* at, Pending* record) except -1
     cdef int erase(self, PendingAt* at) except -1
-    cdef uint32_t sweep_chunk(self, uint32_t place, uint32_t consumer, uint64_t now_ms,
-                              uint64_t limit, list gone) except? 0xffffffff
     cdef int count_owner(self, uint32_t consumer, int change) except -1
     cdef void count_retry(self, uint32_t retry_number, int change) noexcept
     cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
@@ -39,20 +37,11 @@ cdef class PendingList(Members):
     cdef int forget_count(self, const Pending* record) except -1
     cdef int mark_gone(self, uint64_t ms, uint64_t seq) except -1
     cdef int forget_gone(self) except -1
-    cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept
-    cdef bint has_expired(self, uint64_t now_ms) noexcept
-    cdef uint64_t next_wake_ms(self) noexcept
-    cdef uint64_t next_expiry_ms(self) noexcept
-    cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept
     cdef uint64_t claim_bound(self) noexcept
-    cdef uint64_t idle_bound(self) noexcept
-    cdef uint64_t wake_bound(self) noexcept
-    cdef uint64_t expiry_bound(self) noexcept
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero)
     cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit)
     cdef tuple row(self, const Pending* record)
     cdef SharedPending share_pending(self)
-    cdef int copy_pending(self, PendingList other) except -1
 
 
 cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1

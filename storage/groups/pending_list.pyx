@@ -12,21 +12,18 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer, Details, Members
 from millstream.storage.groups.due_index cimport (
-    DeliveryOrder, chunk_bounds, earliest, exact_min, expires_ms, leave_heaps, move_bounds,
+    DeliveryOrder, bound_of, chunk_bounds, earliest, move_bounds,
 )
 from millstream.storage.groups.pending cimport (
-    DELIVERIES_MAX, EXPIRE, IDLE, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk, Pending, PendingAt, Pendings,
-    RetryTimes, first_of, saturating_add,
+    Chunk, DELIVERIES_MAX, IDLE, NO_RETRY, Pending, PendingAt, Pendings, RETRY, RetryTimes,
+    UNOWNED, WAKE, saturating_add,
 )
 from millstream.storage.groups.pending_chunks cimport (
-    SharedPending, allocated, chunk_with_space, close_gaps, copy_chunks, drop_chunk, erase_record,
-    find_pending, first_pending, free_pendings, insert_record, lower_floor, merge_small, next_pending,
-    nothing_pending, own_chunk, place_of, share_chunks,
+    SharedPending, allocated, chunk_with_space, erase_record, find_pending, first_pending,
+    free_pendings, insert_record, lower_floor, next_pending, nothing_pending, own_chunk,
+    share_chunks,
 )
-from millstream.storage.groups.retry_pairs cimport copy_pairs, number_of
-
-cdef enum:
-    NOBODY = 0xffffffffu
+from millstream.storage.groups.retry_pairs cimport number_of
 
 cdef int64_t COUNT_MAX = 0x7fffffffffffffff
 cdef uint64_t TIME_MAX = 0xffffffffffffULL
@@ -160,78 +157,6 @@ cdef class PendingList(Members):
         self.count_owner(record.consumer, -1)
         self.count_retry(record.retry_number, -1)
         return erase_record(self.pendings, at)
-
-    def delete_consumer(self, bytes name) -> int:
-        """Remove a consumer and its pending entries; return their number."""
-        cdef Consumer gone = self.consumer(name)
-        cdef uint32_t place
-        dropped = gone.pending
-        if dropped:
-            for place in range(self.pendings.chunk_count):
-                own_chunk(self.pendings, place)  # steps that can fail come before the first change
-            for place in range(self.pendings.chunk_count):
-                self.sweep_chunk(place, gone.index, 0, NEVER, None)
-            close_gaps(self.pendings)
-        if gone is self.only_member:
-            self.only_member = None
-        else:
-            self.details.remove(gone)
-        return dropped
-
-    cdef uint32_t sweep_chunk(self, uint32_t place, uint32_t consumer, uint64_t now_ms,
-                              uint64_t limit, list gone) except? 0xffffffff:
-        """Remove, in one pass, up to `limit` records of a consumer or (NOBODY) records expired by
-        now_ms, whose IDs are added to `gone`. Return their number. The chunk may become empty and
-        is then in no heap."""
-        cdef Chunk* chunk = own_chunk(self.pendings, place)
-        cdef Pending* record
-        cdef uint32_t kept = 0
-        cdef uint32_t removed = 0
-        cdef uint32_t i
-        cdef list found = []
-        self.pendings.work_counter += chunk.used
-        if consumer == NOBODY:
-            # The only step that can fail comes before the first change.
-            found = [(chunk.items[i].ms, chunk.items[i].seq) for i in range(chunk.used)
-                     if expires_ms(self.pendings, &chunk.items[i]) <= now_ms][:limit]
-            gone += found
-            limit = len(found)
-        for i in range(chunk.used):
-            record = &chunk.items[i]
-            if removed < limit and (expires_ms(self.pendings, record) <= now_ms if consumer == NOBODY
-                                    else record.consumer == consumer):
-                self.forget_count(record)
-                self.count_owner(record.consumer, -1)
-                self.count_retry(record.retry_number, -1)
-                removed += 1
-                continue
-            if kept != i:
-                chunk.items[kept] = record[0]
-            kept += 1
-        self.pendings.count -= removed
-        if kept == 0:
-            leave_heaps(self.pendings, chunk)
-        chunk.used = kept
-        if removed and kept:
-            chunk_bounds(self.pendings, chunk)
-        return removed
-
-    def take_expired(self, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
-        """Remove up to `limit` expired records; return their IDs in no particular order."""
-        cdef list gone = []
-        cdef Chunk* first = first_of(self.pendings, EXPIRE)
-        cdef uint32_t place
-        while <uint64_t>len(gone) < limit and first != NULL and first.bounds[EXPIRE] <= now_ms:
-            place = place_of(self.pendings, first)
-            if self.sweep_chunk(place, NOBODY, now_ms, limit - <uint64_t>len(gone), gone) == 0:
-                chunk_bounds(self.pendings, self.pendings.chunks[place])
-            elif self.pendings.chunks[place].used == 0:
-                drop_chunk(self.pendings, place)
-            else:
-                merge_small(self.pendings, place)
-            first = first_of(self.pendings, EXPIRE)
-        self.next_expiry_ms()
-        return gone
 
     # ------------------------------------------------------------ owners, times and counts
 
@@ -393,44 +318,11 @@ cdef class PendingList(Members):
 
     # ------------------------------------------------------------ due times
 
-    cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept:
-        """True if a record is due for redelivery."""
-        return exact_min(self.pendings, RETRY if with_zero else WAKE, now_ms) <= now_ms
-
-    cdef bint has_expired(self, uint64_t now_ms) noexcept:
-        return exact_min(self.pendings, EXPIRE, now_ms) <= now_ms
-
-    cdef uint64_t next_wake_ms(self) noexcept:
-        """The next time at which a timed retry is due; NEVER when there is none."""
-        return exact_min(self.pendings, WAKE, NEVER)
-
-    cdef uint64_t next_expiry_ms(self) noexcept:
-        """The next time at which a pending record expires; NEVER when there is none."""
-        return exact_min(self.pendings, EXPIRE, NEVER)
-
-    cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept:
-        """True if a record has not been delivered for at least min_idle_ms."""
-        return now_ms >= min_idle_ms and exact_min(self.pendings, IDLE, now_ms - min_idle_ms) <= (
-            now_ms - min_idle_ms)
-
     cdef uint64_t claim_bound(self) noexcept:
         """A lower bound of the time at which a waiting claim finds an entry; NEVER when no client
         waits for a claim or no entry is pending. Constant time."""
         cdef uint64_t idle_ms = self.claim_idle()
-        return NEVER if idle_ms == NEVER else saturating_add(self.idle_bound(), idle_ms)
-
-    cdef uint64_t idle_bound(self) noexcept:
-        """A lower bound of the last deliveries of all pending entries; NEVER when there are none.
-        Constant time."""
-        return first_of(self.pendings, IDLE).bounds[IDLE] if self.pendings.heap_counts[IDLE] else NEVER
-
-    cdef uint64_t wake_bound(self) noexcept:
-        """A lower bound of next_wake_ms, in constant time."""
-        return first_of(self.pendings, WAKE).bounds[WAKE] if self.pendings.heap_counts[WAKE] else NEVER
-
-    cdef uint64_t expiry_bound(self) noexcept:
-        """A lower bound of next_expiry_ms, in constant time."""
-        return first_of(self.pendings, EXPIRE).bounds[EXPIRE] if self.pendings.heap_counts[EXPIRE] else NEVER
+        return NEVER if idle_ms == NEVER else saturating_add(bound_of(self.pendings, IDLE), idle_ms)
 
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
         """Up to `limit` IDs (ms, seq) due now, earliest due first, then by ID."""
@@ -458,16 +350,6 @@ cdef class PendingList(Members):
         last = self.pendings.chunks[self.pendings.chunk_count - 1]
         return ((first.items[0].ms, first.items[0].seq),
                 (last.items[last.used - 1].ms, last.items[last.used - 1].seq))
-
-    def ids_from(self, uint64_t ms, uint64_t seq, uint64_t most) -> list[tuple[int, int]]:
-        """The IDs of the first pending entries from an ID on."""
-        cdef PendingAt at
-        cdef Pending* record = first_pending(self.pendings, EntryId(ms, seq), &at)
-        cdef list found = []
-        while record != NULL and <uint64_t>len(found) < most:
-            found.append((record.ms, record.seq))
-            record = next_pending(self.pendings, &at)
-        return found
 
     def redeliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, retry=None) -> None:
         """Record another delivery, if the entry is pending; a pair (retry_ms, expire_ms) replaces
@@ -507,29 +389,7 @@ cdef class PendingList(Members):
         return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
                 record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
 
-    def idle(self, uint64_t now_ms, uint64_t min_idle_ms,
-             uint64_t limit) -> list[tuple[int, int]]:
-        """IDs that are idle for at least min_idle_ms, longest idle first, then by ID."""
-        return self.idle_ids(now_ms, min_idle_ms, limit)
-
-    def due(self, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list[tuple[int, int]]:
-        """IDs due now, earliest due first, then by ID."""
-        return self.take_due(now_ms, limit, with_zero)
-
     cdef SharedPending share_pending(self):
         cdef SharedPending shared = share_chunks(self.pendings, 0, self.pendings.chunk_count)
         shared.records = self.pendings.count
         return shared
-
-    cdef int copy_pending(self, PendingList other) except -1:
-        """Copy the pending entries of another group to this group, which has none."""
-        self.pendings = allocated(self.pendings)
-        if other.details is not None:
-            copy_pairs(self.pendings, self.own_details(), other.pendings, other.details)
-        copy_chunks(self.pendings, other.pendings)
-        if other.large_counts() is not None:
-            self.own_details().large_counts = dict(other.large_counts())
-        self.pendings.count = other.pendings.count
-        self.pendings.unowned = other.pendings.unowned
-        self.pendings.has_gone = other.pendings.has_gone
-        return 0

@@ -12,7 +12,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from millstream.encoding cimport Slice
+from millstream.storage.groups.due_index cimport bound_of
 from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport EXPIRE, WAKE
 from millstream.storage.streams.retention cimport age_trim_ms
 from millstream.storage.streams.stream cimport Stream
 
@@ -285,8 +287,8 @@ cdef class KeyspaceCore:
     cpdef int schedule_after(self, int db_index, bytes key, group, uint64_t past_ms) except -1:
         """Like `schedule`, without retries and claims due up to past_ms, which were processed."""
         cdef Group timed = group
-        cdef uint64_t moment = timed.expiry_bound()
-        cdef uint64_t wake = timed.wake_bound()
+        cdef uint64_t moment = bound_of(timed.pendings, EXPIRE)
+        cdef uint64_t wake = bound_of(timed.pendings, WAKE)
         cdef uint64_t claim = timed.claim_bound()
         cdef uint64_t end
         if timed.retry_waiters and past_ms < wake < moment:

@@ -42,7 +42,6 @@ cdef class EntryLog:
     cdef int append(self, EntryId entry_id, Slice* items, Py_ssize_t count, uint32_t node_entries,
                     uint32_t node_bytes) except -1
     cdef seal(self)
-    cdef int load_blocks(self, blocks, bint is_open) except -1
     cdef bint resume_tail(self, const View* view) except -1
     cdef int discard_sealed(self) except -1
     cdef bint first_entry(self, EntryId* out) noexcept
@@ -57,10 +56,6 @@ cdef class EntryLog:
     cdef void enter_tail(self, Walk* walk) noexcept
     cdef bint walk_next(self, Walk* walk) noexcept
     cdef void walk_block(self, Walk* walk) noexcept
-    cdef int64_t encode_range(self, Output out, const Selection* wanted, bint dotted,
-                              EntryId* last) except -1
-    cdef int64_t encode_reverse(self, Output out, const Selection* wanted, bint dotted,
-                                EntryId* last) except -1
     cdef uint64_t data_memory_bytes(self) noexcept
 
     cdef inline Place head_place(self) noexcept:

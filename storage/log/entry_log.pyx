@@ -7,26 +7,20 @@ ID, hides the entries before it. `head_gone` counts the undeleted hidden entries
 `trimming` evicts and deletes entries.
 """
 
-from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as MAX, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 cimport cython
 
-from millstream.encoding cimport Output, Slice
+from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
-from millstream.storage.blocks.block cimport Block
 from millstream.storage.blocks.layout cimport (
     BLOCK_BYTES_MAX, Entry, View, cursor_next, cursor_seek, cursor_start, entry_words,
-    view_disk_size, view_find, view_live_before, view_nth_live, view_of,
+    view_find, view_live_before, view_nth_live,
 )
 from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
-from millstream.storage.blocks.reply_entries cimport (
-    IdText, Selection, encode_backward, encode_entry, encode_forward,
-)
 from millstream.storage.blocks.skiplist cimport SkipList
-from millstream.storage.blocks.skiplist_pages cimport (
-    Place, block_at, no_place, place_after, place_before, view_block,
-)
+from millstream.storage.blocks.skiplist_pages cimport Place, no_place, place_after, view_block
 
 from millstream.errors import EXHAUSTED, CommandError
 from millstream.storage.blocks.lazyfree import discard
@@ -34,17 +28,6 @@ from millstream.storage.blocks.lazyfree import discard
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(object)
-
-cdef extern from *:
-    """
-    /* gcc takes a function that only fetches ahead for one without effect, and leaves it out. */
-    static inline void fetch_line(const void *at) { __builtin_prefetch(at); __asm__ volatile(""); }
-    """
-    void fetch_line(const void* at) noexcept nogil
-
-cdef enum:
-    LINE_BYTES = 64
-    FEW_ENTRIES = 32
 
 
 @cython.no_gc
@@ -105,38 +88,6 @@ cdef class EntryLog:
                 self.sealed = SkipList.__new__(SkipList)
             self.sealed.push(self.tail.freeze())
         self.tail.reset()
-
-    cdef int load_blocks(self, blocks, bint is_open) except -1:
-        """Load saved blocks into an empty log whose `head` is set; is_open: the last block
-        continues as the open block. ValueError when the blocks are inconsistent."""
-        cdef Block block
-        cdef View view
-        cdef uint64_t hidden
-        newest = blocks[len(blocks) - 1] if blocks else None
-        last = None
-        for block in blocks:
-            if last is not None and block.first_id <= last:
-                raise ValueError("its blocks are out of order")
-            hidden = 0
-            if last is None:
-                view_of(block.head, &view)
-                hidden = self.head_gone = view_live_before(&view, self.head_ms, self.head_seq)
-            last = block.last_id
-            if block.head.live <= hidden:
-                raise ValueError("a block of it has no entry left")
-            if is_open and block is newest:
-                view_of(block.head, &view)
-                if self.resume_tail(&view):
-                    break
-            if self.sealed is None:
-                self.sealed = SkipList.__new__(SkipList)
-            self.sealed.push(block)
-        if last is not None and last > self.last_id:
-            raise ValueError("its last id is below its last entry")
-        self.length = self.sealed_live() - self.head_gone
-        if self.tail is not None:
-            self.length += self.tail.live
-        return 0
 
     cdef bint resume_tail(self, const View* view) except -1:
         """Continue a block as the open block; False when that is impossible."""
@@ -324,96 +275,6 @@ cdef class EntryLog:
             view_block(walk.place, &walk.view)
             cursor_start(&walk.cursor, &walk.view)
 
-    # ------------------------------------------------------------ encoding
-
-    cdef int64_t encode_range(self, Output out, const Selection* wanted, bint dotted,
-                              EntryId* last) except -1:
-        """Encode the wanted entries as reply elements, oldest first. Return their number; `last`
-        becomes the ID of the last one."""
-        cdef Walk walk
-        cdef IdText id_text
-        cdef Selection rest = wanted[0]
-        cdef uint64_t made
-        id_text.size = 0
-        id_text.dotted = dotted
-        self.skip_hidden(&rest.start)
-        self.walk_enter(&walk, rest.start)
-        while walk.valid and rest.limit and out.size < rest.full_size and not id_less(
-                rest.end.ms, rest.end.seq, walk.view.first_ms, walk.view.first_seq):
-            made = encode_forward(out, &walk.view, &rest, &id_text, last)
-            rest.limit -= made
-            self.walk_block(&walk)
-        return <int64_t>(wanted.limit - rest.limit)
-
-    cdef int64_t encode_reverse(self, Output out, const Selection* wanted, bint dotted,
-                                EntryId* last) except -1:
-        """Like encode_range, newest first."""
-        cdef IdText id_text
-        cdef Place place
-        cdef View view
-        cdef Selection rest = wanted[0]
-        id_text.size = 0
-        id_text.dotted = dotted
-        self.skip_hidden(&rest.start)
-        if self.is_in_tail(rest.end):
-            self.tail.view(&view)
-            if view.count <= FEW_ENTRIES:
-                # The whole block will be read. With very many streams, none of it is in the cache.
-                fetch_line(view.entries)
-                fetch_line(view.entries + LINE_BYTES)
-                fetch_line(view.entries + 2 * LINE_BYTES)
-                fetch_line(view.entries + 3 * LINE_BYTES)
-            rest.limit -= encode_backward(out, &view, &rest, &id_text, last)
-        if self.sealed is None:
-            return <int64_t>(wanted.limit - rest.limit)
-        place = self.sealed.seek(rest.end.ms, rest.end.seq, NULL)
-        while place.page != NULL and rest.limit and out.size < rest.full_size:
-            view_block(place, &view)
-            if id_less(view.last_ms, view.last_seq, rest.start.ms, rest.start.seq):
-                break
-            rest.limit -= encode_backward(out, &view, &rest, &id_text, last)
-            place = place_before(place)
-        return <int64_t>(wanted.limit - rest.limit)
-
-    # ------------------------------------------------------------ blocks
-
-    def blocks_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
-                       uint64_t end_seq) -> list[Block]:
-        """Immutable blocks with every entry with start <= ID <= end, in order. The open block is
-        copied. The blocks may contain hidden entries (those below `first_kept`) and deleted
-        ones."""
-        cdef Walk walk
-        cdef list found = []
-        self.walk_start(&walk, EntryId(ms, seq))
-        while walk.valid and not id_less(
-                end_ms, end_seq, walk.view.first_ms, walk.view.first_seq):
-            found.append(self.tail.freeze() if walk.in_tail else block_at(walk.place))
-            self.walk_block(&walk)
-        return found
-
-    def next_blocks(self, start, stop, uint64_t most, uint64_t size_bytes) -> tuple:
-        """The first blocks that may have entries with start <= ID <= stop, (ms, seq) each: at least
-        one, at most `most`, and together at most size_bytes in their disk form. The open block is
-        copied. Returns them and the first ID of the next block, None without one."""
-        cdef Walk walk
-        cdef uint64_t size = 0
-        cdef list found = []
-        cdef EntryId first
-        cdef EntryId end
-        first.ms, first.seq = start
-        end.ms, end.seq = stop
-        self.walk_start(&walk, first)
-        if walk.valid and id_less(walk.view.last_ms, walk.view.last_seq, first.ms, first.seq):
-            self.walk_block(&walk)
-        while walk.valid and not id_less(
-                end.ms, end.seq, walk.view.first_ms, walk.view.first_seq):
-            size += view_disk_size(&walk.view)
-            if found and (size > size_bytes or <uint64_t>len(found) >= most):
-                return found, (walk.view.first_ms, walk.view.first_seq)
-            found.append(self.tail.freeze() if walk.in_tail else block_at(walk.place))
-            self.walk_block(&walk)
-        return found, None
-
     # ------------------------------------------------------------ Python's view
 
     def append_entry(self, uint64_t ms, uint64_t seq, list words not None,
@@ -449,20 +310,6 @@ cdef class EntryLog:
         cdef View view
         cdef Entry entry
         return self.find(EntryId(ms, seq), &view, &entry)
-
-    def encoded_entry(self, uint64_t ms, uint64_t seq) -> bytes | None:
-        """The undeleted entry with this ID as RESP; None when there is none."""
-        cdef Output out
-        cdef View view
-        cdef Entry entry
-        cdef IdText id_text
-        if not self.find(EntryId(ms, seq), &view, &entry):
-            return None
-        id_text.size = 0
-        id_text.dotted = False
-        out = Output()
-        encode_entry(out, &view, &entry, &id_text)
-        return out.take()
 
     def range(self, uint64_t ms=0, uint64_t seq=0, end=None, limit=None) -> list:
         """Entries as (ms, seq, [field, value, ...]), oldest first."""

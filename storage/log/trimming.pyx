@@ -157,7 +157,7 @@ cdef uint64_t evict_oldest(EntryLog log, uint64_t count) noexcept:
     return count
 
 
-cdef uint64_t evict_all(EntryLog log) except? 0xffffffffffffffff:
+cpdef uint64_t evict_all(EntryLog log) except? 0xffffffffffffffff:
     """Evict every entry, including one with the largest possible ID; returns their number."""
     cdef EntryId last
     cdef uint64_t evicted = log.length
@@ -177,7 +177,7 @@ cdef uint64_t evict_all(EntryLog log) except? 0xffffffffffffffff:
 
 # ---------------------------------------------------------------- entries anywhere
 
-cdef uint64_t evict_ids(EntryLog log, list ids) except? 0xffffffffffffffff:
+cpdef uint64_t evict_ids(EntryLog log, list ids) except? 0xffffffffffffffff:
     """Evict the entries with these ascending IDs (ms, seq), anywhere in the log; IDs without an
     entry are ignored. Returns the number evicted."""
     cdef uint64_t before = log.length

@@ -9,6 +9,7 @@ from libc.stdint cimport INT64_MAX, uint64_t
 
 from millstream.entry_id cimport EntryId
 from millstream.storage.log.entry_log cimport EntryLog
+from millstream.storage.log.log_loading cimport load_blocks
 from millstream.storage.reservations.held cimport Held
 from millstream.storage.reservations.held_segments cimport (
     ENTRY_BYTES, Run, Slot, Writer, list_of_words, pack_list, size_of,
@@ -201,7 +202,7 @@ cdef int load_run(Held held, row, list writers) except -1:
         raise ValueError("a run without entries")
     made.entries = EntryLog.__new__(EntryLog)
     made.entries.last_ms, made.entries.last_seq = blocks[len(blocks) - 1].last_id
-    made.entries.load_blocks(blocks, True)
+    load_blocks(made.entries, blocks, True)
     made.entries.entries_added = made.entries.length
     made.id.ms, made.id.seq = blocks[0].first_id
     if row[2] is not None:

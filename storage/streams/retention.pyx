@@ -25,8 +25,9 @@ from millstream.storage.blocks.skiplist_pages cimport Place, block_at, place_aft
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport advance_pending, count_pending, count_up_to
+from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.log.trim_nodes cimport nodes_of
-from millstream.storage.streams.stream cimport RetentionPolicy, Stream, Walk
+from millstream.storage.streams.stream cimport RetentionPolicy, Stream
 
 from millstream.storage.blocks.lazyfree import free_parts
 

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from millstream.storage.log.entry_log cimport EntryLog, Walk
+from millstream.storage.log.entry_log cimport EntryLog
+from millstream.storage.streams.stream_groups cimport StreamGroups
 
 
 cdef enum:
@@ -22,12 +23,8 @@ cdef class Stream(EntryLog):
     # Members that appends access come first, as in EntryLog.
     cdef public uint32_t used_s
     cdef public uint8_t restrictions
-    cdef bint has_ttl  # whether a group may have a time to live
     cdef public RetentionPolicy policy
-    # The Group of a stream that has one; otherwise `groups_by_name` has them, None for no group. An
-    # object, so that a change of Group's declaration recompiles only what uses groups.
-    cdef object only_group
-    cdef dict groups_by_name
+    cdef StreamGroups group_set
     cdef public uint64_t incarnation
     cdef public uint64_t capture_mark
     # A Held (storage/reservations/held) once an ID was reserved, else None.
@@ -39,18 +36,14 @@ cdef class Stream(EntryLog):
 
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
-    cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept
     cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1
-    cdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff
+    cpdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff
     cpdef list due_groups(self, uint64_t now_ms)
     cpdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                           uint32_t node_bytes) except -1
-    cdef uint64_t group_count(self) noexcept
-    cdef list all_groups(self)
-    cdef int add_group(self, group) except -1
+    cdef StreamGroups own_groups(self)
     cpdef object group(self, bytes name)
     cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
-    cdef int move_group(self, group, uint64_t ms, uint64_t seq,
+    cpdef int move_group(self, group, uint64_t ms, uint64_t seq,
                         int64_t entries_read) except -1
     cpdef bint drop_group(self, bytes name)
-    cdef dict header(self, bint shared, producers, groups)

@@ -14,6 +14,7 @@ from typing import Any
 from tests.support.history import Found, FoundGroup, FoundStream
 
 from millstream.storage.groups.group import Group as RealGroup
+from millstream.storage.groups.group_snapshot import dump_group
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream as RealStream
 from millstream.storage.testing import check_stream
@@ -413,7 +414,7 @@ def _is_over(group: RealGroup, due_ms: int) -> bool:
 
 
 def _seen_group(group: RealGroup, due_ms: int) -> dict[str, object]:
-    meta = group.dump()
+    meta = dump_group(group)
     return {
         "offset": (group.offset_ms, group.offset_seq),
         "gap floor": tuple(meta["gap_floor"]),

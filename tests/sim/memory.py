@@ -14,6 +14,7 @@ from millstream.storage.blocks.lazyfree import TO_FREE, free_step
 from millstream.storage.blocks.open_block import open_bytes
 from millstream.storage.blocks.skiplist import sealed_bytes
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.log.log_ranges import blocks_between
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def judge_bytes(keyspace: Keyspace, memory: Memory) -> None:
     for stream in streams_in(keyspace).values():
         sizes = [
             block.size_bytes - BLOCK_HEADER_BYTES
-            for block in stream.blocks_between(0, 0, ID_MAX, ID_MAX)
+            for block in blocks_between(stream, 0, 0, ID_MAX, ID_MAX)
         ]
         least += sum(sizes[:-1])
         most += sum(sizes)
@@ -144,7 +145,7 @@ class WatchedEviction(Eviction):
     def _moments(self) -> dict[Key, int]:
         """Milliseconds of the newest ID in the first block of each stream."""
         return {
-            key: stream.blocks_between(*first, *first)[0].last_id[0]
+            key: blocks_between(stream, *first, *first)[0].last_id[0]
             for key, stream in streams_in(self._world.keyspace).items()
             if (first := stream.first_id) is not None
         }

@@ -35,6 +35,7 @@ from tests.unit.test_formats import decode
 from millstream.errors import BlockError
 from millstream.storage.blocks.block import Block
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
 from millstream.storage.testing import (
     BlockList,
     BlockWriter,
@@ -57,8 +58,8 @@ def open_block(entries: list[Entry], node_entries: int = 0, node_bytes: int = 0)
 
 def stream_of(block: Block) -> Stream:
     """A stream that holds just this block, as loading a snapshot makes it."""
-    meta = Stream().dump()[0]
-    return Stream.load(meta | {"length": block.live, "last_id": list(block.last_id)}, [block], 0)
+    meta = dump_stream(Stream())[0]
+    return load_stream(meta | {"length": block.live, "last_id": list(block.last_id)}, [block], 0)
 
 
 def reads_as(block: Block, entries: list[Entry]) -> None:

@@ -48,8 +48,10 @@ from millstream.storage.files.lost_manifest import guess_manifest
 from millstream.storage.files.manifest import NAME, Manifest, load_manifest, store_manifest
 from millstream.storage.files.snapshot_format import CHUNK_HEADER_SIZE
 from millstream.storage.files.snapshot_reader import SnapshotReader
+from millstream.storage.groups.group_snapshot import dump_group
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
 from millstream.storage.testing import BlockWriter, check_stream
 
 FOLDER = "damaged-20261120-120000"
@@ -318,7 +320,7 @@ def test_readers_get_a_nil_for_the_gap_of_a_lost_chunk(written: Written) -> None
     assert after.max_evicted_id in {(ms, seq) for ms, seq, _ in before.range()}
     assert after.entries_added == before.entries_added
     groups = after.groups[b"workers"], before.groups[b"workers"]
-    assert groups[0].dump() == groups[1].dump()
+    assert dump_group(groups[0]) == dump_group(groups[1])
     check_stream(after)
 
 
@@ -594,7 +596,7 @@ def test_a_block_in_a_value_is_not_read_as_a_block() -> None:
         for number in range(first, first + 8):
             assert made.append_entry(number + 1, 0, [b"f", b"v" + planted], 2, 0)
         blocks.append(made.freeze())
-    meta = Stream(1).dump()[0]
+    meta = dump_stream(Stream(1))[0]
     meta.update(length=80, last_id=(80, 0), entries_added=80)
     StoredKeyspace(keyspace).restore(0, b"a", "stream", meta, blocks)
     disk = FakeDisk()

@@ -18,6 +18,7 @@ from millstream.server.monitor.memory import Gauge, block_bytes
 from millstream.storage.blocks.lazyfree import defer
 from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
 
 OOM = Error("OOM command not allowed when used memory > 'maxmemory'.")
 REST_BYTES = 1_000_000
@@ -115,10 +116,10 @@ def test_block_bytes_fall_when_a_stream_drops_or_loses_blocks() -> None:
         stream.append_entry(ms, 0, [b"field", b"v" * 50])
     full = block_bytes() - before
     assert full >= bytes_of(stream)
-    meta, blocks = stream.dump()  # the owner of the blocks does not matter
+    meta, blocks = dump_stream(stream)  # the owner of the blocks does not matter
     stream.evict(1001, 0)
     assert block_bytes() - before < 0.75 * full
-    loaded = Stream.load(meta, blocks, 0)
+    loaded = load_stream(meta, blocks, 0)
     assert block_bytes() - before > full
     del stream, loaded, blocks
     assert block_bytes() == before

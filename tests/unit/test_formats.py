@@ -20,6 +20,7 @@ from millstream.storage.files.journal_format import read_head
 from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import Manifest
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
 from millstream.storage.testing import BlockWriter, deliver_id, hand_over_id, redeliver_id
 
 MASK = MAX
@@ -165,7 +166,7 @@ def test_the_page_suffices_to_read_a_stream_and_its_groups() -> None:
     redeliver_id(group, 5, 201, 111)
     deliver_id(group, 5, 202, 12, b"alice")
     hand_over_id(group, 5, 202, b"", 0, 2**63 - 1)
-    meta, blocks = stream.dump()
+    meta, blocks = dump_stream(stream)
     meta = msgpack.unpackb(msgpack.packb(meta))
     entries = [entry for block in blocks for entry in decode(block.to_bytes())]
     assert [e for e in entries if [*e[:2]] >= meta["first_kept"]] == stream.range()

@@ -19,7 +19,9 @@ from tests.sim.data import Group as GroupModel
 from tests.unit.models import MAX
 
 from millstream.errors import CommandError
-from millstream.storage.groups.group import PENDING_SIZE, Group
+from millstream.storage.groups.group import Group
+from millstream.storage.groups.group_snapshot import PENDING_SIZE, dump_group, load_group
+from millstream.storage.groups.pending_sweeps import delete_consumer, take_expired
 from millstream.storage.streams.stream import Stream
 from millstream.storage.testing import CHUNK_RECORDS as CHUNK
 from millstream.storage.testing import (
@@ -29,9 +31,12 @@ from millstream.storage.testing import (
     consumer_at,
     deliver_id,
     deliver_ids,
+    due_ids,
     hand_over_id,
+    idle_ids,
     next_event_ms,
     redeliver_id,
+    shared_pending,
 )
 
 retries = st.none() | st.tuples(
@@ -56,7 +61,7 @@ def rows(model: GroupModel) -> list[tuple[object, ...]]:
 
 
 def reloaded(group: Group, now_ms: int = 0) -> Group:
-    return Group.load(msgpack.unpackb(msgpack.packb(group.dump())), now_ms)
+    return load_group(msgpack.unpackb(msgpack.packb(dump_group(group))), now_ms)
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -147,16 +152,16 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(min_idle_ms=st.sampled_from([0, 1, 5, 50, 5000]), limit=st.sampled_from([0, 1, 3, 500]))
     def idle(self, min_idle_ms: int, limit: int) -> None:
         expected = self.model.idle(self.now_ms, min_idle_ms)[:limit]
-        assert self.real.idle(self.now_ms, min_idle_ms, limit) == expected
+        assert idle_ids(self.real, self.now_ms, min_idle_ms, limit) == expected
 
     @rule(limit=st.sampled_from([0, 1, 2, 50, 10_000]), with_zero=st.booleans())
     def due(self, limit: int, with_zero: bool) -> None:
         expected = self.model.due(self.now_ms, with_zero)[:limit]
-        assert self.real.due(self.now_ms, limit, with_zero) == expected
+        assert due_ids(self.real, self.now_ms, limit, with_zero) == expected
 
     @rule(limit=st.integers(1, 40), retry=retries)
     def redeliver_what_is_due(self, limit: int, retry: tuple[int, int] | None) -> None:
-        found = self.real.due(self.now_ms, limit)
+        found = due_ids(self.real, self.now_ms, limit)
         assert found == self.model.due(self.now_ms, True)[:limit]
         for id_ in found:
             assert redeliver_id(self.real, *id_, self.now_ms, retry)
@@ -164,7 +169,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from([0, 1, 3, 130, 100_000]))
     def expire(self, limit: int) -> None:
-        gone = self.real.take_expired(self.now_ms, limit)
+        gone = take_expired(self.real, self.now_ms, limit)
         expected = self.model.expired(self.now_ms)
         assert len(gone) == len(set(gone)) == min(limit, len(expected))
         assert set(gone) <= set(expected)
@@ -179,7 +184,7 @@ class GroupMachine(RuleBasedStateMachine):
     def delete_consumer(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.model.consumers)))
         gone = self.model.owned_by(name)
-        assert self.real.delete_consumer(name) == len(gone)
+        assert delete_consumer(self.real, name) == len(gone)
         del self.model.consumers[name]
         self.model.forget(gone)
 
@@ -228,11 +233,11 @@ def test_due_entries_are_ordered_by_time_and_id() -> None:
     group = Group(b"g")
     for ms, delivered in [(1, 30), (2, 10), (3, 20), (4, 10)]:
         deliver_id(group, ms, 0, delivered, retry=(5, 0))
-    assert group.due(100, 10) == [(2, 0), (4, 0), (3, 0), (1, 0)]
-    assert group.due(100, 3) == [(2, 0), (4, 0), (3, 0)]
-    assert group.due(15, 10) == [(2, 0), (4, 0)]
-    assert group.due(14, 10) == []
-    assert group.due(100, 10) == group.due(100, 10), "asking takes nothing away"
+    assert due_ids(group, 100, 10) == [(2, 0), (4, 0), (3, 0), (1, 0)]
+    assert due_ids(group, 100, 3) == [(2, 0), (4, 0), (3, 0)]
+    assert due_ids(group, 15, 10) == [(2, 0), (4, 0)]
+    assert due_ids(group, 14, 10) == []
+    assert due_ids(group, 100, 10) == due_ids(group, 100, 10), "asking takes nothing away"
 
 
 def test_due_order_holds_for_thousands_with_equal_times() -> None:
@@ -247,14 +252,14 @@ def test_due_order_holds_for_thousands_with_equal_times() -> None:
     check_group(group)
     for limit in (1, 100, 1500, 9000):
         for with_zero in (False, True):
-            assert group.due(5, limit, with_zero) == model.due(5, with_zero)[:limit]
+            assert due_ids(group, 5, limit, with_zero) == model.due(5, with_zero)[:limit]
 
 
 def test_retry_zero_is_due_at_once_and_wakes_no_reader() -> None:
     group = Group(b"g")
     deliver_id(group, 1, 0, 50, retry=(0, 0))
-    assert group.due(50, 10) == [(1, 0)]
-    assert group.due(50, 10, with_zero=False) == []
+    assert due_ids(group, 50, 10) == [(1, 0)]
+    assert due_ids(group, 50, 10, with_zero=False) == []
     assert next_event_ms(group) is None
 
 
@@ -267,8 +272,8 @@ def test_a_redelivery_keeps_the_pair_or_replaces_it() -> None:
     redeliver_id(group, 1, 0, 20, (30, 40))
     assert group.pending() == [(1, 0, b"", 20, 3, 0, 30, 40)]
     assert next_event_ms(group) == 40, "expiry counts from the first delivery"
-    assert group.take_expired(39, 10) == []
-    assert group.take_expired(40, 10) == [(1, 0)]
+    assert take_expired(group, 39, 10) == []
+    assert take_expired(group, 40, 10) == [(1, 0)]
     assert next_event_ms(group) is None
 
 
@@ -277,8 +282,8 @@ def test_spans_past_the_end_of_time_never_end() -> None:
     deliver_id(group, 1, 0, 1000, retry=(MAX, MAX))
     deliver_id(group, 2, 0, 1000, retry=(MAX - 1000, 0))
     check_group(group)
-    assert group.due(MAX - 1, 10) == []
-    assert group.take_expired(MAX - 1, 10) == []
+    assert due_ids(group, MAX - 1, 10) == []
+    assert take_expired(group, MAX - 1, 10) == []
     assert next_event_ms(group) is None
 
 
@@ -322,14 +327,14 @@ def mixed_ages(count: int) -> Group:
 def test_reading_all_due_entries_examines_each_record_once() -> None:
     group = mixed_ages(50_000)
     before = group.work_counter
-    assert len(group.due(10**6, 10**6)) == 50_000
+    assert len(due_ids(group, 10**6, 10**6)) == 50_000
     assert group.work_counter - before < 3 * 50_000
 
 
 def test_reading_a_few_due_entries_examines_few_chunks() -> None:
     group = mixed_ages(50_000)
     before = group.work_counter
-    assert len(group.due(10**6, 10)) == 10
+    assert len(due_ids(group, 10**6, 10)) == 10
     assert group.work_counter - before < 20 * CHUNK
 
 
@@ -338,7 +343,7 @@ def test_reading_a_few_of_many_due_entries_examines_one_chunk() -> None:
     for ms in range(50_000):
         deliver_id(group, ms, 0, 5, retry=(10, 0))
     before = group.work_counter
-    assert group.due(100, 10) == [(ms, 0) for ms in range(10)]
+    assert due_ids(group, 100, 10) == [(ms, 0) for ms in range(10)]
     assert group.work_counter - before < 3 * CHUNK
 
 
@@ -360,7 +365,7 @@ def test_taking_expired_entries_examines_only_their_chunks() -> None:
     for ms in range(50_000):
         deliver_id(group, ms, 0, 1000 + ms, retry=(10, 10_000))
     before = group.work_counter
-    assert len(group.take_expired(11_099, 10_000)) == 100
+    assert len(take_expired(group, 11_099, 10_000)) == 100
     check_group(group)
     assert group.work_counter - before < 5 * CHUNK
 
@@ -427,8 +432,8 @@ def test_a_shared_snapshot_ignores_changes_of_the_group(seed: int) -> None:
     group.make_consumer(b"a", 1)
     for ms in range(2000):
         deliver_id(group, 2 * ms, 0, ms, *((b"a", None) if ms % 3 == 0 else (b"", (5, 500))))
-    expected = group.dump()["pending"]
-    shared = group.share()["pending"]
+    expected = dump_group(group)["pending"]
+    shared = shared_pending(group)
     for _ in range(1500):
         ms = chance.randrange(4000)
         kind = chance.randrange(4)
@@ -439,12 +444,12 @@ def test_a_shared_snapshot_ignores_changes_of_the_group(seed: int) -> None:
         elif kind == 2:
             deliver_id(group, ms, 1, 9999)
         elif chance.random() < 0.02:
-            group.take_expired(chance.randrange(1500), 50)
+            take_expired(group, chance.randrange(1500), 50)
     if seed % 2:
-        group.delete_consumer(b"a")
+        delete_consumer(group, b"a")
     check_group(group)
-    again = group.share()["pending"]
-    now = group.dump()["pending"]
+    again = shared_pending(group)
+    now = dump_group(group)["pending"]
     assert bytes(shared) == expected != now
     del group
     assert bytes(shared) == expected
@@ -460,9 +465,9 @@ def test_thousands_of_consumers_are_made_and_deleted() -> None:
     for _ in range(2):
         for number in range(100_000):
             group.make_consumer(b"%d" % number, 1)
-        assert len(group.dump()["consumers"]) == 100_001
+        assert len(dump_group(group)["consumers"]) == 100_001
         for name in list(group.consumers):
-            group.delete_consumer(name)
+            delete_consumer(group, name)
 
 
 def test_more_pairs_in_use_than_numbers_are_refused() -> None:
@@ -490,7 +495,7 @@ def test_unused_retry_pairs_free_their_numbers() -> None:
     deliver_id(group, 1, 0, 0, retry=(7, 1))
     fresh = group.retry_number(100_000, 1)
     assert 0 < fresh < 65_536
-    assert len([pair for pair in group.dump()["policies"] if pair is not None]) == 2
+    assert len([pair for pair in dump_group(group)["policies"] if pair is not None]) == 2
     assert group.pending()[0][-2:] == (7, 1)
     deliver_id(group, 2, 0, 0, retry=(100_000, 1))
     check_group(group)
@@ -503,13 +508,13 @@ def test_a_consumers_number_is_reused_without_its_entries() -> None:
     group.make_consumer(b"b", 1)
     for ms in range(300):
         deliver_id(group, ms, 0, 5, [b"a", b"b", b""][ms % 3])
-    assert group.delete_consumer(b"a") == 100
+    assert delete_consumer(group, b"a") == 100
     again = group.make_consumer(b"c", 2)
     assert (again.index, again.pending) == (first.index, 0)
     group = reloaded(group)
     check_group(group)
     assert group.consumers[b"b"].pending == 100
-    assert group.delete_consumer(b"b") == 100
+    assert delete_consumer(group, b"b") == 100
     assert (group.pending_count, group.unowned_count) == (100, 100)
     again = reloaded(group).make_consumer(b"d", 3)
     assert again.index == 2
@@ -554,7 +559,7 @@ def test_a_reload_keeps_all_but_the_times_of_the_last_use() -> None:
     deliver_id(group, 1, 0, 8, b"a")
     deliver_id(group, 2, MAX, 9, retry=(10, MAX))
     loaded = reloaded(group, now_ms=1000)
-    assert loaded.dump() == group.dump()
+    assert dump_group(loaded) == dump_group(group)
     assert next_event_ms(loaded) == 19
     assert not loaded.is_over(5999)
     assert loaded.is_over(6000), "the TTL starts again at the load"
@@ -588,7 +593,7 @@ def meta_with(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_group_is_read_from_the_documented_form() -> None:
-    loaded = Group.load(meta_with(), 0)
+    loaded = load_group(meta_with(), 0)
     assert loaded.pending() == [(1, 0, b"a", 5, 1, 5, None, None), (2, 0, b"", 5, 1, 5, 10, 20)]
 
 
@@ -619,7 +624,7 @@ def test_a_group_is_read_from_the_documented_form() -> None:
 )
 def test_inconsistent_pending_entries_are_not_loaded(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="group"):
-        Group.load(meta_with(**changes), 0)
+        load_group(meta_with(**changes), 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -636,7 +641,7 @@ def test_a_stream_keeps_its_groups_while_others_change(seed: int) -> None:
             del model[name]
         assert not stream.drop_group(b"none")
         assert list(stream.groups.items()) == list(model.items())
-        assert stream.count_live_groups(1) == len(model)
+        assert stream.live_group_count(1) == len(model)
         for name in (b"0", b"1", b"2"):
             assert stream.group(name) is model.get(name)
         check_stream(stream)
@@ -653,11 +658,11 @@ def test_a_group_keeps_its_consumers_while_others_change(seed: int) -> None:
             group.make_consumer(name, 1)
             model[name] = 0
         elif chance.random() < 0.4:
-            assert group.delete_consumer(name) == model.pop(name)
+            assert delete_consumer(group, name) == model.pop(name)
         else:
             deliver_id(group, ms, 0, 1, name)
             model[name] += 1
-        for one in (group, Group.load(group.dump(), 1)):
+        for one in (group, load_group(dump_group(group), 1)):
             check_group(one)
             assert {name: c.pending for name, c in one.consumers.items()} == model
             assert len({c.index for c in one.consumers.values()}) == len(model)

@@ -15,6 +15,7 @@ from tests.support.resp import Error, Map, Null, Reply, Simple
 from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.registry import COMMANDS
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.stream_snapshot import dump_stream
 from millstream.storage.testing import check_group, check_stream
 
 OK = Simple("OK")
@@ -894,7 +895,7 @@ def state(keyspace: Keyspace) -> dict[bytes, Any]:
         stream = database.stream(key)
         assert stream is not None
         check_stream(stream)
-        meta, _ = stream.dump()
+        meta, _ = dump_stream(stream)
         found[key] = meta
     return found
 

@@ -20,6 +20,7 @@ from millstream.storage.capture.restored_times import restart_leases
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.reservations import held_snapshot
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
 from millstream.storage.testing import check_held, check_stream, held_entries
 
 Id = tuple[int, int]
@@ -53,7 +54,7 @@ def forms(stream: Stream) -> tuple[Any, ...]:
     """All of a stream, whichever segments it has put together into runs."""
     held = stream.held
     rest = () if held is None else (held_entries(held), held.writer_rows(), held.size_bytes)
-    return stream.dump()[0], stream.range(), stream.restrictions, *rest
+    return dump_stream(stream)[0], stream.range(), stream.restrictions, *rest
 
 
 # ---------------------------------------------------------------- the table of the design
@@ -301,8 +302,8 @@ class Writers(RuleBasedStateMachine):
 
 def again_from_snapshot(stream: Stream) -> Stream:
     """The stream as a base gives it back."""
-    meta, blocks = stream.dump()
-    made = Stream.load(meta, blocks, NOW_MS)
+    meta, blocks = dump_stream(stream)
+    made = load_stream(meta, blocks, NOW_MS)
     found = ordering_meta(stream)
     if "held" in found:
         packed = msgpack.unpackb(b"".join(found["held"].packed()))
@@ -371,7 +372,7 @@ def test_a_writer_that_a_snapshot_does_not_have_is_a_clear_error(
     player.call("TRESERVE s w")
     stream = in_process.keyspace.databases[0].stream(b"s")
     assert stream is not None
-    meta, blocks = stream.dump(shared=True)
+    meta, blocks = dump_stream(stream, shared=True)
     meta = {**meta, "groups": [], "held": ordering_meta(stream)["held"].dump()}
     meta["held"]["segments"][0][7] = 9
     with pytest.raises(ValueError, match="out of range"):

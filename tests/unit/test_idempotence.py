@@ -25,6 +25,7 @@ from tests.support.resp import Error, Null, Reply, Simple, encode_command
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.idempotence import PRODUCERS_MAX, SharedWindow, Window
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
 
 OK = Simple("OK")
 
@@ -172,9 +173,9 @@ def test_a_malformed_window_is_not_loaded(change: dict[str, Any]) -> None:
 
 
 def test_a_stream_of_a_version_without_windows_is_loaded() -> None:
-    meta, blocks = Stream().dump()
+    meta, blocks = dump_stream(Stream())
     assert "idempotence" not in meta
-    assert Stream.load(meta, blocks, 0).idempotence is None
+    assert load_stream(meta, blocks, 0).idempotence is None
 
 
 # ---------------------------------------------------------------- through commands
@@ -206,7 +207,7 @@ def is_replayed(in_process: InProcessServer) -> None:
         )
         assert lived is not None
         assert replayed is not None
-        assert replayed.dump()[0] == lived.dump()[0]
+        assert dump_stream(replayed)[0] == dump_stream(lived)[0]
         assert replayed.range() == lived.range()
 
 

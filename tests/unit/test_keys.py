@@ -23,6 +23,7 @@ from millstream.storage.capture.capture import Capture
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
 from millstream.storage.testing import acknowledge_id, check_stream, deliver_id
 
 NOW_MS = 1_700_000_000_000
@@ -121,7 +122,7 @@ def contents(keyspace: Keyspace) -> dict[tuple[int, bytes], tuple[Any, int]]:
         for key in list(db.keys()):
             value: Any = db.get(key)
             if isinstance(value, Stream):
-                meta, blocks = value.dump()
+                meta, blocks = dump_stream(value)
                 value = (meta, [block.to_bytes() for block in blocks])
             found[db.index, key] = (value, db.expiry_ms(key))
     return found

@@ -16,7 +16,10 @@ from tests.unit.test_long_replies import SLICE_MAX_BYTES, Listener, listener
 from millstream.commands.xstream import xinfo as inspect
 from millstream.storage.blocks.lazyfree import defer, free_step
 from millstream.storage.groups.group import Group
+from millstream.storage.groups.group_snapshot import dump_group, load_group
+from millstream.storage.groups.pending_sweeps import delete_consumer
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import copy_stream, dump_stream
 from millstream.storage.testing import (
     acknowledge_id,
     check_group,
@@ -259,7 +262,7 @@ def populated(consumers: int, pending: int, seed: int = 0) -> Group:
     for number in range(consumers):
         group.make_consumer(b"c%d" % number, number)
     for number in range(0, consumers, 3):
-        group.delete_consumer(b"c%d" % number)
+        delete_consumer(group, b"c%d" % number)
     owners = [b"", *group.consumers]
     for number in range(pending):
         retry = chance.choice([None, (5, 500), (7, 0)])
@@ -278,12 +281,12 @@ def test_a_group_without_entries_is_small() -> None:
 def test_a_copied_group_is_independent(consumers: int, pending: int) -> None:
     stream = Stream(1)
     stream.load_group(populated(consumers, pending))
-    before = stream.groups[b"g"].dump()
-    copy = stream.duplicate(2, 100).groups[b"g"]
+    before = dump_group(stream.groups[b"g"])
+    copy = copy_stream(stream, 2, 100).groups[b"g"]
     check_group(copy)
-    assert {**copy.dump(), "consumers": []} == {**before, "consumers": []}
+    assert {**dump_group(copy), "consumers": []} == {**before, "consumers": []}
     named = [row for row in before["consumers"] if row is not None]
-    assert [row for row in copy.dump()["consumers"] if row is not None] == named
+    assert [row for row in dump_group(copy)["consumers"] if row is not None] == named
     assert copy.pending() == stream.groups[b"g"].pending()
     assert next_event_ms(copy) == next_event_ms(stream.groups[b"g"])
     copy.make_consumer(b"new", 1)
@@ -292,7 +295,7 @@ def test_a_copied_group_is_independent(consumers: int, pending: int) -> None:
         acknowledge_id(copy, number, 0)
     check_group(copy)
     check_group(stream.groups[b"g"])
-    assert stream.groups[b"g"].dump() == before
+    assert dump_group(stream.groups[b"g"]) == before
 
 
 @pytest.mark.parametrize(("consumers", "pending"), SHAPES)
@@ -302,21 +305,21 @@ def test_captured_groups_are_packed_in_parts_as_they_were(consumers: int, pendin
         stream.make_group(b"empty%d" % number, number, 0, 0)
     group = populated(consumers, pending)
     stream.load_group(group)
-    expected = stream.dump()[0]["groups"]
-    captured = stream.dump(shared=True)[0]["groups"]
+    expected = dump_stream(stream)[0]["groups"]
+    captured = dump_stream(stream, shared=True)[0]["groups"]
     for number in range(pending):
         acknowledge_id(group, number, 0)
     for name in list(group.consumers):
-        group.delete_consumer(name)
+        delete_consumer(group, name)
     stream.drop_group(b"empty7")
     parts = list(captured.packed())
     assert len(parts) > 2
     assert msgpack.unpackb(b"".join(parts)) == expected
     assert list(captured) == expected
-    loaded = [Group.load(meta, 100) for meta in msgpack.unpackb(b"".join(parts))]
+    loaded = [load_group(meta, 100) for meta in msgpack.unpackb(b"".join(parts))]
     for one in loaded:
         check_group(one)
-    assert [one.dump() for one in loaded] == expected
+    assert [dump_group(one) for one in loaded] == expected
 
 
 # ---------------------------------------------------------------- freed in turns

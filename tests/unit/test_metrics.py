@@ -22,6 +22,7 @@ from millstream.server.monitor.histogram import BOUNDS_S, Histogram
 from millstream.storage.groups.group import Group
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
+from millstream.storage.testing import deliver_ids
 
 # Bytes, and texts that look like escapes of bytes.
 values = st.one_of(
@@ -160,7 +161,7 @@ def test_entries_added_between_two_steps_do_not_change_the_lag() -> None:
     for count, _ in enumerate(steps, 1):
         stream.append_entry(count, 0, [b"f", b"v"], node_entries=100)
         for group in groups:
-            stream.set_group_offset(group, count, 0, count)
+            stream.move_group(group, count, 0, count)
     lags = lines["redis_stream_group_lag"]
     assert [line.rpartition(" ")[2] for line in lags] == ["0\n", "0\n"]
     assert len(lines["redis_stream_group_consumer_idle_seconds"]) == 300
@@ -210,9 +211,9 @@ def test_the_oldest_entry_that_is_pending_or_not_delivered(steps: list[tuple[str
         elif what == "deliver":
             new = [entry for entry in entries if entry > offset][:count]
             if new:
-                stream.deliver_between(group, new[0], new[-1], 1, consumer.index, 0)
+                deliver_ids(group, new, 1, consumer.name)
                 offset = new[-1]
-                stream.set_group_offset(group, *offset, -1)
+                stream.move_group(group, *offset, -1)
                 pending += new
         elif what == "ack" and pending:
             entry = pending.pop(count % len(pending))
@@ -221,7 +222,7 @@ def test_the_oldest_entry_that_is_pending_or_not_delivered(steps: list[tuple[str
             assert stream.delete_id(*entries.pop(count % len(entries)))
         elif what == "move":
             offset = max(offset, (count, 1))
-            stream.set_group_offset(group, *offset, -1)
+            stream.move_group(group, *offset, -1)
     open_ids = pending + [entry for entry in entries if entry > offset]
     figures = group_figures(group, stream, StreamEnds(stream))
     assert figures[0] == 1

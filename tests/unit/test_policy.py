@@ -21,6 +21,7 @@ from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.retention_schedule import NEVER, RetentionSchedule
 from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.stream import RetentionPolicy, Stream
+from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
 from millstream.storage.testing import check_stream, cut_of, due_moment_ms
 
 HEADER_BYTES = 64  # docs/formats.md
@@ -51,13 +52,13 @@ def random_stream(chance: random.Random) -> Stream:
 
 
 def copy_of(stream: Stream) -> Stream:
-    meta, blocks = stream.dump()
-    return Stream.load(meta, blocks, 0)
+    meta, blocks = dump_stream(stream)
+    return load_stream(meta, blocks, 0)
 
 
 def block_rows(stream: Stream) -> list[tuple[list[Row], tuple[int, int], int]]:
     """Of each block: the entries that are kept, its last id, its bytes without the header."""
-    _, blocks = stream.dump()
+    _, blocks = dump_stream(stream)
     kept = {row[:2] for row in stream.range()}
     return [
         ([row for row in block.entries() if row[:2] in kept], block.last_id,
@@ -153,7 +154,7 @@ def test_bytes_are_those_of_blocks_from_the_first_kept_entry_on(chance: random.R
         if len(stream) == 0:
             assert bytes_of(stream) == whole == 0
             continue
-        first = stream.dump()[1][0].to_bytes()[HEADER_BYTES:]
+        first = dump_stream(stream)[1][0].to_bytes()[HEADER_BYTES:]
         hidden = whole - bytes_of(stream)
         assert hidden >= 0
         kept = stream.range(limit=1)[0]
@@ -247,7 +248,7 @@ def shown(keyspace: Keyspace) -> dict[bytes, Any]:
     found = {}
     for db in keyspace.databases:
         for key in db.keys():  # noqa: SIM118
-            meta, blocks = db.stream(key).dump()  # type: ignore[union-attr]
+            meta, blocks = dump_stream(db.stream(key))  # type: ignore[union-attr]
             found[db.index, key] = meta, [block.to_bytes() for block in blocks]
     return found  # type: ignore[return-value]
 

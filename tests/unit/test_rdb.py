@@ -23,6 +23,7 @@ from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
 from millstream.storage.streams.stream import Stream
 from millstream.storage.testing import (
     acknowledge_id,
+    boundary_by_nodes,
     check_stream,
     deliver_id,
     deliver_ids,
@@ -524,12 +525,10 @@ def test_inconsistent_payloads_are_refused(change: str) -> None:
 def test_payloads_that_a_group_refuses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumers that are too many for a group would be a payload of 300 MB."""
 
-    class Full:
-        @staticmethod
-        def load(meta: dict[str, Any], now_ms: int) -> Group:
-            raise ValueError(f"group {meta['name']!r} has too many consumers")
+    def refuse(meta: dict[str, Any], now_ms: int) -> Group:
+        raise ValueError(f"group {meta['name']!r} has too many consumers")
 
-    monkeypatch.setattr(rdb, "Group", Full)
+    monkeypatch.setattr(rdb, "load_group", refuse)
     with pytest.raises(PayloadError, match="too many consumers"):
         read(sample(rdb.STREAM_2).body(rdb.STREAM_2))
 
@@ -547,6 +546,6 @@ def test_nodes_stay_nodes() -> None:
         stream.append_entry(i, 0, [b"n", b"%d" % i], 7, 4096)
     for block in stream.blocks():
         assert len(live_nodes(block, (0, 0))) == count_live_nodes(block, (0, 0))
-    assert stream.boundary_by_nodes(50, None, 0) == loaded(dumped(stream)).boundary_by_nodes(
-        50, None, 0
+    assert boundary_by_nodes(stream, 50, None, 0) == boundary_by_nodes(
+        loaded(dumped(stream)), 50, None, 0
     )

@@ -26,6 +26,7 @@ from tests.unit.models import EntryId, StreamModel
 
 from millstream.errors import INVALID_ID, WRONG_TYPE
 from millstream.storage.streams.retention import unheld
+from millstream.storage.streams.stream_snapshot import dump_stream
 from millstream.storage.testing import check_stream
 
 NODE_ENTRIES = 3
@@ -310,7 +311,7 @@ class ReferencesMachine(RuleBasedStateMachine):
         again = self.in_process.replayed().databases[0].stream(b"s")
         assert again is not None
         assert again.range() == stream.range()
-        lived, replayed = stream.dump()[0], again.dump()[0]
+        lived, replayed = dump_stream(stream)[0], dump_stream(again)[0]
         for name in ("max_evicted", "max_deleted", "entries_evicted", "entries_deleted"):
             assert replayed[name] == lived[name]
         assert [group["pending"] for group in replayed["groups"]] == [
@@ -440,7 +441,7 @@ def test_a_trim_by_length_after_each_append_keeps_the_newest(append: str, delete
         assert stream.entries_evicted == evicted
     again = in_process.replayed().databases[0].stream(b"s")
     assert again is not None
-    assert again.dump()[0] == in_process.stream().dump()[0]
+    assert dump_stream(again)[0] == dump_stream(in_process.stream())[0]
 
 
 def test_the_trim_of_an_append_is_not_counted_as_a_change(

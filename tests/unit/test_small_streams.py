@@ -24,9 +24,12 @@ from millstream.storage.capture.small_rows import (
 )
 from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.groups.group import Group
+from millstream.storage.groups.pending_sweeps import delete_consumer
 from millstream.storage.keyspace.key_slots import SLOTS, KeySlots, slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.log.trimming import evict_all
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
 from millstream.storage.testing import check_stream, deliver_id, upcoming_id
 
 NOW_MS = 1_700_000_000_000
@@ -51,7 +54,7 @@ def random_stream(chance: random.Random) -> Stream:
     if ids and chance.random() < 0.3:
         stream.evict(*chance.choice(ids))
     if chance.random() < 0.1:
-        stream.evict_all()
+        evict_all(stream)
     if chance.random() < 0.2:
         stream.raise_last_id(*upcoming_id(stream, NOW_MS))
     for number in range(chance.choice([0, 0, 1, 4])):
@@ -66,7 +69,7 @@ def random_group(chance: random.Random, stream: Stream, name: bytes) -> None:
     for number in range(chance.randrange(4)):
         group.make_consumer(b"c%d" % number, NOW_MS + number)
     if chance.random() < 0.3 and group.consumer(b"c0") is not None:
-        group.delete_consumer(b"c0")
+        delete_consumer(group, b"c0")
     owners = [b"", *group.consumers]
     for ms, seq, _ in stream.range():
         if chance.random() < 0.4:
@@ -87,7 +90,7 @@ def written(streams: dict[bytes, Stream], expiries: dict[bytes, int]) -> tuple[b
 
 
 def state_of(stream: Stream, expires_ms: int | None = None) -> tuple[dict[str, Any], list[bytes]]:
-    meta, blocks = stream.dump()
+    meta, blocks = dump_stream(stream)
     if expires_ms is not None:
         meta["expires_ms"] = expires_ms
     return meta, [block.to_bytes() for block in blocks]
@@ -231,7 +234,7 @@ def test_wrong_bytes_are_refused_or_read_within_their_bounds(seed: int) -> None:
             for stream in database.table.values():
                 assert isinstance(stream, Stream)
                 stream.range()
-                stream.dump()
+                dump_stream(stream)
 
 
 def test_only_small_streams_have_a_compact_form() -> None:

@@ -41,15 +41,18 @@ from tests.unit.models import (
 )
 
 from millstream.storage.blocks.block import Block
+from millstream.storage.log.log_ranges import blocks_between
+from millstream.storage.log.trimming import evict_ids
 from millstream.storage.reservations.held import Held
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
 from millstream.storage.testing import (
     BlockWriter,
+    boundary_by_nodes,
     check_stream,
     count_entries,
     deliver_id,
     encode_between,
-    evict_some,
     id_at,
     move_last_id,
     upcoming_id,
@@ -61,7 +64,7 @@ END = (MAX, MAX)
 def from_disk(meta: dict[str, Any], blocks: list[Block]) -> Stream:
     """As a server does it: through msgpack and the disk form of each block."""
     meta = msgpack.unpackb(msgpack.packb(meta))
-    return Stream.load(meta, [Block.from_bytes(block.to_bytes()) for block in blocks], 0)
+    return load_stream(meta, [Block.from_bytes(block.to_bytes()) for block in blocks], 0)
 
 
 def visible(meta: dict[str, Any], blocks: list[Block]) -> list[Entry]:
@@ -144,7 +147,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 30))
     def evict_some(self, data: st.DataObject, count: int) -> None:
         ids = sorted({self.some_id(data) for _ in range(count)})
-        assert evict_some(self.real, ids) == self.model.evict_ids(ids)
+        assert evict_ids(self.real, ids) == self.model.evict_ids(ids)
 
     @precondition(lambda self: self.model.entries)
     @rule(data=st.data(), every=st.integers(1, 5), count=st.integers(1, 400))
@@ -152,7 +155,7 @@ class StreamMachine(RuleBasedStateMachine):
         known = self.model.ids
         start = data.draw(st.integers(0, len(known) - 1))
         ids = known[start : start + count : every]
-        assert evict_some(self.real, ids) == self.model.evict_ids(ids) == len(ids)
+        assert evict_ids(self.real, ids) == self.model.evict_ids(ids) == len(ids)
 
     @rule(data=st.data())
     def move_last_id(self, data: st.DataObject) -> None:
@@ -179,7 +182,7 @@ class StreamMachine(RuleBasedStateMachine):
         keep = None if by_id else data.draw(st.integers(0, len(self.model.entries) + 2))
         minid = self.some_id(data) if by_id else None
         gone = self.model.goes_by_nodes(keep, minid, limit)
-        boundary = self.real.boundary_by_nodes(keep, minid, limit)
+        boundary = boundary_by_nodes(self.real, keep, minid, limit)
         if gone == 0:
             assert boundary is None
             return
@@ -197,11 +200,11 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule()
     def capture(self) -> None:
-        self.captured.append((*self.real.dump(), list(self.model.entries)))
+        self.captured.append((*dump_stream(self.real), list(self.model.entries)))
 
     @rule()
     def reload(self) -> None:
-        self.real = from_disk(*self.real.dump())
+        self.real = from_disk(*dump_stream(self.real))
 
     @invariant()
     def is_the_same(self) -> None:
@@ -251,7 +254,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert encode_between(self.real, low, high, limit, dotted, reverse=True) == expected
             assert self.real.range(*low, high, limit) == forward
             assert count_entries(self.real, *low, *high) == len(found)
-            held = [e for b in self.real.blocks_between(*low, *high) for e in b.entries()]
+            held = [e for b in blocks_between(self.real, *low, *high) for e in b.entries()]
             first = self.real.first_kept
             assert [e for e in held if low <= e[:2] <= high and e[:2] >= first] == found
 
@@ -271,7 +274,7 @@ def filled(count: int, node_entries: int = 100, node_bytes: int = 0) -> Stream:
 
 
 def evict_about(stream: Stream, keep: int, limit: int = 0) -> int:
-    boundary = stream.boundary_by_nodes(keep, None, limit)
+    boundary = boundary_by_nodes(stream, keep, None, limit)
     if boundary is not None:
         stream.evict(*boundary)
     return len(stream)
@@ -279,7 +282,7 @@ def evict_about(stream: Stream, keep: int, limit: int = 0) -> int:
 
 def test_about_555_of_1000_leaves_600() -> None:
     assert evict_about(filled(1000), 555) == 600
-    assert evict_about(from_disk(*filled(1000).dump()), 555) == 600
+    assert evict_about(from_disk(*dump_stream(filled(1000))), 555) == 600
 
 
 @pytest.mark.parametrize(
@@ -308,9 +311,9 @@ def test_a_trimmed_node_is_not_offered_again() -> None:
     stream = filled(1000)
     assert evict_about(stream, 600) == 600
     for keep in (600, 555, 501):
-        assert stream.boundary_by_nodes(keep, None, 0) is None
-    assert stream.boundary_by_nodes(None, (401, 0), 0) is None
-    assert stream.boundary_by_nodes(None, (501, 0), 0) is not None
+        assert boundary_by_nodes(stream, keep, None, 0) is None
+    assert boundary_by_nodes(stream, None, (401, 0), 0) is None
+    assert boundary_by_nodes(stream, None, (501, 0), 0) is not None
 
 
 def test_exact_trimming_inside_a_node_shortens_it_for_about() -> None:
@@ -393,7 +396,7 @@ def test_a_stream_emptied_by_eviction_shows_later_entries(first_kept: EntryId) -
     stream = filled(50, 10)
     assert stream.evict(*first_kept) == 50
     assert (len(stream), stream.first_id, stream.last_id) == (0, None, (50, 0))
-    stream = from_disk(*stream.dump())
+    stream = from_disk(*dump_stream(stream))
     stream.append_entry(50, 1, [b"n", b"new"])
     assert stream.range() == [(50, 1, [b"n", b"new"])]
     assert stream.first_id == id_at(stream, 0) == (50, 1)
@@ -415,14 +418,14 @@ def test_a_smaller_last_id_for_an_empty_stream_hides_nothing() -> None:
 
 def test_ids_left_by_trimming_do_not_hold_up_a_smaller_last_id() -> None:
     stream = filled(50, 10)
-    assert evict_some(stream, [(48, 0), (50, 0)]) == 2
+    assert evict_ids(stream, [(48, 0), (50, 0)]) == 2
     move_last_id(stream, 49, 5)
     assert (stream.last_id, stream.max_evicted_id) == ((49, 5), (49, 5))
     stream.append_entry(49, 6, [b"n", b"new"])
     assert [ms for ms, _, _ in stream.range(46)] == [46, 47, 49, 49]
     assert stream.entries_added == 51
     check_stream(stream)
-    assert from_disk(*stream.dump()).range() == stream.range()
+    assert from_disk(*dump_stream(stream)).range() == stream.range()
 
 
 # ---------------------------------------------------------------- copies continue where they were
@@ -455,18 +458,18 @@ def test_a_stream_copied_repeatedly_equals_one_never_copied(seed: int) -> None:
             id_ = id_at(plain, chance.randrange(min(20, plain.length))) or END
             assert plain.evict(*id_) == copied.evict(*id_)
         else:
-            copied = from_disk(*copied.dump())
+            copied = from_disk(*dump_stream(copied))
             check_stream(copied)
-        (meta, blocks), (copied_meta, copied_blocks) = plain.dump(), copied.dump()
+        (meta, blocks), (copied_meta, copied_blocks) = dump_stream(plain), dump_stream(copied)
         assert copied_meta == meta
         assert [b.to_bytes() for b in copied_blocks] == [b.to_bytes() for b in blocks]
 
 
 def test_an_append_to_a_copy_leaves_the_original_unchanged() -> None:
     stream = filled(5)
-    meta, [block] = stream.dump()
+    meta, [block] = dump_stream(stream)
     before = block.to_bytes()
-    copy = Stream.load(meta, [block], 0)
+    copy = load_stream(meta, [block], 0)
     copy.append_entry(6, 0, [b"other", b"value"])
     assert copy.delete_id(1, 0)
     assert block.to_bytes() == before
@@ -508,7 +511,7 @@ def test_a_capture_outlives_its_stream() -> None:
     stream.delete_id(77, 0)
     stream.evict(20, 0)
     entries = stream.range()
-    meta, blocks = stream.dump()
+    meta, blocks = dump_stream(stream)
     for ms in range(20, 501, 3):
         stream.delete_id(ms, 0)
     stream.evict(400, 0)
@@ -526,7 +529,7 @@ def test_groups_travel_with_their_stream() -> None:
     late = stream.make_group(b"late", 6, 0, 5)
     assert (group.gap_floor_ms, group.gap_floor_seq) == (2, 0)
     assert (late.gap_floor_ms, late.gap_floor_seq) == (0, 0)
-    loaded = from_disk(*stream.dump())
+    loaded = from_disk(*dump_stream(stream))
     assert list(loaded.groups) == [b"g", b"late"]
     assert loaded.groups[b"g"].pending() == group.pending()
     assert loaded.drop_group(b"g")
@@ -574,7 +577,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_parts_that_do_not_fit_are_not_loaded(damage: Any) -> None:
-    meta, kept = filled(300, 10).dump()
+    meta, kept = dump_stream(filled(300, 10))
     blocks = list(kept)
     damage(meta, blocks)
     with pytest.raises(ValueError, match=r"\w"):
@@ -582,13 +585,13 @@ def test_parts_that_do_not_fit_are_not_loaded(damage: Any) -> None:
 
 
 def test_a_block_without_a_live_entry_is_not_loaded() -> None:
-    meta, blocks = filled(2).dump()
+    meta, blocks = dump_stream(filled(2))
     dead = BlockWriter()
     dead.append_entry(3, 0, [b"n", b"3"])
     dead.delete_entry(3, 0)
     meta["last_id"] = [3, 0]
     with pytest.raises(ValueError, match="no entry left"):
-        Stream.load(meta, [*blocks, dead.freeze()], 0)
+        load_stream(meta, [*blocks, dead.freeze()], 0)
 
 
 # ---------------------------------------------------------------- memory

@@ -1,0 +1,143 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""A group in a snapshot, and a copy of a group."""
+
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+
+from millstream.entry_id cimport EntryId, id_less
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.pending cimport (
+    CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, Pending, PendingAt,
+)
+from millstream.storage.groups.pending_chunks cimport (
+    allocated, copy_chunks, find_pending, nothing_pending,
+)
+from millstream.storage.groups.retry_pairs cimport checked_pairs, copy_pairs, load_pairs, retry_pairs
+
+PENDING_SIZE = sizeof(Pending)
+
+
+cpdef dict dump_group(Group group):
+    """The group as msgpack-able values (docs/formats.md, group)."""
+    return {
+        "name": group.name,
+        "offset": [group.offset_ms, group.offset_seq],
+        "gap_floor": [group.gap_floor_ms, group.gap_floor_seq],
+        "entries_read": group.entries_read,
+        "ttl_ms": group.ttl_ms,
+        "consumers": [
+            None if c is None else [c.name, c.seen_ms, c.active_ms] for c in group.members()
+        ],
+        "policies": retry_pairs(group.pendings),
+        "large_counts": [[ms, seq, count] for (ms, seq), count in (
+            group.large_counts() or {}).items()],
+        "pending": bytes(group.share_pending()),
+    }
+
+
+cpdef Group load_group(dict meta, uint64_t now_ms):
+    """Make a group from the result of `dump_group`; its TTL starts again at now_ms. ValueError when
+    the pending entries are not ascending or refer to a missing consumer or retry pair, or when
+    a consumer or retry pair occurs twice."""
+    cdef Group group = Group(meta["name"], meta["offset"][0], meta["offset"][1], now_ms)
+    cdef bytes packed = meta["pending"]
+    group.gap_floor_ms, group.gap_floor_seq = meta["gap_floor"]
+    group.entries_read = meta["entries_read"]
+    group.ttl_ms = meta["ttl_ms"]
+    if len(meta["consumers"]) > CONSUMERS_MAX + 1:
+        raise ValueError(f"group {group.name!r} has too many consumers")
+    for index, row in enumerate(meta["consumers"]):
+        if index == 0:
+            continue
+        if row is None:
+            group.skip_number()
+            continue
+        if group.consumer(row[0]) is not None:
+            raise ValueError(f"group {group.name!r} has consumer {row[0]!r} twice")
+        group.add_member(Consumer(row[0], index, row[1], row[2]))
+    group.free_numbers()
+    load_retry_pairs(group, checked_pairs(meta["policies"], group.name))
+    load_pending(group, packed, len(packed))
+    load_large_counts(group, meta.get("large_counts", ()))
+    return group
+
+
+cdef int load_retry_pairs(Group group, list pairs) except -1:
+    """Restore the retry pairs of a dump in a new group."""
+    if len(pairs) == 1:
+        return 0
+    group.pendings = allocated(group.pendings)
+    return load_pairs(group.pendings, group.own_details(), pairs)
+
+
+cdef int load_pending(Group group, const char* packed, Py_ssize_t size) except -1:
+    """Add the records of a dump to a new group with its consumers and retry pairs."""
+    cdef list members = group.members()
+    cdef Py_ssize_t i
+    cdef Pending record, before
+    if size % sizeof(Pending):
+        raise ValueError(f"pending entries of group {group.name!r} end in the middle of one")
+    before.ms = before.seq = 0
+    for i in range(0, size, sizeof(Pending)):
+        memcpy(&record, packed + i, sizeof(Pending))
+        record.gone = 0
+        if record.consumer >= <size_t>len(members) or (
+                record.consumer and members[record.consumer] is None):
+            raise ValueError(f"a pending entry of group {group.name!r} has an unknown consumer")
+        if record.retry_number != NO_RETRY and (
+                record.retry_number >= group.pendings.retry_times_count
+                or not group.pendings.retry_times[record.retry_number].known):
+            raise ValueError(f"a pending entry of group {group.name!r} has an unknown retry pair")
+        if i and not id_less(before.ms, before.seq, record.ms, record.seq):
+            raise ValueError(f"pending entries of group {group.name!r} do not rise")
+        before = record
+        group.put(&record)
+    return 0
+
+
+cdef int load_large_counts(Group group, rows) except -1:
+    """Restore the delivery counts that are stored outside the records."""
+    cdef PendingAt at
+    cdef Pending* record
+    cdef int64_t count
+    for ms, seq, number in rows:
+        record = find_pending(group.pendings, EntryId(ms, seq), &at)
+        count = number
+        if record == NULL or record.deliveries != DELIVERIES_MAX or count < DELIVERIES_MAX:
+            raise ValueError(
+                f"group {group.name!r} has a count of deliveries that belongs to nothing")
+        group.set_deliveries(record, count)
+    return 0
+
+
+cdef Group copy_group(Group group, uint64_t now_ms):
+    """A group with the same content for another stream; its TTL runs from now_ms."""
+    cdef Group made = Group(group.name, group.offset_ms, group.offset_seq, now_ms)
+    cdef Consumer one
+    made.gap_floor_ms = group.gap_floor_ms
+    made.gap_floor_seq = group.gap_floor_seq
+    made.entries_read = group.entries_read
+    made.ttl_ms = group.ttl_ms
+    for one in group.members():
+        if one is not None:
+            # Keep the numbers, because records refer to consumers by number.
+            made.copy_consumer(one)
+    made.free_numbers()
+    if group.pendings != nothing_pending():
+        copy_pending(made, group)
+    return made
+
+
+cdef int copy_pending(Group group, Group other) except -1:
+    """Copy the pending entries of another group to a group that has none."""
+    group.pendings = allocated(group.pendings)
+    if other.details is not None:
+        copy_pairs(group.pendings, group.own_details(), other.pendings, other.details)
+    copy_chunks(group.pendings, other.pendings)
+    if other.large_counts() is not None:
+        group.own_details().large_counts = dict(other.large_counts())
+    group.pendings.count = other.pendings.count
+    group.pendings.unowned = other.pendings.unowned
+    group.pendings.has_gone = other.pendings.has_gone
+    return 0

@@ -1,0 +1,9 @@
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.storage.blocks.block import Block
+from millstream.storage.streams.stream import Stream
+
+def dump_stream(stream: Stream, shared: bool = False) -> tuple[dict[str, Any], Sequence[Block]]: ...
+def load_stream(meta: dict[str, Any], blocks: Sequence[Block], now_ms: int) -> Stream: ...
+def copy_stream(stream: Stream, incarnation: int, now_ms: int) -> Stream: ...
