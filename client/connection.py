@@ -14,7 +14,7 @@ from millstream.client import redis_py
 from millstream.client.command_calls import ask, execute
 from millstream.client.commands import NAMES, StreamCommands
 from millstream.client.consumer import consumer as new_consumer
-from millstream.client.core.replies import read_reply
+from millstream.client.core.decoding import read_reply
 from millstream.client.interruptible import (
     ClientBase,
     close_if_interrupted,

@@ -20,7 +20,7 @@ from millstream.client.aio.interruptible import (
 )
 from millstream.client.aio.stream import stream as new_stream
 from millstream.client.aio.writer import writer as new_writer
-from millstream.client.core.replies import read_reply
+from millstream.client.core.decoding import read_reply
 from millstream.client.queued import QueuedCommands
 from millstream.client.records import T
 

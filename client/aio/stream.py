@@ -13,11 +13,11 @@ import redis.asyncio
 from millstream.client.aio.running import Runner
 from millstream.client.aio.tasks import Reader, Records, opened, record_loop
 from millstream.client.core import position as positions
-from millstream.client.core.arguments import function
+from millstream.client.core.argument_checks import function
 from millstream.client.core.follower import Follower
-from millstream.client.core.lineage import Servers
 from millstream.client.core.options import Options
 from millstream.client.core.position import Position
+from millstream.client.core.shard_order import Servers
 from millstream.client.core.shards import Shard, parse_shards
 from millstream.client.core.token import Token
 from millstream.client.core.waiting import check_block

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.aio.running import Runner
 from millstream.client.aio.tasks import Opened, Turn, opened
-from millstream.client.core.arguments import flag
+from millstream.client.core.argument_checks import flag
 from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
-from millstream.client.core import arguments, requests
-from millstream.client.core.arguments import duration_ms
+from millstream.client.core import argument_checks, requests
+from millstream.client.core.argument_checks import duration_ms
 from millstream.client.core.group_place import GroupPlace
 from millstream.client.core.repeating import Repeater, lost, repeated
 from millstream.client.core.requests import GroupWords
@@ -88,17 +88,17 @@ class Deliveries:
         """Without `batch` it is 10, and 1 if entries are delivered only once: a batch that is not
         handed out is lost then. It is 1, too, if entries are due again at once."""
         self._server = ServerState(client)
-        self._key = arguments.key("key", key)
-        self._group = arguments.key("group", group)
+        self._key = argument_checks.key("key", key)
+        self._group = argument_checks.key("group", group)
         self._start = start_word(position)
         self._ttl_ms = duration_ms("ttl", terms.ttl_s)
         self._retry_ms = None if terms.retry_s is None else duration_ms("retry", terms.retry_s)
         self._expire_ms = duration_ms("expire", terms.expire_s)
         if batch is None:
             batch = 1 if terms.retry_s is None else BATCH
-        self._batch = 1 if self._retry_ms == 0 else arguments.batch(batch)
+        self._batch = 1 if self._retry_ms == 0 else argument_checks.batch(batch)
         self._now = now
-        self._retry_for_s = arguments.duration_ms("retry_for", retry_for_s) / 1000
+        self._retry_for_s = argument_checks.duration_ms("retry_for", retry_for_s) / 1000
         self._repeater = Repeater(self._retry_for_s, now)
         self._buffer: deque[Record[Any]] = deque()
         self._due_s = float("inf")

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from millstream.client.core import requests
-from millstream.client.core.lineage import Info, Lineage, Servers
 from millstream.client.core.position import Moment, Newest, Oldest, Start
 from millstream.client.core.repeating import repeated
 from millstream.client.core.servers import ServerState
+from millstream.client.core.shard_order import Info, Lineage, Servers
 from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Ask, Steps
 from millstream.client.core.token import Place, Token

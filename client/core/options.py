@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream.client.core import arguments
+from millstream.client.core.argument_checks import batch, flag, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class Options:
     create: bool = True
 
     def __post_init__(self) -> None:
-        arguments.batch(self.batch)
+        batch(self.batch)
         if self.order not in ("strict", "available"):
             raise ValueError(f"order must be 'strict' or 'available', not {self.order!r}")
         if self.on_gap not in ("raise", "skip"):
             raise ValueError(f"on_gap must be 'raise' or 'skip', not {self.on_gap!r}")
-        if self.max_wait_s is not None and not arguments.number("max_wait", self.max_wait_s) >= 0:
+        if self.max_wait_s is not None and not number("max_wait", self.max_wait_s) >= 0:
             raise ValueError(f"max_wait must be None or at least 0, not {self.max_wait_s!r}")
         if self.clock is not None:
-            arguments.flag("clock", self.clock)
-        arguments.flag("create", self.create)
+            flag("clock", self.clock)
+        flag("create", self.create)
 
     @property
     def strict(self) -> bool:

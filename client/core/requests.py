@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from millstream.client.core.command_words import READS
-from millstream.client.core.replies import (
+from millstream.client.core.decoding import (
     read_blocks,
     read_id_or_none,
     read_info,

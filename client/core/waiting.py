@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.client.core.arguments import number
+from millstream.client.core.argument_checks import number
 from millstream.client.core.steps import Clock
 
 WAIT_MAX_S = 1.0

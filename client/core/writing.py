@@ -13,8 +13,8 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from millstream.client.core import arguments, requests
-from millstream.client.core.arguments import number, whole
+from millstream.client.core import argument_checks, requests
+from millstream.client.core.argument_checks import number, whole
 from millstream.client.core.repeating import Repeater, lost, sent
 from millstream.client.core.steps import Call, Clock, R, Steps
 from millstream.client.core.words import Fields, Key, Value, check_value, field_words, text
@@ -98,8 +98,8 @@ class WriterState:
                 "recognizes a repeated append for 100 seconds"
             )
         self.lease_ms = lease_ms(lease_s)
-        self._key = arguments.key("key", key)
-        self._name = arguments.writer_name(name)
+        self._key = argument_checks.key("key", key)
+        self._name = argument_checks.writer_name(name)
         self._producer = f"{text(self._name)[:64]}:{unique}"
         self._number = 0
         self._repeater = Repeater(retry_for_s, now)

@@ -31,8 +31,8 @@ from tests.client.simulated import Flight, SimServer, World
 from millstream.client import ID, Gap, RecordsExpired, Shard, ShardUnavailable
 from millstream.client.core import position as positions
 from millstream.client.core.follower import Follower
-from millstream.client.core.lineage import Servers
 from millstream.client.core.options import Options
+from millstream.client.core.shard_order import Servers
 from millstream.client.core.steps import Notify, Sleep, Steps, Together, Wait
 
 SEEDS = 200

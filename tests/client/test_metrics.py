@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from millstream.client.core.follower import Follower
-from millstream.client.core.lineage import Servers
 from millstream.client.core.options import Options
 from millstream.client.core.position import Moment, Oldest
+from millstream.client.core.shard_order import Servers
 from millstream.client.core.shards import Shard
 from millstream.client.core.steps import Answer, Notify, Steps, Together, Wait
 

@@ -14,9 +14,9 @@ from tests.support.server import Server
 
 from millstream.client import ID, ShardEnded, ShardMissing, ShardUnavailable
 from millstream.client.core.follower import Follower
-from millstream.client.core.lineage import Servers
 from millstream.client.core.options import Options
 from millstream.client.core.position import Oldest
+from millstream.client.core.shard_order import Servers
 from millstream.client.core.shards import Shard
 from millstream.client.core.steps import Answer, Steps, Together, Wait
 

@@ -12,7 +12,7 @@ from tests.client.test_real_servers import saved
 from tests.support.server import Server
 
 from millstream.client import InvalidPosition, InvalidStream, Shard
-from millstream.client.core.lineage import child_name
+from millstream.client.core.shard_order import child_name
 
 
 @pytest.mark.parametrize(

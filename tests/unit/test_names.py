@@ -15,8 +15,8 @@ TWINS = "client/aio/"  # each of its modules is the asyncio version of the modul
 
 # Names of modules in two folders. The list may only shrink.
 TWICE = {
-    *("absent", "arguments", "clients", "connection", "errors", "events", "ids"),
-    *("lineage", "log", "memory", "pubsub", "records", "replies", "restrictions", "stream"),
+    *("clients", "connection", "errors", "events", "ids"),
+    *("log", "memory", "pubsub", "records", "restrictions", "stream"),
 }
 
 

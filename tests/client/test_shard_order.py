@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.client import ID, Shard
-from millstream.client.core.lineage import Lineage, Servers
+from millstream.client.core.shard_order import Lineage, Servers
 from millstream.client.core.shards import ShardState
 from millstream.client.core.token import Place
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from millstream.client.core.arguments import function
+from millstream.client.core.argument_checks import function
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shards import Shard, ShardState, parse_shard, shard_name
 from millstream.client.core.token import Place, Token
