@@ -42,7 +42,6 @@ from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore
 from millstream.server.monitor import info, log
 from millstream.server.monitor.eviction import Eviction
-from millstream.server.monitor.info_lines import text_of
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
@@ -267,7 +266,7 @@ class Server:
             ),
             "persistence": partial(info.persistence_section, self.persistence, keyspace, executor),
             "stats": lambda: traffic() + data() + requests(),
-            "replication": lambda: text_of(replication.info()),
+            "replication": replication.info,
             "cpu": partial(info.cpu_section, self.steady_ms),
             "modules": info.no_section,
             "commandstats": partial(info.commands_section, executor),

@@ -13,8 +13,7 @@ from millstream import __version__
 from millstream.server.metrics.names import INFO_ROWS
 from millstream.server.metrics.text import histogram_lines, label, labels, number
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
-from millstream.server.monitor.info import latency_fields
-from millstream.server.monitor.info_lines import Section
+from millstream.server.monitor.info import Section, latency_fields
 
 if TYPE_CHECKING:
     from asyncio import Event

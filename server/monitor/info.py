@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import resource
 import sys
 import time
@@ -20,7 +21,6 @@ from zlib import crc32
 
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
-from millstream.server.monitor.info_lines import Section, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +44,8 @@ NO_RATES = [0.0] * TOTALS
 # What `platform` says. To import it takes a fiftieth of the time of a start.
 _SYSTEM = os.uname()
 _COMPILER = sys.version.partition("[")[2].removesuffix("]")
+Section = dict[str, object]
+WHOLE = re.compile("-?(0|[1-9][0-9]*)")
 SAMPLES = 16  # the seconds that the instantaneous rates cover, as in Redis
 
 
@@ -365,6 +367,12 @@ ONLY_DEFAULT = frozenset({"default"})
 
 Collect = Callable[[], str]
 CollectOfClients = Callable[["ClientTotals"], str]
+
+
+def fields_of(section: str) -> Section:
+    """The fields of a section by name; whole numbers as such."""
+    pairs = (line.partition(":") for line in section.split("\r\n") if line)
+    return {name: int(value) if WHOLE.fullmatch(value) else value for name, _, value in pairs}
 
 
 class Info:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millstream.server.monitor.info_lines import Part, Section, lines, part_of
 from millstream.server.replication.history import NO_HISTORY
 from millstream.server.replication.link import State
 from millstream.server.replication.replacement import Replacement
@@ -27,36 +26,6 @@ if TYPE_CHECKING:
     from millstream.server.replication.link import Link, LinkTotals, Standing
     from millstream.server.replication.promotion import Promotion
     from millstream.server.replication.restrictions import Restrictions
-
-_ROLE = lines("role")
-_CONNECTED = lines("connected_slaves")
-_GOOD = lines("min_slaves_good_slaves")
-_FRAMES = lines(
-    "master_failover_state",
-    "master_replid",
-    "master_replid2",
-    "master_repl_offset",
-    "second_repl_offset",
-    "repl_backlog_active",
-    "repl_backlog_size",
-    "repl_backlog_first_byte_offset",
-    "repl_backlog_histlen",
-    "repl_frame",
-    "repl_durable_frame",
-    "repl_safe_frame",
-    "hold_bytes",
-    "hold_age_ms",
-    "promotion_in_progress",
-    "superseded_by",
-)
-_ERRORS = lines(
-    "repl_connection_errors",
-    "repl_link_errors",
-    "repl_refusals",
-    "repl_failed_syncs",
-    "repl_kept_data",
-    "repl_last_error",
-)
 
 
 @dataclass(eq=False)
@@ -91,54 +60,57 @@ class ReplicationInfo:
             ],
         ]
 
-    def parts(self) -> list[Part]:
+    def section(self) -> str:
         """INFO replication."""
         link, totals, replicas = self.standing.link, self.totals, len(self.feeds)
-        parts: list[Part] = [(_ROLE, ("master" if link is None else "slave",))]
+        text = f"role:{'master' if link is None else 'slave'}\r\n"
         if link is not None:
-            parts.append(part_of(self._primary_facts(link)))
-        parts.append((_CONNECTED, (replicas,)))
+            text += self._primary_lines(link)
+        text += f"connected_slaves:{replicas}\r\n"
         if self.config.min_replicas_to_write or self.config.replicas_durable:
-            parts.append((_GOOD, (self.feeds.good_count(),)))
-        if replicas:
-            slaves = enumerate(self.feeds)
-            parts.append(part_of({f"slave{n}": self._feed_fact(feed) for n, feed in slaves}))
-        parts.append((_FRAMES, self._frame_facts()))
-        errors = (
-            totals.connection_errors,
-            totals.link_errors,
-            totals.refusals,
-            totals.failed_syncs,
-            totals.kept_data,
-            " ".join(totals.last_error.replace(",", ";").split()),
+            text += f"min_slaves_good_slaves:{self.feeds.good_count()}\r\n"
+        for number, feed in enumerate(self.feeds):
+            text += f"slave{number}:{self._feed_fact(feed)}\r\n"
+        last_error = " ".join(totals.last_error.replace(",", ";").split())
+        return (
+            text
+            + self._frame_lines()
+            + (
+                f"repl_connection_errors:{totals.connection_errors}\r\n"
+                f"repl_link_errors:{totals.link_errors}\r\n"
+                f"repl_refusals:{totals.refusals}\r\n"
+                f"repl_failed_syncs:{totals.failed_syncs}\r\n"
+                f"repl_kept_data:{totals.kept_data}\r\n"
+                f"repl_last_error:{last_error}\r\n"
+            )
         )
-        parts.append((_ERRORS, errors))
-        return parts
 
-    def _frame_facts(self) -> tuple[object, ...]:
+    def _frame_lines(self) -> str:
         """The line of history, the backlog, the frames so far, the replies that wait for the disk
         here, or for replicas, whether this server or one of its replicas is being promoted, and the
         promoted server that lacks frames of this one."""
-        frames, backlog = self.persistence, self.feeds.backlog
+        commits, backlog = self.persistence.commits, self.feeds.backlog
         newest, before = self.histories.shown
         size_bytes = 0 if backlog is None else backlog.size_bytes
+        first_byte = 0 if backlog is None else commits.frame_bytes - size_bytes + 1
+        is_promoting = self.promotion.is_under_way or self.handover.is_waiting
         return (
-            self.failover.state,
-            newest,
-            before,
-            frames.commits.frame_bytes,
-            self._second_offset(newest, before),
-            int(backlog is not None),
-            self.config.repl_backlog_size,
-            0 if backlog is None else frames.commits.frame_bytes - size_bytes + 1,
-            size_bytes,
-            frames.commits.last_seq,
-            frames.commits.durable_seq,
-            self.restrictions.safe_seq,
-            self.outbox.held_bytes,
-            self.outbox.hold_age_ms(self.machine.steady_clock()),
-            int(self.promotion.is_under_way or self.handover.is_waiting),
-            self.handover.superseded_by,
+            f"master_failover_state:{self.failover.state}\r\n"
+            f"master_replid:{newest}\r\n"
+            f"master_replid2:{before}\r\n"
+            f"master_repl_offset:{commits.frame_bytes}\r\n"
+            f"second_repl_offset:{self._second_offset(newest, before)}\r\n"
+            f"repl_backlog_active:{int(backlog is not None)}\r\n"
+            f"repl_backlog_size:{self.config.repl_backlog_size}\r\n"
+            f"repl_backlog_first_byte_offset:{first_byte}\r\n"
+            f"repl_backlog_histlen:{size_bytes}\r\n"
+            f"repl_frame:{commits.last_seq}\r\n"
+            f"repl_durable_frame:{commits.durable_seq}\r\n"
+            f"repl_safe_frame:{self.restrictions.safe_seq}\r\n"
+            f"hold_bytes:{self.outbox.held_bytes}\r\n"
+            f"hold_age_ms:{self.outbox.hold_age_ms(self.machine.steady_clock())}\r\n"
+            f"promotion_in_progress:{int(is_promoting)}\r\n"
+            f"superseded_by:{self.handover.superseded_by}\r\n"
         )
 
     def _second_offset(self, newest: str, before: str) -> int:
@@ -158,37 +130,37 @@ class ReplicationInfo:
             f",lag={lag_s},frame={feed.acked_seq},synced={feed.synced_seq}"
         )
 
-    def _primary_facts(self, link: Link) -> Section:
+    def _primary_lines(self, link: Link) -> str:
         frame_bytes, now_ms = self.persistence.commits.frame_bytes, self.machine.steady_clock()
+        silent_s = (now_ms - link.heard_ms) // 1000
         change = self.standing.receiver.change
-        fields: Section = {
-            "master_host": link.host,
-            "master_port": link.port,
-            "master_link_status": "up" if link.is_connected else "down",
-            "master_last_io_seconds_ago": (
-                (now_ms - link.heard_ms) // 1000 if link.is_connected else -1
-            ),
-            "master_sync_in_progress": int(link.state is State.SYNC),
-            "slave_read_repl_offset": frame_bytes,
-            "slave_repl_offset": frame_bytes,
-        }
+        text = (
+            f"master_host:{link.host}\r\n"
+            f"master_port:{link.port}\r\n"
+            f"master_link_status:{'up' if link.is_connected else 'down'}\r\n"
+            f"master_last_io_seconds_ago:{silent_s if link.is_connected else -1}\r\n"
+            f"master_sync_in_progress:{int(link.state is State.SYNC)}\r\n"
+            f"slave_read_repl_offset:{frame_bytes}\r\n"
+            f"slave_repl_offset:{frame_bytes}\r\n"
+        )
         if isinstance(change, Replacement):
             total, read = change.total_bytes, change.received_bytes
-            fields |= {
-                "master_sync_total_bytes": total,
-                "master_sync_read_bytes": read,
-                "master_sync_left_bytes": total - read,
-                "master_sync_perc": f"{100 * read / total if total else 100:.2f}",
-                "master_sync_last_io_seconds_ago": (now_ms - link.heard_ms) // 1000,
-            }
+            text += (
+                f"master_sync_total_bytes:{total}\r\n"
+                f"master_sync_read_bytes:{read}\r\n"
+                f"master_sync_left_bytes:{total - read}\r\n"
+                f"master_sync_perc:{100 * read / total if total else 100:.2f}\r\n"
+                f"master_sync_last_io_seconds_ago:{silent_s}\r\n"
+            )
         if not link.is_connected:
-            fields["master_link_down_since_seconds"] = (now_ms - link.down_since_ms) // 1000
-        return fields | {
-            "slave_priority": self._shown_priority(link),
-            "slave_read_only": 1,
-            "replica_announced": int(self.config.replica_announced),
-            "master_clock_offset_ms": link.clock_offset_ms,
-        }
+            down_s = (now_ms - link.down_since_ms) // 1000
+            text += f"master_link_down_since_seconds:{down_s}\r\n"
+        return text + (
+            f"slave_priority:{self._shown_priority(link)}\r\n"
+            "slave_read_only:1\r\n"
+            f"replica_announced:{int(self.config.replica_announced)}\r\n"
+            f"master_clock_offset_ms:{link.clock_offset_ms}\r\n"
+        )
 
     def _shown_priority(self, link: Link) -> int:
         """The priority for Sentinel: 0 while the data here may belong to a dead line of history, or

@@ -139,7 +139,7 @@ class Role:
             histories=self.histories, totals=self.totals, failover=self.failover,
             handover=self.handover, promotion=self.promotion, restrictions=self.restrictions,
         )  # fmt: skip
-        self.info, self.role_reply = info.parts, info.role_reply
+        self.info, self.role_reply = info.section, info.role_reply
         self.introduce, self.psync = self.resync.introduce, self.resync.psync
         self.applied_on, self.synced_on = self.feeds.applied_on, self.feeds.synced_on
 

@@ -25,7 +25,7 @@ from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.executor import Executor
-from millstream.server.monitor.info_lines import fields_of
+from millstream.server.monitor.info import fields_of
 from millstream.server.protocol.outbox import Client
 from millstream.server.replication.link_connection import Connector
 from millstream.server.replication.role import Role

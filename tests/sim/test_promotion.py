@@ -12,7 +12,7 @@ from tests.support.resp import Error, Reply, Simple, encode_command
 
 from millstream.commands.admin.replication import NOT_PROMOTED, PROMOTING
 from millstream.commands.runtime.effects import EffectError
-from millstream.server.monitor.info_lines import fields_of
+from millstream.server.monitor.info import fields_of
 from millstream.server.replication import receiver
 from millstream.server.replication.handover import HANDING_OVER
 from millstream.server.replication.handover import REFUSED as IS_SUPERSEDED

@@ -9,7 +9,7 @@ from tests.sim.fleet import Fleet
 from tests.sim.fleet_node import FleetNode
 from tests.support.fakedisk import FakeDisk
 
-from millstream.server.monitor.info_lines import fields_of
+from millstream.server.monitor.info import fields_of
 
 
 class Chain(Fleet):

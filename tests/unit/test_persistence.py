@@ -32,7 +32,7 @@ from millstream.server.durability.commits import Unheard
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.snapshots import Snapshots
 from millstream.server.durability.workers import Machine
-from millstream.server.monitor.info_lines import fields_of
+from millstream.server.monitor.info import fields_of
 from millstream.storage.files import journal_writer as journal_module
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.journal_file import create_journal
