@@ -54,7 +54,12 @@ class Rates:
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=SAMPLES + 1)
-        self.per_second = NO_RATES  # of the totals; zeros until there are two samples
+        self._set(NO_RATES)  # of the totals; zeros until there are two samples
+
+    def _set(self, per_second: list[float]) -> None:
+        commands, *sizes = per_second
+        self.commands = round(commands)
+        self.kilobytes = [f"{size / 1024:.2f}" for size in sizes]  # once a second, not in each INFO
 
     def sample(self, now_ms: int, *totals: int) -> None:
         """Note the TOTALS."""
@@ -62,11 +67,11 @@ class Rates:
         if len(self._samples) > 1:
             (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
             seconds = max(last_ms - first_ms, 1) / 1000
-            self.per_second = [(b - a) / seconds for a, b in zip(first, last, strict=True)]
+            self._set([(b - a) / seconds for a, b in zip(first, last, strict=True)])
 
     def clear(self) -> None:
         self._samples.clear()
-        self.per_second = NO_RATES
+        self._set(NO_RATES)
 
 
 class Process:
@@ -189,19 +194,19 @@ def persistence_section(persistence: Persistence, keyspace: Keyspace, executor: 
 
 
 def traffic_stats(clients: Clients, executor: Executor, replication: Role, rates: Rates) -> str:
-    commands, bytes_in, bytes_out, repl_in, repl_out = rates.per_second
+    kb_in, kb_out, repl_kb_in, repl_kb_out = rates.kilobytes
     return (
         f"total_connections_received:{clients.connections_received}\r\n"
         f"total_commands_processed:{executor.statistics.commands}\r\n"
-        f"instantaneous_ops_per_sec:{round(commands)}\r\n"
+        f"instantaneous_ops_per_sec:{rates.commands}\r\n"
         f"total_net_input_bytes:{executor.bytes_in}\r\n"
         f"total_net_output_bytes:{executor.outbox.bytes_out}\r\n"
         f"total_net_repl_input_bytes:{replication.totals.received_bytes}\r\n"
         f"total_net_repl_output_bytes:{replication.feeds.source.sent_bytes}\r\n"
-        f"instantaneous_input_kbps:{bytes_in / 1024:.2f}\r\n"
-        f"instantaneous_output_kbps:{bytes_out / 1024:.2f}\r\n"
-        f"instantaneous_input_repl_kbps:{repl_in / 1024:.2f}\r\n"
-        f"instantaneous_output_repl_kbps:{repl_out / 1024:.2f}\r\n"
+        f"instantaneous_input_kbps:{kb_in}\r\n"
+        f"instantaneous_output_kbps:{kb_out}\r\n"
+        f"instantaneous_input_repl_kbps:{repl_kb_in}\r\n"
+        f"instantaneous_output_repl_kbps:{repl_kb_out}\r\n"
         f"rejected_connections:{clients.connections_rejected}\r\n"
         f"sync_full:{replication.resync.full_syncs}\r\n"
         f"sync_partial_ok:{replication.resync.partial_syncs}\r\n"
@@ -418,7 +423,9 @@ class Info:
             elif collect_of_clients is not None:
                 totals = totals or self._totals()
                 found.append(collect_of_clients(totals))
-        return "".join(found)[2:]  # no empty line before the first title
+        if found:
+            found[0] = found[0][2:]  # no empty line before the first title
+        return "".join(found)
 
     def fields(self, name: str, totals: ClientTotals) -> Section:
         """The fields of one section."""
