@@ -37,11 +37,11 @@ from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.access import Access
+from millstream.server.execution.eviction import Eviction
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore
 from millstream.server.monitor import info, log
-from millstream.server.monitor.eviction import Eviction
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge

@@ -11,7 +11,7 @@ from millstream.server.execution.blocking import Serving
 from millstream.server.execution.client_pause import Pauses
 from millstream.server.execution.clocks import Clocks
 from millstream.server.execution.due_work import DueWork
-from millstream.server.execution.eviction_work import EvictionWork
+from millstream.server.execution.eviction import EvictionWork
 from millstream.server.execution.lookup import Statistics, Table
 from millstream.server.execution.request_runner import RequestRunner
 from millstream.server.execution.timers import Timers

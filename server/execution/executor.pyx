@@ -37,7 +37,7 @@ from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.blocking import UNBLOCKED
 from millstream.server.execution.client_pause import Pauses
 from millstream.server.execution.due_work import DueWork
-from millstream.server.execution.eviction_work import EvictionWork
+from millstream.server.execution.eviction import EvictionWork
 from millstream.server.execution.timers import Timers
 from millstream.storage.blocks.lazyfree import TO_FREE, discard_items
 

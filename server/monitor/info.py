@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from millstream.server.durability.persistence import Persistence
     from millstream.server.execution.access import Access
     from millstream.server.execution.client_pause import Pause
+    from millstream.server.execution.eviction import Eviction
     from millstream.server.execution.executor import Executor
     from millstream.server.execution.pubsub import PubSub
-    from millstream.server.monitor.eviction import Eviction
     from millstream.server.monitor.latency import LatencyMonitor
     from millstream.server.net.listeners import Listeners
     from millstream.server.replication.role import Role

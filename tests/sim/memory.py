@@ -8,7 +8,7 @@ from tests.sim.model.clients import Key
 from tests.sim.model.events import Room, Trimmed
 from tests.sim.replay import demand
 
-from millstream.server.monitor.eviction import KEYS_AT_ONCE, Eviction
+from millstream.server.execution.eviction import KEYS_AT_ONCE, Eviction
 from millstream.server.monitor.memory import Gauge
 from millstream.storage.blocks.lazyfree import TO_FREE, free_step
 from millstream.storage.blocks.open_block import open_bytes

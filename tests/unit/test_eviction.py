@@ -13,7 +13,7 @@ import pytest
 from tests.support.in_process import InProcessClient, InProcessServer, Journal
 from tests.support.resp import Error, Reply, Simple
 
-from millstream.server.monitor.eviction import BLOCKS_AT_ONCE, KEYS_AT_ONCE, Eviction
+from millstream.server.execution.eviction import BLOCKS_AT_ONCE, KEYS_AT_ONCE, Eviction
 from millstream.server.monitor.memory import Gauge, block_bytes
 from millstream.storage.blocks.lazyfree import defer
 from millstream.storage.streams.retention import bytes_of

@@ -7,8 +7,10 @@ found are kept as candidates. If all keys fit into one slice, the order is exact
 can be missed for one round through the keys.
 
 The work is done in slices of a few milliseconds: one before a client's requests, and more in later
-turns of the loop. Until the work is complete, commands that need memory run as long as a slice
-finds blocks to evict. Released objects that are not freed yet are freed before any data is evicted.
+turns of the loop (`EvictionWork`). Until the work is complete, commands that need memory run as
+long as a slice finds blocks to evict. Released objects that are not freed yet are freed before any
+data is evicted. Commands that need memory are also refused while an allocation has failed
+(memory_reserve).
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ import heapq
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.engine.appending import drop_oldest_block
+from millstream.memory_reserve import RESERVE
 from millstream.server.monitor.memory import Gauge
 from millstream.storage.blocks.lazyfree import free_step
 from millstream.storage.streams.retention import oldest_block_ms
@@ -27,6 +30,7 @@ from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.context import Context
+    from millstream.server.execution.admission import Admission
 
 LOGGER = logging.getLogger("millstream")
 
@@ -184,3 +188,63 @@ class Eviction:
                 CANDIDATES_MAX, self._candidates.items(), key=lambda item: item[1]
             )
             self._candidates = dict(oldest)
+
+
+class LimitedExecutor(Protocol):
+    """The owner of turns, which refuses commands that need memory: the executor."""
+
+    admission: Admission
+    memory_limit: int
+    loading: bool
+    loop: Any
+
+    def recheck_limits(self) -> None: ...
+    def schedule_tick(self) -> int: ...
+
+
+class EvictionWork:
+    """Brings used memory back within its limit, and tells the admission whether to refuse commands
+    that need memory."""
+
+    def __init__(self, executor: LimitedExecutor) -> None:
+        self._executor = executor
+        self._eviction: Eviction | None = None
+        self._is_scheduled = False
+
+    def limit_memory(self, eviction: Eviction) -> None:
+        """Use the limit of `eviction`, which may have changed."""
+        self._eviction = eviction
+        self._executor.memory_limit = eviction.limit_bytes
+        self.check_memory()
+
+    def check_memory(self) -> None:
+        """Do one turn's work, and continue in the next turns while there is more. This needs no
+        request."""
+        self._is_scheduled = False
+        if self._eviction is None or self._executor.loading:
+            return
+        self._executor.recheck_limits()
+        self.enforce_limit()
+        self._executor.schedule_tick()
+
+    def enforce_limit(self) -> None:
+        """Do one turn's work."""
+        eviction = self._eviction
+        assert eviction is not None  # there is a limit
+        full = eviction.evict_to_limit()
+        self._executor.admission.set_memory(full=full, lacking=RESERVE.is_short)
+        if eviction.goes_on and not self._is_scheduled:
+            self._is_scheduled = True
+            self._executor.loop.call_soon(self.check_memory)
+
+    def tick_second(self) -> None:
+        """Measure memory again, which may be free by now."""
+        RESERVE.retake()
+        if self._executor.memory_limit:
+            self.check_memory()
+        else:
+            self._executor.admission.set_memory(full=False, lacking=RESERVE.is_short)
+
+    def refuse_all(self) -> None:
+        """An allocation has failed: refuse commands that need memory."""
+        self._executor.admission.set_memory(full=False, lacking=True)
