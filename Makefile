@@ -24,7 +24,7 @@ TOGETHER ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := src/millstream server storage commands pipeline cdc client tools dashboard
-SOURCES := $(shell find $(PACKAGES) -name '*.pyx' -o -name '*.pxd')
+SOURCES := $(shell find $(PACKAGES) tests/support -name '*.pyx' -o -name '*.pxd')
 
 .PHONY: serve build test bench spark lint docs asan clean need-redis need-test
 
@@ -70,6 +70,7 @@ clean:
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find $(PACKAGES) -name '*.c' -delete -o -name '*.so' -delete
+	rm -f tests/support/storage_access.c tests/support/*.so
 
 need-redis need-test: | $(VENV)/created
 	@scripts/need.sh $(@:need-%=%) >/dev/null

@@ -30,9 +30,6 @@ PACKAGES = {
 # widths.
 FLAGS = ["-O3", "-g0", "-fno-plt", "-fno-strict-aliasing"]
 
-# Only tests use it, and it is the largest module.
-UNOPTIMISED = "millstream.storage.testing"
-
 # No compiled object is pickled and no compiled function is introspected: what these need is an
 # eighth of the C code, and a tenth of the compiler's time.
 DIRECTIVES = {"auto_pickle": False, "binding": False}
@@ -57,7 +54,7 @@ def compiled_modules() -> Iterator[Extension]:
                 name,
                 [str(source)],
                 include_dirs=["src"],  # a cimport across packages fails without it
-                extra_compile_args=[*FLAGS, "-O0"] if name == UNOPTIMISED else FLAGS,
+                extra_compile_args=FLAGS,
             )
 
 

@@ -24,6 +24,8 @@ from setuptools.command.build_ext import build_ext
 from distutils.core import run_setup  # isort: skip - setuptools provides it
 
 ROOT = Path(__file__).resolve().parent.parent
+# Operations on storage that only tests use. It is the largest module, and not optimised.
+FOR_TESTS = "tests.support.storage_access"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
@@ -31,8 +33,19 @@ def load(names: list[str]) -> Distribution:
     """The project as setup.py describes it, with only the modules in `names`, if any."""
     distribution = run_setup("setup.py", stop_after="config")
     logging.getLogger().setLevel(logging.WARNING)  # setup.py sets INFO: a line per copied file
+    distribution.package_dir["tests"] = "tests"
     known = {extension.name: extension for extension in distribution.ext_modules}
-    wanted = [f"millstream.{name.removeprefix('millstream.')}" for name in names] or list(known)
+    for_tests = Extension(
+        FOR_TESTS,
+        [FOR_TESTS.replace(".", "/") + ".pyx"],
+        include_dirs=["src"],
+        extra_compile_args=["-g0", "-O0"],
+    )
+    known[FOR_TESTS] = for_tests
+    wanted = [
+        name if name in known else f"millstream.{name.removeprefix('millstream.')}"
+        for name in names or known
+    ]
     unknown = [name for name in wanted if name not in known]
     if unknown:
         sys.exit(f"not a compiled module: {' '.join(unknown)}")

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.history import Found, FoundGroup, FoundStream
+from tests.support.storage_access import check_stream
 
 from millstream.storage.groups.group import Group as RealGroup
 from millstream.storage.groups.group_snapshot import dump_group
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream as RealStream
-from millstream.storage.testing import check_stream
 
 EntryId = tuple[int, int]
 Retry = tuple[int, int]  # retry_ms, expire_ms

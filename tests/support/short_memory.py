@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Reply
+from tests.support.storage_access import deliver_id
 
 from millstream.storage.streams.stream import Stream
-from millstream.storage.testing import deliver_id
 
 MIB = 1 << 20
 

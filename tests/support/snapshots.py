@@ -11,13 +11,13 @@ from typing import Any
 from unittest import mock
 
 from tests.support.journals import DIRECTORY
+from tests.support.storage_access import BlockWriter
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.files import snapshot_writer
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
 from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
-from millstream.storage.testing import BlockWriter
 
 EntryId = tuple[int, int]
 Fields = Sequence[bytes]

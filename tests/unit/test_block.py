@@ -18,6 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support.storage_access import (
+    BlockList,
+    BlockWriter,
+    bulk_size_of,
+    encode_between,
+    id_at,
+    verdicts,
+)
 from tests.unit.models import (
     MAX,
     Entry,
@@ -36,14 +44,6 @@ from millstream.errors import BlockError
 from millstream.storage.blocks.block import Block
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
-from millstream.storage.testing import (
-    BlockList,
-    BlockWriter,
-    bulk_size_of,
-    encode_between,
-    id_at,
-    verdicts,
-)
 
 END = (MAX, MAX)
 HEADER = 64

@@ -34,6 +34,7 @@ from tests.support.small_data import (
     write_journal,
     write_small_data,
 )
+from tests.support.storage_access import BlockWriter, check_stream
 
 from millstream.errors import DamageError, DataError
 from millstream.server.repair import checking
@@ -52,7 +53,6 @@ from millstream.storage.groups.group_snapshot import dump_group
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
-from millstream.storage.testing import BlockWriter, check_stream
 
 FOLDER = "damaged-20261120-120000"
 NAMES = [NAME, BASE, FIRST, LAST]

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply, encode_command
+from tests.support.storage_access import check_group
 
 from millstream.errors import CommandError
 from millstream.storage.streams.stream_snapshot import dump_stream
-from millstream.storage.testing import check_group
 
 LARGEST = 2**63 - 1
 IDS = 12

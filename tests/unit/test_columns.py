@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.storage_access import BlockWriter
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 from tests.unit.test_block import WRONG, changed, sealed, small_block, wide_block
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.column_buffers import not_utf8
 from millstream.storage.blocks.columns import Decoder, Kind, PieceError
-from millstream.storage.testing import BlockWriter
 
 FIRST, LAST = (0, 0), (MAX, MAX)
 EVERYTHING = [

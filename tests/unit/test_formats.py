@@ -13,6 +13,7 @@ import msgpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.fakedisk import FakeDisk
+from tests.support.storage_access import BlockWriter, deliver_id, hand_over_id, redeliver_id
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 
 from millstream.storage.blocks.block import Block
@@ -21,7 +22,6 @@ from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import Manifest
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
-from millstream.storage.testing import BlockWriter, deliver_id, hand_over_id, redeliver_id
 
 MASK = MAX
 HEADER = "<2sBBIIIIHHQQQQ8x"

@@ -16,15 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.sim.data import ZERO, EntryId, Pending, Retry
 from tests.sim.data import Group as GroupModel
-from tests.unit.models import MAX
-
-from millstream.errors import CommandError
-from millstream.storage.groups.group import Group
-from millstream.storage.groups.group_snapshot import PENDING_SIZE, dump_group, load_group
-from millstream.storage.groups.pending_sweeps import delete_consumer, take_expired
-from millstream.storage.streams.stream import Stream
-from millstream.storage.testing import CHUNK_RECORDS as CHUNK
-from millstream.storage.testing import (
+from tests.support.storage_access import CHUNK_RECORDS as CHUNK
+from tests.support.storage_access import (
     acknowledge_id,
     check_group,
     check_stream,
@@ -38,6 +31,13 @@ from millstream.storage.testing import (
     redeliver_id,
     shared_pending,
 )
+from tests.unit.models import MAX
+
+from millstream.errors import CommandError
+from millstream.storage.groups.group import Group
+from millstream.storage.groups.group_snapshot import PENDING_SIZE, dump_group, load_group
+from millstream.storage.groups.pending_sweeps import delete_consumer, take_expired
+from millstream.storage.streams.stream import Stream
 
 retries = st.none() | st.tuples(
     st.sampled_from([0, 0, 1, 10, 50, 1000]), st.sampled_from([0, 0, 1, 25, 500])

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply, Simple
+from tests.support.storage_access import check_group, check_stream
 
 from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.registry import COMMANDS
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream_snapshot import dump_stream
-from millstream.storage.testing import check_group, check_stream
 
 OK = Simple("OK")
 SYNTAX = Error("ERR syntax error")

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
+from tests.support.storage_access import check_held, check_stream, held_entries
 
 from millstream.storage.capture.ordering_snapshot import ordering_meta
 from millstream.storage.capture.restored_times import restart_leases
@@ -21,7 +22,6 @@ from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.reservations import held_snapshot
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
-from millstream.storage.testing import check_held, check_stream, held_entries
 
 Id = tuple[int, int]
 

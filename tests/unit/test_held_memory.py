@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
+from tests.support.storage_access import check_held, compact_held, held_entries
 
 from millstream.storage.reservations.held import Held
 from millstream.storage.streams.stream import Stream
-from millstream.storage.testing import check_held, compact_held, held_entries
 
 ALLOCATIONS_MAX = 2000
 

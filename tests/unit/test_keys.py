@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.captures import each
+from tests.support.storage_access import acknowledge_id, check_stream, deliver_id
 
 from millstream.commands.admin import scripts
 from millstream.commands.runtime.arguments import OwnedArgs
@@ -24,7 +25,6 @@ from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
-from millstream.storage.testing import acknowledge_id, check_stream, deliver_id
 
 NOW_MS = 1_700_000_000_000
 LETTERS = b"g$xnmoct"

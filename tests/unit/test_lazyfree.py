@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import pytest
 from tests.support.in_process import InProcessServer
 from tests.support.resp import Reply, Simple
+from tests.support.storage_access import check_stream
 
 from millstream.storage.blocks.lazyfree import defer, free_step
 from millstream.storage.blocks.skiplist import sealed_bytes
 from millstream.storage.capture.capture import Capture
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.testing import check_stream
 
 BLOCKS = 3000  # more than are freed at once
 TURN = 500

@@ -11,6 +11,12 @@ import msgpack
 import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Map, Null, Reply, encode_command
+from tests.support.storage_access import (
+    acknowledge_id,
+    check_group,
+    deliver_id,
+    next_event_ms,
+)
 from tests.unit.test_long_replies import SLICE_MAX_BYTES, Listener, listener
 
 from millstream.commands.xstream import xinfo as inspect
@@ -20,12 +26,6 @@ from millstream.storage.groups.group_snapshot import dump_group, load_group
 from millstream.storage.groups.pending_sweeps import delete_consumer
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import copy_stream, dump_stream
-from millstream.storage.testing import (
-    acknowledge_id,
-    check_group,
-    deliver_id,
-    next_event_ms,
-)
 
 MANY = 4000
 SORTED_IN_STEPS = 20_000

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Map, Null, Reply, Simple, encode_command
+from tests.support.storage_access import check_group, deliver_ids, shared_chunks
 
 from millstream.commands.runtime.replies import PAUSE, ArrayHead, LongReply
 from millstream.commands.table.registry import COMMANDS
 from millstream.storage.groups.group_snapshot import dump_group
-from millstream.storage.testing import check_group, deliver_ids, shared_chunks
 
 SLICE_MAX_BYTES = 3 * 262_144
 COUNT = 300

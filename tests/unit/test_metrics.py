@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.storage_access import deliver_ids
 
 from millstream.commands.engine.group_replies import StreamEnds, group_figures
 from millstream.server.metrics import names
@@ -22,7 +23,6 @@ from millstream.server.monitor.histogram import BOUNDS_S, Histogram
 from millstream.storage.groups.group import Group
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.testing import deliver_ids
 
 # Bytes, and texts that look like escapes of bytes.
 values = st.one_of(

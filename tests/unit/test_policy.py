@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer, Journal
 from tests.support.resp import Error, Map, Null, Simple
+from tests.support.storage_access import check_stream, cut_of, due_moment_ms
 
 from millstream.errors import WRONG_TYPE
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -22,7 +23,6 @@ from millstream.storage.keyspace.retention_schedule import NEVER, RetentionSched
 from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.stream import RetentionPolicy, Stream
 from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
-from millstream.storage.testing import check_stream, cut_of, due_moment_ms
 
 HEADER_BYTES = 64  # docs/formats.md
 OK = Simple("OK")

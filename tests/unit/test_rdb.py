@@ -15,13 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import payloads
 from tests.support.payloads import Consumer, Entry, Group
-
-from millstream.errors import PayloadError
-from millstream.storage.dump import primitives, rdb
-from millstream.storage.dump.listpack import count_live_nodes, live_nodes, read_node, write_node
-from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
-from millstream.storage.streams.stream import Stream
-from millstream.storage.testing import (
+from tests.support.storage_access import (
     acknowledge_id,
     boundary_by_nodes,
     check_stream,
@@ -29,6 +23,12 @@ from millstream.storage.testing import (
     deliver_ids,
     hand_over_id,
 )
+
+from millstream.errors import PayloadError
+from millstream.storage.dump import primitives, rdb
+from millstream.storage.dump.listpack import count_live_nodes, live_nodes, read_node, write_node
+from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
+from millstream.storage.streams.stream import Stream
 
 NOW_MS = 1_700_000_000_000
 WORDS = st.one_of(

@@ -22,12 +22,12 @@ from hypothesis.stateful import (
 from tests.sim.data import ZERO, Group, Pending
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Reply
+from tests.support.storage_access import check_stream
 from tests.unit.models import EntryId, StreamModel
 
 from millstream.errors import INVALID_ID, WRONG_TYPE
 from millstream.storage.streams.retention import unheld
 from millstream.storage.streams.stream_snapshot import dump_stream
-from millstream.storage.testing import check_stream
 
 NODE_ENTRIES = 3
 POLICIES = ["", "KEEPREF", "DELREF", "ACKED"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support.storage_access import BlockList, BlockWriter, find_rank
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.testing import BlockList, BlockWriter, find_rank
 
 
 def block_of(first: int, count: int) -> Block:

@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 from tests.support.captures import whole
+from tests.support.storage_access import check_stream, deliver_id, upcoming_id
 
 from millstream.errors import BlockError
 from millstream.storage.blocks.block import Block, seal_forms
@@ -30,7 +31,6 @@ from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.log.trimming import evict_all
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
-from millstream.storage.testing import check_stream, deliver_id, upcoming_id
 
 NOW_MS = 1_700_000_000_000
 BATCH_BYTES = 1 << 20

@@ -25,6 +25,17 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.support.storage_access import (
+    BlockWriter,
+    boundary_by_nodes,
+    check_stream,
+    count_entries,
+    deliver_id,
+    encode_between,
+    id_at,
+    move_last_id,
+    upcoming_id,
+)
 from tests.unit.models import (
     MAX,
     Entry,
@@ -46,17 +57,6 @@ from millstream.storage.log.trimming import evict_ids
 from millstream.storage.reservations.held import Held
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
-from millstream.storage.testing import (
-    BlockWriter,
-    boundary_by_nodes,
-    check_stream,
-    count_entries,
-    deliver_id,
-    encode_between,
-    id_at,
-    move_last_id,
-    upcoming_id,
-)
 
 END = (MAX, MAX)
 

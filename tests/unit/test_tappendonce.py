@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, encode_command
+from tests.support.storage_access import check_stream
 
 from millstream.errors import CommandError
 from millstream.storage.capture.capture import Capture
 from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
-from millstream.storage.testing import check_stream
 
 U64_MAX = 2**64 - 1
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Null
+from tests.support.storage_access import check_stream
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.streams.stream import Stream
-from millstream.storage.testing import check_stream
 
 EntryId = tuple[int, int]
 U64_MAX = 2**64 - 1

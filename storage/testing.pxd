@@ -1,1 +1,0 @@
-# Nothing is declared here: only tests use this module, and from Python.
