@@ -203,28 +203,36 @@ cdef int common_bytes(tuple one, tuple other) except -1:
     return count
 
 
+cdef inline int nodes_below(int branch, int end) noexcept:
+    """The nodes from a branch (its depth in bytes, -1: none) to a deeper node, that node included:
+    two if bytes are left between them, since the branch has the first byte of each way."""
+    return 1 + (end > branch + 1)
+
+
 cdef uint64_t count_radix_nodes(list ids) except? 0:
     """The number of nodes of a radix tree of these ascending IDs: one for the end of each ID, one
-    where IDs differ, and one for the bytes between two of these."""
+    for each branch, and one for the bytes between two of these.
+
+    The IDs are visited in order. `branches` has the depths of the branches on the path to the
+    current ID. A branch is counted when its last ID was visited.
+    """
     cdef Py_ssize_t count = len(ids)
-    cdef int[ID_BYTES + 1] branches  # depths at which IDs differ, on the path to the current one
+    cdef int[ID_BYTES + 1] branches
     cdef int used = 0
-    cdef int before = -1
-    cdef int parting, branch, above
+    cdef int shared_before = -1  # the number of bytes shared with the ID before
+    cdef int shared  # and with the next one
     cdef uint64_t nodes = 0
     cdef Py_ssize_t i
     if count == 0:
         return 1
     for i in range(count):
-        parting = common_bytes(ids[i], ids[i + 1]) if i + 1 < count else -1
-        nodes += 1 + (ID_BYTES > max(before, parting) + 1)
-        while used and branches[used - 1] > parting:
+        shared = common_bytes(ids[i], ids[i + 1]) if i + 1 < count else -1
+        nodes += nodes_below(max(shared_before, shared), ID_BYTES)
+        while used and branches[used - 1] > shared:
             used -= 1
-            branch = branches[used]
-            above = max(parting, branches[used - 1] if used else -1)
-            nodes += 1 + (branch > above + 1)
-        if parting >= 0 and (used == 0 or branches[used - 1] < parting):
-            branches[used] = parting
+            nodes += nodes_below(max(shared, branches[used - 1] if used else -1), branches[used])
+        if shared >= 0 and (used == 0 or branches[used - 1] < shared):
+            branches[used] = shared
             used += 1
-        before = parting
+        shared_before = shared
     return nodes
