@@ -22,6 +22,16 @@ cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object, Py_ssize_t*) except NULL
     object PyType_GenericAlloc(PyTypeObject*, Py_ssize_t)
 
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX >= 0x030e0000  // A tuple keeps its hash: -1 means that it is not known.
+    #define forget_hash(made) (((PyTupleObject*)(made))->ob_hash = -1)
+    #else
+    #define forget_hash(made) ((void)0)
+    #endif
+    """
+    void forget_hash(object made)
+
 cdef enum:
     # A number of this many digits fits into 64 bits.
     DIGITS_SAFE = 19
@@ -40,7 +50,7 @@ cdef class Layout:
 
     def __cinit__(self, tuple names not None):
         self.names = names
-        # Where the value of a field is, the last one if the field appears more than once.
+        # The place of each field's value, the last one if the field appears more than once.
         self.positions = {name: position for position, name in enumerate(names)}
 
 
@@ -283,6 +293,7 @@ cdef Py_ssize_t read_digits(const char* text, Py_ssize_t size, uint64_t* out) no
 cdef object new_id(object ms, object seq):
     """ID(ms, seq), without a tuple of arguments."""
     made = PyType_GenericAlloc(<PyTypeObject*>ID, 2)
+    forget_hash(made)
     Py_INCREF(ms)
     PyTuple_SET_ITEM(made, 0, ms)
     Py_INCREF(seq)

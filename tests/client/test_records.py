@@ -125,6 +125,7 @@ def test_a_record_is_like_a_dict_of_its_pairs(
         model = dict(pairs)
         assert record.id == read_id(entry_id)
         assert type(record.id) is ID
+        assert hash(record.id) == hash(read_id(entry_id))
         assert record.pairs == pairs
         assert dict(record) == model
         assert list(record.items()) == list(model.items())
