@@ -13,8 +13,8 @@ from tests.sim import simulation as simulation_module
 from tests.sim.replay import BrokenPromise
 from tests.sim.simulation import USER_SEEDS, Simulation, SimulationFailure, play
 
+from millstream.server.execution import eviction as eviction_module
 from millstream.server.execution.access import Access
-from millstream.server.monitor import eviction as eviction_module
 from millstream.storage.streams.retention import oldest_block_ms
 from millstream.storage.streams.stream import Stream
 
