@@ -24,7 +24,7 @@ class Diverged(OldPrimary):
             self._append(1, 9)
         old, new = (node.persistence for node in self.nodes)
         (*_, (line, _)) = self.nodes[0].keyspace.histories
-        self.least[0] = Least((line, old.last_seq), new.frame_bytes)
+        self.least[0] = Least((line, old.commits.last_seq), new.commits.frame_bytes)
 
     def begin(self, steps: int) -> bool:
         """Server 0 begins to follow server 1. Whether they are equal after these steps."""
