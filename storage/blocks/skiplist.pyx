@@ -2,11 +2,11 @@
 """A stream's sealed blocks: a doubly linked skiplist of pages, in the order of their first IDs.
 
 The structure is the draft's skiplist, with many blocks per node; a node is called a page, and
-PAGE_BLOCKS in skiplist_pages.pxd is its size. A seek moves between pages in O(log pages) steps and then searches contiguous numbers, so it touches
-few cache lines even among hundreds of thousands of blocks. Spans count undeleted entries, so the
-same walk finds the n-th entry and the number of entries below an ID. Blocks are appended and
-dropped at the ends. The heights come from a private generator with a fixed seed: the same history
-gives the same list.
+PAGE_BLOCKS in skiplist_pages.pxd is its size. A seek moves between pages in O(log pages) steps and
+then searches contiguous numbers, so it touches few cache lines even among hundreds of thousands of
+blocks. Spans count undeleted entries, so the same walk finds the n-th entry and the number of
+entries below an ID. Blocks are appended and dropped at the ends. The heights come from a private
+generator with a fixed seed: the same history gives the same list.
 
 A page exists until its last block is removed, even if it has few blocks.
 """
