@@ -33,7 +33,7 @@ class Counting:
     unanswered = 0
     """The number of replies to come; more than 0 while the connection is closed, too."""
     connecting = False
-    """Whether the connection is being made. redis-py closes it between two attempts."""
+    """True while the connection is being made. redis-py closes it between two attempts."""
 
     @property
     def interrupted(self) -> bool:

@@ -36,9 +36,9 @@ class Loan:
         self.connection: Any = None
         self.deadline_s = 0.0
         self.waits = False
-        """Whether the commands were sent, and no reply was read yet."""
+        """True if the commands were sent, and no reply was read yet."""
         self.complete = False
-        """Whether all replies were read: only then is the connection used again."""
+        """True if all replies were read: only then is the connection used again."""
 
 
 class Connections:

@@ -129,4 +129,4 @@ def milliseconds_s(word: Any) -> float:
 
 OPTIONS = dict.fromkeys(("TREAD", "TMREAD", "TPEEK", "XREAD", "XREADGROUP"), b"BLOCK")
 WAITS_AT = {"WAIT": 2, "WAITAOF": 3}
-"""Where the milliseconds of these commands are."""
+"""The place of the milliseconds in the words of these commands."""

@@ -38,7 +38,7 @@ WAIT_SHARE = 4
 """A request waits for a fraction of the retry time: the time counts from the request on, because
 the client does not see when the server replies."""
 LOOK_S = 0.5
-"""How often an idle consumer looks whether its stream has ended."""
+"""The time after which an idle consumer checks again whether its stream has ended."""
 
 STARTS = {"trim_horizon": "0", "latest": "$"}
 
@@ -102,21 +102,21 @@ class Deliveries:
         self._repeater = Repeater(self._retry_for_s, now)
         self._buffer: deque[Record[Any]] = deque()
         self._due_s = float("inf")
-        """When the entries in the buffer may go to another consumer."""
+        """The time at which the entries in the buffer may go to another consumer."""
         self._place = GroupPlace()
         self._gone = False
-        """Whether the group does not exist any more."""
+        """True if the group does not exist any more."""
         self._again: ID | None = None
-        """After which entry the group begins that the next read makes; None if it exists."""
+        """The next read makes the group, which begins after this entry; None if it exists."""
         self._finished: list[ID] = []
         """Finished by the caller, and not acknowledged yet."""
         self._kept_s = float("-inf")
         self.missed = 0
         self.ended = False
-        """Whether the stream is sealed, and the group has nothing left to deliver."""
+        """True if the stream is sealed, and the group has nothing left to deliver."""
         self.stops = Stops()
         self._idle = False
-        """Whether the last reply had no entries."""
+        """True if the last reply had no entries."""
         self._looked_s = float("-inf")
         self._counts = dict.fromkeys(
             ("records", "requests", "reconnects", "acknowledged", "overdue"), 0

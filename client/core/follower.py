@@ -58,7 +58,7 @@ class Follower:
         self._lineage = Lineage((), servers)
         self._merge = Merge(options.strict)
         self._learning = False
-        """Whether records wait until the children of a shard are known."""
+        """True if records wait until the children of a shard are known."""
         self._asking = Asking(servers, options, now)
         self._reader = RecordReader()
         self._greatest = BEGINNING

@@ -192,7 +192,8 @@ class Lineage:
         return tuple(parent for parent, names in (self.done | ended).items() if name in names)
 
     def resolve_again(self, name: str) -> bool:
-        """A child does not exist where it was looked for. Whether `resolve` has another place."""
+        """A child does not exist where it was looked for. Returns whether `resolve` names another
+        place."""
         found = self.servers.resolve(self.keys.get(name, name))
         if found is None:
             return False

@@ -62,7 +62,7 @@ class Ask:
     about: object = None
     started_s: float = 0.0
     wait_s: float = field(init=False)
-    """How long the server may wait before it has replied to all commands."""
+    """The time that the server may wait before it has replied to all commands."""
 
     def __post_init__(self) -> None:
         self.wait_s = sum([command.wait_s for command in self.commands])

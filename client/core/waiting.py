@@ -48,7 +48,7 @@ class Stops:
 
     def __init__(self) -> None:
         self.count = 0
-        """How often `stop` was called."""
+        """The number of calls of `stop`."""
         self._handled = 0
         self._following: dict[object, int] = {}
         """For the ticket of each follow that runs: what it compares with."""

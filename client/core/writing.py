@@ -43,9 +43,9 @@ class FactFields(MutableMapping[T, Value]):
         self._reserved: ID | None = None
         self._fields: dict[T, Value] = {}
         self._settled: bool | None = None
-        """None while it is open; then whether it was completed."""
+        """None while it is open; then True if it was completed."""
         self._lost = False
-        """Whether the server no longer has the reservation, as a heartbeat found out."""
+        """True if a heartbeat has found that the server no longer has the reservation."""
         self._lease_ms = lease_ms
 
     @property
@@ -109,7 +109,7 @@ class WriterState:
         self._now = now
         self._open: dict[ID, FactFields[Any]] = {}
         self._orphans = False
-        """Whether reservations may exist that this object does not know."""
+        """True if reservations may exist that this object does not know."""
         self._taken_over = False
         self._renewed_s = float("-inf")
         self._counts = dict.fromkeys(("appended", "completed", "aborted", "lost"), 0)

@@ -232,7 +232,7 @@ class Commits:
         return queued_bytes + (self.journal.queued_bytes if self.journal is not None else 0)
 
     def is_queue_full(self, limit_bytes: int) -> bool:
-        """True if to add no frames to the journal for now; `on_queue` reports when to check again.
+        """True if the journal takes no frames for now; `on_queue` reports when to check again.
         `on_queue` reports written but unsynced frames only after this method returned True."""
         journal = self.journal
         if journal is None:

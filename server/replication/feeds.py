@@ -122,8 +122,8 @@ class Feeds:
     def tick_second(self, wall_ms: int, is_replica: bool, upstream: bytes) -> None:
         """Send beats and the IDs of the servers above the replicas, and end the links to silent
         replicas."""
-        frames = self.persistence
-        beat = encode_beat(Beat(wall_ms, frames.commits.last_seq, frames.commits.frame_bytes))
+        commits = self.persistence.commits
+        beat = encode_beat(Beat(wall_ms, commits.last_seq, commits.frame_bytes))
         now_ms = self.machine.steady_clock()
         for feed in self:
             if feed.is_online and now_ms - feed.acked_ms > self.config.repl_timeout * 1000:

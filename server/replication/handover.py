@@ -166,15 +166,15 @@ class Handover:
     def begin(self, feed: Feed) -> None:
         """The replica is being promoted: confirm nothing more, and send what it lacks."""
         log.warning("the replica %s is being promoted", feed.address)
-        frames = self.persistence
+        commits = self.persistence.commits
         if self.standing.is_replica:  # the primary of this server may confirm more
             self.relay.begin(feed)
             return
-        frames.commits.flush_tick()
+        commits.flush_tick()
         self._until_ms[feed.address] = self.machine.steady_clock() + PROMOTING_MS
         self.on_promotion()
         self.on_change()
-        feed.send_last(encode_last(is_primary=True), frames.commits.last_seq)
+        feed.send_last(encode_last(is_primary=True), commits.last_seq)
 
     def abandon(self, address: str) -> None:
         """The replica with this address remains a replica, or is one again."""
@@ -190,8 +190,9 @@ class Handover:
     def promoted(self, feed: Feed, value: bytes) -> None:
         """The replica is a primary, or the replica of it that `value` names by host and port; a
         third word says that the named one lacks frames (`Relay`)."""
-        self.persistence.commits.flush_tick()  # the replica lacks the changes of this tick
-        last_seq = self.persistence.commits.last_seq
+        commits = self.persistence.commits
+        commits.flush_tick()  # the replica lacks the changes of this tick
+        last_seq = commits.last_seq
         stored_seq = last_seq if self.config.replicas_durable else 0
         has_all = feed.acked_seq >= last_seq and feed.synced_seq >= stored_seq
         text = value.decode("utf-8", "replace")

@@ -127,11 +127,11 @@ class Histories:
 
     def require_line(self) -> None:
         """A position has to be in a line of history, also before the first change."""
-        frames = self.persistence
-        if frames.commits.first_effect is not None:
-            frames.commits.flush_tick()
-            if frames.commits.first_effect is not None:
-                frames.commits.commit(b"")
+        commits = self.persistence.commits
+        if commits.first_effect is not None:
+            commits.flush_tick()
+            if commits.first_effect is not None:
+                commits.commit(b"")
 
     def journal_switched(self) -> bool:
         """appendonly was switched on or off on a primary. Returns whether the data may change

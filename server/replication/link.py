@@ -198,6 +198,11 @@ class Link:
                 self.address,
             )
 
+    def was_restarted(self) -> None:
+        """This server has handed over and was restarted: no request of the promoted server is
+        older than its promotion."""
+        self.line_before = ""
+
     def ask_to_take_over(self, forced: bool) -> None:
         """FAILOVER: the other server becomes the primary, with `forced` even if it lacks frames."""
         self._takeover = TAKEOVER_FORCED if forced else TAKEOVER
@@ -496,13 +501,11 @@ class Link:
         restart (`Acceptance`)."""
         if self._connection is None or not self.is_connected:
             return
-        frames = self.persistence
+        commits = self.persistence.commits
         if self.acceptance.is_stored:
-            self._synced_seq = frames.commits.on_disk_seq
-        synced_seq = min(self._synced_seq, frames.commits.on_disk_seq)  # a rewind removes frames
-        self._connection.protocol.acknowledge(
-            frames.commits.last_seq, synced_seq, frames.commits.frame_bytes
-        )
+            self._synced_seq = commits.on_disk_seq
+        synced_seq = min(self._synced_seq, commits.on_disk_seq)  # a rewind removes frames
+        self._connection.protocol.acknowledge(commits.last_seq, synced_seq, commits.frame_bytes)
         self._connection.flush()
 
     def say_promoting(self, is_over: bool = False) -> None:

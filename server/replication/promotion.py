@@ -157,18 +157,18 @@ class Promotion:
     def check_stored(self) -> None:
         """More may be on the disk. Without the frames there, a promoted server that loses its power
         would lose what others had confirmed."""
-        link, frames = self._link, self.persistence
+        link, commits = self._link, self.persistence.commits
         if link is None or not self._has_arrived or self._is_old():
             return
         self.standing.receiver.apply_all()
         if self._link is not link:
             return
-        stored_seq = frames.commits.on_disk_seq  # -1: the journal has failed
-        if not frames.appendonly or stored_seq >= frames.commits.last_seq:
+        stored_seq = commits.on_disk_seq  # -1: the journal has failed
+        if not self.persistence.appendonly or stored_seq >= commits.last_seq:
             if not self._was_marked or self.acceptance.is_stored:
                 self._finish(link, "")
         elif stored_seq >= 0:
-            frames.commits.sync_soon()
+            commits.sync_soon()
 
     # Time
 
@@ -247,9 +247,9 @@ class Announcement:
         self._connect()
 
     def _connect(self) -> None:
-        frames = self.persistence
+        commits = self.persistence.commits
         opening = self.connector.opening()._replace(
-            is_promoted=True, next_seq=min(frames.commits.last_seq, frames.commits.on_disk_seq) + 1
+            is_promoted=True, next_seq=min(commits.last_seq, commits.on_disk_seq) + 1
         )
         self._dialed_ms = self._steady_ms()
         self._connection = self.connector.new(self, opening)

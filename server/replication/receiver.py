@@ -223,7 +223,7 @@ class Receiver:
 
     def _apply_slice(self) -> None:
         """Apply about as much as one turn may take of what has arrived."""
-        keyspace, frames = self.keyspace, self.persistence
+        keyspace, commits = self.keyspace, self.persistence.commits
         left_bytes = _SLICE_BYTES
         self.executor.recheck_limits()  # the time of what is applied
         keyspace.expiring = False  # the frames say which keys were deleted
@@ -235,8 +235,8 @@ class Receiver:
                 left_bytes -= record.size
                 keyspace.dirty += apply_effects(keyspace, record.payload)
                 if record.payload.startswith(LINE_EFFECT):
-                    frames.commits.line_begins()
-                frames.commits.commit(record.payload)
+                    commits.line_begins()
+                commits.commit(record.payload)
         except EffectError as error:
             self._close()  # the frames after it have nothing to follow
             self.trust = Trust.WRONG

@@ -27,7 +27,7 @@ _SLICES_PER_TURN = 8
 
 
 class ChangeTools(NamedTuple):
-    """Callbacks of full syncs and rewinds. `reload(on_done)` loads the new files, `on_published` is
+    """Tools of full syncs and rewinds. `reload(on_done)` loads the new files, `on_published` is
     called when they count on the disk."""
 
     machine: Machine

@@ -130,8 +130,8 @@ class ReceivedFiles:
 
 class Replacement:
     """The data of this server is replaced by that of its primary. `on_written` is called when more
-    may be received, and `on_done(error)` once: None when the new data is loaded; otherwise the old
-    data is untouched."""
+    may be received, and `on_done(error)` once: None when the new data is loaded. After an error the
+    old data is untouched, unless the new data `is_published`."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Replacement:
 
     @property
     def is_busy(self) -> bool:
-        """True if to receive no more for now: the disk is slower than the network."""
+        """True if no more should be received for now: the disk is slower than the network."""
         return self._queued_bytes >= _QUEUED_MAX
 
     @property
@@ -297,9 +297,9 @@ class Replacement:
 
     def _removes_data(self) -> bool:
         """True if this server has frames that the primary has not."""
-        frames, full = self._persistence, self.full
-        is_ahead = 0 <= full.common_seq < frames.commits.last_seq
-        return is_ahead or full.frame_bytes < frames.commits.frame_bytes
+        commits, full = self._persistence.commits, self.full
+        is_ahead = 0 <= full.common_seq < commits.last_seq
+        return is_ahead or full.frame_bytes < commits.frame_bytes
 
     def _keep(self) -> None:
         journals = self._files.manifest.journals

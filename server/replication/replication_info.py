@@ -116,12 +116,12 @@ class ReplicationInfo:
     def _second_offset(self, newest: str, before: str) -> int:
         """The offset of the first byte that does not belong to the line before the newest one; -1
         if there is no such line, or if an older version has written the base."""
-        frames = self.persistence
+        commits = self.persistence.commits
         if before == NO_HISTORY:
             return -1
         if self.histories.newest != newest:  # it has no frame yet
-            return frames.commits.frame_bytes + 1
-        return frames.commits.bytes_before_line + 1 if frames.commits.bytes_before_line >= 0 else -1
+            return commits.frame_bytes + 1
+        return commits.bytes_before_line + 1 if commits.bytes_before_line >= 0 else -1
 
     def _feed_fact(self, feed: Feed) -> str:
         lag_s = (self.machine.steady_clock() - feed.acked_ms) // 1000

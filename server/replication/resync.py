@@ -157,9 +157,9 @@ class Resync:
             their_last = int(value)
         except ValueError:
             raise CommandError(NOT_INTEGER) from None
-        frames = self.persistence
-        frames.commits.flush_tick()  # it lacks the changes of this tick
-        ours, our_last = self.histories.lines, frames.commits.last_seq
+        commits = self.persistence.commits
+        commits.flush_tick()  # it lacks the changes of this tick
+        ours, our_last = self.histories.lines, commits.last_seq
         common = history.last_common(ours, our_last, said.histories, their_last)
         if common is None:
             raise CommandError("ERR the promoted server has no line of history of this server")

@@ -157,7 +157,7 @@ class Role:
                 "primary, CONFIG REWRITE adds replicaof to the configuration file",
                 *promoted,
             )
-            self._follow(*promoted, is_of_handover=True).line_before = ""
+            self._follow(*promoted, is_of_handover=True).was_restarted()
         else:
             self.histories.begin()
             self.handover.restore()
