@@ -77,9 +77,9 @@ class AclHost(Protocol):
 def acl_setuser(ctx: Context[AclHost], args: Args) -> object:
     """Creates and modifies an ACL user and its rules.
 
-    OK. The rules are applied in order; after an error, none is. They affect the user's connected
-    clients immediately: waiting reads that are now forbidden end, and subscribers to forbidden
-    channels are disconnected.
+    The reply is OK. The rules are applied in order; after an error, none is. They affect the user's
+    connected clients immediately: waiting reads that are now forbidden end, and subscribers to
+    forbidden channels are disconnected.
     """
     name, *rules = args.rest()
     if has_spaces(name):
@@ -97,7 +97,7 @@ def acl_setuser(ctx: Context[AclHost], args: Args) -> object:
 def acl_deluser(ctx: Context[AclHost], args: Args) -> object:
     """Deletes ACL users, and terminates their connections.
 
-    The number of users deleted."""
+    The reply is the number of users deleted."""
     names = args.rest()
     if DEFAULT_USER in names:
         raise CommandError("ERR The 'default' user cannot be removed")
@@ -120,8 +120,8 @@ def _selector_reply(selector: Selector) -> dict[bytes, object]:
 def acl_getuser(ctx: Context[AclHost], args: Args) -> object:
     """Lists the ACL rules of a user.
 
-    A map of flags, passwords (as SHA-256), commands, keys, channels and selectors; null if there
-    is no such user.
+    The reply is a map of flags, passwords (as SHA-256), commands, keys, channels and selectors;
+    null if there is no such user.
     """
     user = ctx.server.access.users.get(args.take())
     if user is None:
@@ -138,7 +138,7 @@ def acl_getuser(ctx: Context[AclHost], args: Args) -> object:
 def acl_list(ctx: Context[AclHost], args: Args) -> object:
     """Dumps the effective rules in ACL file format.
 
-    A line for each user, sorted by name."""
+    The reply is a line for each user, sorted by name."""
     return [user.line() for user in ctx.server.access.users]
 
 
@@ -161,7 +161,7 @@ def acl_whoami(ctx: Context, args: Args) -> object:
 def acl_cat(ctx: Context, args: Args) -> object:
     """Lists the ACL categories, or the commands inside a category.
 
-    All categories of Redis, including those without commands here."""
+    The reply is all categories of Redis, including those without commands here."""
     if not args.remaining:
         return [category.encode() for category in CATEGORIES]
     word = args.take()
@@ -189,7 +189,8 @@ def _find_command(words: list[bytes]) -> Command:
 def acl_dryrun(ctx: Context[AclHost], args: Args) -> object:
     """Simulates the execution of a command by a user, without executing the command.
 
-    OK, or a text that says which permission the user lacks, with the name of the key or channel."""
+    The reply is OK, or a text that says which permission the user lacks, with the name of the key
+    or channel."""
     name, *words = args.rest()
     user = ctx.server.access.users.get(name)
     if user is None:
@@ -202,7 +203,8 @@ def acl_dryrun(ctx: Context[AclHost], args: Args) -> object:
 def acl_genpass(ctx: Context[AclHost], args: Args) -> object:
     """Generates a pseudorandom, secure password that can be used to identify ACL users.
 
-    Hexadecimal digits with this number of random bits (256 by default), or up to 3 more."""
+    The reply is hexadecimal digits with this number of random bits (256 by default), or up to 3
+    more."""
     bits = args.take_int() if args.remaining else GENPASS_BITS
     if args.remaining:
         raise wrong_subcommand("ACL", args[1])
@@ -220,8 +222,8 @@ def acl_genpass(ctx: Context[AclHost], args: Args) -> object:
 def acl_log(ctx: Context[AclHost], args: Args) -> object:
     """Lists recent security events generated due to ACL rules.
 
-    The latest entries (10 by default), newest first, as maps. RESET clears the log and returns
-    OK."""
+    The reply is the latest entries (10 by default), newest first, as maps. RESET clears the log and
+    returns OK."""
     if args.remaining > 1:
         raise wrong_subcommand("ACL", args[1])
     log = ctx.server.access.log
@@ -239,8 +241,8 @@ def acl_log(ctx: Context[AclHost], args: Args) -> object:
 def acl_load(ctx: Context[AclHost], args: Args) -> object:
     """Reloads the rules from the configured ACL file.
 
-    OK. Clients of users that were removed or changed are disconnected. If a line of the file is
-    invalid, the error names it and nothing changes.
+    The reply is OK. Clients of users that were removed or changed are disconnected. If a line of
+    the file is invalid, the error names it and nothing changes.
     """
     ctx.server.user_store.load()
     return OK
@@ -254,6 +256,6 @@ def acl_load(ctx: Context[AclHost], args: Args) -> object:
 def acl_save(ctx: Context[AclHost], args: Args) -> object:
     """Saves the effective ACL rules in the configured ACL file.
 
-    OK: the file is replaced as a whole and synced."""
+    The reply is OK: the file is replaced as a whole and synced."""
     ctx.server.user_store.save()
     return OK

@@ -193,7 +193,7 @@ def _all_clients(ctx: Context[ClientsHost]) -> list[Client]:
 def client_list(ctx: Context, args: Args) -> object:
     """Lists open connections.
 
-    Text with a line of `name=value` pairs for each connection, oldest first."""
+    The reply is text with a line of `name=value` pairs for each connection, oldest first."""
     chosen = _all_clients(ctx)
     clients = {client.id: client for client in chosen}
     if args.remaining >= 2 and args.option(b"TYPE"):
@@ -372,7 +372,7 @@ def client_unpause(ctx: Context[ClientsHost], args: Args) -> object:
 def client_getredir(ctx: Context, args: Args) -> object:
     """Returns the client ID to which tracking notifications are redirected.
 
-    Always -1: there is no tracking."""
+    The reply is always -1: there is no tracking."""
     return -1
 
 

@@ -93,8 +93,8 @@ class ConnectionHost(Protocol):
 def ping(ctx: Context, args: Args) -> object:
     """Returns the server's liveliness response.
 
-    PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an array of
-    `pong` and the message ("" if there is none), to distinguish the reply from messages on
+    The reply is PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an
+    array of `pong` and the message ("" if there is none), to distinguish the reply from messages on
     channels.
     """
     words = len(args)
@@ -116,7 +116,7 @@ def echo(ctx: Context, args: Args) -> object:
 def quit_(ctx: Context, args: Args) -> object:
     """Closes the connection.
 
-    OK; the server closes the connection after sending it."""
+    The reply is OK; the server closes the connection after sending it."""
     ctx.session.close_after_reply = True
     return OK
 
@@ -159,7 +159,7 @@ def _authenticate(ctx: Context[ConnectionHost], name: bytes, password: bytes, wo
 def auth(ctx: Context[ConnectionHost], args: Args) -> object:
     """Authenticates the connection.
 
-    OK. Without a name, the user is `default`, whose password is set by the directive
+    The reply is OK. Without a name, the user is `default`, whose password is set by the directive
     `requirepass`."""
     words = args.rest()
     if len(words) > 2:
@@ -186,8 +186,8 @@ def _take_protocol(args: Args) -> int:
 def hello(ctx: Context[ConnectionHost], args: Args) -> object:
     """Handshakes with the server.
 
-    A map of the server's properties. `protover` 2 or 3 selects the protocol of this reply and of
-    all later ones.
+    The reply is a map of the server's properties. `protover` 2 or 3 selects the protocol of this
+    reply and of all later ones.
     """
     session = ctx.session
     version = _take_protocol(args) if args.remaining else session.resp
@@ -248,7 +248,7 @@ def checked_name(name: bytes) -> bytes:
 def asking(ctx: Context, args: Args) -> object:
     """Signals that a cluster client is following an -ASK redirect.
 
-    Always an error: this server is not a cluster node.
+    The reply is always an error: this server is not a cluster node.
     """
     raise CommandError(NO_CLUSTER)
 
@@ -257,7 +257,7 @@ def asking(ctx: Context, args: Args) -> object:
 def readonly(ctx: Context, args: Args) -> object:
     """Enables read-only queries for a connection to a cluster replica node.
 
-    Always an error: this server is not a cluster node.
+    The reply is always an error: this server is not a cluster node.
     """
     raise CommandError(NO_CLUSTER)
 
@@ -266,6 +266,6 @@ def readonly(ctx: Context, args: Args) -> object:
 def readwrite(ctx: Context, args: Args) -> object:
     """Enables read-write queries for a connection to a cluster replica node.
 
-    Always an error: this server is not a cluster node.
+    The reply is always an error: this server is not a cluster node.
     """
     raise CommandError(NO_CLUSTER)

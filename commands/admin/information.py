@@ -62,8 +62,8 @@ class InformationHost(Protocol):
 def info(ctx: Context[InformationHost], args: Args) -> object:
     """Returns information and statistics about the server.
 
-    Text: `# Section` lines, each followed by `name:value` lines with Redis' names. Sections:
-    server, clients, memory, persistence, stats, replication, cpu, modules, commandstats,
+    The reply is text: `# Section` lines, each followed by `name:value` lines with Redis' names.
+    Sections: server, clients, memory, persistence, stats, replication, cpu, modules, commandstats,
     errorstats, latencystats, cluster, keyspace. Without a section, or with `default`, the reply has
     all sections except commandstats and latencystats; with `all` or `everything`, all of them.
     """
@@ -75,8 +75,8 @@ def info(ctx: Context[InformationHost], args: Args) -> object:
 def time(ctx: Context[InformationHost], args: Args) -> object:
     """Returns the server time.
 
-    [seconds since 1970, microseconds of that second] at this moment. Other commands use the
-    millisecond in which their batch began.
+    The reply is [seconds since 1970, microseconds of that second] at this moment. Other commands
+    use the millisecond in which their batch began.
     """
     seconds, rest_us = divmod(ctx.server.now_us(), 1_000_000)
     return NumberTexts(seconds, rest_us)
@@ -97,7 +97,8 @@ config_command = Container(
 def config_get(ctx: Context[InformationHost], args: Args) -> object:
     """Returns the effective values of configuration parameters.
 
-    A map from directive to value, for the directives that match one of the glob patterns."""
+    The reply is a map from directive to value, for the directives that match one of the glob
+    patterns."""
     found = ctx.server.config.matching(args.rest())
     return {
         name.encode(): value.encode("utf-8", "surrogateescape") for name, value in found.items()
@@ -112,7 +113,7 @@ def config_get(ctx: Context[InformationHost], args: Args) -> object:
 def config_set(ctx: Context[InformationHost], args: Args) -> object:
     """Sets configuration parameters in-flight.
 
-    OK, or an error, in which case none of the pairs has been set."""
+    The reply is OK, or an error, in which case none of the pairs has been set."""
     words = args.rest()
     if len(words) % 2:
         raise CommandError(SYNTAX)
@@ -136,9 +137,9 @@ def config_resetstat(ctx: Context[InformationHost], args: Args) -> object:
 def config_rewrite(ctx: Context[InformationHost], args: Args) -> object:
     """Persists the effective configuration to file.
 
-    OK when the configuration file has the values that the server uses. Comments and the order of
-    lines are kept. Values that differ from the default and are not in the file are added at its
-    end. The file is replaced in one step.
+    The reply is OK when the configuration file has the values that the server uses. Comments and
+    the order of lines are kept. Values that differ from the default and are not in the file are
+    added at its end. The file is replaced in one step.
     """
     ctx.server.settings.rewrite()
     return OK
@@ -161,8 +162,8 @@ DRAWING = """\
 def lolwut(ctx: Context, args: Args) -> object:
     """Displays computer art and the server's version.
 
-    Text: a drawing of a water wheel in a stream. There is only one drawing; VERSION and the
-    arguments after it must be numbers.
+    The reply is text: a drawing of a water wheel in a stream. There is only one drawing; VERSION
+    and the arguments after it must be numbers.
     """
     if args.remaining >= 2 and args.option(b"VERSION"):
         while args.remaining:

@@ -42,8 +42,8 @@ memory_command = Container(
 def memory_usage(ctx: Context, args: Args) -> object:
     """Estimates the memory usage of a key.
 
-    The bytes that the key and its value take, or null if the key does not exist. A stream knows its
-    size, so there is no sampling; SAMPLES is accepted but has no effect.
+    The reply is the bytes that the key and its value take, or null if the key does not exist. A
+    stream knows its size, so there is no sampling; SAMPLES is accepted but has no effect.
     """
     key = args.take()
     while args.remaining:
@@ -62,10 +62,10 @@ def memory_usage(ctx: Context, args: Args) -> object:
 def memory_stats(ctx: Context[MemoryHost], args: Args) -> object:
     """Returns details about memory usage.
 
-    A map with Redis' names. `total.allocated` is the memory in use: what the process holds minus
-    what the C library has free. `dataset.bytes` is that value minus the memory in use at start and
-    the memory of clients. `fragmentation` is the memory that the process holds divided by the
-    memory in use.
+    The reply is a map with Redis' names. `total.allocated` is the memory in use: what the process
+    holds minus what the C library has free. `dataset.bytes` is that value minus the memory in use
+    at start and the memory of clients. `fragmentation` is the memory that the process holds divided
+    by the memory in use.
     """
     return {name.encode(): value for name, value in ctx.server.memory.facts().items()}
 
@@ -76,7 +76,7 @@ def memory_stats(ctx: Context[MemoryHost], args: Args) -> object:
 def memory_doctor(ctx: Context[MemoryHost], args: Args) -> object:
     """Outputs a memory problems report.
 
-    A report as text."""
+    The reply is a report as text."""
     facts = ctx.server.memory.facts()
     used, peak = int(str(facts["total.allocated"])), int(str(facts["peak.allocated"]))
     clients, free = int(str(facts["clients.normal"])), int(str(facts["fragmentation.bytes"]))
@@ -106,7 +106,7 @@ def memory_doctor(ctx: Context[MemoryHost], args: Args) -> object:
 def memory_purge(ctx: Context[MemoryHost], args: Args) -> object:
     """Asks the allocator to release memory.
 
-    OK, after the C library has returned the memory that it can return."""
+    The reply is OK, after the C library has returned the memory that it can return."""
     ctx.server.memory.trim()
     return OK
 
@@ -117,5 +117,5 @@ def memory_purge(ctx: Context[MemoryHost], args: Args) -> object:
 def memory_malloc_stats(ctx: Context, args: Args) -> object:
     """Returns the allocator statistics.
 
-    Text: the allocator is the C library's, which has no statistics."""
+    The reply is text: the allocator is the C library's, which has no statistics."""
     return Verbatim(b"Stats not supported for the current allocator")

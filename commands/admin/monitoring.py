@@ -75,9 +75,9 @@ slowlog_command = Container(
 def slowlog_get(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns the slow log's entries.
 
-    The latest `count` entries (10 by default; -1 for all), newest first, each as [number, Unix time
-    in seconds, microseconds, arguments, client's address, client's name]. A request is cut after 32
-    arguments, and an argument after 128 bytes. Passwords are not shown.
+    The reply is the latest `count` entries (10 by default; -1 for all), newest first, each as
+    [number, Unix time in seconds, microseconds, arguments, client's address, client's name]. A
+    request is cut after 32 arguments, and an argument after 128 bytes. Passwords are not shown.
     """
     count = SLOWLOG_COUNT
     if args.remaining > 1:
@@ -135,7 +135,7 @@ def latency_latest(ctx: Context[MonitoringHost], args: Args) -> object:
 def latency_history(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns timestamp-latency samples for an event.
 
-    [Unix time in seconds, milliseconds], oldest first, at most 160."""
+    The reply is [Unix time in seconds, milliseconds], oldest first, at most 160."""
     return ctx.server.latency.history(shown(args.take()))
 
 
@@ -143,7 +143,7 @@ def latency_history(ctx: Context[MonitoringHost], args: Args) -> object:
 def latency_reset(ctx: Context[MonitoringHost], args: Args) -> object:
     """Resets the latency data for one or more events.
 
-    The number of events that had samples."""
+    The reply is the number of events that had samples."""
     return ctx.server.latency.reset([shown(word) for word in args.rest()])
 
 
@@ -158,7 +158,8 @@ GRAPH_ROWS = 4
 def latency_graph(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns a latency graph for an event.
 
-    A graph as text: one column per second, the newest on the right, with the age below each column.
+    The reply is a graph as text: one column per second, the newest on the right, with the age below
+    each column.
     """
     event = shown(args.take())
     samples = ctx.server.latency.history(event)
@@ -215,7 +216,7 @@ ADVICE = {
 def latency_doctor(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns a human-readable latency analysis report.
 
-    A text report on the samples."""
+    The reply is a text report on the samples."""
     monitor = ctx.server.latency
     if not monitor.threshold_ms and not monitor.latest():
         return Verbatim(MONITORING_OFF.encode())
@@ -240,9 +241,10 @@ def latency_doctor(ctx: Context[MonitoringHost], args: Args) -> object:
 def latency_histogram(ctx: Context[MonitoringHost], args: Args) -> object:
     """Returns the cumulative distribution of latencies of a subset or all commands.
 
-    A map from command (a subcommand as `container|sub`) to its `calls` and `histogram_usec`: the
-    number of calls that took at most that many microseconds, at powers of two. Commands that were
-    not called are left out. Consecutive calls of one command in a pipeline share their total time.
+    The reply is a map from command (a subcommand as `container|sub`) to its `calls` and
+    `histogram_usec`: the number of calls that took at most that many microseconds, at powers of
+    two. Commands that were not called are left out. Consecutive calls of one command in a pipeline
+    share their total time.
     """
     counts = ctx.server.latency.counts()
     wanted = [word.lower().decode("utf-8", "replace") for word in args.rest()]

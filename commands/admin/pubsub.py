@@ -139,8 +139,8 @@ def subscribe(ctx: Context[PubSubHost], args: Args) -> object:
 def psubscribe(ctx: Context[PubSubHost], args: Args) -> object:
     """Listens for messages published to channels that match one or more patterns.
 
-    Like SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and the
-    message.
+    Works like SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and
+    the message.
     """
     patterns = args.rest()
     for pattern in patterns:
@@ -172,7 +172,7 @@ def unsubscribe(ctx: Context[PubSubHost], args: Args) -> object:
 def punsubscribe(ctx: Context[PubSubHost], args: Args) -> object:
     """Stops listening to messages published to channels that match one or more patterns.
 
-    Like UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
+    Works like UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
     matches.
     """
     names, held = args.rest(), ctx.session.patterns
@@ -188,9 +188,9 @@ def punsubscribe(ctx: Context[PubSubHost], args: Args) -> object:
 def publish(ctx: Context[PubSubHost], args: Args) -> object:
     """Posts a message to a channel.
 
-    The number of clients that received the message, not counting those of replicas. If the
-    publisher is itself subscribed, it gets the message after this reply. Subscribers on replicas
-    get messages of up to 256 KB, unless the replica is slow.
+    The reply is the number of clients that received the message, not counting those of replicas. If
+    the publisher is itself subscribed, it gets the message after this reply. Subscribers on
+    replicas get messages of up to 256 KB, unless the replica is slow.
     """
     channel, message = args.take(), args.take()
     ctx.server.replication.publish(channel, message)
@@ -249,8 +249,8 @@ def sunsubscribe(ctx: Context[PubSubHost], args: Args) -> object:
 def spublish(ctx: Context[PubSubHost], args: Args) -> object:
     """Posts a message to a shard channel.
 
-    The number of clients that received the message, not counting those of replicas. Subscribers on
-    replicas get messages of up to 256 KB, unless the replica is slow.
+    The reply is the number of clients that received the message, not counting those of replicas.
+    Subscribers on replicas get messages of up to 256 KB, unless the replica is slow.
     """
     channel, message = args.take(), args.take()
     ctx.server.replication.publish(channel, message, is_shard=True)
@@ -282,7 +282,7 @@ def _matching(args: Args, channels: list[bytes]) -> list[bytes]:
 def pubsub_channels(ctx: Context[PubSubHost], args: Args) -> object:
     """Returns the active channels.
 
-    The channels that match the pattern and have at least one subscriber by name."""
+    The reply is the channels that match the pattern and have at least one subscriber by name."""
     return _matching(args, ctx.server.pubsub.channels())
 
 
@@ -290,7 +290,7 @@ def pubsub_channels(ctx: Context[PubSubHost], args: Args) -> object:
 def pubsub_numsub(ctx: Context[PubSubHost], args: Args) -> object:
     """Returns a count of subscribers to channels.
 
-    Each channel followed by the number of its subscribers by name."""
+    The reply has each channel, followed by the number of its subscribers by name."""
     count = ctx.server.pubsub.listeners_of
     return [item for channel in args.rest() for item in (channel, count(channel))]
 
@@ -305,7 +305,7 @@ def pubsub_numpat(ctx: Context[PubSubHost], args: Args) -> object:
 def pubsub_shardchannels(ctx: Context[PubSubHost], args: Args) -> object:
     """Returns the active shard channels.
 
-    The shard channels that match the pattern and have at least one subscriber."""
+    The reply is the shard channels that match the pattern and have at least one subscriber."""
     return _matching(args, ctx.server.pubsub.shard_channels())
 
 
@@ -313,6 +313,6 @@ def pubsub_shardchannels(ctx: Context[PubSubHost], args: Args) -> object:
 def pubsub_shardnumsub(ctx: Context[PubSubHost], args: Args) -> object:
     """Returns the count of subscribers of shard channels.
 
-    Each shard channel followed by the number of its subscribers."""
+    The reply has each shard channel, followed by the number of its subscribers."""
     count = ctx.server.pubsub.shard_listeners_of
     return [item for channel in args.rest() for item in (channel, count(channel))]

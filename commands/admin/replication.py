@@ -144,9 +144,9 @@ class ReplicationHost(Protocol):
 def replicaof(ctx: Context[ReplicationHost], args: Args) -> object:
     """Configures a server as replica of another, or promotes it to a master.
 
-    OK. The server becomes a replica of the primary at this host and port: its data becomes that of
-    the primary, and writes are refused. Repeating the current address lets a full sync replace more
-    data with less.
+    The reply is OK. The server becomes a replica of the primary at this host and port: its data
+    becomes that of the primary, and writes are refused. Repeating the current address lets a full
+    sync replace more data with less.
 
     NO ONE makes a replica the primary. While the link to its primary is up, that refuses writes,
     sends its last frames and becomes a replica of this server; the reply is sent when this server
@@ -178,7 +178,7 @@ def replicaof(ctx: Context[ReplicationHost], args: Args) -> object:
 def slaveof(ctx: Context[ReplicationHost], args: Args) -> object:
     """Sets a Redis server as a replica of another, or promotes it to being a master.
 
-    The older name of [REPLICAOF](replicaof.md)."""
+    This is the older name of [REPLICAOF](replicaof.md)."""
     return replicaof(ctx, args)
 
 
@@ -201,11 +201,12 @@ def role(ctx: Context[ReplicationHost], args: Args) -> object:
 def failover(ctx: Context[ReplicationHost], args: Args) -> object:
     """Starts a coordinated failover from a server to one of its replicas.
 
-    OK. Then this primary and a replica swap roles: writes are held back until the replica has
-    everything, the replica becomes the primary, and this server follows it. `master_failover_state`
-    in INFO shows the progress. Without TO, the first replica that has everything is chosen. After
-    TIMEOUT, the failover is abandoned or, with FORCE, the replica becomes the primary even if it
-    lacks frames. ABORT abandons the failover. `repl_last_error` in INFO then gives the reason.
+    The reply is OK. Then this primary and a replica swap roles: writes are held back until the
+    replica has everything, the replica becomes the primary, and this server follows it.
+    `master_failover_state` in INFO shows the progress. Without TO, the first replica that has
+    everything is chosen. After TIMEOUT, the failover is abandoned or, with FORCE, the replica
+    becomes the primary even if it lacks frames. ABORT abandons the failover. `repl_last_error` in
+    INFO then gives the reason.
     """
     failover = ctx.server.replication.failover
     words = args.rest()
@@ -318,8 +319,8 @@ def psync(ctx: Context[ReplicationHost], args: Args) -> object:
 def sync(ctx: Context, args: Args) -> object:
     """An internal command used in replication.
 
-    Always an error: a snapshot here is not an RDB file, and it is followed by effects, not
-    commands."""
+    The reply is always an error: a snapshot here is not an RDB file, and it is followed by effects,
+    not commands."""
     raise CommandError(
         "ERR only a millstream server can be a replica of this server: effects are not commands of"
         " Redis"
@@ -398,9 +399,9 @@ def wait(ctx: Context[ReplicationHost], args: Args) -> object:
     """Blocks until the asynchronous replication of all preceding write commands sent by the
     connection is completed.
 
-    The number of replicas that have applied everything that this connection has changed. The reply
-    is sent when `numreplicas` of them have, or after `timeout` (milliseconds; 0: never). In a
-    transaction, it is sent immediately.
+    The reply is the number of replicas that have applied everything that this connection has
+    changed. The reply is sent when `numreplicas` of them have, or after `timeout` (milliseconds; 0:
+    never). In a transaction, it is sent immediately.
     """
     wanted = args.take_int()
     deadline_ms = _take_deadline(ctx, args)
@@ -445,11 +446,11 @@ def waitaof(ctx: Context[ReplicationHost], args: Args) -> object:
     """Blocks until all of the preceding write commands sent by the connection are written
     to the append-only file of the master and/or replicas.
 
-    [local, replicas]: 1 if everything that this connection has changed is on this server's disk
-    (else 0), and the number of replicas that have it on disk, regardless of appendfsync. The reply
-    is sent when these reach `numlocal` (0 or 1) and `numreplicas`, or after `timeout`
-    (milliseconds; 0: never). In a transaction, it is sent immediately. With numlocal 1, `CONFIG SET
-    appendonly no` ends the wait with an error.
+    The reply is [local, replicas]: 1 if everything that this connection has changed is on this
+    server's disk (else 0), and the number of replicas that have it on disk, regardless of
+    appendfsync. The reply is sent when these reach `numlocal` (0 or 1) and `numreplicas`, or after
+    `timeout` (milliseconds; 0: never). In a transaction, it is sent immediately. With numlocal 1,
+    `CONFIG SET appendonly no` ends the wait with an error.
     """
     local = args.take_int()
     if not 0 <= local <= 1:

@@ -66,7 +66,8 @@ SHUTDOWN_FAILED = "ERR Errors trying to SHUTDOWN. Check logs."
 def save(ctx: Context[SavingHost], args: Args) -> object:
     """Synchronously saves the database(s) to disk.
 
-    OK when the snapshot is on disk. No other client is served during that time: prefer BGSAVE."""
+    The reply is OK when the snapshot is on disk. No other client is served during that time: prefer
+    BGSAVE."""
     ctx.server.snapshots.save()
     return OK
 

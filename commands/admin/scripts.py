@@ -172,8 +172,9 @@ def _run(ctx: Context, digest: bytes, keys: int, words: list[bytes]) -> int:
 def eval_(ctx: Context, args: Args) -> object:
     """Executes a server-side Lua script.
 
-    The result of the script. There is no Lua: the server knows only the scripts of redis-py's
-    `Lock` (release, extend, reacquire), by the SHA1 of their text. Any other script is an error.
+    The reply is the result of the script. There is no Lua: the server knows only the scripts of
+    redis-py's `Lock` (release, extend, reacquire), by the SHA1 of their text. Any other script is
+    an error.
     """
     text = args.take()
     keys = _take_key_count(args)
@@ -188,8 +189,8 @@ def eval_(ctx: Context, args: Args) -> object:
 def evalsha(ctx: Context, args: Args) -> object:
     """Executes a server-side Lua script by SHA1 digest.
 
-    Like EVAL, for a script that was loaded with SCRIPT LOAD or EVAL. If it was not loaded, the
-    error is `NOSCRIPT`, and clients then load the script.
+    Works like EVAL, for a script that was loaded with SCRIPT LOAD or EVAL. If it was not loaded,
+    the error is `NOSCRIPT`, and clients then load the script.
     """
     digest = args.take().lower()
     if len(digest) != DIGEST_LETTERS:
@@ -226,8 +227,8 @@ script_command = Container(
 def script_load(ctx: Context, args: Args) -> object:
     """Loads a server-side Lua script to the script cache.
 
-    The SHA1 of the text, for EVALSHA. If the script is not one of the known scripts (see EVAL), the
-    reply is an error that names them.
+    The reply is the SHA1 of the text, for EVALSHA. If the script is not one of the known scripts
+    (see EVAL), the reply is an error that names them.
     """
     return _load(ctx, args.take())
 
@@ -250,7 +251,7 @@ def script_exists(ctx: Context, args: Args) -> object:
 def script_flush(ctx: Context, args: Args) -> object:
     """Removes all server-side Lua scripts from the script cache.
 
-    OK; scripts must be loaded again."""
+    The reply is OK; scripts must be loaded again."""
     if not _takes_mode(args):
         raise CommandError("ERR SCRIPT FLUSH only support SYNC|ASYNC option")
     ctx.scripts.clear()
@@ -261,7 +262,8 @@ def script_flush(ctx: Context, args: Args) -> object:
 def script_kill(ctx: Context, args: Args) -> object:
     """Terminates a server-side Lua script during execution.
 
-    Always the error `NOTBUSY`: no script is still running when another command arrives."""
+    The reply is always the error `NOTBUSY`: no script is still running when another command
+    arrives."""
     raise CommandError(NOT_RUNNING)
 
 
@@ -280,7 +282,7 @@ function_command = Container(
 def function_flush(ctx: Context, args: Args) -> object:
     """Deletes all libraries and functions.
 
-    OK: there are no functions, and none can be loaded."""
+    The reply is OK: there are no functions, and none can be loaded."""
     if args.remaining > 1:
         raise wrong_subcommand("FUNCTION", args[1])
     if not _takes_mode(args):

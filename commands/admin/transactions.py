@@ -36,7 +36,7 @@ def has_changed_watches(watches: Watches) -> bool:
 def multi(ctx: Context, args: Args) -> object:
     """Starts a transaction.
 
-    OK. The replies to the following commands are QUEUED, and EXEC runs them."""
+    The reply is OK. The replies to the following commands are QUEUED, and EXEC runs them."""
     if ctx.session.queue is not None:
         raise CommandError("ERR MULTI calls can not be nested")
     ctx.session.queue = []
@@ -52,9 +52,10 @@ def multi(ctx: Context, args: Args) -> object:
 def exec_(ctx: Context, args: Args) -> object:
     """Executes all commands in a transaction.
 
-    An array of the replies. If a watched key was changed, the reply is null; if a request was
-    refused when it was queued, the reply is an error. In both cases, nothing is executed. If a
-    request fails when it runs, its reply is the error, and the other requests still run.
+    The reply is an array of the replies. If a watched key was changed, the reply is null; if a
+    request was refused when it was queued, the reply is an error. In both cases, nothing is
+    executed. If a request fails when it runs, its reply is the error, and the other requests still
+    run.
     """
     session = ctx.session
     if session.queue is None:
@@ -76,7 +77,7 @@ def exec_(ctx: Context, args: Args) -> object:
 def discard(ctx: Context, args: Args) -> object:
     """Discards a transaction.
 
-    OK; the watched keys are also forgotten."""
+    The reply is OK; the watched keys are also forgotten."""
     if ctx.session.queue is None:
         raise CommandError("ERR DISCARD without MULTI")
     ctx.session.leave_transaction()
@@ -93,8 +94,9 @@ def discard(ctx: Context, args: Args) -> object:
 def watch(ctx: Context, args: Args) -> object:
     """Monitors changes to keys to determine the execution of a transaction.
 
-    OK. The next EXEC does nothing if any client changes one of the keys before then. A client can
-    watch at most 100,000 keys. One more is an error, and the keys before it stay watched.
+    The reply is OK. The next EXEC does nothing if any client changes one of the keys before then. A
+    client can watch at most 100,000 keys. One more is an error, and the keys before it stay
+    watched.
     """
     session = ctx.session
     if session.queue is not None:

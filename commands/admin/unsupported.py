@@ -61,7 +61,7 @@ CLUSTER_ARITIES = {
 def cluster(ctx: Context, args: Args) -> object:
     """A container for Redis Cluster commands.
 
-    Always an error: this server is not part of a cluster."""
+    The reply is always an error: this server is not part of a cluster."""
     raise CommandError(NO_CLUSTER)
 
 
@@ -78,5 +78,5 @@ module_command = Container(
 def module_list(ctx: Context, args: Args) -> object:
     """Returns all loaded modules.
 
-    An empty array: there are no modules."""
+    The reply is an empty array: there are no modules."""
     return []

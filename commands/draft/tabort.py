@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.engine.lifecycle import give_up, live_held
 from millstream.commands.engine.restrictions import take_reserved_ids, take_writer
-from millstream.commands.runtime.applying import held_of, stream_of
-from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES, effect
+from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
-from millstream.ids import parse
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 
 @command(
@@ -50,15 +47,3 @@ def tabort(ctx: Context, args: Args) -> int:
         ctx.effects.require_room(EFFECT_BYTES + len(key) + ID_WORD_BYTES * len(chosen))
         give_up(ctx, key, stream, chosen)
     return len(chosen)
-
-
-@effect(b"ABORT", wakes_readers=True)
-def apply_abort(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """ABORT key id [id ...]: give up reservations, by TABORT or at the end of their leases."""
-    held = held_of(keyspace, db, words[0])
-    for text in words[1:]:
-        if not held.give_up_id(*parse(text)):
-            raise ValueError(f"ABORT of {text!r}, which is not reserved")
-    held.tidy()
-    held.release_into(stream_of(keyspace, db, words[0]))
-    keyspace.databases[db].reservations -= len(words) - 1

@@ -17,6 +17,7 @@ from millstream.commands.engine.appending cimport (
 )
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.stream_effects cimport record_append, record_append_once
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_u64
@@ -251,8 +252,8 @@ cdef int64_t append_all_above(Context ctx, Args args, Slice* key) except -1:
             continue
         put_counted(ctx, stream, &sent)
         appended += 1
-        ctx.effects.append(
-            ctx.db.index, ctx.db.key_of(key), sent.id.ms, sent.id.seq, sent.items, sent.count)
+        record_append(
+            ctx.effects, ctx.db.index, ctx.db.key_of(key), sent.id, sent.items, sent.count)
     return after_appends(ctx, key, stream, appended)
 
 
@@ -303,8 +304,8 @@ cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, NewEntry
             new_id(ctx, stream, &entry.id)
             put_counted(ctx, stream, &entry)
             if some:
-                ctx.effects.append(ctx.db.index, key_bytes, recorded.id.ms, recorded.id.seq,
-                                   recorded.items, recorded.count)
+                record_append(ctx.effects, ctx.db.index, key_bytes, recorded.id, recorded.items,
+                              recorded.count)
             recorded = entry
             number = sent.id.seq
             some = True
@@ -316,8 +317,7 @@ cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, NewEntry
         raise
     finally:
         if some:
-            ctx.effects.append_once(ctx.db.index, key_bytes, recorded.id, producer, number,
-                                    recorded.items, recorded.count)
+            record_append_once(ctx.effects, ctx.db.index, key_bytes, &recorded, producer, number)
     return 0
 
 

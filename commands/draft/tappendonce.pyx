@@ -25,8 +25,8 @@ from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.reservations.held cimport handed_out
 from millstream.storage.streams.stream cimport Stream
 
-from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.stream_effects import stream_at
 from millstream.commands.table.registry import command
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError, wrong_arity
 from millstream.storage.streams.producers import Producers
@@ -141,6 +141,6 @@ cdef int limit_producers(Context ctx, Slice* key, producers, bytes name) except 
 @effect(b"PRODUCERDROP")
 def apply_producer_drop(Keyspace keyspace, int db, list words):
     """PRODUCERDROP key name: forget a producer."""
-    cdef Stream stream = stream_of(keyspace, db, words[0])
+    cdef Stream stream = stream_at(keyspace, db, words[0])
     if stream.producers is None or not stream.producers.drop(words[1]):
         raise ValueError(f"PRODUCERDROP of {words[1]!r}, which is not there")

@@ -21,8 +21,8 @@ from millstream.storage.streams.stream cimport Stream
 from millstream.commands.engine.restrictions import (
     fact_done, fact_lost, held_error, no_reservation, other_entry,
 )
-from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.stream_effects import stream_at
 from millstream.commands.table.registry import command
 from millstream.errors import wrong_arity
 from millstream.storage.log.log_ranges import encoded_entry
@@ -35,8 +35,8 @@ from millstream.storage.log.log_ranges import encoded_entry
 def tcomplete(Context ctx not None, Args args not None):
     """Completes a reserved entry; returns the stream's position.
 
-    The position after the completion: entries up to it are visible. If the reply is lost, send the
-    same request again: FACTDONE means that the entry exists, with these fields.
+    The reply is the position after the completion: entries up to it are visible. If the reply is
+    lost, send the same request again: FACTDONE means that the entry exists, with these fields.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])
     cdef EntryId entry_id
@@ -148,7 +148,7 @@ cdef int complete(Context ctx, bytes key, Stream stream, Held held, Slot reserva
 @effect(b"COMPLETE", wakes_readers=True)
 def apply_complete(Keyspace keyspace, int db, list words):
     """COMPLETE key writer id field value [field value ...]."""
-    cdef Stream stream = stream_of(keyspace, db, words[0])
+    cdef Stream stream = stream_at(keyspace, db, words[0])
     cdef Held held = stream.held
     cdef EntryId entry_id
     cdef Slot reservation

@@ -12,20 +12,20 @@ survive a crash, so the server first records a time a second ahead (the effect C
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.engine.lifecycle cimport live_held
+from millstream.commands.engine.waiting cimport StreamsRead
 from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES
-from millstream.commands.runtime.replies cimport BlockedRead
-from millstream.encoding cimport Output, put_nil
+from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.reservations.held cimport Held, Slot
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, Stream
 
-from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import Wait
+from millstream.commands.runtime.stream_effects import stream_at
 from millstream.commands.table.registry import command
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 
@@ -63,6 +63,10 @@ def tmread(Context ctx not None, Args args not None):
             read.with_clock = True
         else:
             raise CommandError(SYNTAX)
+    if args.count == args.pos:
+        raise CommandError(SYNTAX)
+    if (args.count - args.pos) & 1:
+        raise CommandError(UNBALANCED)
     read.take_streams(ctx, args)
     if read.with_clock:
         read.follow(ctx)
@@ -71,35 +75,28 @@ def tmread(Context ctx not None, Args args not None):
     return read.reply(ctx)
 
 
-cdef class FollowRead(BlockedRead):
-    """A TMREAD: its keys and, for each, the ID after which it reads."""
+cdef class FollowRead(StreamsRead):
+    """A TMREAD."""
 
-    cdef int db_index
     cdef uint64_t limit
     cdef bint with_clock
-    cdef list after
 
-    cdef int take_streams(self, Context ctx, Args args) except -1:
-        """Take the keys and IDs; an empty ID and `$` are resolved now."""
-        cdef Py_ssize_t count = (args.count - args.pos) // 2
-        cdef Py_ssize_t first = args.pos
-        cdef Py_ssize_t i
-        cdef Stream stream
-        if count == 0:
-            raise CommandError(SYNTAX)
-        if (args.count - args.pos) & 1:
-            raise CommandError(UNBALANCED)
-        self.keys = []
-        self.after = []
-        args.pos += count
-        for i in range(count):
-            key = ctx.db.key_of(&args.items[first + i])
-            stream = ctx.read_for_update_at(&args.items[first + i])
-            if stream is not None:
-                live_held(ctx, key, stream)
-            self.keys.append((self.db_index, key))
-            self.after.append(take_after(args, stream))
-        return 0
+    cdef Stream look_up(self, Context ctx, Slice* key):
+        cdef Stream stream = ctx.read_for_update_at(key)
+        if stream is not None:
+            live_held(ctx, ctx.db.key_of(key), stream)
+        return stream
+
+    cdef tuple take_after(self, Args args, Stream stream):
+        cdef EntryId found
+        cdef Slice* word = &args.items[args.pos]
+        if word.size == 0 or (word.size == 1 and word.ptr[0] == c'$'):
+            args.pos += 1
+            if stream is None:
+                return 0, 0
+            return stream.last_ms, stream.last_seq
+        args.take_id(&found, True, 0)
+        return found.ms, found.seq
 
     cdef int follow(self, Context ctx) except -1:
         """Mark the streams as followed and make a promise for them, if that can be recorded."""
@@ -198,17 +195,6 @@ cdef class FollowRead(BlockedRead):
         return self.reply(ctx)
 
 
-cdef tuple take_after(Args args, Stream stream):
-    cdef EntryId found
-    if args.items[args.pos].size == 0 or (
-            args.items[args.pos].size == 1 and args.items[args.pos].ptr[0] == c'$'):
-        args.pos += 1
-        found = EntryId(0, 0) if stream is None else EntryId(stream.last_ms, stream.last_seq)
-        return found.ms, found.seq
-    args.take_id(&found, True, 0)
-    return found.ms, found.seq
-
-
 cdef EntryId prev_of(Stream stream, uint64_t ms, uint64_t seq) noexcept:
     """The ID requested, or the greatest evicted ID if that is higher."""
     if id_less(ms, seq, stream.max_evicted_ms, stream.max_evicted_seq):
@@ -269,7 +255,7 @@ cdef uint64_t promise(Context ctx) except? 0xffffffffffffffff:
 @effect(b"FOLLOW")
 def apply_follow(Keyspace keyspace, int db, list words):
     """FOLLOW key: readers have a promise that no entry up to an ID will be added."""
-    cdef Stream stream = stream_of(keyspace, db, words[0])
+    cdef Stream stream = stream_at(keyspace, db, words[0])
     stream.restrictions |= FOLLOWED
     keyspace.has_ordering = True
 

@@ -8,7 +8,6 @@ and entries that wait for a reservation of their own writer). It has no writers.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memchr
 
 from millstream.commands.engine.lifecycle cimport live_held
@@ -16,6 +15,7 @@ from millstream.commands.engine.ranges cimport EntryRange, has_gap
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, make_raw
+from millstream.commands.runtime.stream_effects cimport Ids
 from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport format_id, parse_id
@@ -47,8 +47,8 @@ INVALID_TOKEN = "ERR invalid token"
 def tpeek(Context ctx not None, Args args not None):
     """Reads entries as soon as their own writers have settled everything before them.
 
-    The token for the next call, and the entries. The first token is an ID (entries above it), or an
-    empty string or `$` (entries that become available from now on).
+    The reply is the token for the next call, and the entries. The first token is an ID (entries
+    above it), or an empty string or `$` (entries that become available from now on).
     """
     cdef PeekRead read = PeekRead.__new__(PeekRead)
     cdef Stream stream
@@ -78,31 +78,6 @@ def tpeek(Context ctx not None, Args args not None):
     return reply
 
 
-cdef class EntryIds:
-    """A sequence of IDs, without an object for each."""
-
-    cdef EntryId* items
-    cdef Py_ssize_t count
-    cdef Py_ssize_t capacity
-
-    cdef int append(self, EntryId entry_id) except -1:
-        cdef EntryId* moved
-        cdef Py_ssize_t capacity
-        if self.count == self.capacity:
-            capacity = 2 * self.capacity + 8
-            moved = <EntryId*>realloc(self.items, capacity * sizeof(EntryId))
-            if moved == NULL:
-                raise MemoryError
-            self.items = moved
-            self.capacity = capacity
-        self.items[self.count] = entry_id
-        self.count += 1
-        return 0
-
-    def __dealloc__(self):
-        free(self.items)
-
-
 cdef const char* take_token_id(const char* at, const char* end, char sign, EntryId* out) except? NULL:
     """Read an ID of a token up to a sign; return the position after it, NULL at the end of the
     token."""
@@ -124,7 +99,7 @@ cdef class PeekRead(BlockedRead):
     cdef int db_index
     cdef uint64_t limit
     cdef EntryId after
-    cdef EntryIds to_come
+    cdef Ids to_come
 
     # ------------------------------------------------------------ the token
 
@@ -135,7 +110,7 @@ cdef class PeekRead(BlockedRead):
         cdef const char* end = at + word.size
         cdef EntryId before
         cdef EntryId found
-        self.to_come = EntryIds.__new__(EntryIds)
+        self.to_come = Ids.__new__(Ids)
         if word.size == 0 or (word.size == 1 and word.ptr[0] == c'$'):
             return True
         if word.size > TOKEN_BYTES_MAX:
@@ -146,7 +121,7 @@ cdef class PeekRead(BlockedRead):
             if self.to_come.count >= TO_COME_MAX or self.to_come.count and not id_less(
                     before.ms, before.seq, found.ms, found.seq):
                 raise CommandError(INVALID_TOKEN)
-            self.to_come.append(found)
+            self.to_come.add(found.ms, found.seq)
             before = found
         if self.to_come.count and id_less(self.after.ms, self.after.seq, before.ms, before.seq):
             raise CommandError(INVALID_TOKEN)
@@ -190,15 +165,16 @@ cdef class PeekRead(BlockedRead):
         if self.limit == 0:
             return [self.token(), []]
         if not self.to_come.count and not stream.restrictions & RESERVING:
-            return self.plain_reply(stream, waits)
+            return self.plain_reply(ctx, stream, waits)
         return self.held_reply(ctx, stream, waits)
 
-    cdef plain_reply(self, Stream stream, bint waits):
+    cdef plain_reply(self, Context ctx, Stream stream, bint waits):
         """The reply if there are no held entries and no missing IDs: entries after an ID, as for
         TREAD."""
         cdef PlainPeek entries
         cdef EntryId start = self.after
         cdef uint64_t before, count
+        cdef Output lead
         cdef bint gap = has_gap(stream, self.after)
         if not stream.has_newer(self.after):
             if waits:
@@ -219,7 +195,10 @@ cdef class PeekRead(BlockedRead):
         entries.limit = count
         entries.start = start
         entries.end = EntryId(MAX, MAX)
-        entries.with_gap = gap
+        if gap:
+            lead = Output()
+            put_nil(lead, ctx.session.resp)
+            entries.begin_with(lead, 1)
         entries.token = self.after
         return entries
 
@@ -279,8 +258,8 @@ cdef class Peek:
     cdef Output out
     cdef uint64_t count
     cdef EntryId after
-    cdef EntryIds waited
-    cdef EntryIds to_come
+    cdef Ids waited
+    cdef Ids to_come
     cdef bint full
 
     cdef int begin(self, PeekRead read, Stream stream) except -1:
@@ -290,7 +269,7 @@ cdef class Peek:
         self.out = Output()
         self.after = read.after
         self.waited = read.to_come
-        self.to_come = EntryIds.__new__(EntryIds)
+        self.to_come = Ids.__new__(Ids)
         return 0
 
     cdef bint is_full(self) noexcept:
@@ -309,7 +288,7 @@ cdef class Peek:
         cdef bint gap = False
         for i in range(self.waited.count):
             if self.is_full():
-                self.to_come.append(self.waited.items[i])
+                self.to_come.add(self.waited.items[i].ms, self.waited.items[i].seq)
             else:
                 at = self.waited.items[i]
                 gap = self.read_one(&at) or gap
@@ -323,7 +302,7 @@ cdef class Peek:
         cdef Slot segment = self.segment_at(at)
         if segment is not None:
             if segment.is_open or not self.may_be_seen(segment, at):
-                self.to_come.append(at[0])
+                self.to_come.add(at.ms, at.seq)
             elif type(segment) is Run:
                 if (<Run>segment).entries.find(at[0], &view, &entry):
                     self.put_entry(&view, &entry)
@@ -414,7 +393,7 @@ cdef class Peek:
         if segment.words is not None and self.may_be_seen(segment, &segment.id):
             self.put_held(segment)
         elif segment.words is not None or segment.is_open:
-            self.to_come.append(segment.id)
+            self.to_come.add(segment.id.ms, segment.id.seq)
         return 0
 
     cdef int read_run(self, Run run) except -1:
@@ -438,7 +417,7 @@ cdef class Peek:
                     <Writer>run.writers[rank]).is_open_below(&at):
                 self.put_entry(&walk.view, &walk.cursor.entry)
             else:
-                self.to_come.append(at)
+                self.to_come.add(at.ms, at.seq)
             rank += 1
         return 0
 
@@ -453,7 +432,7 @@ cdef class Peek:
                 continue
             run.entries.nth(rank, &at)
             if writer.is_open_below(&at):
-                self.to_come.append(at)
+                self.to_come.add(at.ms, at.seq)
                 self.after = at
                 if self.is_full():
                     return 0

@@ -31,11 +31,11 @@ EntryId = tuple[int, int]
 def tposition(ctx: Context, args: Args) -> object:
     """Returns the position of a stream or of a writer; can wait for it.
 
-    The last ID handed out before the oldest reservation, of the stream or of one writer:
-    everything up to it is settled. With WAIT, the reply is sent as soon as the position is at least
-    this ID, or is null after the timeout (0: never). With WRITERS: for each writer its name, its
-    position, the greatest ID that it has settled below its oldest reservation, the number of its
-    reservations, and the oldest one.
+    The reply is the last ID handed out before the oldest reservation, of the stream or of one
+    writer: everything up to it is settled. With WAIT, the reply is sent as soon as the position is
+    at least this ID, or is null after the timeout (0: never). With WRITERS: for each writer its
+    name, its position, the greatest ID that it has settled below its oldest reservation, the number
+    of its reservations, and the oldest one.
     """
     key = args.take()
     if args.remaining == 1 and args.option(b"WRITERS"):

@@ -7,16 +7,20 @@ Delivery is shared with XREADGROUP, and blocked readers of both wait in one queu
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.engine.delivery cimport (
-    ReplyBudget, Retry, Terms, begin_budget, deliver_long, deliver_new, group_has_gap,
+    ReplyBudget, Retry, begin_budget, deliver_long, deliver_new, group_has_gap,
     is_long_delivery, no_retry, redeliver_due,
 )
+from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range
+from millstream.commands.runtime.replies cimport BlockedRead, make_raw
+from millstream.commands.runtime.stream_effects cimport Terms
 from millstream.commands.engine.lifecycle cimport (
-    is_refused, live_group, new_group, note_used, read_effects_most, retry_readers_later,
+    live_group, new_group, note_used, read_effects_most,
 )
-from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range, put_info
+from millstream.commands.engine.waiting cimport GroupsRead
+from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
+from millstream.commands.runtime.replies cimport BlockedRead, make_raw
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
@@ -28,6 +32,7 @@ from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command
 from millstream.commands.runtime.replies import NULL_ARRAY, Wait
+from millstream.commands.runtime.stream_effects import GROUPTTL
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, shown
 
 
@@ -119,12 +124,40 @@ cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t 
         read.with_info = with_info
         return Wait(read, deadline_ms)
     reply = make_range(stream, True, limit)
-    reply.with_info = with_info
     reply.start = after
     if not step_up(&reply.start):
         reply.limit = 0
-    reply.with_gap = stream is not None and limit > 0 and has_gap(stream, after)
+    put_lead(ctx, reply, with_info, stream is not None and limit > 0 and has_gap(stream, after))
     return reply
+
+
+cdef int put_lead(Context ctx, EntryRange reply, bint with_info, bint gap) except -1:
+    """Put WITHINFO's element and the nil of a gap before the entries."""
+    cdef Output lead
+    if with_info or gap:
+        lead = Output()
+        if with_info:
+            put_info(lead, reply.stream, ctx.session.resp)
+        if gap:
+            put_nil(lead, ctx.session.resp)
+        reply.begin_with(lead, <uint64_t>with_info + <uint64_t>gap)
+    return 0
+
+
+cdef int put_info(Output out, Stream stream, int resp) except -1:
+    """Write WITHINFO's element: [first ID, last ID], [nil, last generated ID] for an empty stream,
+    [nil, nil] without a stream."""
+    cdef EntryId found
+    out.put_raw(b"*2\r\n", 4)
+    if stream is None:
+        put_nil(out, resp)
+        return put_nil(out, resp)
+    if not stream.first_entry(&found):
+        put_nil(out, resp)
+        return out.put_id(stream.last_ms, stream.last_seq, True)
+    out.put_id(found.ms, found.seq, True)
+    stream.last_entry(&found)
+    return out.put_id(found.ms, found.seq, True)
 
 
 # The key of the last reply (read, resp, reply) among the shared replies.
@@ -176,8 +209,7 @@ cdef class PlainRead(BlockedRead):
         cdef Output out
         entries.start = self.after
         step_up(&entries.start)
-        entries.with_info = self.with_info
-        entries.with_gap = has_gap(stream, self.after)
+        put_lead(ctx, entries, self.with_info, has_gap(stream, self.after))
         if ctx.shared is None:
             return entries
         out = Output()
@@ -220,12 +252,12 @@ cdef read_group(Context ctx, GroupRead read, bint block, deadline_ms):
     group = read.ready_group(ctx, stream)
     if group.ttl_ms != read.ttl_ms:
         stream.set_ttl(group, read.ttl_ms)
-        ctx.change((b"GROUPTTL", key, read.group, read.ttl_ms), None, 1)
+        ctx.change((GROUPTTL, key, read.group, read.ttl_ms), None, 1)
     reply = read.serve(ctx, stream, group, True)
     if reply is None and block:
         read.waiting = True
         read.incarnation = stream.incarnation
-        read.hold(group)
+        read.hold([group])
         note_used(ctx, key, group)
         return Wait(read, deadline_ms)
     note_used(ctx, key, group)
@@ -234,11 +266,10 @@ cdef read_group(Context ctx, GroupRead read, bint block, deadline_ms):
     return reply
 
 
-cdef class GroupRead(BlockedRead):
-    """A TREAD with GROUP. A group cannot end while a client waits on it."""
+cdef class GroupRead(GroupsRead):
+    """A TREAD with GROUP."""
 
     cdef bytes key
-    cdef int db_index
     cdef EntryId after
     cdef bint from_end
     cdef bint existing  # with the ID `>`: the group is not created
@@ -249,7 +280,6 @@ cdef class GroupRead(BlockedRead):
     cdef bint waiting
     cdef bint key_was_gone
     cdef uint64_t incarnation
-    cdef Group held
 
     cdef Group ready_group(self, Context ctx, Stream stream):
         """The group, created if it is missing: at the ID of the request on the first attempt.
@@ -281,9 +311,6 @@ cdef class GroupRead(BlockedRead):
 
     cdef serve(self, Context ctx, Stream stream, Group group, bint first):
         """The due redeliveries and new entries; None when there are none."""
-        cdef Output out
-        cdef ArrayHead head
-        cdef uint64_t lead = 0
         cdef bint due
         cdef bint newer
         cdef int64_t most
@@ -299,40 +326,44 @@ cdef class GroupRead(BlockedRead):
         if first:
             ctx.effects.require(most)
         elif not ctx.effects.has_room(most):
-            retry_readers_later(ctx, self.keys, self.group)
+            self.retry_later(ctx)
             return None
-        out = Output()
-        out.begin_array(&head, 2 + min(self.limit, stream.length + group.pendings.count))
-        if self.with_info:
-            put_info(out, stream, ctx.session.resp)
-            lead = 1
-        return self.deliver(ctx, stream, group, first, out, &head, lead)
+        return self.deliver(ctx, stream, group, first)
 
-    cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
-                 const ArrayHead* head, uint64_t lead):
+    cdef deliver(self, Context ctx, Stream stream, Group group, bint first):
         """Deliver the nil of a gap, which comes only with new entries, then redeliveries, then new
         entries."""
-        cdef Output again = Output()
+        cdef Output out = Output()
+        cdef ArrayHead head
         cdef Terms terms
         cdef ReplyBudget budget
+        cdef uint64_t lead = self.with_info
         cdef uint64_t made, left
         cdef EntryRange entries
+        cdef Output again = Output()
         self.set_terms(&terms, first)
         made = redeliver_due(ctx, self.key, stream, group, &terms, self.limit, again)
         left = self.limit - made
+        long_delivery = is_long_delivery(stream, group, left)
+        if not long_delivery:
+            out.begin_array(&head, 2 + min(self.limit, stream.length + group.pendings.count))
+        if self.with_info:
+            put_info(out, stream, ctx.session.resp)
         if left and stream.has_newer(EntryId(group.offset_ms, group.offset_seq)) and group_has_gap(
                 stream, group):
             put_nil(out, ctx.session.resp)
             lead += 1
-        out.put(again.take_bytes())
-        if is_long_delivery(stream, group, left):
+        if made:
+            out.put(again.take_bytes())
+        if long_delivery:
             entries = make_range(stream, True, left)
             deliver_long(ctx, self.key, stream, group, &terms, entries)
-            out.end_array(head, lead + made + entries.limit)
-            return make_long(out.take_bytes(), entries)
+            if lead + made:
+                entries.begin_with(out, lead + made)
+            return entries
         begin_budget(&budget, left)
         made += deliver_new(ctx, self.key, stream, group, &terms, out, &budget)
-        out.end_array(head, lead + made)
+        out.end_array(&head, lead + made)
         return make_raw(out.take_bytes())
 
     cdef int set_terms(self, Terms* terms, bint first) noexcept:
@@ -350,17 +381,18 @@ cdef class GroupRead(BlockedRead):
     def attempt(self, Context ctx not None):
         cdef Stream stream
         cdef Group group
-        if is_refused(ctx, self.keys, self.group):
+        if ctx.write_error is not None:
+            self.retry_later(ctx)
             return None
         stream = ctx.write_stream(self.key)
         if stream is None:
             self.key_was_gone = True
-            self.hold(None)
+            self.hold([])
             return None
         group = self.ready_group(ctx, stream)
         self.key_was_gone = False
         self.incarnation = stream.incarnation
-        self.hold(group)
+        self.hold([group])
         reply = self.serve(ctx, stream, group, False)
         if reply is not None:
             note_used(ctx, self.key, group)
@@ -369,49 +401,16 @@ cdef class GroupRead(BlockedRead):
         return reply
 
     def join(self, Stream stream not None, Group group not None) -> None:
-        self.hold(group)
+        self.hold([group])
         self.key_was_gone = False
         self.incarnation = stream.incarnation
 
-    cdef hold(self, Group group):
-        """Count the client as waiting on this group, and no longer on another."""
-        if self.held is not None:
-            self.held.blocked_clients -= 1
-            self.held.retry_waiters -= 1
-        self.held = group
-        if group is not None:
-            group.blocked_clients += 1
-            group.retry_waiters += 1
+    cdef int count_in(self, Group group, int change) except -1:
+        group.blocked_clients += change
+        group.retry_waiters += change
+        return 0
 
     def timeout_reply(self, Context ctx not None):
         if not self.with_info:
             return NULL_ARRAY
         return info_reply(ctx, self.db_index, self.key)
-
-    def ended(self, Context ctx not None) -> None:
-        cdef Group group = self.held
-        self.hold(None)
-        if group is not None:
-            # The time to live starts at the end of the wait.
-            group.last_used_ms = ctx.steady_ms
-            ctx.keyspace.schedule(self.db_index, self.key, group)
-
-
-cdef LongDelivery make_long(bytes lead, EntryRange entries):
-    cdef LongDelivery made = LongDelivery.__new__(LongDelivery)
-    made.lead = lead
-    made.entries = entries
-    return made
-
-
-cdef class LongDelivery(Encodable):
-    """The array's head and the elements before the new entries, which are sent in slices."""
-
-    cdef bytes lead
-    cdef EntryRange entries
-
-    cdef int encode(self, Output out, int resp) except -1:
-        return out.put(self.lead)
-
-    cdef Sliced rest(self):
-        return self.entries.rest_after(NULL, self.entries.limit)

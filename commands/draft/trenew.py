@@ -11,16 +11,13 @@ from millstream.commands.engine.restrictions import (
     take_reserved_ids,
     take_writer,
 )
-from millstream.commands.runtime.applying import held_of
-from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES, effect
+from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.table.registry import command
 from millstream.errors import CommandError
-from millstream.ids import parse
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 
 @command(
@@ -47,13 +44,3 @@ def trenew(ctx: Context, args: Args) -> int:
     ctx.effects.require_room(EFFECT_BYTES + len(key) + ID_WORD_BYTES * len(chosen))
     renew(ctx, key, held, chosen, lease_ms)
     return len(chosen)
-
-
-@effect(b"LEASE")
-def apply_lease(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """LEASE key lease-ms id [id ...]: change the length of leases."""
-    held = held_of(keyspace, db, words[0])
-    for text in words[2:]:
-        if not held.renew_lease(*parse(text), int(words[1]), keyspace.steady_ms):
-            raise ValueError(f"LEASE of {text!r}, which is not reserved")
-    keyspace.databases[db].note_lease_moment(words[0], held, held.next_deadline_ms)

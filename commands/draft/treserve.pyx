@@ -27,8 +27,8 @@ from millstream.commands.engine.restrictions import (
     BAD_COUNT, BAD_LEASE, BAD_WRITER, COUNT_MAX, LEASE_DEFAULT_MS, LEASE_MAX_MS, WRITER_BYTES_MAX,
     reservations_error, sealed_error,
 )
-from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.stream_effects import stream_at
 from millstream.commands.table.registry import command
 from millstream.errors import EXHAUSTED, SYNTAX, CommandError
 
@@ -66,8 +66,8 @@ cdef bint take_number(Args args, int64_t most, int64_t* number) except -1:
 def treserve(Context ctx not None, Args args not None):
     """Reserves IDs for entries that a writer completes later.
 
-    The reserved ID; with COUNT, an array of consecutive IDs. The stream is created if it doesn't
-    exist. Readers get no entry above a reserved ID.
+    The reply is the reserved ID; with COUNT, an array of consecutive IDs. The stream is created if
+    it doesn't exist. Readers get no entry above a reserved ID.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])
     cdef int64_t count = 0
@@ -182,7 +182,7 @@ cdef Held held_of(Keyspace keyspace, Stream stream):
 @effect(b"RESERVE")
 def apply_reserve(Keyspace keyspace, int db, list words):
     """RESERVE key writer lease-ms first-id count."""
-    cdef Stream stream = stream_of(keyspace, db, words[0])
+    cdef Stream stream = stream_at(keyspace, db, words[0])
     cdef Held held = held_of(keyspace, stream)
     cdef EntryId first
     cdef EntryId last = handed_out(stream)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from millstream.commands.engine.lifecycle import live_held
 from millstream.commands.engine.parents import BUSY, continue_parents, raise_last_id, take_names
 from millstream.commands.engine.restrictions import sealed_error
-from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
+from millstream.commands.runtime.stream_effects import stream_at
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError
 from millstream.ids import Id
@@ -32,9 +32,9 @@ EntryId = tuple[int, int]
 def tseal(ctx: Context, args: Args) -> Id:
     """Seals a stream: it accepts no more entries, and its children continue it.
 
-    The final ID, which is the last one handed out. Open reservations can still be settled. Each
-    child is created with this stream as its parent and the final ID as its last ID; with ELSEWHERE
-    the children are on other servers, and only their names are kept.
+    The reply is the final ID, which is the last one handed out. Open reservations can still be
+    settled. Each child is created with this stream as its parent and the final ID as its last ID;
+    with ELSEWHERE the children are on other servers, and only their names are kept.
     """
     key = args.take()
     elsewhere = args.option(b"ELSEWHERE")
@@ -95,5 +95,5 @@ def _adopt(ctx: Context, parent: bytes, child: bytes, final: EntryId) -> None:
 @effect(b"SEAL", wakes_readers=True)
 def apply_seal(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
     """SEAL key [child ...]: the stream accepts no more entries and continues in these children."""
-    seal(stream_of(keyspace, db, words[0]), words[1:])
+    seal(stream_at(keyspace, db, words[0]), words[1:])
     keyspace.has_ordering = True

@@ -1,6 +1,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.stream_effects cimport NewEntry
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
 from millstream.ids cimport Id
@@ -13,13 +14,6 @@ cdef enum:
     BLOCKS_AT_ONCE = 1000
 
 
-# An entry that a producer numbers or names: its ID, and its names and values.
-cdef struct NewEntry:
-    EntryId id
-    Slice* items
-    Py_ssize_t count
-
-
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted)
@@ -27,7 +21,6 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, const NewEntry* 
                         bytes producer, uint64_t seq)
 cdef Id append_message(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
                        bytes producer, bytes iid)
-cpdef window_of(Stream stream)
 cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) except -1
 cdef int check_append(Context ctx, Stream stream) except -1
 cdef int restricted_id(Context ctx, Stream stream, EntryId* out) except -1

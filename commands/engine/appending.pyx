@@ -7,6 +7,9 @@ with a policy is trimmed after each append.
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
 
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.stream_effects cimport (
+    record_append, record_append_once, record_evict_all, record_eviction, window_of,
+)
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport Id, make_id
@@ -18,8 +21,8 @@ from millstream.storage.streams.retention cimport find_trim_point, oldest_block
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
 
 from millstream.commands.engine.restrictions import held_error, sealed_error
+from millstream.commands.runtime.stream_effects import IDMP
 from millstream.errors import EXHAUSTED, CommandError
-from millstream.storage.streams.idempotence import Window
 
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
@@ -79,8 +82,7 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
     """Append one entry, record it, mark its key ready; returns its ID."""
     cdef bytes name = ctx.db.key_of(key)  # before any change, because it may need memory
     add_entry(stream, entry_id, items, count, ctx.keyspace.node_entries, ctx.keyspace.node_bytes)
-    if ctx.effects.enabled:
-        ctx.effects.append(ctx.db.index, name, entry_id.ms, entry_id.seq, items, count)
+    record_append(ctx.effects, ctx.db.index, name, entry_id, items, count)
     return after_append(ctx, key, stream, entry_id, dotted)
 
 
@@ -95,9 +97,7 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, const NewEntry* 
     except BaseException:
         stream.producers.put_back(producer, before)
         raise
-    if ctx.effects.enabled:
-        ctx.effects.append_once(
-            ctx.db.index, name, entry.id, producer, seq, entry.items, entry.count)
+    record_append_once(ctx.effects, ctx.db.index, name, entry, producer, seq)
     return after_append(ctx, key, stream, entry.id, True)
 
 
@@ -107,7 +107,7 @@ cdef Id append_message(Context ctx, Slice* key, Stream stream, const NewEntry* e
     neither the entry nor the message is stored."""
     cdef bytes name = ctx.db.key_of(key)
     cdef uint64_t at_ms = min(entry.id.ms, ctx.now_ms)
-    cdef tuple effect = (b"IDMP", name, producer, iid,
+    cdef tuple effect = (IDMP, name, producer, iid,
                          bytes(make_id(entry.id.ms, entry.id.seq, False)), at_ms)
     cdef Id appended
     window = window_of(stream)
@@ -118,21 +118,12 @@ cdef Id append_message(Context ctx, Slice* key, Stream stream, const NewEntry* e
         window.put_back(producer, iid)
         raise
     ctx.effects.open_group()
-    if ctx.effects.enabled:
-        ctx.effects.append(
-            ctx.db.index, name, entry.id.ms, entry.id.seq, entry.items, entry.count)
+    record_append(ctx.effects, ctx.db.index, name, entry.id, entry.items, entry.count)
     appended = after_append(ctx, key, stream, entry.id, False)
     ctx.change(effect, None, 0)
     ctx.effects.close_group()
     window.trim(producer, at_ms)
     return appended
-
-
-cpdef window_of(Stream stream):
-    """The stream's idempotence window, created if necessary."""
-    if stream.idempotence is None:
-        stream.idempotence = Window()
-    return stream.idempotence
 
 
 cdef inline Id after_append(Context ctx, Slice* key, Stream stream, EntryId entry_id, bint dotted):
@@ -164,12 +155,12 @@ cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
     if boundary == "all":
         evicted = evict_all(stream)
         if evicted:
-            ctx.change((b"EVICT", key, b"+"), None, 0)
+            record_evict_all(ctx.effects, ctx.db.index, key)
             ctx.count_change(key, b"xtrim", evicted if counts else 0)
         return evicted
     evicted = stream.evict_before(boundary[0], boundary[1])
     if evicted:
-        record_eviction(ctx, key, EntryId(boundary[0], boundary[1]), evicted, counts)
+        note_evicted(ctx, key, EntryId(boundary[0], boundary[1]), evicted, counts)
     return evicted
 
 
@@ -183,15 +174,14 @@ cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t ke
     evicted = evict_oldest(stream, stream.length - keep)
     if evicted == 0:
         return evict_to(ctx, key, stream, length_boundary(stream, keep), counts)
-    record_eviction(ctx, key, EntryId(stream.head_ms, stream.head_seq), evicted, counts)
+    note_evicted(ctx, key, EntryId(stream.head_ms, stream.head_seq), evicted, counts)
     return evicted
 
 
-cdef inline int record_eviction(Context ctx, bytes key, EntryId first_kept, uint64_t evicted,
-                                bint counts) except -1:
+cdef inline int note_evicted(Context ctx, bytes key, EntryId first_kept, uint64_t evicted,
+                             bint counts) except -1:
     """Record and count the eviction of all entries below an ID."""
-    if ctx.effects.enabled:
-        ctx.effects.evict(ctx.db.index, key, first_kept.ms, first_kept.seq)
+    record_eviction(ctx.effects, ctx.db.index, key, first_kept)
     return ctx.count_change(key, b"xtrim", evicted if counts else 0)
 
 

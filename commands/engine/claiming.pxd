@@ -1,8 +1,8 @@
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.commands.engine.delivery cimport Ids
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.stream_effects cimport Ids
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
@@ -32,4 +32,10 @@ cdef class Claims:
 
 cdef Target target_in(Context ctx, bytes key, Stream stream, bytes name)
 cdef Target take_target(Context ctx, Args args)
+cdef enum:
+    # Longer replies are encoded as the client reads them.
+    SMALL_BYTES = 65536
+
+
+cdef list claimed_later(Stream stream, Claims claims)
 cdef bytes encoded_ids(Ids ids)

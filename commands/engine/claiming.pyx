@@ -7,17 +7,20 @@ stream no longer has their entries. Both become effects at the end, even if memo
 
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.commands.engine.delivery cimport Ids, drop_gone, one_more, record_claim
+from millstream.commands.engine.delivery cimport drop_gone, one_more
 from millstream.commands.engine.lifecycle cimport live_group, note_seen
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.stream_effects cimport ClaimTerms, Ids, record_claim
 from millstream.encoding cimport Output, Slice
-from millstream.entry_id cimport EntryId
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.engine.entries_by_id import entries_by_id
+from millstream.commands.runtime.replies import ArrayHead
 from millstream.errors import CommandError, shown
 
 
@@ -87,14 +90,29 @@ cdef class Claims:
 
     cdef int record(self, Context ctx, bytes key, Group group, Consumer consumer) except -1:
         """Record what was claimed as one effect, and what is gone as another one."""
+        cdef ClaimTerms terms
         if self.claimed.count:
-            record_claim(ctx, key, group, consumer, self.delivery_ms, self.count, self.claimed)
+            terms = ClaimTerms(ctx.steady_ms, self.delivery_ms, self.count)
+            record_claim(ctx.effects, ctx.db.index, key, group, consumer, &terms, self.claimed)
             ctx.count_change(None, None, self.claimed.count)
             if self.count != b"=":
                 ctx.keyspace.redelivered_claimed += self.claimed.count
         else:
             note_seen(ctx, key, group, consumer)
         return drop_gone(ctx, key, group, self.gone)
+
+
+cdef list claimed_later(Stream stream, Claims claims):
+    """Claimed entries as the head and the elements of an array that is encoded as the client reads
+    it."""
+    cdef Ids claimed = claims.claimed
+    cdef size_t i
+    cdef bint in_order = True
+    for i in range(1, claimed.count):
+        in_order = in_order and id_less(claimed.items[i - 1].ms, claimed.items[i - 1].seq,
+                                        claimed.items[i].ms, claimed.items[i].seq)
+    ids = [(claimed.items[i].ms, claimed.items[i].seq) for i in range(claimed.count)]
+    return [ArrayHead(len(ids)), entries_by_id(stream, ids, in_order=in_order)]
 
 
 cdef bytes encoded_ids(Ids ids):

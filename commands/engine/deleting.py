@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.engine.lifecycle import change_entries
 from millstream.commands.engine.references import take_reference_handling
+from millstream.commands.runtime.stream_effects import XDEL
 from millstream.errors import SYNTAX, CommandError
 
 if TYPE_CHECKING:
@@ -65,4 +66,4 @@ def delete_each(
 
 def _report(ctx: Context, key: bytes, gone: list[EntryId]) -> None:
     if gone:
-        change_entries(ctx, (b"XDEL", key), gone, b"xdel", len(gone))
+        change_entries(ctx, (XDEL, key), gone, b"xdel", len(gone))

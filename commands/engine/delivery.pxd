@@ -3,6 +3,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.engine.ranges cimport EntryRange
+from millstream.commands.runtime.stream_effects cimport Ids, Terms
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer
@@ -24,27 +26,14 @@ cdef class Retry:
 # The remaining budget of a reply: `entries` in total, up to `limit` of the next stream, and no more
 # after the reply has full_size bytes, except the first entry. With age, each entry is followed by
 # its idle time and its deliveries. `min_idle_ms`: the reader first claims entries that have been
-# idle for that long. `start`: the beginning of a history.
+# idle for that long.
 cdef struct ReplyBudget:
-    EntryId start
     uint64_t entries
     uint64_t limit
     uint64_t made
     uint64_t min_idle_ms
     Py_ssize_t full_size
     bint with_age
-
-
-# The terms of a delivery: whether entries become pending (`keep`), their owner, and their retry
-# pair, if any. With zero, entries with retry 0 are due. dotted: the form of their IDs.
-cdef struct Terms:
-    uint64_t retry_ms
-    uint64_t expire_ms
-    uint32_t owner
-    bint keep
-    bint has_retry
-    bint with_zero
-    bint dotted
 
 
 # The state of a delivery of new entries: how they become pending, the first one, their number.
@@ -56,15 +45,6 @@ cdef struct Delivery:
     uint32_t owner
     bint keep
     bint broken
-
-
-cdef class Ids:
-    cdef EntryId* items
-    cdef size_t count
-    cdef size_t capacity
-
-    cdef int add(self, uint64_t ms, uint64_t seq) except -1
-    cdef int put(self, Output out) except -1
 
 
 cdef bint group_has_gap(Stream stream, Group group) noexcept
@@ -81,8 +61,5 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
                          Output out, ReplyBudget* budget) except? 0xffffffffffffffff
 cdef bint is_full(Output out, const ReplyBudget* budget) noexcept
 cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1
-cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, uint64_t delivery_ms,
-                      bytes deliveries, Ids ids) except -1
-cdef int record_again(Context ctx, bytes key, Group group, Ids ids) except -1
 cdef int64_t one_more(int64_t deliveries) noexcept
 cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1

@@ -6,16 +6,19 @@ recorded. One delivery is one effect, whatever its number of entries.
 """
 
 from libc.stdint cimport INT64_MAX, UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
 
-from millstream.commands.engine.group_replies cimport entries_up_to, idle_of, put_idle
-from millstream.commands.engine.lifecycle cimport change_pending, id_words, live_group, note_used
-from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.stream_effects cimport (
+    ClaimTerms, Ids, Terms, ids_of, record_ack, record_claim, record_delivery, record_redelivery,
+)
+from millstream.commands.engine.ranges cimport EntryRange
+from millstream.commands.engine.group_replies cimport entries_up_to, idle_of, put_idle
+from millstream.commands.engine.lifecycle cimport live_group, note_acked, note_used
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
-from millstream.ids cimport make_id, parse_id
+from millstream.ids cimport parse_id
+from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
@@ -56,35 +59,6 @@ cdef bint group_has_gap(Stream stream, Group group) noexcept:
     return id_less(group.offset_ms, group.offset_seq, stream.max_evicted_ms,
                    stream.max_evicted_seq) and id_less(
         group.gap_floor_ms, group.gap_floor_seq, stream.max_evicted_ms, stream.max_evicted_seq)
-
-
-cdef class Ids:
-    """The IDs of the entries in a reply, before they count as delivered."""
-
-    def __dealloc__(self):
-        free(self.items)
-
-    cdef int add(self, uint64_t ms, uint64_t seq) except -1:
-        cdef size_t wanted
-        cdef EntryId* moved
-        if self.count == self.capacity:
-            wanted = self.capacity * 2 if self.capacity else 16
-            moved = <EntryId*>realloc(self.items, wanted * sizeof(EntryId))
-            if moved == NULL:
-                raise MemoryError("no memory for the ids of a delivery")
-            self.items = moved
-            self.capacity = wanted
-        self.items[self.count].ms = ms
-        self.items[self.count].seq = seq
-        self.count += 1
-        return 0
-
-    cdef int put(self, Output out) except -1:
-        """Write the IDs as words of an effect."""
-        cdef size_t i
-        for i in range(self.count):
-            out.put_id(self.items[i].ms, self.items[i].seq, False)
-        return 0
 
 
 cdef int begin_budget(ReplyBudget* budget, uint64_t limit) noexcept:
@@ -277,30 +251,9 @@ cdef int end_delivery(Delivery* delivery, Context ctx, bytes key, Stream stream,
     if delivery.given:
         count_read(stream, group, delivery.first, delivery.given, delivery.broken)
         ctx.count_change(key, None, 1)
-        if ctx.effects.enabled:
-            record_delivery(ctx, key, group, delivery.first, terms)
+        record_delivery(
+            ctx.effects, ctx.db.index, key, group, terms, delivery.first, ctx.steady_ms)
     return 0
-
-
-cdef int record_delivery(Context ctx, bytes key, Group group, EntryId first,
-                         const Terms* terms) except -1:
-    cdef Output out = ctx.effects.out
-    cdef Consumer owner = group.numbered(terms.owner)
-    ctx.effects.begin(ctx.db.index, b"$7\r\nDELIVER\r\n", 13, 11)
-    out.put_bulk_bytes(key)
-    out.put_bulk_bytes(group.name)
-    out.put_bulk_bytes(b"" if owner is None else owner.name)
-    out.put_id(first.ms, first.seq, False)
-    out.put_id(group.offset_ms, group.offset_seq, False)
-    ctx.effects.put_number(ctx.steady_ms)
-    out.put_bulk_bytes(b"%d" % group.entries_read)
-    if terms.has_retry:
-        ctx.effects.put_number(terms.retry_ms)
-        ctx.effects.put_number(terms.expire_ms)
-    else:
-        out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
-    out.put_bulk_bytes(b"keep" if terms.keep else b"forget")
-    return ctx.effects.finish()
 
 
 cdef bint is_full(Output out, const ReplyBudget* budget) noexcept:
@@ -319,6 +272,7 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
                          Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
     """Claim entries that have been idle for at least `min_idle_ms`, longest idle first, from any
     owner; returns their number. The claim is one effect."""
+    cdef ClaimTerms terms
     cdef Pending* record
     cdef PendingAt at
     cdef View view
@@ -356,7 +310,8 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
         batch *= 2
     if shown.count:
         ctx.count_change(key, None, 1)
-        record_claim(ctx, key, group, consumer, ctx.steady_ms, b"+", shown)
+        terms = ClaimTerms(ctx.steady_ms, ctx.steady_ms, b"+")
+        record_claim(ctx.effects, ctx.db.index, key, group, consumer, &terms, shown)
         for i in range(shown.count):
             record = find_pending(group.pendings, shown.items[i], &at)
             group.transfer(&at, consumer.index, ctx.steady_ms, one_more(group.deliveries(record)))
@@ -399,42 +354,10 @@ cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
     cdef uint64_t ms, seq
     if gone:
         gone = list(dict.fromkeys(gone))  # an XCLAIM may name one twice
-        change_pending(ctx, b"ACK", key, group.name, gone, <uint64_t>len(gone))
+        note_acked(ctx, key, group.name, gone, <uint64_t>len(gone))
         for ms, seq in gone:
             group.acknowledge(ms, seq)
     return 0
-
-
-cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, uint64_t delivery_ms,
-                      bytes deliveries, Ids ids) except -1:
-    """Record a change of owner. deliveries: a count, `+` for one more, `=` for no change.
-    """
-    cdef Output out = ctx.effects.out
-    if not ctx.effects.enabled:
-        return 0
-    ctx.effects.begin(ctx.db.index, b"$5\r\nCLAIM\r\n", 11, 7 + ids.count)
-    out.put_bulk_bytes(key)
-    out.put_bulk_bytes(group.name)
-    out.put_bulk_bytes(consumer.name)
-    ctx.effects.put_number(ctx.steady_ms)
-    ctx.effects.put_number(delivery_ms)
-    out.put_bulk_bytes(deliveries)
-    ids.put(out)
-    return ctx.effects.finish()
-
-
-cdef int record_again(Context ctx, bytes key, Group group, Ids ids) except -1:
-    """Record that a consumer read entries of its own again."""
-    cdef Output out = ctx.effects.out
-    if not ctx.effects.enabled:
-        return 0
-    ctx.effects.begin(ctx.db.index, b"$9\r\nREDELIVER\r\n", 15, 6 + ids.count)
-    out.put_bulk_bytes(key)
-    out.put_bulk_bytes(group.name)
-    ctx.effects.put_number(ctx.steady_ms)
-    out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
-    ids.put(out)
-    return ctx.effects.finish()
 
 
 cdef int64_t one_more(int64_t deliveries) noexcept:
@@ -471,9 +394,8 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
         encode_entry(out, &view, &entry, &id_text)
         again.append((ms, seq))
     if again:
-        ctx.change(
-            (b"REDELIVER", key, group.name, ctx.steady_ms, terms.retry_ms if change else b"-",
-             terms.expire_ms if change else b"-", *id_words(ctx, again)), None, 0)
+        record_redelivery(
+            ctx.effects, ctx.db.index, key, group, terms, ids_of(again), ctx.steady_ms)
     ctx.count_change(key, None, 1 if taken else 0)
     ctx.keyspace.redelivered_due += len(again)
     for ms, seq in again:
@@ -486,7 +408,7 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
         if expires_ms(group.pendings, record) <= ctx.steady_ms:
             dropped.append((ms, seq))
     if dropped:
-        change_pending(ctx, b"ACK", key, group.name, dropped, 0)
+        note_acked(ctx, key, group.name, dropped, 0)
     for ms, seq in dropped:
         group.acknowledge(ms, seq)
     return len(taken)
@@ -500,10 +422,9 @@ cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
     cdef bytes key
     cdef bytes name
     cdef Group group
-    cdef EntryId found
+    cdef Ids acked
+    cdef EntryId at
     cdef Py_ssize_t i
-    cdef list gone
-    cdef int64_t removed = 0
     if stream is None:
         return 0
     key = ctx.db.key_of(&args.items[1])
@@ -511,17 +432,19 @@ cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
     group = live_group(ctx, key, stream, name)
     if group is None:
         return 0
+    # All IDs are checked first. Parsing them again costs less than memory for a few of them.
     args.pos = 3
     while args.pos < args.count:
-        args.take_id(&found, dot_allowed, 0)
-    gone = []
+        args.take_id(&at, dot_allowed, 0)
+    acked = None
     for i in range(3, args.count):
-        parse_id(args.items[i].ptr, args.items[i].size, dot_allowed, 0, &found)
-        if group.acknowledge(found.ms, found.seq):
-            removed += 1
-            if ctx.effects.enabled:
-                gone.append(bytes(make_id(found.ms, found.seq, False)))
-    if removed:
-        ctx.change((b"ACK", key, name, *gone), None, removed)
+        parse_id(args.items[i].ptr, args.items[i].size, dot_allowed, 0, &at)
+        if group.acknowledge(at.ms, at.seq):
+            if acked is None:
+                acked = Ids.__new__(Ids)
+            acked.add(at.ms, at.seq)
+    if acked is not None:
+        record_ack(ctx.effects, ctx.db.index, key, name, acked)
+        ctx.count_change(None, None, acked.count)
     note_used(ctx, key, group)
-    return removed
+    return 0 if acked is None else acked.count

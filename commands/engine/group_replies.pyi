@@ -1,21 +1,8 @@
-from millstream.commands.runtime.replies import Encodable, Sliced
-from millstream.storage.groups.consumers import Consumer
+from millstream.commands.runtime.replies import Encodable
 from millstream.storage.groups.group import Group
 from millstream.storage.groups.shared_groups import SharedGroups, SharedMembers
 from millstream.storage.streams.stream import Stream
 
-class PendingRange(Encodable): ...
-class SlicedPending(Sliced): ...
-
-def pending_range(
-    group: Group,
-    start: tuple[int, int],
-    end: tuple[int, int],
-    limit: int,
-    min_idle_ms: int,
-    now_ms: int,
-    owner: Consumer | None = None,
-) -> PendingRange: ...
 def shown_count(count: int) -> int: ...
 def group_figures(
     group: Group, stream: Stream, ends: StreamEnds

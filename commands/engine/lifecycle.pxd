@@ -6,10 +6,6 @@ from millstream.storage.groups.group cimport Group
 from millstream.storage.reservations.held cimport Held
 from millstream.storage.streams.stream cimport Stream
 
-cdef enum:
-    # The delay of work that became due while writes are refused.
-    REFUSED_AGAIN_MS = 1000
-
 cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, tuple offset,
                       int64_t entries_read, uint64_t ttl_ms)
 cpdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1
@@ -17,12 +13,8 @@ cpdef bytes checked_consumer_name(bytes name)
 cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name)
 cpdef Consumer requesting_consumer(Context ctx, bytes key, Group group, bytes name)
 cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name)
-cdef list id_words(Context ctx, list ids)
-cpdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
-                         uint64_t count) except -1
+cpdef int note_acked(Context ctx, bytes key, bytes name, list ids, uint64_t count) except -1
 cpdef int note_used(Context ctx, bytes key, Group group) except -1
-cdef bint is_refused(Context ctx, list keys, bytes name) except -1
-cdef int retry_readers_later(Context ctx, list keys, bytes name) except -1
 cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept
 cpdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1
 cpdef Held live_held(Context ctx, bytes key, Stream stream)

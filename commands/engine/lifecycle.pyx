@@ -11,9 +11,9 @@ reply depends on when the timer ran.
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
 from millstream.commands.engine.appending cimport keep_policy_after_append
-from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
+from millstream.commands.runtime.stream_effects cimport ids_of, record_ack, record_seen
 from millstream.encoding cimport Output
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
@@ -21,9 +21,15 @@ from millstream.storage.groups.due_index cimport exact_min, has_expired, is_idle
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport EXPIRE, WAKE
 from millstream.storage.reservations.held cimport Held, Slot
+from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.stream_effects import (
+    CONSUMER, GROUP, GROUPDROP, held_at, stream_at,
+)
 from millstream.errors import CommandError, shown
+from millstream.ids import parse
 from millstream.storage.groups.pending_sweeps import take_expired
 
 cdef enum:
@@ -34,6 +40,8 @@ cdef enum:
     # CONSUMER, SEEN, ACK, CLAIM or REDELIVER, DELIVER.
     READ_EFFECTS = 5
     LOG_EVERY_MS = 1000
+    # The delay of the end of leases while writes are refused.
+    AGAIN_MS = 1000
     # A settlement that releases more entries takes longer than most requests.
     FEW_ENTRIES = 100
 
@@ -54,7 +62,7 @@ cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, tuple o
         waiting.join(name, stream, group)
     group.entries_read = entries_read
     stream.set_ttl(group, ttl_ms)
-    ctx.change((b"GROUP", key, name, bytes(make_id(ms, seq, False)), b"%d" % entries_read, ttl_ms),
+    ctx.change((GROUP, key, name, bytes(make_id(ms, seq, False)), b"%d" % entries_read, ttl_ms),
                b"xgroup-create", 1)
     return group
 
@@ -62,7 +70,7 @@ cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, tuple o
 cpdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1:
     """Remove a group with its pending entries; readers that wait on it are notified."""
     stream.drop_group(name)
-    return ctx.change((b"GROUPDROP", key, name), b"xgroup-destroy", 1)
+    return ctx.change((GROUPDROP, key, name), b"xgroup-destroy", 1)
 
 
 cpdef bytes checked_consumer_name(bytes name):
@@ -76,7 +84,7 @@ cpdef bytes checked_consumer_name(bytes name):
 cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
     """Add a consumer with a new name to a group."""
     cdef Consumer made = group.make_consumer(name, ctx.steady_ms)
-    ctx.change((b"CONSUMER", key, group.name, name, ctx.steady_ms), b"xgroup-createconsumer", 1)
+    ctx.change((CONSUMER, key, group.name, name, ctx.steady_ms), b"xgroup-createconsumer", 1)
     return made
 
 
@@ -108,37 +116,21 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
             read_effects_most(key, group, b"", min(group.pendings.count, <uint64_t>EXPIRED_MAX))):
         gone = take_expired(group, ctx.steady_ms, EXPIRED_MAX)
         if gone:
-            change_pending(ctx, b"ACK", key, name, gone, <uint64_t>len(gone))
+            note_acked(ctx, key, name, gone, <uint64_t>len(gone))
     return group
 
 
-def take_group(Context ctx not None, Args args not None) -> tuple:
-    """(key, name, stream, group) of a request whose next words are a key and a group; stream and
-    group are None if they do not exist. The key counts as read, but the group may be changed."""
-    cdef bytes key = ctx.db.key_of(args.take_slice())
-    cdef bytes name = args.take()
-    cdef Stream stream = ctx.read_for_update(key)
-    return key, name, stream, None if stream is None else live_group(ctx, key, stream, name)
+cpdef int note_acked(Context ctx, bytes key, bytes name, list ids, uint64_t count) except -1:
+    """Record and count that pending entries, (ms, seq) each, left the group with this name."""
+    record_ack(ctx.effects, ctx.db.index, key, name, ids_of(ids))
+    return ctx.count_change(None, None, count)
 
 
-cdef list id_words(Context ctx, list ids):
-    """IDs, (ms, seq) each, as words of an effect; an empty list if no effects are recorded."""
-    if not ctx.effects.enabled:
-        return []
-    return [bytes(make_id(ms, seq, False)) for ms, seq in ids]
-
-
-cpdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
-                         uint64_t count) except -1:
-    """Record and count a change of pending entries, (ms, seq) each, of the group with this name."""
-    return ctx.change((effect, key, name, *id_words(ctx, ids)), None, count)
-
-
-def change_entries(Context ctx not None, tuple effect not None, list ids not None, bytes event,
+def change_entries(Context ctx not None, tuple words not None, list ids not None, bytes event,
                    uint64_t count) -> None:
     """Record and count a change of entries: the effect has these words and the IDs, (ms, seq)
     each."""
-    ctx.change(effect + tuple(id_words(ctx, ids)), event, count)
+    ctx.change(words + tuple([bytes(make_id(ms, seq, False)) for ms, seq in ids]), event, count)
 
 
 cpdef int note_used(Context ctx, bytes key, Group group) except -1:
@@ -170,22 +162,6 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.steady_ms)
 
 
-cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
-    """True if writes are refused, so that no delivery can be recorded. The readers of this group at
-    these (db, key) are then retried a little later."""
-    if ctx.write_error is None:
-        return False
-    retry_readers_later(ctx, keys, name)
-    return True
-
-
-cdef int retry_readers_later(Context ctx, list keys, bytes name) except -1:
-    """Retry the readers of this group at these (db, key) a little later."""
-    for db_index, key in keys:
-        ctx.keyspace.timer_requests.append((ctx.steady_ms + REFUSED_AGAIN_MS, db_index, key, name))
-    return 0
-
-
 cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:
     """The maximum size of the effects of a read that creates a consumer, delivers entries and lists
     `ids` IDs."""
@@ -197,16 +173,10 @@ cpdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) exce
     """Record that a consumer made a request without getting new entries. For a consumer that polls,
     one record per second is enough: a crash may lose that much of its idle time, and not every poll
     writes to the journal."""
-    cdef Output out = ctx.effects.out
     if not ctx.effects.enabled or ctx.steady_ms - consumer.noted_ms < SEEN_EVERY_MS:
         return 0
     consumer.noted_ms = ctx.steady_ms
-    ctx.effects.begin(ctx.db.index, b"$4\r\nSEEN\r\n", 10, 5)
-    out.put_bulk_bytes(key)
-    out.put_bulk_bytes(group.name)
-    out.put_bulk_bytes(consumer.name)
-    ctx.effects.put_number(ctx.steady_ms)
-    return ctx.effects.finish()
+    return record_seen(ctx.effects, ctx.db.index, key, group, consumer, ctx.steady_ms)
 
 
 # ---------------------------------------------------------------- reservations
@@ -274,6 +244,18 @@ cpdef int give_up(Context ctx, bytes key, Stream stream, list reservations) exce
     return release(ctx, key, stream, held, stream.entries_added)
 
 
+@effect(b"ABORT", wakes_readers=True)
+def apply_abort(Keyspace keyspace not None, int db, list words not None) -> None:
+    """ABORT key id [id ...]: give up reservations, by TABORT or at the end of their leases."""
+    cdef Held held = held_at(keyspace, db, words[0])
+    for text in words[1:]:
+        if not held.give_up_id(*parse(text)):
+            raise ValueError(f"ABORT of {text!r}, which is not reserved")
+    held.tidy()
+    held.release_into(stream_at(keyspace, db, words[0]))
+    keyspace.databases[db].reservations -= len(words) - 1
+
+
 cpdef int renew(Context ctx, bytes key, Held held, list reservations, uint32_t lease_ms) except -1:
     """Restart the leases of open reservations with this length."""
     cdef list changed = []
@@ -291,6 +273,16 @@ cpdef int renew(Context ctx, bytes key, Held held, list reservations, uint32_t l
     for slot in reservations:
         held.renew(slot, lease_ms, ctx.steady_ms)
     return ctx.db.note_lease_moment(key, held, held.next_deadline_ms)
+
+
+@effect(b"LEASE")
+def apply_lease(Keyspace keyspace not None, int db, list words not None) -> None:
+    """LEASE key lease-ms id [id ...]: change the length of leases."""
+    cdef Held held = held_at(keyspace, db, words[0])
+    for text in words[2:]:
+        if not held.renew_lease(*parse(text), int(words[1]), keyspace.steady_ms):
+            raise ValueError(f"LEASE of {text!r}, which is not reserved")
+    keyspace.databases[db].note_lease_moment(words[0], held, held.next_deadline_ms)
 
 
 cdef int put_ids(Output out, list reservations) except -1:
@@ -333,6 +325,6 @@ def lease_moment(Context ctx not None, bytes key not None) -> None:
     expire_leases(ctx, key, stream, held)
     if held.next_deadline_ms <= ctx.steady_ms:
         # Writes are refused.
-        ctx.db.note_lease_moment(key, held, ctx.steady_ms + REFUSED_AGAIN_MS)
+        ctx.db.note_lease_moment(key, held, ctx.steady_ms + AGAIN_MS)
     else:
         ctx.db.note_lease_moment(key, held, held.next_deadline_ms)

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.engine.appending import window_of
-from millstream.commands.runtime.applying import id_of, stream_of
-from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.stream_effects import IDMPREPEAT
 from millstream.errors import CommandError
 from millstream.ids import Id
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
     from millstream.storage.streams.stream import Stream
 
 TWICE = "ERR syntax error, IDMP/IDMPAUTO specified multiple times"
@@ -74,19 +71,5 @@ def repeated_id(ctx: Context, key: bytes, stream: Stream, producer: bytes, iid: 
     if window is None or found is None:
         return None
     window.duplicates += 1
-    ctx.changed(b"IDMPREPEAT", key, event=None)
+    ctx.changed(IDMPREPEAT, key, event=None)
     return Id(*found)
-
-
-@effect(b"IDMP")
-def apply_idmp(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """IDMP key producer iid id ms: store the name of the message of this entry."""
-    window_of(stream_of(keyspace, db, words[0])).add(
-        words[1], words[2], id_of(words[3]), int(words[4])
-    )
-
-
-@effect(b"IDMPREPEAT")
-def apply_idmprepeat(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """IDMPREPEAT key: count a repeated message."""
-    window_of(stream_of(keyspace, db, words[0])).duplicates += 1

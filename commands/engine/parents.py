@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.stream_effects import SETID, stream_at
 from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id
 from millstream.storage.streams.sealing import add_parents
@@ -35,7 +35,7 @@ def raise_last_id(ctx: Context, key: bytes, stream: Stream, last: EntryId) -> No
         return
     stream.raise_last_id(*last)
     deleted = bytes(Id(*stream.max_deleted_id))
-    ctx.changed(b"SETID", key, bytes(Id(*last)), stream.entries_added, deleted, event=None, count=0)
+    ctx.changed(SETID, key, bytes(Id(*last)), stream.entries_added, deleted, event=None, count=0)
 
 
 def continue_parents(ctx: Context, key: bytes, stream: Stream, parents: list[bytes]) -> None:
@@ -47,5 +47,5 @@ def continue_parents(ctx: Context, key: bytes, stream: Stream, parents: list[byt
 @effect(b"PARENTS")
 def apply_parents(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
     """PARENTS key parent [parent ...]: more parents of the stream."""
-    add_parents(stream_of(keyspace, db, words[0]), words[1:])
+    add_parents(stream_at(keyspace, db, words[0]), words[1:])
     keyspace.has_ordering = True

@@ -14,14 +14,14 @@ cdef class EntryRange(Encodable):
     cdef uint64_t limit
     cdef bint dotted
     cdef bint reverse
-    cdef bint with_info
-    cdef bint with_gap
+    cdef bytes lead
+    cdef uint64_t lead_count
     cdef Sliced remainder
 
     cdef uint64_t count(self) noexcept
-    cdef int put_lead(self, Output out, int resp) except -1
+    cdef int begin_with(self, Output lead, uint64_t count) except -1
     cdef Sliced rest_after(self, EntryId* last, uint64_t left)
-    cdef int encode_long(self, Output out, uint64_t lead, int resp) except -1
+    cdef int encode_long(self, Output out) except -1
     cdef int64_t encode_entries(self, Output out, uint64_t limit, Py_ssize_t full_size,
                                 EntryId* last) except -1
 
@@ -31,7 +31,6 @@ cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_limit(Args args, uint64_t* limit) except -1
 cdef bint has_gap(Stream stream, EntryId after) noexcept
-cdef int put_info(Output out, Stream stream, int resp) except -1
 
 
 cdef class Parts(Encodable):

@@ -11,7 +11,7 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
-from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
+from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.ids cimport parse_id
 from millstream.storage.blocks.block cimport Block
@@ -27,7 +27,6 @@ from millstream.storage.log.log_ranges import blocks_between
 cdef enum:
     # Below this number of entries, the count is not looked up beforehand.
     COUNTED_ENTRIES = 256
-
 
 
 cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1:
@@ -95,22 +94,6 @@ cdef bint has_gap(Stream stream, EntryId after) noexcept:
         after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
 
 
-cdef int put_info(Output out, Stream stream, int resp) except -1:
-    """Write WITHINFO's element: [first ID, last ID], [nil, last generated ID] for an empty stream,
-    [nil, nil] without a stream."""
-    cdef EntryId found
-    out.put_raw(b"*2\r\n", 4)
-    if stream is None:
-        put_nil(out, resp)
-        return put_nil(out, resp)
-    if not stream.first_entry(&found):
-        put_nil(out, resp)
-        return out.put_id(stream.last_ms, stream.last_seq, True)
-    out.put_id(found.ms, found.seq, True)
-    stream.last_entry(&found)
-    return out.put_id(found.ms, found.seq, True)
-
-
 cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit):
     """A range over all entries, which the caller narrows; stream may be None."""
     cdef EntryRange made = EntryRange.__new__(EntryRange)
@@ -119,8 +102,9 @@ cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit):
     made.limit = limit
     made.start.ms = made.start.seq = 0
     made.end.ms = made.end.seq = MAX
-    made.reverse = made.with_info = made.with_gap = False
-    made.remainder = None
+    made.reverse = False
+    made.lead = made.remainder = None
+    made.lead_count = 0
     return made
 
 
@@ -131,11 +115,10 @@ def first_entries(Stream stream not None, limit) -> EntryRange:
 
 
 cdef class EntryRange(Encodable):
-    """Up to `limit` entries with start <= ID <= end; before them, on request, WITHINFO's element
-    and the nil for a gap. Encode it before the stream changes."""
+    """Up to `limit` entries with start <= ID <= end, after the elements in `lead`, if any. Encode it
+    before the stream changes."""
 
     cdef int encode(self, Output out, int resp) except -1:
-        cdef uint64_t lead = <uint64_t>self.with_info + <uint64_t>self.with_gap
         cdef uint64_t most = 0
         cdef ArrayHead head
         cdef EntryId last
@@ -143,34 +126,35 @@ cdef class EntryRange(Encodable):
         if self.stream is not None:
             most = min(self.limit, self.stream.length)
         if most > COUNTED_ENTRIES:
-            return self.encode_long(out, lead, resp)
-        out.begin_array(&head, lead + most)
-        self.put_lead(out, resp)
+            return self.encode_long(out)
+        out.begin_array(&head, self.lead_count + most)
+        if self.lead is not None:
+            out.put(self.lead)
         if most:
             made = self.encode_entries(out, most, head.at + SLICE_BYTES, &last)
             if <uint64_t>made < most and out.size >= head.at + SLICE_BYTES:
                 # Few but large entries: encode again, with the count looked up.
                 out.size = head.at
-                return self.encode_long(out, lead, resp)
-        return out.end_array(&head, lead + made)
+                return self.encode_long(out)
+        return out.end_array(&head, self.lead_count + made)
 
-    cdef int put_lead(self, Output out, int resp) except -1:
-        if self.with_info:
-            put_info(out, self.stream, resp)
-        if self.with_gap:
-            put_nil(out, resp)
+    cdef int begin_with(self, Output lead, uint64_t count) except -1:
+        """Put `count` elements before the entries."""
+        self.lead = lead.take_bytes()
+        self.lead_count = count
         return 0
 
     cdef uint64_t count(self) noexcept:
         return min(self.limit, self.stream.count_between(self.start, self.end))
 
-    cdef int encode_long(self, Output out, uint64_t lead, int resp) except -1:
+    cdef int encode_long(self, Output out) except -1:
         """Count first, then encode one slice and keep the blocks of the rest."""
         cdef EntryId last
         cdef uint64_t made
         cdef uint64_t count = self.count()
-        out.put_head(c'*', lead + count)
-        self.put_lead(out, resp)
+        out.put_head(c'*', self.lead_count + count)
+        if self.lead is not None:
+            out.put(self.lead)
         if count == 0:
             return 0
         made = self.encode_entries(out, count, out.size + SLICE_BYTES, &last)

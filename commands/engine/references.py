@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING
 from millstream.commands.engine.appending import evict_to
 from millstream.commands.engine.lifecycle import (
     change_entries,
-    change_pending,
     live_group,
+    note_acked,
     read_effects_most,
 )
-from millstream.commands.runtime.applying import id_of, stream_of
-from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES, effect
+from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
+from millstream.commands.runtime.stream_effects import EVICTIDS
 from millstream.storage.log.trimming import evict_ids
 from millstream.storage.streams.retention import unheld
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
     from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
@@ -63,7 +62,7 @@ def drop_references(ctx: Context, key: bytes, stream: Stream, ids: list[EntryId]
     for group in stream.groups.values():
         gone = [entry_id for entry_id in ids if group.acknowledge(*entry_id)]
         if gone:
-            change_pending(ctx, b"ACK", key, group.name, gone, len(gone))
+            note_acked(ctx, key, group.name, gone, len(gone))
 
 
 def drop_references_between(
@@ -80,7 +79,7 @@ def drop_references_between(
         sum(read_effects_most(key, group, b"", len(gone)) for group, gone in held.items())
     )
     for group, gone in held.items():
-        change_pending(ctx, b"ACK", key, group.name, gone, 0)
+        note_acked(ctx, key, group.name, gone, 0)
         for entry_id in gone:
             group.acknowledge(*entry_id)
 
@@ -119,7 +118,7 @@ def trim_acked(
         # The leading range, if any, has sent the event.
         event = None if together else b"xtrim"
         count = len(alone) if counts else 0
-        change_entries(ctx, (b"EVICTIDS", key), alone, event, count)
+        change_entries(ctx, (EVICTIDS, key), alone, event, count)
     return len(ids)
 
 
@@ -133,9 +132,3 @@ def _leading(stream: Stream, ids: list[EntryId]) -> int:
         else:
             high = middle - 1
     return low
-
-
-@effect(b"EVICTIDS")
-def apply_evict_ids(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """EVICTIDS key id [id ...]: evict these entries, anywhere in the stream."""
-    evict_ids(stream_of(keyspace, db, words[0]), [id_of(word) for word in words[1:]])

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.generic import long_double
 from millstream.commands.generic.expiry import let_expire, let_stay
+from millstream.commands.generic.frequent import add_to_integer
 from millstream.commands.generic.keys import INT64_MAX, INT64_MIN, delete_keys, find
 from millstream.commands.generic.long_double import LongDouble
 from millstream.commands.generic.strings import Expiry, as_string, change
+from millstream.commands.generic.value_effects import UPDATE
 from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.replies import Raw
 from millstream.commands.table.registry import CommandGroup
@@ -41,7 +43,7 @@ def _add(ctx: Context, key: bytes, amount: int) -> int:
     if not INT64_MIN <= number <= INT64_MAX:
         raise CommandError(OVERFLOW)
     text = b"%d" % number
-    change(ctx, key, text, b"UPDATE", key, text, event=b"incrby")
+    change(ctx, key, text, UPDATE, key, text, event=b"incrby")
     return number
 
 
@@ -50,9 +52,9 @@ def incr(ctx: Context, args: Args) -> object:
     """Increments the integer value of a key by one. Uses 0 as initial value if the key
     doesn't exist.
 
-    The new value, a signed 64-bit integer. The expiry is kept."""
+    The reply is the new value, a signed 64-bit integer. The expiry is kept."""
     key = args.take()
-    total = ctx.add_to_integer(key, 1)
+    total = add_to_integer(ctx, key, 1)
     return _add(ctx, key, 1) if total is None else total
 
 
@@ -61,9 +63,9 @@ def decr(ctx: Context, args: Args) -> object:
     """Decrements the integer value of a key by one. Uses 0 as initial value if the key
     doesn't exist.
 
-    The new value, a signed 64-bit integer. The expiry is kept."""
+    The reply is the new value, a signed 64-bit integer. The expiry is kept."""
     key = args.take()
-    total = ctx.add_to_integer(key, -1)
+    total = add_to_integer(ctx, key, -1)
     return _add(ctx, key, -1) if total is None else total
 
 
@@ -72,9 +74,9 @@ def incrby(ctx: Context, args: Args) -> object:
     """Increments the integer value of a key by a number. Uses 0 as initial value if the key
     doesn't exist.
 
-    The new value, a signed 64-bit integer. The expiry is kept."""
+    The reply is the new value, a signed 64-bit integer. The expiry is kept."""
     key, amount = args.take(), args.take_int()
-    total = ctx.add_to_integer(key, amount)
+    total = add_to_integer(ctx, key, amount)
     return _add(ctx, key, amount) if total is None else total
 
 
@@ -83,7 +85,7 @@ def decrby(ctx: Context, args: Args) -> object:
     """Decrements a number from the integer value of a key. Uses 0 as initial value if the
     key doesn't exist.
 
-    The new value, a signed 64-bit integer. The expiry is kept."""
+    The reply is the new value, a signed 64-bit integer. The expiry is kept."""
     key = args.take()
     amount = args.take_int()
     if amount == INT64_MIN:
@@ -110,7 +112,7 @@ def incrbyfloat(ctx: Context, args: Args) -> object:
     """Increment the floating point value of a key by a number. Uses 0 as initial value if
     the key doesn't exist.
 
-    The new value, as text with up to 17 decimals. The expiry is kept."""
+    The reply is the new value, as text with up to 17 decimals. The expiry is kept."""
     key = args.take()
     number = _float_at(ctx, key)
     amount = long_double.parse(args.take())
@@ -120,7 +122,7 @@ def incrbyfloat(ctx: Context, args: Args) -> object:
     if total is None or total.infinite:
         raise CommandError(NOT_FINITE)
     text = long_double.format_human(total)
-    change(ctx, key, Sum(text), b"UPDATE", key, text, event=b"incrbyfloat")
+    change(ctx, key, Sum(text), UPDATE, key, text, event=b"incrbyfloat")
     return text
 
 
@@ -266,10 +268,10 @@ def increx(ctx: Context, args: Args) -> object:
     """Increments the numeric value of a key by a number and sets its expiration time. Uses
     0 as initial value if the key doesn't exist.
 
-    The new value and the number that was added, which is 1 without BYINT and BYFLOAT. If the sum is
-    outside LBOUND and UBOUND, or outside the type's range, the value and the expiry do not change,
-    and the reply says that 0 was added; with SATURATE, the value is set to the bound instead. ENX
-    sets the expiry only if the key has none.
+    The reply is the new value and the number that was added, which is 1 without BYINT and BYFLOAT.
+    If the sum is outside LBOUND and UBOUND, or outside the type's range, the value and the expiry
+    do not change, and the reply says that 0 was added; with SATURATE, the value is set to the bound
+    instead. ENX sets the expiry only if the key has none.
     """
     key = args.take()
     increment = _take_increment(args)
@@ -290,7 +292,7 @@ def _apply(ctx: Context, key: bytes, value: bytes, increment: Increment, at_ms: 
         delete_keys(ctx, [key])
         return
     event = b"incrbyfloat" if by_float else b"incrby"
-    change(ctx, key, Sum(value) if by_float else value, b"UPDATE", key, value, event=event)
+    change(ctx, key, Sum(value) if by_float else value, UPDATE, key, value, event=event)
     if at_ms:
         let_expire(ctx, key, at_ms, count=0)
     elif increment.expiry.persist:

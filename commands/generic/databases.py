@@ -116,10 +116,10 @@ def _take_cursor(args: Args) -> int:
 def scan(ctx: Context, args: Args) -> object:
     """Iterates over the key names in the database.
 
-    [next cursor, keys]. Cursor 0 starts an iteration, and a next cursor of 0 ends it. A key that
-    exists during the whole iteration is returned at least once. COUNT is the number of keys that a
-    call examines, at most 10,000, not the number that it returns. A TYPE that no key can have
-    matches nothing.
+    The reply is [next cursor, keys]. Cursor 0 starts an iteration, and a next cursor of 0 ends it.
+    A key that exists during the whole iteration is returned at least once. COUNT is the number of
+    keys that a call examines, at most 10,000, not the number that it returns. A TYPE that no key
+    can have matches nothing.
     """
     cursor = _take_cursor(args)
     if not args.remaining:
@@ -161,7 +161,7 @@ def _scanned(ctx: Context, following: int, found: list[bytes]) -> list[object]:
 def randomkey(ctx: Context[DatabasesHost], args: Args) -> object:
     """Returns a random key name from the database.
 
-    Null if the database is empty."""
+    The reply is null if the database is empty."""
     while (key := ctx.db.key_at(ctx.server.random_number())) is not None:
         # The look-up deletes an expired key, unless changes are not allowed now.
         if ctx.db.get(key) is not None or not ctx.keyspace.may_delete:
@@ -207,7 +207,7 @@ def _flush(args: Args, databases: list[Database]) -> int:
 def flushdb(ctx: Context, args: Args) -> object:
     """Removes all keys from the current database.
 
-    OK. ASYNC and SYNC are the same here."""
+    The reply is OK. ASYNC and SYNC are the same here."""
     removed = _flush(args, [ctx.db])
     ctx.changed_databases(b"FLUSHDB", count=removed, db_index=ctx.db.index)
     return OK
@@ -221,8 +221,8 @@ def flushdb(ctx: Context, args: Args) -> object:
 def flushall(ctx: Context[DatabasesHost], args: Args) -> object:
     """Removes all keys from all databases.
 
-    OK. ASYNC and SYNC make no difference here. If save points are set, an empty snapshot replaces
-    the last one immediately, unless a snapshot is being written.
+    The reply is OK. ASYNC and SYNC make no difference here. If save points are set, an empty
+    snapshot replaces the last one immediately, unless a snapshot is being written.
     """
     removed = _flush(args, ctx.keyspace.databases)
     ctx.changed_databases(b"FLUSHALL", count=removed + 1)
@@ -263,8 +263,8 @@ def _take_index(args: Args, which: str) -> int:
 def swapdb(ctx: Context, args: Args) -> object:
     """Swaps two databases.
 
-    OK. Clients stay in the database that they selected and find the other database's keys there.
-    Readers blocked on a key are served from the keys that are now in their database.
+    The reply is OK. Clients stay in the database that they selected and find the other database's
+    keys there. Readers blocked on a key are served from the keys that are now in their database.
     """
     first, second = _take_index(args, "first"), _take_index(args, "second")
     databases = range(len(ctx.keyspace.databases))

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.commands.generic.frequent import extend_expiry
 from millstream.commands.generic.keys import INT64_MAX, INT64_MIN, delete_keys, find
-from millstream.commands.runtime.effects import effect
+from millstream.commands.generic.value_effects import EXPIRE
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import CommandError, shown
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 command = CommandGroup("generic", "@keyspace")
 
@@ -33,23 +33,13 @@ def invalid_expiry(name: str) -> CommandError:
     return CommandError(f"ERR invalid expire time in '{name}' command")
 
 
-@effect(b"EXPIRE")
-def apply_expire(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """EXPIRE key at-ms: the key expires at this time; 0: never."""
-    key, at_ms = words
-    db = keyspace.databases[db_index]
-    if db.get(key) is None:
-        raise ValueError(f"EXPIRE of a key that is not there: {key!r}")
-    db.set_expiry(key, int(at_ms))
-
-
 def let_expire(
     ctx: Context, key: bytes, at_ms: int, *, event: bytes | None = b"expire", count: int = 1
 ) -> None:
     """Set a future expiry of an existing key. `count` is 0 if the expiry belongs to a change of the
     value, which counts."""
     ctx.db.set_expiry(key, at_ms)
-    ctx.changed(b"EXPIRE", key, at_ms, event=event, count=count)
+    ctx.changed(EXPIRE, key, at_ms, event=event, count=count)
 
 
 def let_stay(ctx: Context, key: bytes) -> bool:
@@ -57,7 +47,7 @@ def let_stay(ctx: Context, key: bytes) -> bool:
     if not ctx.db.expiry_ms(key):
         return False
     ctx.db.set_expiry(key, 0)
-    ctx.changed(b"EXPIRE", key, 0, event=b"persist")
+    ctx.changed(EXPIRE, key, 0, event=b"persist")
     return True
 
 
@@ -126,11 +116,11 @@ def _expire(ctx: Context, args: Args, name: str, *, base_ms: int, unit_ms: int) 
 def expire(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key in seconds.
 
-    1, or 0 if the key does not exist or a condition is not met. NX: the key has no expiry. XX:
-    it has one. GT and LT: the new time is later, or earlier, than the current one (a key without
-    expiry counts as never expiring). A time of 0 or less deletes the key immediately.
+    The reply is 1, or 0 if the key does not exist or a condition is not met. NX: the key has no
+    expiry. XX: it has one. GT and LT: the new time is later, or earlier, than the current one (a
+    key without expiry counts as never expiring). A time of 0 or less deletes the key immediately.
     """
-    if ctx.extend_expiry(args, ctx.now_ms, 1000):
+    if extend_expiry(ctx, args, ctx.now_ms, 1000):
         return 1
     return _expire(ctx, args, "expire", base_ms=ctx.now_ms, unit_ms=1000)
 
@@ -139,8 +129,8 @@ def expire(ctx: Context, args: Args) -> object:
 def pexpire(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key in milliseconds.
 
-    Like EXPIRE, in milliseconds."""
-    if ctx.extend_expiry(args, ctx.now_ms, 1):
+    Works like EXPIRE, in milliseconds."""
+    if extend_expiry(ctx, args, ctx.now_ms, 1):
         return 1
     return _expire(ctx, args, "pexpire", base_ms=ctx.now_ms, unit_ms=1)
 
@@ -151,8 +141,8 @@ def pexpire(ctx: Context, args: Args) -> object:
 def expireat(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key to a Unix timestamp.
 
-    Like EXPIRE, with an absolute time in seconds since 1970."""
-    if ctx.extend_expiry(args, 0, 1000):
+    Works like EXPIRE, with an absolute time in seconds since 1970."""
+    if extend_expiry(ctx, args, 0, 1000):
         return 1
     return _expire(ctx, args, "expireat", base_ms=0, unit_ms=1000)
 
@@ -165,8 +155,8 @@ def expireat(ctx: Context, args: Args) -> object:
 def pexpireat(ctx: Context, args: Args) -> object:
     """Sets the expiration time of a key to a Unix milliseconds timestamp.
 
-    Like EXPIRE, with an absolute time in milliseconds since 1970."""
-    if ctx.extend_expiry(args, 0, 1):
+    Works like EXPIRE, with an absolute time in milliseconds since 1970."""
+    if extend_expiry(ctx, args, 0, 1):
         return 1
     return _expire(ctx, args, "pexpireat", base_ms=0, unit_ms=1)
 
@@ -175,7 +165,7 @@ def pexpireat(ctx: Context, args: Args) -> object:
 def persist(ctx: Context, args: Args) -> object:
     """Removes the expiration time of a key.
 
-    1, or 0 if the key does not exist or has no expiry."""
+    The reply is 1, or 0 if the key does not exist or has no expiry."""
     key = args.take()
     return int(find(ctx, key) is not None and let_stay(ctx, key))
 
@@ -197,7 +187,7 @@ def _time_left(ctx: Context, args: Args) -> int:
 def ttl(ctx: Context, args: Args) -> object:
     """Returns the expiration time in seconds of a key.
 
-    The seconds left, -1 if the key has no expiry, -2 if it does not exist."""
+    The reply is the seconds left, -1 if the key has no expiry, -2 if it does not exist."""
     at_ms = ctx.take_expiry_ms(args)
     return _seconds(max(0, at_ms - ctx.now_ms)) if at_ms >= 0 else at_ms
 
@@ -206,7 +196,7 @@ def ttl(ctx: Context, args: Args) -> object:
 def pttl(ctx: Context, args: Args) -> object:
     """Returns the expiration time in milliseconds of a key.
 
-    The milliseconds left, -1 if the key has no expiry, -2 if it does not exist."""
+    The reply is the milliseconds left, -1 if the key has no expiry, -2 if it does not exist."""
     return _time_left(ctx, args)
 
 
@@ -214,7 +204,8 @@ def pttl(ctx: Context, args: Args) -> object:
 def expiretime(ctx: Context, args: Args) -> object:
     """Returns the expiration time of a key as a Unix timestamp.
 
-    Seconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
+    The reply is the number of seconds since 1970, -1 if the key has no expiry, -2 if it does not
+    exist."""
     return _seconds(ctx.take_expiry_ms(args))
 
 
@@ -222,5 +213,6 @@ def expiretime(ctx: Context, args: Args) -> object:
 def pexpiretime(ctx: Context, args: Args) -> object:
     """Returns the expiration time of a key as a Unix milliseconds timestamp.
 
-    Milliseconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
+    The reply is the number of milliseconds since 1970, -1 if the key has no expiry, -2 if it does
+    not exist."""
     return ctx.take_expiry_ms(args)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from millstream.commands.generic.value_effects import DEL
 from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK, Simple
@@ -99,7 +100,7 @@ def delete_keys(ctx: Context, keys: Iterable[bytes]) -> int:
     """Delete keys, record that and send the events; returns the number of keys that existed."""
     gone = [key for key in keys if ctx.db.delete(key)]
     if gone:
-        ctx.changed(b"DEL", *gone, event=None, count=len(gone))
+        ctx.changed(DEL, *gone, event=None, count=len(gone))
         for key in gone:
             ctx.notify(b"del", key)
     return len(gone)
@@ -118,12 +119,6 @@ def take_database(ctx: Context, args: Args) -> Database:
 # ---------------------------------------------------------------- deleting and inspecting
 
 
-@effect(b"DEL")
-def apply_del(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    for key in words:
-        keyspace.databases[db_index].delete(key)
-
-
 @command(
     "DEL key [key ...]",
     "write hot request_policy:multi_shard response_policy:agg_sum",
@@ -133,8 +128,8 @@ def apply_del(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 def del_(ctx: Context, args: Args) -> object:
     """Deletes one or more keys.
 
-    The number of keys that existed. The groups and pending entries of a stream are deleted with
-    it.
+    The reply is the number of keys that existed. The groups and pending entries of a stream are
+    deleted with it.
     """
     keys = ctx.take_present(args)
     return delete_keys(ctx, keys) if keys else 0
@@ -150,7 +145,7 @@ def del_(ctx: Context, args: Args) -> object:
 def unlink(ctx: Context, args: Args) -> object:
     """Deletes one or more keys.
 
-    The same as DEL, because both free the memory of a large stream in small steps.
+    Does the same as DEL, because both free the memory of a large stream in small steps.
     """
     keys = ctx.take_present(args)
     return delete_keys(ctx, keys) if keys else 0
@@ -165,7 +160,7 @@ def unlink(ctx: Context, args: Args) -> object:
 def exists(ctx: Context, args: Args) -> object:
     """Determines whether one or more keys exist.
 
-    The number of keys that exist; a key given twice counts twice."""
+    The reply is the number of keys that exist; a key given twice counts twice."""
     return ctx.count_existing(args)
 
 
@@ -180,8 +175,8 @@ def touch(ctx: Context, args: Args) -> object:
     """Returns the number of existing keys out of those specified after updating the time
     they were last accessed.
 
-    The number of keys that exist. It updates access times even for a client with CLIENT NO-TOUCH
-    on.
+    The reply is the number of keys that exist. It updates access times even for a client with
+    CLIENT NO-TOUCH on.
     """
     count = 0
     for key in args.rest():
@@ -195,7 +190,7 @@ def touch(ctx: Context, args: Args) -> object:
 def type_(ctx: Context, args: Args) -> object:
     """Determines the type of value stored at a key.
 
-    `string`, `stream`, or `none` if the key does not exist."""
+    The reply is `string`, `stream`, or `none` if the key does not exist."""
     return type_name(ctx.take_value(args))
 
 
@@ -244,9 +239,9 @@ def _rename(ctx: Context, args: Args, *, only_new: bool) -> bool:
 def rename(ctx: Context, args: Args) -> object:
     """Renames a key and overwrites the destination.
 
-    OK. The expiry moves with the key. A stream stays the same stream, with its groups, pending
-    entries and incarnation. Readers blocked on the new key are served; an XREADGROUP blocked on the
-    old key ends with an error.
+    The reply is OK. The expiry moves with the key. A stream stays the same stream, with its groups,
+    pending entries and incarnation. Readers blocked on the new key are served; an XREADGROUP
+    blocked on the old key ends with an error.
     """
     _rename(ctx, args, only_new=False)
     return OK
@@ -256,7 +251,7 @@ def rename(ctx: Context, args: Args) -> object:
 def renamenx(ctx: Context, args: Args) -> object:
     """Renames a key only when the target key name doesn't exist.
 
-    1, or 0 if the new key exists."""
+    The reply is 1, or 0 if the new key exists."""
     return int(_rename(ctx, args, only_new=True))
 
 
@@ -264,8 +259,8 @@ def renamenx(ctx: Context, args: Args) -> object:
 def move(ctx: Context, args: Args) -> object:
     """Moves a key to another database.
 
-    1, or 0 if the key does not exist here or already exists there. The expiry moves with the
-    key.
+    The reply is 1, or 0 if the key does not exist here or already exists there. The expiry moves
+    with the key.
     """
     key = args.take()
     to = take_database(ctx, args)
@@ -326,9 +321,10 @@ def _take_copy_options(ctx: Context, args: Args) -> tuple[Database, bool]:
 def copy(ctx: Context, args: Args) -> object:
     """Copies the value of a key to a new key.
 
-    1, or 0 if the source does not exist, or if the destination exists and REPLACE is not given.
-    The copy has the same expiry. The copy of a stream has all entries, groups, consumers and
-    pending entries; it shares the memory of the entries, and has its own `incarnation` in TINFO.
+    The reply is 1, or 0 if the source does not exist, or if the destination exists and REPLACE is
+    not given. The copy has the same expiry. The copy of a stream has all entries, groups, consumers
+    and pending entries; it shares the memory of the entries, and has its own `incarnation` in
+    TINFO.
     """
     key, new_key = args.take(), args.take()
     to, replace = _take_copy_options(ctx, args)
@@ -410,8 +406,8 @@ def encoding_name(key: bytes, value: Value) -> bytes:
 def object_encoding(ctx: Context, args: Args) -> object:
     """Returns the internal encoding of a Redis object.
 
-    `stream`; for a string `int`, `embstr` (up to 41 bytes with its key) or `raw`, as in Redis.
-    Null if the key does not exist.
+    The reply is `stream`; for a string `int`, `embstr` (up to 41 bytes with its key) or `raw`, as
+    in Redis. Null if the key does not exist.
     """
     key = args.take()
     value = _object_at(ctx, key)
@@ -422,7 +418,8 @@ def object_encoding(ctx: Context, args: Args) -> object:
 def object_freq(ctx: Context, args: Args) -> object:
     """Returns the logarithmic access frequency counter of a Redis object.
 
-    Always an error for a key that exists: keys are not evicted, so there are no frequencies."""
+    The reply is always an error for a key that exists: keys are not evicted, so there are no
+    frequencies."""
     if _object_at(ctx, args.take()) is None:
         return None
     raise CommandError(NO_FREQUENCIES)
@@ -432,7 +429,8 @@ def object_freq(ctx: Context, args: Args) -> object:
 def object_idletime(ctx: Context, args: Args) -> object:
     """Returns the time since the last access to a Redis object.
 
-    Seconds since the key was last read or written; null if it does not exist."""
+    The reply is the number of seconds since the key was last read or written; null if it does not
+    exist."""
     key = args.take()
     return None if _object_at(ctx, key) is None else ctx.db.idle_s(key)
 
@@ -441,5 +439,5 @@ def object_idletime(ctx: Context, args: Args) -> object:
 def object_refcount(ctx: Context, args: Args) -> object:
     """Returns the reference count of a value of a key.
 
-    1, because keys do not share values; null if the key does not exist."""
+    The reply is 1, because keys do not share values; null if the key does not exist."""
     return None if _object_at(ctx, args.take()) is None else 1

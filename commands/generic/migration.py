@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 from millstream.commands.engine.group_replies import entries_up_to
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import INT64_MAX, delete_keys, look_up, tell_overwritten
+from millstream.commands.generic.value_effects import SET
 from millstream.commands.runtime.arguments import OwnedArgs
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.replies import OK, Again, Sliced
+from millstream.commands.runtime.stream_effects import IDMPSET
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, PayloadError
 from millstream.storage.dump import rdb
@@ -145,8 +147,8 @@ class SlicedStringDump(Sliced):
 def dump(ctx: Context, args: Args) -> object:
     """Returns a serialized representation of the value stored at a key.
 
-    The value in Redis' own format, without the key and its expiry; null if the key does not
-    exist. RESTORE creates a key from it, here or in Redis.
+    The reply is the value in Redis' own format, without the key and its expiry; null if the key
+    does not exist. RESTORE creates a key from it, here or in Redis.
     """
     value = look_up(ctx, args.take())
     if value is None:
@@ -290,7 +292,7 @@ def _put(ctx: Context, key: bytes, value: Value, kind: int, job: RestoreJob) -> 
     """Set the value and record it. The old value is removed first, so the key always is new."""
     ctx.db.set(key, value)
     if not isinstance(value, Stream):
-        ctx.changed(b"SET", key, value, event=b"new")
+        ctx.changed(SET, key, value, event=b"new")
         return
     words = (b"RESTORE", key, value.incarnation, job.payload, job.wall_ahead_ms)
     ctx.changed(*words, event=b"new")
@@ -303,7 +305,7 @@ def _set_window(ctx: Context, key: bytes, stream: Stream) -> None:
     window = Window(ctx.keyspace.idmp_duration_s, ctx.keyspace.idmp_maxsize)
     if not window.is_blank():
         stream.idempotence = window
-        words = (b"IDMPSET", key, window.duration_s, window.maxsize)
+        words = (IDMPSET, key, window.duration_s, window.maxsize)
         ctx.changed(*words, event=None, count=0)
 
 
@@ -317,8 +319,8 @@ def _set_window(ctx: Context, key: bytes, stream: Stream) -> None:
 def restore(ctx: Context, args: Args) -> object:
     """Creates a key from the serialized representation of a value.
 
-    OK. `ttl` is in milliseconds, 0 for none; with ABSTTL it is a Unix time. An existing key is
-    an error unless REPLACE is given. Readers blocked on the key are served.
+    The reply is OK. `ttl` is in milliseconds, 0 for none; with ABSTTL it is a Unix time. An
+    existing key is an error unless REPLACE is given. Readers blocked on the key are served.
     """
     key = args.take()
     args.pos = OPTIONS_AT

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.commands.generic.expiry import let_expire
+from millstream.commands.generic.frequent import overwrite, overwrite_expiring
 from millstream.commands.generic.keys import delete_keys, find, look_up
 from millstream.commands.generic.strings import Expiry, as_string, digest, replace, store
 from millstream.commands.runtime.replies import OK
@@ -84,15 +85,6 @@ class SetOptions:
         return holds(self.condition, self.operand, value or b"")
 
 
-def _take_only_expiry(args: Args) -> Expiry | None:
-    """The expiry if the only option is an expiry, as in most SETs with options; else None."""
-    position, expiry = args.pos, Expiry()
-    if expiry.take(args.take().upper(), args):
-        return expiry
-    args.pos = position
-    return None
-
-
 def _take_set_options(args: Args) -> SetOptions:
     options = SetOptions()
     while args.remaining:
@@ -122,21 +114,16 @@ def set_(ctx: Context, args: Args) -> object:
     """Sets the string value of a key, ignoring its type. The key is created if it doesn't
     exist.
 
-    OK, or null if a condition prevented the change: NX (the key must not exist), XX (it must
-    exist), IFEQ and IFNE (its value must, or must not, equal this one), IFDEQ and IFDNE (the same
-    with its DIGEST). If the key does not exist, IFNE and IFDNE set it; IFEQ and IFDEQ do not. With
-    GET: the previous value, or null. The key's expiry is removed unless KEEPTTL is given.
+    The reply is OK, or null if a condition prevented the change: NX (the key must not exist), XX
+    (it must exist), IFEQ and IFNE (its value must, or must not, equal this one), IFDEQ and IFDNE
+    (the same with its DIGEST). If the key does not exist, IFNE and IFDNE set it; IFEQ and IFDEQ do
+    not. With GET: the previous value, or null. The key's expiry is removed unless KEEPTTL is given.
     """
-    if ctx.overwrite(args) or ctx.overwrite_expiring(args):
+    if overwrite(ctx, args) or overwrite_expiring(ctx, args):
         return OK
     key, value = args.take(), args.take()
     if not args.remaining:
         store(ctx, key, value)
-        return OK
-    if args.remaining == 2 and (expiry := _take_only_expiry(args)):
-        at_ms = expiry.moment_ms(ctx, "set")
-        store(ctx, key, value, keep_expiry=True)
-        let_expire(ctx, key, at_ms, count=0)
         return OK
     options = _take_set_options(args)
     at_ms = options.expiry.moment_ms(ctx, "set")
@@ -154,7 +141,7 @@ def set_(ctx: Context, args: Args) -> object:
 def setnx(ctx: Context, args: Args) -> object:
     """Sets the string value of a key only when the key doesn't exist.
 
-    1, or 0 if the key exists."""
+    The reply is 1, or 0 if the key exists."""
     key, value = args.take(), args.take()
     if find(ctx, key) is not None:
         return 0
@@ -175,7 +162,7 @@ def setex(ctx: Context, args: Args) -> object:
     """Sets the string value and expiration time of a key. Creates the key if it doesn't
     exist.
 
-    OK: like SET with EX."""
+    The reply is OK: like SET with EX."""
     return _set_with_expiry(ctx, args, "setex", b"EX")
 
 
@@ -184,7 +171,7 @@ def psetex(ctx: Context, args: Args) -> object:
     """Sets both string value and expiration time in milliseconds of a key. The key is
     created if it doesn't exist.
 
-    OK: like SET with PX."""
+    The reply is OK: like SET with PX."""
     return _set_with_expiry(ctx, args, "psetex", b"PX")
 
 
@@ -198,7 +185,7 @@ def psetex(ctx: Context, args: Args) -> object:
 def mset(ctx: Context, args: Args) -> object:
     """Atomically creates or modifies the string values of one or more keys.
 
-    OK. If a key is given twice, the last value is used."""
+    The reply is OK. If a key is given twice, the last value is used."""
     if args.remaining % 2:
         raise wrong_arity("mset")
     while args.remaining:
@@ -210,7 +197,7 @@ def mset(ctx: Context, args: Args) -> object:
 def getset(ctx: Context, args: Args) -> object:
     """Returns the previous string value of a key after setting it to a new value.
 
-    The previous value, or null: the same as SET with GET."""
+    The reply is the previous value, or null: the same as SET with GET."""
     key, value = args.take(), args.take()
     old = as_string(look_up(ctx, key))
     store(ctx, key, value)
@@ -228,7 +215,7 @@ def msetnx(ctx: Context, args: Args) -> object:
     """Atomically modifies the string values of one or more keys only when all keys don't
     exist.
 
-    1, or 0 if one of the keys exists; then nothing is set."""
+    The reply is 1, or 0 if one of the keys exists; then nothing is set."""
     words = args.rest()
     if len(words) % 2:
         raise wrong_arity("msetnx")
@@ -252,7 +239,8 @@ def msetex(ctx: Context, args: Args) -> object:
     Supports flexible argument parsing where condition and expiration flags can appear in
     any order.
 
-    1, or 0 if one of the keys exists (NX) or does not exist (XX); then nothing is set."""
+    The reply is 1, or 0 if one of the keys exists (NX) or does not exist (XX); then nothing is
+    set."""
     count = args.take_int_or(WRONG_NUMKEYS)
     if not 0 < count <= INT32_MAX:
         raise CommandError(WRONG_NUMKEYS)
@@ -292,8 +280,8 @@ def _use_in_delex(words: Sequence[bytes]) -> str:
 def delex(ctx: Context, args: Args) -> object:
     """Conditionally removes the specified key based on value or digest comparison.
 
-    1, or 0 if the key does not exist or the condition is not met. Without a condition, it acts like
-    DEL for one key of any type; with a condition, the key must hold a string.
+    The reply is 1, or 0 if the key does not exist or the condition is not met. Without a condition,
+    it acts like DEL for one key of any type; with a condition, the key must hold a string.
     """
     key, condition = args.take(), args.rest()
     if not condition:

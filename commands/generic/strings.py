@@ -3,8 +3,7 @@
 A value is `bytes` in the database. This module has the functions that all string commands share,
 the commands that read, and those that change a part; `setting` has SET and its variants, `counters`
 INCR and its variants. SET replaces any value; APPEND, INCR and SETRANGE change a value and keep its
-expiry. The effects differ in the same way: `SET` removes the expiry; `UPDATE`, `EXTEND` and `PATCH`
-do not.
+expiry.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from millstream.commands.generic.keys import (
     look_up,
     tell_overwritten,
 )
+from millstream.commands.generic.value_effects import EXTEND, PADDED, PATCH, SET, UPDATE
 from millstream.commands.runtime.arguments import parse_integer
-from millstream.commands.runtime.effects import effect
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
 from millstream.storage.keyspace.string_changes import extend, patch, string_bytes
@@ -29,7 +28,6 @@ from millstream.storage.keyspace.string_changes import extend, patch, string_byt
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 command = CommandGroup("string")
 
@@ -50,51 +48,6 @@ class StringHost(Protocol):
 # ---------------------------------------------------------------- values in the database
 
 
-@effect(b"SET")
-def apply_set(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """SET key value: replace any value and remove the expiry."""
-    key, value = words
-    keyspace.databases[db_index].set(key, value)
-
-
-@effect(b"UPDATE")
-def apply_update(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """UPDATE key value: change the value; the expiry stays."""
-    key, value = words
-    keyspace.databases[db_index].set(key, value, True)
-
-
-@effect(b"EXTEND")
-def apply_extend(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """EXTEND key bytes: append bytes to a string."""
-    key, more = words
-    db = keyspace.databases[db_index]
-    if string_bytes(db, key) is None:
-        raise ValueError(f"EXTEND of a key that has no string: {key!r}")
-    extend(db, key, more)
-
-
-@effect(b"PATCH")
-def apply_patch(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """PATCH key offset bytes: overwrite a part of a string, which is padded with zeros if it is
-    shorter."""
-    key, offset, part = words
-    db = keyspace.databases[db_index]
-    if string_bytes(db, key) is None:
-        raise ValueError(f"PATCH of a key that has no string: {key!r}")
-    patch(db, key, int(offset), part)
-
-
-@effect(b"PADDED")
-def apply_padded(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """PADDED key offset bytes: a new string, zeros up to the offset and then these bytes."""
-    key, offset, part = words
-    db = keyspace.databases[db_index]
-    if db.get(key) is not None:
-        raise ValueError(f"PADDED of a key that is there: {key!r}")
-    patch(db, key, int(offset), part)
-
-
 def as_string(value: object) -> bytes | None:
     """The value found at a key as plain bytes for a reply; WRONGTYPE for a stream."""
     if value is None or type(value) is bytes:
@@ -108,7 +61,7 @@ def put_string(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = Fa
     """Set a string at a key, replacing any value, and record it."""
     keeps = keep_expiry and ctx.db.expiry_ms(key) != 0
     ctx.db.set(key, value, keeps)
-    ctx.changed(b"UPDATE" if keeps else b"SET", key, value, event=None)
+    ctx.changed(UPDATE if keeps else SET, key, value, event=None)
 
 
 def replace(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
@@ -180,7 +133,7 @@ class Expiry:
 def get(ctx: Context, args: Args) -> object:
     """Returns the string value of a key.
 
-    The value, or null if the key does not exist."""
+    The reply is the value, or null if the key does not exist."""
     return as_string(look_up(ctx, args.take()))
 
 
@@ -192,7 +145,8 @@ def get(ctx: Context, args: Args) -> object:
 def mget(ctx: Context, args: Args) -> object:
     """Atomically returns the string values of one or more keys.
 
-    The values in order, null for a key that does not exist or does not hold a string."""
+    The reply is the values in order, null for a key that does not exist or does not hold a
+    string."""
     values = [look_up(ctx, key) for key in args.rest()]
     return [as_string(value) if isinstance(value, bytes) else None for value in values]
 
@@ -201,7 +155,7 @@ def mget(ctx: Context, args: Args) -> object:
 def strlen(ctx: Context, args: Args) -> object:
     """Returns the length of a string value.
 
-    The length in bytes, 0 if the key does not exist."""
+    The reply is the length in bytes, 0 if the key does not exist."""
     key = args.take()
     size_bytes = string_bytes(ctx.db, key)
     if size_bytes is None:
@@ -235,8 +189,8 @@ def _range(ctx: Context, args: Args) -> bytes:
 def getrange(ctx: Context, args: Args) -> object:
     """Returns a substring of the string stored at a key.
 
-    The bytes from start to end, both included and counted from 0. Negative numbers count from
-    the end; -1 is the last byte. Empty if the range is empty or the key does not exist.
+    The reply is the bytes from start to end, both included and counted from 0. Negative numbers
+    count from the end; -1 is the last byte. Empty if the range is empty or the key does not exist.
     """
     return _range(ctx, args)
 
@@ -249,7 +203,7 @@ def getrange(ctx: Context, args: Args) -> object:
 def substr(ctx: Context, args: Args) -> object:
     """Returns a substring from a string value.
 
-    The same as GETRANGE; the name is from before Redis 2.0."""
+    Does the same as GETRANGE; the name is from before Redis 2.0."""
     return _range(ctx, args)
 
 
@@ -257,8 +211,8 @@ def substr(ctx: Context, args: Args) -> object:
 def digest_(ctx: Context, args: Args) -> object:
     """Returns the XXH3 hash of a string value.
 
-    16 hexadecimal digits, or null if the key does not exist. IFDEQ and IFDNE of SET and DELEX
-    compare with this value.
+    The reply is 16 hexadecimal digits, or null if the key does not exist. IFDEQ and IFDNE of SET
+    and DELEX compare with this value.
     """
     value = as_string(look_up(ctx, args.take()))
     return None if value is None else digest(value)
@@ -275,7 +229,7 @@ def digest(value: bytes) -> bytes:
 def getdel(ctx: Context, args: Args) -> object:
     """Returns the string value of a key after deleting the key.
 
-    The previous value, or null."""
+    The reply is the previous value, or null."""
     key = args.take()
     value = as_string(look_up(ctx, key))
     if value is not None:
@@ -304,8 +258,8 @@ def _take_getex_options(args: Args) -> Expiry:
 def getex(ctx: Context, args: Args) -> object:
     """Returns the string value of a key after setting its expiration time.
 
-    The value, or null. Without an option it changes nothing. PERSIST removes the expiry, and a
-    time in the past deletes the key.
+    The reply is the value, or null. Without an option it changes nothing. PERSIST removes the
+    expiry, and a time in the past deletes the key.
     """
     key = args.take()
     expiry = _take_getex_options(args)
@@ -350,17 +304,17 @@ def _check_length(ctx: Context[StringHost], size_bytes: int) -> None:
 def append(ctx: Context, args: Args) -> object:
     """Appends a string to the value of a key. Creates the key if it doesn't exist.
 
-    The new length of the value."""
+    The reply is the new length of the value."""
     key, more = args.take(), args.take()
     size_bytes = string_bytes(ctx.db, key)
     if size_bytes is None:
         as_string(find(ctx, key))
-        change(ctx, key, more, b"SET", key, more, event=b"append")
+        change(ctx, key, more, SET, key, more, event=b"append")
         size_bytes = len(more)
     else:
         _check_length(ctx, size_bytes + len(more))
         size_bytes = extend(ctx.db, key, more)
-        ctx.changed(b"EXTEND", key, more, event=b"append")
+        ctx.changed(EXTEND, key, more, event=b"append")
     return size_bytes
 
 
@@ -375,8 +329,8 @@ def setrange(ctx: Context, args: Args) -> object:
     """Overwrites a part of a string value with another by an offset. Creates the key if it
     doesn't exist.
 
-    The new length of the value. If the value ends before the offset, it is padded with zero
-    bytes. An empty value changes nothing.
+    The reply is the new length of the value. If the value ends before the offset, it is padded with
+    zero bytes. An empty value changes nothing.
     """
     key, offset, part = args.take(), args.take_int(), args.take()
     if offset < 0:
@@ -391,5 +345,5 @@ def setrange(ctx: Context, args: Args) -> object:
     size_bytes = patch(ctx.db, key, offset, part)
     if is_new:
         ctx.notify(b"new", key)
-    ctx.changed(b"PADDED" if is_new else b"PATCH", key, b"%d" % offset, part, event=b"setrange")
+    ctx.changed(PADDED if is_new else PATCH, key, b"%d" % offset, part, event=b"setrange")
     return size_bytes

@@ -10,15 +10,16 @@ run with fake clocks. `server` is the part of the server that commands may use
 (each module of commands/ states what it needs of it).
 """
 
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from millstream.commands.runtime.arguments cimport Args, is_word, parse_int
-from millstream.encoding cimport Slice, format_u64
+from millstream.commands.runtime.arguments cimport Args
+from millstream.encoding cimport Slice
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.effects import WAKES_READERS
 from millstream.commands.runtime.events import EVENT_CLASSES
+from millstream.commands.runtime.stream_effects import IDMPSET, STREAM
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.keyspace.watch import end_watch
 
@@ -36,18 +37,6 @@ cdef value_at(Context ctx, Slice* key):
     else:
         ctx.keyspace.hits += 1
     return value
-
-
-cdef bytes decimal(int64_t number):
-    """A number as text."""
-    cdef char[21] text
-    cdef Py_ssize_t size
-    if number >= 0:
-        size = format_u64(text, <uint64_t>number)
-        return text[:size]
-    text[0] = c'-'
-    size = 1 + format_u64(text + 1, 0 - <uint64_t>number)
-    return text[:size]
 
 
 cdef class Session:
@@ -181,7 +170,7 @@ cdef class Context:
             stream = self.db.make_stream(key, self.keyspace.next_incarnation(self.steady_ms))
             # Creating the stream does not count as a change; the later append does. Readers that
             # wait on a group create it again.
-            self.change((b"STREAM", key, stream.incarnation), b"new", 0)
+            self.change((STREAM, key, stream.incarnation), b"new", 0)
             self.set_window(key, stream)
             stream = self.db.stream(key)
         return stream
@@ -193,7 +182,7 @@ cdef class Context:
             return 0
         stream.idempotence = Window(keyspace.idmp_duration_s, keyspace.idmp_maxsize)
         return self.change(
-            (b"IDMPSET", key, keyspace.idmp_duration_s, keyspace.idmp_maxsize), None, 0)
+            (IDMPSET, key, keyspace.idmp_duration_s, keyspace.idmp_maxsize), None, 0)
 
     cpdef Stream maintained_stream(self, bytes key):
         """The stream at a key for automatic work (timers, memory); None for another type. The
@@ -267,88 +256,6 @@ cdef class Context:
         return present
 
     # ------------------------------------------------------------ changing
-
-    # The frequent cases of frequent commands. Each function returns at once, without a change, if
-    # more is needed than a change of one value: an event, a watch, a snapshot, an error.
-
-    def overwrite(self, Args args not None) -> bool:
-        """Replace a string by another (SET key value); False: no change was made."""
-        cdef bytes value
-        if args.count != 3 or self.events or self.db.expiries:
-            return False
-        key = self.db.key_of(&args.items[1])
-        value = args.items[2].ptr[:args.items[2].size]
-        if not self.db.replace_string(key, value, False):
-            return False
-        self.change((b"SET", key, value), None, 1)
-        return True
-
-    def overwrite_expiring(self, Args args not None) -> bool:
-        """Replace a string by another and postpone its expiry (SET key value EX or PX time); False:
-        no change was made."""
-        cdef int64_t at_ms = 0
-        cdef int64_t unit_ms
-        cdef bytes key, value
-        if args.count != 5 or self.events or self.db.append_buffers:
-            return False
-        if is_word(&args.items[3], b"EX"):
-            unit_ms = 1000
-        elif is_word(&args.items[3], b"PX"):
-            unit_ms = 1
-        else:
-            return False
-        if parse_int(args.items[4].ptr, args.items[4].size, &at_ms) < 0 or not (
-                0 < at_ms <= (INT64_MAX - <int64_t>self.now_ms) // unit_ms):
-            return False
-        at_ms = <int64_t>self.now_ms + at_ms * unit_ms
-        key = self.db.key_of(&args.items[1])
-        if not isinstance(self.db.value_of(key), bytes) or not self.db.extend_expiry(key, at_ms):
-            return False
-        value = args.items[2].ptr[:args.items[2].size]
-        self.db.replace_string(key, value, True)
-        self.change((b"UPDATE", key, value), None, 1)
-        self.change((b"EXPIRE", key, at_ms), None, 0)
-        return True
-
-    def add_to_integer(self, bytes key not None, int64_t amount):
-        """Add to the integer at a key (INCR). Returns the sum; None: no change was made."""
-        cdef int64_t number = 0
-        cdef bytes text
-        value = self.db.value_of(key)
-        if self.events or type(value) is not bytes or (
-                parse_int(<bytes>value, len(<bytes>value), &number) < 0):
-            return None
-        if number > INT64_MAX - amount if amount > 0 else number < INT64_MIN - amount:
-            return None
-        number += amount
-        text = decimal(number)
-        if not self.db.replace_string(key, text, True):
-            return None
-        self.change((b"UPDATE", key, text), None, 1)
-        return number
-
-    def extend_expiry(self, Args args not None, int64_t base_ms, int64_t unit_ms) -> bool:
-        """Postpone the expiry of a key (EXPIRE key time, without conditions) to `base_ms` plus the
-        time in units of `unit_ms`. False: no change was made."""
-        cdef int64_t at_ms = 0
-        cdef Slice* word
-        if args.count != 3:
-            return False
-        word = &args.items[2]
-        if parse_int(word.ptr, word.size, &at_ms) < 0 or not (
-                0 < at_ms <= (INT64_MAX - base_ms) // unit_ms):
-            return False
-        at_ms = base_ms + at_ms * unit_ms
-        if <uint64_t>at_ms <= self.now_ms:
-            return False
-        key = self.db.key_of(&args.items[1])
-        value = self.db.value_of(key)
-        if value is None or not self.db.extend_expiry(key, at_ms):
-            return False
-        if self.keyspace.touching:
-            self.db.note_use(key, value)
-        self.change((b"EXPIRE", key, at_ms), b"expire", 1)
-        return True
 
     def changed(self, *effect, event, count=1) -> None:
         """Report a change by a handler: record the effect, count the change, notify, wake readers.

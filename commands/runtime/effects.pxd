@@ -1,9 +1,8 @@
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
-from millstream.encoding cimport Output, Slice
-from millstream.entry_id cimport EntryId
+from millstream.commands.runtime.arguments cimport Args
+from millstream.encoding cimport Output
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
-from millstream.storage.streams.stream cimport Stream
 
 
 cpdef enum:
@@ -28,12 +27,16 @@ cdef class Effects:
     cdef int finish(self) except -1
     cdef void open_group(self) noexcept
     cdef void close_group(self) noexcept
-    cdef int append(self, int db, bytes key, uint64_t ms, uint64_t seq, Slice* items,
-                    Py_ssize_t count) except -1
-    cdef int append_once(self, int db, bytes key, EntryId entry_id, bytes producer,
-                         uint64_t number, Slice* items, Py_ssize_t count) except -1
-    cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1
     cdef int put_effect(self, int db, tuple words) except -1
     cdef int put_number(self, uint64_t number) except -1
     cdef bytes take(self)
 
+
+cdef enum:
+    COMPILED_MAX = 4
+
+
+# Applies an effect with these words.
+ctypedef int (*ApplyWords)(Keyspace keyspace, int db, Args args) except -1
+
+cdef int apply_compiled(const char* name, Py_ssize_t size, ApplyWords function) except -1

@@ -6,27 +6,21 @@ An effect is a RESP array of bulk strings with everything resolved: IDs, times, 
 a trim. Applying it needs no clock and always gives the same result. One group read is one effect,
 whatever number of entries it delivers. docs/formats.md lists all effects. The effect `SELECT n`
 selects a database; each frame starts at database 0.
+
+This module has the form of effects. An effect is recorded and applied in the same module: those on
+entries, groups and consumers in `stream_effects`, any other in the module of its command.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp
 
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.encoding cimport Output, Slice, format_u64
-from millstream.entry_id cimport EntryId, id_less
-from millstream.ids cimport parse_id, parse_u64
-from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group
-from millstream.storage.groups.pending cimport NO_RETRY, UNOWNED
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
-from millstream.storage.log.entry_log cimport Walk
-from millstream.storage.reservations.held cimport Held, add_entry, handed_out
-from millstream.storage.streams.stream cimport RESERVING, Stream
 
 from millstream.errors import CommandError
 from millstream.memory_reserve import RESERVE
-from millstream.storage.streams.producers import Producers
 from millstream.storage.files.journal_format import FRAME_SIZE
 
 APPLY = {}
@@ -61,6 +55,33 @@ def effect(bytes name not None, *, bint wakes_readers=False):
             WAKES_READERS.add(name)
         return function
     return register
+
+
+cdef struct Compiled:
+    const char* name
+    Py_ssize_t size
+    ApplyWords apply
+
+
+cdef Compiled[COMPILED_MAX] compiled_effects
+cdef int compiled_count = 0
+
+
+cdef int apply_compiled(const char* name, Py_ssize_t size, ApplyWords function) except -1:
+    """Register a compiled function that applies an effect of which journals have very many."""
+    global compiled_count
+    compiled_effects[compiled_count] = Compiled(name, size, function)
+    compiled_count += 1
+    return 0
+
+
+cdef inline ApplyWords compiled_function(const Slice* name) noexcept:
+    cdef int i
+    for i in range(compiled_count):
+        if compiled_effects[i].size == name.size and (
+                memcmp(compiled_effects[i].name, name.ptr, name.size) == 0):
+            return compiled_effects[i].apply
+    return NULL
 
 
 cdef bytes taken(Output out):
@@ -141,40 +162,6 @@ cdef class Effects:
         cdef char[20] text
         return self.out.put_bulk(text, format_u64(text, number))
 
-    cdef int append(self, int db, bytes key, uint64_t ms, uint64_t seq, Slice* items,
-                    Py_ssize_t count) except -1:
-        cdef Py_ssize_t i
-        if not self.enabled:
-            return 0
-        self.begin(db, b"$6\r\nAPPEND\r\n", 12, 3 + count)
-        self.out.put_bulk(key, len(key))
-        self.out.put_id(ms, seq, False)
-        for i in range(count):
-            self.out.put_bulk(items[i].ptr, items[i].size)
-        return self.finish()
-
-    cdef int append_once(self, int db, bytes key, EntryId entry_id, bytes producer,
-                         uint64_t number, Slice* items, Py_ssize_t count) except -1:
-        cdef Py_ssize_t i
-        if not self.enabled:
-            return 0
-        self.begin(db, b"$10\r\nAPPENDONCE\r\n", 17, 5 + count)
-        self.out.put_bulk(key, len(key))
-        self.out.put_id(entry_id.ms, entry_id.seq, False)
-        self.out.put_bulk(producer, len(producer))
-        self.put_number(number)
-        for i in range(count):
-            self.out.put_bulk(items[i].ptr, items[i].size)
-        return self.finish()
-
-    cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1:
-        if not self.enabled:
-            return 0
-        self.begin(db, b"$5\r\nEVICT\r\n", 11, 3)
-        self.out.put_bulk(key, len(key))
-        self.out.put_id(ms, seq, False)
-        return self.finish()
-
     def record(self, int db, *words) -> None:
         """Record one effect; words are bytes or integers, the first is its name. db -1: no
         database."""
@@ -212,7 +199,7 @@ cdef class Effects:
         return self.out.size
 
 
-# ---------------------------------------------------------------- applying
+# ---------------------------------------------------------------- reading a frame
 
 cdef inline const char* read_number(const char* at, const char* end, char kind,
                                     int64_t* number) except NULL:
@@ -275,6 +262,7 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
     cdef const char* end = start + len(payload)
     cdef const char* here = start
     cdef Slice* name
+    cdef ApplyWords compiled
     cdef int64_t db = 0
     cdef int applied = 0
     try:
@@ -282,19 +270,14 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
             here = at
             at = args.read(at, end)
             name = &args.items[0]
-            if name.size == 6 and memcmp(name.ptr, b"APPEND", 6) == 0:
-                apply_append(keyspace, db, args)
-            elif name.size == 10 and memcmp(name.ptr, b"APPENDONCE", 10) == 0:
-                apply_append_once(keyspace, db, args)
-            elif name.size == 3 and memcmp(name.ptr, b"ACK", 3) == 0:
-                apply_ack(keyspace, db, args)
-            elif name.size == 7 and memcmp(name.ptr, b"DELIVER", 7) == 0:
-                apply_deliver(keyspace, db, args)
-            elif name.size == 6 and memcmp(name.ptr, b"SELECT", 6) == 0:
+            if name.size == 6 and memcmp(name.ptr, b"SELECT", 6) == 0:
                 db = args.take_int()
                 if not 0 <= db < len(keyspace.databases):
                     raise ValueError(f"database {db} does not exist; `databases` is lower now")
                 continue
+            compiled = compiled_function(name)
+            if compiled != NULL:
+                compiled(keyspace, db, args)
             else:
                 function = APPLY.get(args[0])
                 if function is None:
@@ -340,157 +323,9 @@ def split_effects(bytes payload not None) -> list:
     return found
 
 
-cdef int id_at(Args args, Py_ssize_t place, EntryId* entry_id) except -1:
-    if parse_id(args.items[place].ptr, args.items[place].size, False, 0, entry_id) < 0:
-        raise ValueError(f"{args[place]!r} is not an id")
-    return 0
-
-
-cdef uint64_t number_at(Args args, Py_ssize_t place) except? 0xffffffffffffffff:
-    cdef uint64_t number
-    if parse_u64(args.items[place].ptr, args.items[place].size, &number) < 0:
-        raise ValueError(f"{args[place]!r} is not a number")
-    return number
-
-
-cdef bint is_word_at(Args args, Py_ssize_t place, const char* word, Py_ssize_t size) noexcept:
-    return args.items[place].size == size and memcmp(args.items[place].ptr, word, size) == 0
-
-
 cdef int wake_readers(Keyspace keyspace, int db, Args args) except -1:
     """Mark the key of an effect ready if a reader waits for it, which is possible on a replica."""
     cdef Database database = <Database>keyspace.databases[db]
     if database.waiting and args[0] in WAKES_READERS:
         database.mark_ready_at(&args.items[1])
     return 0
-
-
-cdef Stream stream_of(Keyspace keyspace, int db, Args args):
-    """The stream that an effect changes; a running snapshot captures it first."""
-    cdef Stream stream = (<Database>keyspace.databases[db]).writable_at(&args.items[1])
-    if stream is None:
-        raise ValueError(f"key {args[1]!r} has no stream")
-    return stream
-
-
-cdef Group group_of(Stream stream, Args args):
-    cdef Group group = stream.group(args[2])
-    if group is None:
-        raise ValueError(f"stream {args[1]!r} has no group {args[2]!r}")
-    return group
-
-
-cdef int apply_ack(Keyspace keyspace, int db, Args args) except -1:
-    """ACK key group id [id ...]: remove pending entries (acknowledged, expired, or no longer in the
-    stream)."""
-    cdef EntryId entry_id
-    cdef Group group
-    cdef Py_ssize_t place
-    if args.count < 3:
-        raise ValueError("ACK without a group")
-    group = group_of(stream_of(keyspace, db, args), args)
-    for place in range(3, args.count):
-        id_at(args, place, &entry_id)
-        group.acknowledge(entry_id.ms, entry_id.seq)
-    return 0
-
-
-cdef int deliver_between(Stream stream, Group group, EntryId start, EntryId end, uint64_t now_ms,
-                         uint32_t owner, uint32_t retry_number) except -1:
-    """Record the first delivery of the entries with start <= ID <= end to the consumer with this
-    number."""
-    cdef Walk walk
-    stream.walk_start(&walk, start)
-    while stream.walk_next(&walk) and not id_less(
-            end.ms, end.seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
-        group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, retry_number)
-    return 0
-
-
-cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
-    """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode: new entries.
-
-    The undeleted entries from..to were delivered and the group's offset moved to `to`. Mode `keep`
-    makes them pending, `forget` does not; retry-ms `-` stands for no retry. An empty consumer means
-    no owner.
-    """
-    cdef Stream stream
-    cdef Group group
-    cdef Consumer consumer
-    cdef EntryId start
-    cdef EntryId end
-    cdef uint64_t now_ms
-    cdef uint32_t owner = UNOWNED
-    cdef uint32_t retry_number = NO_RETRY
-    cdef bint keep
-    if args.count != 11:
-        raise ValueError(f"DELIVER with {args.count - 1} words")
-    stream = stream_of(keyspace, db, args)
-    group = group_of(stream, args)
-    keep = is_word_at(args, 10, b"keep", 4)
-    now_ms = number_at(args, 6)
-    keyspace.note_steady(now_ms)
-    if args.items[3].size:
-        consumer = group.consumer(args[3])
-        if consumer is None:
-            raise ValueError(f"group {group.name!r} has no consumer {args[3]!r}")
-        owner = consumer.index
-        consumer.seen_ms = now_ms
-        if keep:
-            consumer.active_ms = now_ms
-    id_at(args, 5, &end)
-    if keep:
-        if not is_word_at(args, 8, b"-", 1):
-            retry_number = group.retry_number(number_at(args, 8), number_at(args, 9))
-        id_at(args, 4, &start)
-        deliver_between(stream, group, start, end, now_ms, owner, retry_number)
-    group.offset_ms = end.ms
-    group.offset_seq = end.seq
-    group.entries_read = int(args[7])
-    keyspace.schedule(db, args[1], group)
-    return 0
-
-
-cdef int apply_append(Keyspace keyspace, int db, Args args) except -1:
-    if args.count < 5:
-        raise ValueError("APPEND without an entry")
-    append_again(keyspace, db, args, 3)
-    return 0
-
-
-cdef int apply_append_once(Keyspace keyspace, int db, Args args) except -1:
-    cdef Stream stream
-    cdef bytes name
-    cdef uint64_t number
-    if args.count < 7 or parse_u64(args.items[4].ptr, args.items[4].size, &number) < 0:
-        raise ValueError("APPENDONCE without a producer's number and an entry")
-    stream = append_again(keyspace, db, args, 5)
-    name = args[3]
-    if stream.producers is None:
-        stream.producers = Producers()
-    if stream.producers.has_sent(name, number):
-        raise ValueError(f"APPENDONCE of {name!r} with number {number}, not above its last")
-    stream.producers.put(name, number)
-    return 0
-
-
-cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields):
-    """Append the entry whose fields begin at word `fields`; key and ID are the effect's first
-    words."""
-    cdef EntryId entry_id
-    cdef EntryId last
-    cdef Database database = <Database>keyspace.databases[db]
-    cdef Stream stream = database.writable_at(&args.items[1])
-    if stream is None:
-        raise ValueError("APPEND to a stream that does not exist")
-    if parse_id(args.items[2].ptr, args.items[2].size, False, 0, &entry_id) < 0:
-        raise ValueError("APPEND with a malformed id")
-    last = handed_out(stream)
-    if not id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
-        raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
-    add_entry(stream, entry_id, &args.items[fields], args.count - fields, keyspace.node_entries,
-              keyspace.node_bytes)
-    if stream.restrictions & RESERVING:
-        (<Held>stream.held).tidy()
-    database.mark_ready_at(&args.items[1])
-    return stream

@@ -158,7 +158,7 @@ def command_info(ctx: Context, args: Args) -> object:
 def command_docs(ctx: Context, args: Args) -> object:
     """Returns documentary information about one, multiple or all commands.
 
-    A map from name to documentation; unknown names are left out."""
+    The reply is a map from name to documentation; unknown names are left out."""
     if not args.remaining:
         return {row.name.encode(): docs(row) for row in COMMANDS.values()}
     rows = {row.name: row for row in map(find, args.rest()) if row is not None}
@@ -229,8 +229,8 @@ def command_getkeys(ctx: Context, args: Args) -> object:
 def command_getkeysandflags(ctx: Context, args: Args) -> object:
     """Extracts the key names and access flags for an arbitrary command.
 
-    [key, flags] for each key of the request. The flags are those of COMMAND INFO's key specs,
-    evaluated for this request.
+    The reply is [key, flags] for each key of the request. The flags are those of COMMAND INFO's key
+    specs, evaluated for this request.
     """
     keys = _keys_of(args.rest())
     return [[key, {Simple(flag.encode()) for flag in flags}] for key, flags in keys]

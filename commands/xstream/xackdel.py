@@ -13,7 +13,7 @@ from millstream.commands.engine.deleting import (
     delete_each,
     take_deletion,
 )
-from millstream.commands.engine.lifecycle import change_pending, live_group, note_used
+from millstream.commands.engine.lifecycle import live_group, note_acked, note_used
 from millstream.commands.engine.references import (
     ACKED,
     DELREF,
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 def xackdel(ctx: Context, args: Args) -> list[int]:
     """Acknowledges entries for a group and deletes them, if the option allows it.
 
-    An array with one number per ID: 1 (acknowledged, and the entry is deleted or was gone
-    already), -1 (not pending in this group) or, with ACKED, 2 (acknowledged, but another group has
-    not yet read or acknowledged this ID, so an existing entry stays). The options are those of
+    The reply is an array with one number per ID: 1 (acknowledged, and the entry is deleted or was
+    gone already), -1 (not pending in this group) or, with ACKED, 2 (acknowledged, but another group
+    has not yet read or acknowledged this ID, so an existing entry stays). The options are those of
     XDELEX.
     """
     key, name = args.take(), args.take()
@@ -56,7 +56,7 @@ def xackdel(ctx: Context, args: Args) -> list[int]:
         ctx.effects.require_room(dropped_most(key, stream, len(ids)))
     acked = [entry_id for entry_id in ids if group.acknowledge(*entry_id)]
     if acked:
-        change_pending(ctx, b"ACK", key, group.name, acked, len(acked))
+        note_acked(ctx, key, group.name, acked, len(acked))
     if references == DELREF:
         drop_references(ctx, key, stream, acked)
     deleted = delete_each(ctx, key, stream, acked, only_acked=references == ACKED)

@@ -77,10 +77,10 @@ cdef inline bint is_star(Slice* word) noexcept:
 def xadd(Context ctx not None, Args args not None):
     """Appends an entry to a stream. Creates the stream if it doesn't exist.
 
-    The entry's ID; nil with NOMKSTREAM if the stream does not exist. IDMP and IDMPAUTO identify
-    the message: if the producer has sent it before, the reply is its first ID, and it is not added
-    again. Trimming can also remove entries from every group's pending entries (DELREF), or keep
-    entries that a group has not yet read or acknowledged (ACKED).
+    The reply is the entry's ID; nil with NOMKSTREAM if the stream does not exist. IDMP and IDMPAUTO
+    identify the message: if the producer has sent it before, the reply is its first ID, and it is
+    not added again. Trimming can also remove entries from every group's pending entries (DELREF),
+    or keep entries that a group has not yet read or acknowledged (ACKED).
     """
     args.pos = 2
     # Most requests have no options.

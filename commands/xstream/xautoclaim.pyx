@@ -8,8 +8,9 @@ Semantics and error texts are those of Redis 8.6.
 
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.commands.engine.claiming cimport Claims, Target, encoded_ids, target_in
-from millstream.commands.engine.delivery cimport Ids
+from millstream.commands.engine.claiming cimport (
+    SMALL_BYTES, Claims, Target, claimed_later, encoded_ids, target_in,
+)
 from millstream.commands.engine.lifecycle cimport (
     checked_consumer_name, note_used, read_effects_most, requesting_consumer,
 )
@@ -17,6 +18,7 @@ from millstream.commands.engine.ranges cimport take_start
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport make_raw
+from millstream.commands.runtime.stream_effects cimport Ids
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id
@@ -28,7 +30,6 @@ from millstream.storage.groups.pending_chunks cimport first_pending, next_pendin
 from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.streams.stream cimport Stream
 
-from millstream.commands.engine.entries_by_id import entries_by_id
 from millstream.commands.runtime.replies import ArrayHead, Several
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
@@ -40,8 +41,6 @@ cdef enum:
     # The distance of two pending entries, in entries of the stream, up to which the scan steps to
     # the next one and does not search for it.
     STEPS = 8
-    # Longer replies are encoded while the client reads them.
-    SMALL_BYTES = 65536
     # Examining more takes longer than most requests.
     FEW_LOOKS = 100
 
@@ -191,12 +190,10 @@ cdef object reply_of(Stream stream, Claims claims, EntryId following, Output ent
     cdef Output out
     cdef Ids claimed = claims.claimed
     cdef uint64_t ms, seq
-    cdef size_t i
     if entries is not None and entries.size >= SMALL_BYTES:
-        ids = [(claimed.items[i].ms, claimed.items[i].seq) for i in range(claimed.count)]
         return Several([
-            ArrayHead(3), make_id(following.ms, following.seq, False), ArrayHead(len(ids)),
-            entries_by_id(stream, ids), [make_id(ms, seq, False) for ms, seq in claims.gone]])
+            ArrayHead(3), make_id(following.ms, following.seq, False), *claimed_later(stream, claims),
+            [make_id(ms, seq, False) for ms, seq in claims.gone]])
     out = Output()
     out.put_head(c'*', 3)
     out.put_id(following.ms, following.seq, False)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.engine.appending import window_of
-from millstream.commands.runtime.applying import stream_of
-from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK
+from millstream.commands.runtime.stream_effects import IDMPSET, window_of
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
 from millstream.storage.streams.idempotence import DURATION_S_MAX, MAXSIZE_MAX
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.commands.runtime.replies import Simple
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 NOTHING_TO_SET = "ERR At least one parameter must be specified"
 BAD_DURATION = f"ERR IDMP-DURATION must be between 1 and {DURATION_S_MAX} seconds"
@@ -53,7 +50,7 @@ def xcfgset(ctx: Context, args: Args) -> Simple:
         window.duration_s if duration_s is None else duration_s,
         window.maxsize if maxsize is None else maxsize,
     )
-    ctx.changed(b"IDMPSET", key, window.duration_s, window.maxsize, event=None)
+    ctx.changed(IDMPSET, key, window.duration_s, window.maxsize, event=None)
     return OK
 
 
@@ -65,9 +62,3 @@ def _is_given(args: Args, word: bytes, before: int | None) -> bool:
     if before is not None:
         raise CommandError(f"ERR {word.decode()} specified multiple times")
     return True
-
-
-@effect(b"IDMPSET")
-def apply_idmpset(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """IDMPSET key duration-s maxsize: set the window's bounds; a change removes all names."""
-    window_of(stream_of(keyspace, db, words[0])).configure(int(words[1]), int(words[2]))

@@ -8,14 +8,16 @@ of Redis 8.6.
 
 from libc.stdint cimport int64_t
 
-from millstream.commands.engine.claiming cimport Claims, Target, encoded_ids, take_target
-from millstream.commands.engine.delivery cimport Ids
+from millstream.commands.engine.claiming cimport (
+    SMALL_BYTES, Claims, Target, claimed_later, encoded_ids, take_target,
+)
 from millstream.commands.engine.lifecycle cimport (
     checked_consumer_name, note_used, requesting_consumer,
 )
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport make_raw
+from millstream.commands.runtime.stream_effects cimport Ids
 from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id, parse_id
@@ -28,6 +30,8 @@ from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.clock_offset import shifted_ms
+from millstream.commands.runtime.replies import Several
+from millstream.commands.runtime.stream_effects import GROUPSETID
 from millstream.commands.table.registry import command
 from millstream.errors import CommandError, shown
 
@@ -62,7 +66,6 @@ def xclaim(Context ctx not None, Args args not None):
     cdef Ids ids = take_ids(args)
     cdef Consumer consumer
     cdef Options options
-    cdef bytes reply
     take_options(ctx, args, &options)
     checked_consumer_name(name)
     if options.has_last_id and id_less(
@@ -81,7 +84,7 @@ def xclaim(Context ctx not None, Args args not None):
         claims.record(ctx, target.key, target.group, consumer)
     note_used(ctx, target.key, target.group)
     ctx.timed_alone = ids.count > FEW_IDS
-    return make_raw(reply)
+    return reply
 
 
 cdef Ids take_ids(Args args):
@@ -143,12 +146,12 @@ cdef int move_offset(Context ctx, Target target, EntryId last_id) except -1:
     group.offset_seq = last_id.seq
     last = bytes(make_id(last_id.ms, last_id.seq, False))
     return ctx.change(
-        (b"GROUPSETID", target.key, group.name, last, b"%d" % group.entries_read), None, 1)
+        (GROUPSETID, target.key, group.name, last, b"%d" % group.entries_read), None, 1)
 
 
-cdef bytes claim_ids(Context ctx, Target target, Consumer consumer, Claims claims, Ids ids,
-                     const Options* options):
-    """Claim the entries with these IDs; returns the reply, encoded."""
+cdef claim_ids(Context ctx, Target target, Consumer consumer, Claims claims, Ids ids,
+               const Options* options):
+    """Claim the entries with these IDs; returns the reply."""
     cdef Stream stream = target.stream
     cdef Group group = target.group
     cdef Output out = Output()
@@ -172,10 +175,12 @@ cdef bytes claim_ids(Context ctx, Target target, Consumer consumer, Claims claim
             if record != NULL:
                 claims.gone.append((at_id.ms, at_id.seq))
         elif record == NULL or not claims.is_too_early(record, ctx.steady_ms):
-            if not options.just_id:
+            if not options.just_id and out.size < SMALL_BYTES:
                 encode_entry(out, &view, &entry, &id_text)
             claims.take(ctx, group, consumer, at_id, record, &at)
     if options.just_id:
-        return encoded_ids(claims.claimed)
+        return make_raw(encoded_ids(claims.claimed))
+    if out.size >= SMALL_BYTES:
+        return Several(claimed_later(stream, claims))
     out.end_array(&head, claims.claimed.count)
-    return out.take()
+    return make_raw(out.take())

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def xdelex(ctx: Context, args: Args) -> list[int]:
     """Deletes entries by ID, with a choice of what happens to references to them.
 
-    An array with one number per ID: 1 (deleted), -1 (no such entry) or, with ACKED, 2 (a group
-    has not yet read or acknowledged this ID, whether or not its entry exists). KEEPREF, the
-    default, leaves pending entries pending. DELREF removes the IDs from every group's pending
+    The reply is an array with one number per ID: 1 (deleted), -1 (no such entry) or, with ACKED, 2
+    (a group has not yet read or acknowledged this ID, whether or not its entry exists). KEEPREF,
+    the default, leaves pending entries pending. DELREF removes the IDs from every group's pending
     entries, whether or not their entries still exist.
     """
     key = args.take()

@@ -16,6 +16,7 @@ from millstream.commands.engine.lifecycle import (
     note_used,
 )
 from millstream.commands.runtime.replies import OK, Simple
+from millstream.commands.runtime.stream_effects import CONSUMERDROP, GROUPSETID
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.errors import INVALID_ID, CommandError, shown
 from millstream.ids import Id, parse
@@ -130,7 +131,7 @@ def xgroup_setid(ctx: Context, args: Args) -> Simple:
     entries_read = _possible(entries_read, stream)
     stream.move_group(group, ms, seq, entries_read)
     offset = bytes(Id(ms, seq))
-    ctx.changed(b"GROUPSETID", key, group.name, offset, b"%d" % entries_read, event=b"xgroup-setid")
+    ctx.changed(GROUPSETID, key, group.name, offset, b"%d" % entries_read, event=b"xgroup-setid")
     note_used(ctx, key, group)
     return OK
 
@@ -173,6 +174,6 @@ def xgroup_delconsumer(ctx: Context, args: Args) -> int:
     dropped = 0
     if group.consumer(consumer) is not None:
         dropped = delete_consumer(group, consumer)
-        ctx.changed(b"CONSUMERDROP", key, group.name, consumer, event=b"xgroup-delconsumer")
+        ctx.changed(CONSUMERDROP, key, group.name, consumer, event=b"xgroup-delconsumer")
     note_used(ctx, key, group)
     return dropped

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.engine.appending import window_of
 from millstream.commands.runtime.replies import OK
+from millstream.commands.runtime.stream_effects import IDMP, window_of
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError
 from millstream.ids import Id
@@ -45,5 +45,5 @@ def xidmprecord(ctx: Context, args: Args) -> Simple:
         oldest_ms = max(0, ctx.now_ms - 1000 * window.duration_s + ROUND_MS)
         since_ms = max(oldest_ms, min(entry_id[0], ctx.now_ms))
         window.add(producer, iid, entry_id, since_ms)
-        ctx.changed(b"IDMP", key, producer, iid, bytes(Id(*entry_id)), since_ms, event=None)
+        ctx.changed(IDMP, key, producer, iid, bytes(Id(*entry_id)), since_ms, event=None)
     return OK

@@ -49,8 +49,8 @@ xinfo_command = Container(
 def xinfo_stream(ctx: Context, args: Args) -> Encodable | Several:
     """Returns information about a stream.
 
-    A map: length, IDs, counters, and the first and the last entry. With FULL, also the first
-    entries and all details of the groups.
+    The reply is a map: length, IDs, counters, and the first and the last entry. With FULL, also the
+    first entries and all details of the groups.
     """
     key = args.take()
     stream = _stream(ctx, key)
@@ -112,7 +112,7 @@ NO_IDEMPOTENCE = _encoded(DURATION_S, MAXSIZE, 0, 0, 0, 0)
 def xinfo_groups(ctx: Context, args: Args) -> Encodable:
     """Returns the consumer groups of a stream.
 
-    A map for each group, sorted by name."""
+    The reply is a map for each group, sorted by name."""
     key = args.take()
     return groups_reply(ctx, key, _stream(ctx, key))
 
@@ -123,8 +123,9 @@ def xinfo_groups(ctx: Context, args: Args) -> Encodable:
 def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
     """Returns the consumers of a consumer group.
 
-    A map for each consumer, sorted by name. In milliseconds, `idle` is the time since the
-    consumer's last request, and `inactive` the time since it last received an entry (-1: never).
+    The reply is a map for each consumer, sorted by name. In milliseconds, `idle` is the time since
+    the consumer's last request, and `inactive` the time since it last received an entry (-1:
+    never).
     """
     key, name = args.take(), args.take()
     group = live_group(ctx, key, _stream(ctx, key), name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.engine.claiming import named_group
 from millstream.commands.engine.lifecycle import change_entries, note_used
+from millstream.commands.runtime.stream_effects import RELEASE
 from millstream.commands.table.registry import command
 from millstream.errors import CommandError, shown
 
@@ -55,7 +56,7 @@ def xnack(ctx: Context, args: Args) -> int:
             released.append(entry_id)
     if released:
         # Released entries can be claimed at once: the effect wakes the readers.
-        effect = (b"RELEASE", key, group.name, ctx.steady_ms, count)
+        effect = (RELEASE, key, group.name, ctx.steady_ms, count)
         change_entries(ctx, effect, released, None, len(released))
     note_used(ctx, key, group)
     return len(released)

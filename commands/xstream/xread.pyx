@@ -11,7 +11,8 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange, Parts, make_range
-from millstream.commands.runtime.replies cimport BlockedRead, Encodable, make_raw
+from millstream.commands.engine.waiting cimport StreamsRead
+from millstream.commands.runtime.replies cimport Encodable, make_raw
 from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.entry_id cimport EntryId, step_down, step_up
 from millstream.ids cimport parse_id
@@ -78,7 +79,7 @@ cdef int check_limits(ReadLimits* limits) except -1:
 )
 def xread(Context ctx not None, Args args not None):
     """Reads entries after an ID from each stream; can wait for new entries."""
-    cdef StreamsRead read
+    cdef PlainRead read
     cdef ReadLimits limits
     cdef Py_ssize_t words
     cdef int64_t timeout_ms = -1
@@ -109,9 +110,10 @@ def xread(Context ctx not None, Args args not None):
             return reply
     if timeout_ms < 0 and has_nothing_new(ctx, args):
         return NULL_ARRAY
-    read = StreamsRead.__new__(StreamsRead)
+    read = PlainRead.__new__(PlainRead)
     read.db_index = ctx.db.index
     read.limits = limits
+    read.from_last = []
     reply = read.reply(ctx, read.take_streams(ctx, args))
     if reply is None and timeout_ms >= 0:
         return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
@@ -178,32 +180,14 @@ cdef bint has_nothing_new(Context ctx, Args args) except -1:
     return True
 
 
-cdef class StreamsRead(BlockedRead):
-    """An XREAD: its keys and, for each, the ID after which it reads."""
+cdef class PlainRead(StreamsRead):
+    """An XREAD."""
 
     needs_stream = True
 
-    cdef list take_streams(self, Context ctx, Args args):
-        """Take the keys and IDs; `$` and `+` are resolved now, `+` also at each attempt. Returns
-        the streams."""
-        cdef list streams = []
-        cdef Py_ssize_t count = (args.count - args.pos) // 2
-        cdef Py_ssize_t first = args.pos
-        cdef Py_ssize_t i
-        cdef Slice* word
-        self.keys = []
-        self.after = []
-        self.from_last = []
-        args.pos += count
-        for i in range(count):
-            stream = ctx.read_stream_at(&args.items[first + i])
-            streams.append(stream)
-            self.keys.append((self.db_index, ctx.db.key_of(&args.items[first + i])))
-            word = &args.items[args.pos]
-            if word.size == 1 and word.ptr[0] == c'+':
-                self.from_last.append(i)
-            self.after.append(self.take_after(args, stream))
-        return streams
+    cdef ReadLimits limits
+    # The indexes of the streams that are read from their last entry on, resolved at each attempt.
+    cdef list from_last
 
     cdef tuple take_after(self, Args args, Stream stream):
         cdef Slice* word = &args.items[args.pos]
@@ -212,6 +196,8 @@ cdef class StreamsRead(BlockedRead):
             raise CommandError(ID_OF_GROUPS)
         if word.size == 1 and (word.ptr[0] == c'$' or word.ptr[0] == c'+'):
             args.pos += 1
+            if word.ptr[0] == c'+':
+                self.from_last.append(len(self.after))
             if stream is None:
                 return 0, 0
             return before_last(stream) if word.ptr[0] == c'+' else (stream.last_ms, stream.last_seq)

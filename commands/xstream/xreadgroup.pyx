@@ -12,17 +12,25 @@ first entry is. Semantics and error texts are those of Redis 8.6, for MAXCOUNT a
 from libc.stdint cimport INT64_MAX as TIME_MAX, UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.engine.delivery cimport (
-    LONG_DELIVERY, Ids, ReplyBudget, Terms, begin_budget, claim_idle, deliver_long,
-    deliver_new, is_full, is_long_delivery, no_retry, record_again,
+    LONG_DELIVERY, ReplyBudget, begin_budget, claim_idle, deliver_long,
+    deliver_new, is_full, is_long_delivery, no_retry,
+)
+from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
+from millstream.commands.engine.waiting cimport GroupsRead
+from millstream.commands.runtime.replies cimport Encodable, make_raw
+from millstream.commands.runtime.stream_effects cimport Ids, Terms, record_redelivery
+from millstream.commands.xstream.xread cimport (
+    ReadLimits, check_limits, no_limits, put_key, take_read_limit,
 )
 from millstream.commands.engine.lifecycle cimport (
-    checked_consumer_name, is_refused, live_group, new_consumer, note_seen, note_used,
-    read_effects_most, requesting_consumer, retry_readers_later,
+    checked_consumer_name, live_group, new_consumer, note_seen, note_used, read_effects_most,
+    requesting_consumer,
 )
 from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.replies cimport BlockedRead, LongReply, make_raw
+from millstream.commands.engine.waiting cimport GroupsRead
+from millstream.commands.runtime.replies cimport Encodable, make_raw
 from millstream.commands.xstream.xread cimport (
     ReadLimits, check_limits, no_limits, put_key, take_read_limit,
 )
@@ -36,7 +44,6 @@ from millstream.storage.groups.due_index cimport is_idle
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport advance_pending, first_pending, next_pending
-from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.entries_by_id import entries_by_id
@@ -173,18 +180,23 @@ cdef read_after_id(Slice* word):
     return None if found.ms == MAX and found.seq == MAX else (found.ms, found.seq)
 
 
-cdef class ConsumerRead(BlockedRead):
-    """An XREADGROUP. While it waits, the groups of all its streams cannot end by their time to
-    live. It accepts no redeliveries, so it does not count as a retry waiter; with CLAIM it counts
-    as a claim waiter."""
+cdef class ConsumerRead(GroupsRead):
+    """An XREADGROUP. It accepts no redeliveries, so it does not count as a retry waiter; with CLAIM
+    it counts as a claim waiter.
 
-    cdef int db_index
+    Its reply is written to `out`, except entries that are too many to be encoded now. Those are in
+    `parts`, together with the bytes before them, and are encoded as the client reads."""
+
     cdef bytes consumer
     cdef ReadLimits limits
     cdef uint64_t claim_idle_ms
     cdef bint keep
-    cdef list held
     cdef bint will_retry
+    cdef Output out
+    cdef list parts
+    cdef ArrayHead head
+    cdef uint64_t answered
+    cdef ReplyBudget budget
 
     ends_without_key = True
 
@@ -206,7 +218,7 @@ cdef class ConsumerRead(BlockedRead):
         """Note a read that finds no entry in its only stream."""
         ctx.count_hits(1)
         ctx.effects.require(read_effects_most(key, group, self.consumer, 0))
-        note_seen(ctx, key, group, requesting_consumer(ctx, key, group, self.consumer))
+        self.note_visit(ctx, key, group)
         return note_used(ctx, key, group)
 
     cdef found_nothing(self, Context ctx, bytes key, Group group):
@@ -234,56 +246,31 @@ cdef class ConsumerRead(BlockedRead):
         cdef Py_ssize_t i
         cdef Stream stream
         cdef Group group
-        cdef bytes key
-        cdef Output out = None
-        cdef ArrayHead head
-        cdef uint64_t answered = 0
-        cdef list parts = None
-        cdef LongReply entries
-        cdef ReplyBudget budget
-        begin_budget(&budget, self.limits.all_entries)
         if first:
             ctx.effects.require(self.effects_most(opened, after))
         elif not ctx.effects.has_room(self.effects_most(opened, after)):
-            retry_readers_later(ctx, self.keys, self.group)
+            self.retry_later(ctx)
             self.will_retry = True
             return None
+        self.begin_reply(len(opened))
         for i in range(len(opened)):
             stream, group = opened[i]
-            key = (<tuple>self.keys[i])[1]
             if after[i] is not None:
                 self.claim_idle_ms = NO_CLAIM  # as in Redis, a history disables CLAIM
-            if not self.has_something(ctx, stream, group, after[i]) or (
-                    out is not None and is_full(out, &budget)):
-                if first:
-                    note_seen(ctx, key, group, requesting_consumer(ctx, key, group, self.consumer))
-                elif group.consumer(self.consumer) is None:
-                    new_consumer(ctx, key, group, self.consumer)
-                continue
-            if out is None:
-                out = Output()
-                out.begin_array(&head, len(opened))
-                budget.full_size = widened(self.limits.size_bytes, head.size)
-            if after[i] is None and self.is_long(stream, group, &budget):
-                if parts is None:
-                    parts = []
-                put_key(out, key, ctx.session.resp)
-                parts.append(out.take_bytes())
-                parts.append(self.put_long(ctx, key, stream, group, &budget))
-                answered += 1
-            elif after[i] is not None and self.is_long_history(group, &budget):
-                if parts is None:
-                    parts = []
-                put_key(out, key, ctx.session.resp)
-                entries = self.put_long_history(ctx, key, stream, group, after[i], out, &budget)
-                parts.append(out.take_bytes())
-                parts.append(entries)
-                answered += 1
-            elif self.put_stream(ctx, key, stream, group, after[i], out, &budget):
-                answered += 1
-        if answered == 0:
-            return None
-        return self.finished(ctx, out, &head, answered, parts)
+            if self.has_something(ctx, stream, group, after[i]) and not (
+                    self.answered and is_full(self.out, &self.budget)):
+                self.put_stream(ctx, (<tuple>self.keys[i])[1], stream, group, after[i])
+            elif first:
+                self.note_visit(ctx, (<tuple>self.keys[i])[1], group)
+            elif group.consumer(self.consumer) is None:
+                new_consumer(ctx, (<tuple>self.keys[i])[1], group, self.consumer)
+        reply = self.finished(ctx.session.resp) if self.answered else None
+        self.out = None
+        return reply
+
+    cdef int note_visit(self, Context ctx, bytes key, Group group) except -1:
+        """Note that the consumer has read from a group and got nothing."""
+        return note_seen(ctx, key, group, requesting_consumer(ctx, key, group, self.consumer))
 
     cdef int64_t effects_most(self, list opened, list after) except -1:
         """The maximum size of the effects, which list claimed entries and the entries of a
@@ -304,120 +291,168 @@ cdef class ConsumerRead(BlockedRead):
             most += read_effects_most((<tuple>self.keys[i])[1], group, self.consumer, ids)
         return most
 
-    cdef finished(self, Context ctx, Output out, const ArrayHead* head, uint64_t answered,
-                  list parts):
-        """Complete the reply with its length and parts."""
-        cdef Output first = out
-        if parts is not None:
-            parts.append(out.take_bytes())
-            first = Output()
-            first.put(parts[0])
-        first.end_array(head, answered)
-        if ctx.session.resp == 3:
-            first.buf[0] = c'%'
-        if parts is None:
-            return make_raw(first.take_bytes())
-        parts[0] = first.take_bytes()
-        return make_parts(parts)
-
     cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1:
         if after is not None or stream.has_newer(EntryId(group.offset_ms, group.offset_seq)):
             return True
         return self.claim_idle_ms != NO_CLAIM and is_idle(group.pendings, ctx.steady_ms, self.claim_idle_ms)
 
-    cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, after,
-                         Output out, ReplyBudget* budget) except -1:
-        """Write the key and the array of one stream's entries; False, without output, when all
-        claimable entries no longer exist."""
+    # ------------------------------------------------------------ the reply
+
+    cdef int begin_reply(self, Py_ssize_t streams) except -1:
+        self.out = Output()
+        self.out.begin_array(&self.head, streams)
+        self.parts = None
+        self.answered = 0
+        begin_budget(&self.budget, self.limits.all_entries)
+        self.budget.full_size = widened(self.limits.size_bytes, self.head.size)
+        return 0
+
+    cdef int put_later(self, Encodable entries) except -1:
+        """Add entries that are encoded as the client reads, from the blocks as they are now."""
+        if self.parts is None:
+            self.parts = []
+        self.parts.append(self.out.take_bytes())
+        self.parts.append(entries)
+        return 0
+
+    cdef finished(self, int resp):
+        """The reply, with its length."""
+        cdef Output first = self.out
+        if self.parts is not None:
+            self.parts.append(self.out.take_bytes())
+            first = Output()
+            first.put(self.parts[0])
+        first.end_array(&self.head, self.answered)
+        if resp == 3:
+            first.buf[0] = c'%'
+        if self.parts is None:
+            return make_raw(first.take_bytes())
+        self.parts[0] = first.take_bytes()
+        return make_parts(self.parts)
+
+    cdef int put_stream(self, Context ctx, bytes key, Stream stream, Group group, after) except -1:
+        """Write the key and the array of one stream's entries; nothing, when all claimable entries
+        no longer exist."""
+        cdef Output out = self.out
         cdef Py_ssize_t start = out.size
-        cdef ArrayHead head
-        cdef Py_ssize_t full_size = budget.full_size
+        cdef Py_ssize_t full_size = self.budget.full_size
+        cdef uint64_t limit = min(self.limits.entries, self.budget.entries)
         cdef uint64_t made
+        cdef ArrayHead head
         cdef Consumer consumer = requesting_consumer(ctx, key, group, self.consumer)
         put_key(out, key, ctx.session.resp)
+        self.answered += 1
+        if full_size == PY_SSIZE_T_MAX and self.put_many(
+                ctx, key, stream, group, consumer, after, limit):
+            return 0
         out.begin_array(&head, min(self.limits.entries, stream.length + group.pendings.count))
         # A stream with a head gets at least one entry, whatever the size of its head.
-        budget.full_size = max(widened(full_size, head.size), out.size + 1)
+        self.budget.full_size = max(widened(full_size, head.size), out.size + 1)
+        self.budget.limit = self.limits.entries
         if after is None:
-            made = self.put_new(ctx, key, stream, group, consumer, out, budget)
-            if made == 0:
-                budget.full_size = full_size
-                out.size = start
-                note_seen(ctx, key, group, consumer)
-                return False
+            made = self.put_new(ctx, key, stream, group, consumer)
         else:
-            budget.limit = self.limits.entries
-            budget.start.ms, budget.start.seq = after
-            step_up(&budget.start)
-            made = deliver_history(ctx, key, stream, group, consumer, out, budget)
+            made = self.put_history(ctx, key, stream, group, consumer, after)
+        self.budget.full_size = full_size
+        if after is not None or made == 0:
             note_seen(ctx, key, group, consumer)
-        budget.full_size = full_size
-        out.end_array(&head, made)
-        return True
+        if after is None and made == 0:
+            out.size = start
+            self.answered -= 1
+            return 0
+        return out.end_array(&head, made)
 
     cdef uint64_t put_new(self, Context ctx, bytes key, Stream stream, Group group,
-                          Consumer consumer, Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
+                          Consumer consumer) except? 0xffffffffffffffff:
         """Write claimed entries, then new entries, together at most COUNT."""
         cdef Terms terms
         cdef uint64_t claimed = 0
         cdef uint64_t given
         no_retry(&terms, self.keep, consumer.index)
-        budget.limit = self.limits.entries
-        budget.with_age = self.claim_idle_ms != NO_CLAIM
-        if budget.with_age:
-            budget.min_idle_ms = self.claim_idle_ms
-            claimed = claim_idle(ctx, key, stream, group, consumer, out, budget)
+        self.budget.with_age = self.claim_idle_ms != NO_CLAIM
+        if self.budget.with_age:
+            self.budget.min_idle_ms = self.claim_idle_ms
+            claimed = claim_idle(ctx, key, stream, group, consumer, self.out, &self.budget)
             ctx.keyspace.redelivered_claimed += claimed
-            budget.limit -= claimed
-        given = deliver_new(ctx, key, stream, group, &terms, out, budget)
+            self.budget.limit -= claimed
+        given = deliver_new(ctx, key, stream, group, &terms, self.out, &self.budget)
         if given and self.keep:
             consumer.active_ms = ctx.steady_ms
         return claimed + given
 
-    cdef bint is_long(self, Stream stream, Group group, ReplyBudget* budget) noexcept:
-        """True if there is so much to deliver that the reply should be made in slices."""
-        return self.claim_idle_ms == NO_CLAIM and budget.full_size == PY_SSIZE_T_MAX and (
-            is_long_delivery(stream, group, min(self.limits.entries, budget.entries)))
+    cdef uint64_t put_history(self, Context ctx, bytes key, Stream stream, Group group,
+                              Consumer consumer, after) except? 0xffffffffffffffff:
+        """Deliver a consumer's own pending entries after an ID again; an entry that no longer exists
+        has a null in place of its fields. Returns their number."""
+        cdef EntryId start
+        cdef Pending* record
+        cdef PendingAt at
+        cdef IdText id_text
+        cdef uint64_t made = 0
+        cdef uint64_t left = consumer.pending
+        cdef Ids again = Ids.__new__(Ids)
+        cdef View view
+        cdef Entry entry
+        id_text.size = 0
+        id_text.dotted = False
+        start.ms, start.seq = after
+        step_up(&start)
+        record = first_pending(group.pendings, start, &at)
+        while record != NULL and made < min(self.budget.limit, left) and not is_full(
+                self.out, &self.budget):
+            if record.consumer == consumer.index:
+                if stream.find(EntryId(record.ms, record.seq), &view, &entry):
+                    encode_entry(self.out, &view, &entry, &id_text)
+                    again.add(record.ms, record.seq)
+                else:
+                    self.out.put_raw(b"*2\r\n", 4)
+                    self.out.put_id(record.ms, record.seq, False)
+                    put_null_array(self.out, ctx.session.resp)
+                made += 1
+                self.budget.made += 1
+                self.budget.entries -= 1
+            record = next_pending(group.pendings, &at)
+        deliver_again(ctx, key, group, again)
+        return made
 
-    cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, ReplyBudget* budget):
-        """Deliver new entries; they are encoded later, from the blocks as they are now."""
-        cdef Consumer consumer = requesting_consumer(ctx, key, group, self.consumer)
-        cdef EntryRange entries = make_range(
-            stream, False, min(self.limits.entries, budget.entries))
+    cdef bint put_many(self, Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+                       after, uint64_t limit) except -1:
+        """Deliver new or pending entries that are encoded later, because there are many; False if
+        they are few."""
         cdef Terms terms
-        no_retry(&terms, self.keep, consumer.index)
-        deliver_long(ctx, key, stream, group, &terms, entries)
-        if self.keep:
-            consumer.active_ms = ctx.steady_ms
-        budget.entries -= entries.limit
-        budget.made += entries.limit
-        return entries
+        cdef EntryRange entries
+        cdef list ids
+        if after is None:
+            if self.claim_idle_ms != NO_CLAIM or not is_long_delivery(stream, group, limit):
+                return False
+            no_retry(&terms, self.keep, consumer.index)
+            entries = make_range(stream, False, limit)
+            deliver_long(ctx, key, stream, group, &terms, entries)
+            if self.keep:
+                consumer.active_ms = ctx.steady_ms
+            limit = entries.limit
+            self.put_later(entries)
+        else:
+            if min(limit, consumer.pending) <= LONG_DELIVERY:
+                return False
+            ids = choose_history(ctx, key, stream, group, consumer, after, limit)
+            note_seen(ctx, key, group, consumer)
+            limit = len(ids)
+            self.out.put_head(c'*', limit)
+            self.put_later(entries_by_id(stream, ids))
+        self.budget.entries -= limit
+        self.budget.made += limit
+        return True
 
-    cdef bint is_long_history(self, Group group, ReplyBudget* budget) except -1:
-        """True if so much history may be requested that the reply should be made in slices."""
-        cdef Consumer consumer = group.consumer(self.consumer)
-        return consumer is not None and budget.full_size == PY_SSIZE_T_MAX and (
-            min(self.limits.entries, budget.entries, consumer.pending) > LONG_DELIVERY)
-
-    cdef LongReply put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
-                                    Output out, ReplyBudget* budget):
-        """Deliver pending entries again; after the array's head they are encoded later, from the
-        blocks as they are now."""
-        cdef Consumer consumer = requesting_consumer(ctx, key, group, self.consumer)
-        cdef list ids = choose_history(ctx, key, stream, group, consumer, after,
-                                       min(self.limits.entries, budget.entries))
-        note_seen(ctx, key, group, consumer)
-        out.put_head(c'*', len(ids))
-        budget.entries -= len(ids)
-        budget.made += len(ids)
-        return entries_by_id(stream, ids)
+    # ------------------------------------------------------------ waiting
 
     def attempt(self, Context ctx not None):
         cdef list opened
         cdef Stream stream
         cdef Group group
-        # An append brings new entries; for claims a timer is scheduled.
-        if is_refused(ctx, [] if self.claim_idle_ms == NO_CLAIM else self.keys, self.group):
+        if ctx.write_error is not None:
+            if self.claim_idle_ms != NO_CLAIM:  # otherwise an append brings new entries
+                self.retry_later(ctx)
             return None
         opened = []
         for _, key in self.keys:
@@ -449,38 +484,11 @@ cdef class ConsumerRead(BlockedRead):
             note_used(ctx, (<tuple>self.keys[i])[1], (<tuple>opened[i])[1])
         return 0
 
-    def join(self, Stream stream not None, Group group not None) -> None:
-        self.count_in(group, 1)
-        self.held.append(group)
-
-    cdef int hold(self, list groups) except -1:
-        """Count the client as waiting on these groups, and no longer on others."""
-        cdef Group group
-        if self.held is not None:
-            for group in self.held:
-                self.count_in(group, -1)
-        self.held = groups
-        for group in groups:
-            self.count_in(group, 1)
-        return 0
-
     cdef int count_in(self, Group group, int change) except -1:
         group.blocked_clients += change
         if self.claim_idle_ms != NO_CLAIM:
             group.add_claim_wait(self.claim_idle_ms, change)
         return 0
-
-    def ended(self, Context ctx not None) -> None:
-        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
-        cdef Group group
-        self.hold([])
-        for _, key in self.keys:
-            value = db.get(key)
-            group = (<Stream>value).group(self.group) if isinstance(value, Stream) else None
-            if group is not None:
-                # The time to live starts at the end of the wait.
-                group.last_used_ms = ctx.steady_ms
-                ctx.keyspace.schedule(self.db_index, key, group)
 
 
 cdef Py_ssize_t widened(Py_ssize_t full_size, Py_ssize_t head_size) noexcept:
@@ -494,41 +502,9 @@ cdef no_group(bytes key, bytes name):
         "GROUP option")
 
 
-cdef uint64_t deliver_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
-                           Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
-    """Deliver a consumer's own pending entries from `budget.start` on again; an entry that no
-    longer exists has a null in place of its fields. Returns their number."""
-    cdef Pending* record
-    cdef PendingAt at
-    cdef IdText id_text
-    cdef uint64_t made = 0
-    cdef uint64_t left = consumer.pending
-    cdef Ids again = Ids.__new__(Ids)
-    cdef View view
-    cdef Entry entry
-    id_text.size = 0
-    id_text.dotted = False
-    record = first_pending(group.pendings, budget.start, &at)
-    while record != NULL and made < budget.limit and made < left and not is_full(out, budget):
-        if record.consumer == consumer.index:
-            if stream.find(EntryId(record.ms, record.seq), &view, &entry):
-                encode_entry(out, &view, &entry, &id_text)
-                again.add(record.ms, record.seq)
-            else:
-                out.put_raw(b"*2\r\n", 4)
-                out.put_id(record.ms, record.seq, False)
-                put_null_array(out, ctx.session.resp)
-            made += 1
-            budget.made += 1
-            budget.entries -= 1
-        record = next_pending(group.pendings, &at)
-    deliver_again(ctx, key, group, again)
-    return made
-
-
 cdef list choose_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                          after, uint64_t limit):
-    """Like `deliver_history` for very many entries: returns only their IDs, (ms, seq) each."""
+    """Like `put_history` for very many entries: returns only their IDs, (ms, seq) each."""
     cdef EntryId start
     cdef Pending* record
     cdef PendingAt at
@@ -562,4 +538,6 @@ cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1
         record = advance_pending(group.pendings, &at, again.items[i])
         group.redeliver(record, &at, ctx.steady_ms, 0, False)
         group.note_again(again.items[i].ms, again.items[i].seq, ctx.steady_ms, ctx.steady_ms)
-    return record_again(ctx, key, group, again)  # not a change for `dirty`, as in Redis
+    # Not a change for `dirty`, as in Redis.
+    return record_redelivery(
+        ctx.effects, ctx.db.index, key, group, NULL, again, ctx.steady_ms)

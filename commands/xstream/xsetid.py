@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.engine.appending import check_promise
 from millstream.commands.engine.restrictions import sealed_error
-from millstream.commands.runtime.applying import id_of, stream_of
-from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK
+from millstream.commands.runtime.stream_effects import SETID, set_last_id
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
 from millstream.ids import Id
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.commands.runtime.replies import Simple
-    from millstream.storage.keyspace.keyspace import Keyspace
-    from millstream.storage.streams.stream import Stream
 
 NO_ID = (0, 0)
 BELOW_TOP = "ERR The ID specified in XSETID is smaller than the target stream top item"
@@ -75,21 +72,6 @@ def xsetid(ctx: Context, args: Args) -> Simple:
         added = stream.entries_added
     if deleted == NO_ID:
         deleted = stream.max_deleted_id
-    _set(ctx.keyspace, stream, last, added, deleted)
-    ctx.changed(b"SETID", key, bytes(Id(*last)), added, bytes(Id(*deleted)), event=b"xsetid")
+    set_last_id(ctx.keyspace, stream, last, added, deleted)
+    ctx.changed(SETID, key, bytes(Id(*last)), added, bytes(Id(*deleted)), event=b"xsetid")
     return OK
-
-
-def _set(
-    keyspace: Keyspace, stream: Stream, last: tuple[int, int], added: int, deleted: tuple[int, int]
-) -> None:
-    stream.set_last_id(*last, keyspace.node_entries, keyspace.node_bytes)
-    stream.entries_added = added
-    stream.max_deleted_ms, stream.max_deleted_seq = deleted
-
-
-@effect(b"SETID", wakes_readers=True)
-def apply_setid(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
-    """SETID key last-id entries-added max-deleted-id."""
-    stream = stream_of(keyspace, db, words[0])
-    _set(keyspace, stream, id_of(words[1]), int(words[2]), id_of(words[3]))

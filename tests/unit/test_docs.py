@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from millstream.commands.table.loader import load_table
-from millstream.commands.table.registry import COMMANDS
+from millstream.commands.table.registry import COMMANDS, OUR_FIRST_VERSION
 from millstream.server.config.directives import DIRECTIVES
 from millstream.server.main import server_help
 
@@ -51,10 +51,7 @@ def test_every_command_has_its_page() -> None:
                 assert f"## {sub.name.replace('|', ' ').upper()}" in page
 
 
-OUR_OWN = [
-    "tack", "tappend", "tappendonce", "tappev", "tblocks", "tinfo", "tpolicy", "trange", "tread",
-    "tseek",
-]  # fmt: skip
+OUR_OWN = [row.name for row in COMMANDS.values() if row.since == OUR_FIRST_VERSION]
 
 
 @pytest.mark.parametrize("name", OUR_OWN)

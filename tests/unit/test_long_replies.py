@@ -176,6 +176,22 @@ def test_a_long_claim_is_sent_in_slices_unchanged(in_process: InProcessServer) -
     assert max(reader.sizes) < SLICE_MAX_BYTES
 
 
+def test_a_long_claim_by_id_is_sent_in_slices_in_its_order(in_process: InProcessServer) -> None:
+    fill(in_process, "a", LONG)
+    deliver(in_process, "a", LONG)
+    reader = listener(in_process)
+    numbers = [*range(1, LONG - 100, 2), 7, *range(LONG - 100, 0, -2)]
+    ids = [f"{number}-1" for number in numbers]
+    in_process.executor.feed(reader, encode_command(["XCLAIM", "a", "g", "two", "0", *ids]))
+    in_process.executor.end_tick()
+    disturb(in_process)
+    in_process.settle()
+    wanted = [row for number in numbers if number > 2 for row in entries(number, number)]
+    assert reader.read() == wanted
+    assert not reader.unread
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
 @pytest.mark.parametrize("resp", [2, 3])
 def test_all_of_a_stream_is_shown_in_slices(in_process: InProcessServer, resp: int) -> None:
     fill(in_process, "a", LONG)

@@ -328,6 +328,7 @@ RESERVED = {
         "context",
         "appending",
         "effects",
+        "stream_effects",
         "lifecycle",
         "treserve",
         "tcomplete",
@@ -346,6 +347,22 @@ def test_handlers_use_the_handler_api() -> None:
         if path.stem not in allowed
         for found in re.finditer(pattern, path.read_text())
     ]
+    assert wrong == []
+
+
+RECORDED = re.compile(r'\bchange(?:d|d_databases)?\(\s*\(?b"([A-Z]+)"')
+APPLIED = re.compile(r'@effect\(b?"?(\w+)"?')
+
+
+def test_effects_are_recorded_where_they_are_applied() -> None:
+    """Elsewhere, the name is imported from the module that applies the effect."""
+    wrong = []
+    for path in sources(".py", ".pyx"):
+        if package_of(path) == "commands":
+            text = path.read_text()
+            applied = set(APPLIED.findall(text))
+            elsewhere = set(RECORDED.findall(text)) - applied
+            wrong += [f"{named(path)}: {name}" for name in sorted(elsewhere)]
     assert wrong == []
 
 

@@ -1,0 +1,24 @@
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.replies cimport BlockedRead
+from millstream.encoding cimport Slice
+from millstream.storage.groups.group cimport Group
+from millstream.storage.streams.stream cimport Stream
+
+
+cdef class StreamsRead(BlockedRead):
+    cdef int db_index
+    cdef list after
+
+    cdef Stream look_up(self, Context ctx, Slice* key)
+    cdef tuple take_after(self, Args args, Stream stream)
+    cdef list take_streams(self, Context ctx, Args args)
+
+
+cdef class GroupsRead(BlockedRead):
+    cdef int db_index
+    cdef list held
+
+    cdef int count_in(self, Group group, int change) except -1
+    cdef int hold(self, list groups) except -1
+    cdef int retry_later(self, Context ctx) except -1

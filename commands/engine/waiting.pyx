@@ -1,0 +1,85 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""Reads that wait: of several streams, or of groups.
+
+While a read waits on groups, they count it and cannot end by their time to live, which starts again
+at the end of the wait.
+"""
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.encoding cimport Slice
+from millstream.storage.groups.group cimport Group
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
+from millstream.storage.streams.stream cimport Stream
+
+cdef enum:
+    # The delay of a read that cannot be recorded now.
+    AGAIN_MS = 1000
+
+
+cdef class StreamsRead(BlockedRead):
+    """A read of several streams: its keys and, for each, the ID after which it reads."""
+
+    cdef Stream look_up(self, Context ctx, Slice* key):
+        """Look up a stream for the first attempt."""
+        return ctx.read_stream_at(key)
+
+    cdef tuple take_after(self, Args args, Stream stream):
+        """Take an ID, (ms, seq); words for a stream's end are resolved now."""
+        raise NotImplementedError
+
+    cdef list take_streams(self, Context ctx, Args args):
+        """Take the remaining words, as many keys as IDs; returns the streams."""
+        cdef list streams = []
+        cdef Py_ssize_t count = (args.count - args.pos) // 2
+        cdef Slice* key = &args.items[args.pos]
+        cdef Py_ssize_t i
+        self.keys = []
+        self.after = []
+        args.pos += count
+        for i in range(count):
+            stream = self.look_up(ctx, &key[i])
+            streams.append(stream)
+            self.keys.append((self.db_index, ctx.db.key_of(&key[i])))
+            self.after.append(self.take_after(args, stream))
+        return streams
+
+
+cdef class GroupsRead(BlockedRead):
+    """A read of the groups with one name, in one or several streams."""
+
+    cdef int count_in(self, Group group, int change) except -1:
+        """Count the client in or out of a group on which it waits."""
+        group.blocked_clients += change
+        return 0
+
+    cdef int hold(self, list groups) except -1:
+        """Count the client as waiting on these groups, and no longer on others."""
+        if self.held is not None:
+            for group in self.held:
+                self.count_in(group, -1)
+        self.held = groups
+        for group in groups:
+            self.count_in(group, 1)
+        return 0
+
+    def join(self, Stream stream not None, Group group not None) -> None:
+        self.count_in(group, 1)
+        self.held.append(group)
+
+    cdef int retry_later(self, Context ctx) except -1:
+        """Retry the reads of these groups a little later."""
+        for db_index, key in self.keys:
+            ctx.keyspace.timer_requests.append((ctx.steady_ms + AGAIN_MS, db_index, key, self.group))
+        return 0
+
+    def ended(self, Context ctx not None) -> None:
+        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
+        cdef Group group
+        self.hold([])
+        for _, key in self.keys:
+            value = db.get(key)
+            group = (<Stream>value).group(self.group) if isinstance(value, Stream) else None
+            if group is not None:
+                group.last_used_ms = ctx.steady_ms
+                ctx.keyspace.schedule(self.db_index, key, group)

@@ -1,0 +1,619 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""The effects on entries, groups and consumers: how each is recorded, and how it is applied.
+
+An effect that is recorded in one place has a name here, which its command puts before the words.
+Others have a function that records them. docs/formats.md lists all effects.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, strlen
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.effects cimport Effects, apply_compiled
+from millstream.encoding cimport Output, Slice
+from millstream.entry_id cimport EntryId, id_less
+from millstream.ids cimport parse_id, parse_u64
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.group cimport Group
+from millstream.storage.log.entry_log cimport Walk
+from millstream.storage.reservations.held cimport Held, add_entry, handed_out
+from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
+from millstream.storage.groups.pending cimport NO_RETRY, UNOWNED
+from millstream.storage.streams.stream cimport RESERVING, Stream
+
+from millstream.commands.runtime.effects import effect
+from millstream.ids import parse
+from millstream.storage.groups.pending_sweeps import delete_consumer
+from millstream.storage.log.trimming import evict_all, evict_ids
+from millstream.storage.streams.idempotence import Window
+from millstream.storage.streams.producers import Producers
+
+
+# ---------------------------------------------------------------- the words of an effect
+
+cdef int id_at(Args args, Py_ssize_t place, EntryId* entry_id) except -1:
+    if parse_id(args.items[place].ptr, args.items[place].size, False, 0, entry_id) < 0:
+        raise ValueError(f"{args[place]!r} is not an id")
+    return 0
+
+
+cdef uint64_t number_at(Args args, Py_ssize_t place) except? 0xffffffffffffffff:
+    cdef uint64_t number
+    if parse_u64(args.items[place].ptr, args.items[place].size, &number) < 0:
+        raise ValueError(f"{args[place]!r} is not a number")
+    return number
+
+
+cdef bint is_word_at(Args args, Py_ssize_t place, const char* word, Py_ssize_t size) noexcept:
+    return args.items[place].size == size and memcmp(args.items[place].ptr, word, size) == 0
+
+
+cdef class Ids:
+    """IDs that become words of an effect, such as those of the entries in a reply before they count
+    as delivered."""
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cdef int add(self, uint64_t ms, uint64_t seq) except -1:
+        cdef size_t wanted
+        cdef EntryId* moved
+        if self.count == self.capacity:
+            wanted = self.capacity * 2 if self.capacity else 16
+            moved = <EntryId*>realloc(self.items, wanted * sizeof(EntryId))
+            if moved == NULL:
+                raise MemoryError("no memory for the IDs of an effect")
+            self.items = moved
+            self.capacity = wanted
+        self.items[self.count].ms = ms
+        self.items[self.count].seq = seq
+        self.count += 1
+        return 0
+
+    cdef int take(self, Args args, bint dot_allowed) except -1:
+        """Take the remaining words of a request, all of them before one is used."""
+        cdef EntryId found
+        while args.pos < args.count:
+            args.take_id(&found, dot_allowed, 0)
+            self.add(found.ms, found.seq)
+        return 0
+
+    cdef int put(self, Output out) except -1:
+        """Write the IDs as words of an effect."""
+        cdef size_t i
+        for i in range(self.count):
+            out.put_id(self.items[i].ms, self.items[i].seq, False)
+        return 0
+
+
+cdef Ids ids_of(list ids):
+    """IDs, (ms, seq) each."""
+    cdef Ids made = Ids.__new__(Ids)
+    cdef uint64_t ms, seq
+    for ms, seq in ids:
+        made.add(ms, seq)
+    return made
+
+
+cdef Stream stream_of(Keyspace keyspace, int db, Args args):
+    """The stream that an effect changes; a running snapshot captures it first."""
+    cdef Stream stream = (<Database>keyspace.databases[db]).writable_at(&args.items[1])
+    if stream is None:
+        raise ValueError(f"key {args[1]!r} has no stream")
+    return stream
+
+
+cdef Group group_of(Stream stream, Args args):
+    cdef Group group = stream.group(args[2])
+    if group is None:
+        raise ValueError(f"stream {args[1]!r} has no group {args[2]!r}")
+    return group
+
+
+def id_of(bytes text not None) -> tuple[int, int]:
+    """An ID in a list of words."""
+    try:
+        return parse(text, False)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an id") from None
+
+
+def stream_at(Keyspace keyspace not None, int db, bytes key not None) -> Stream:
+    """`stream_of` for a list of words."""
+    cdef Stream stream = (<Database>keyspace.databases[db]).writable_stream(key)
+    if stream is None:
+        raise ValueError(f"key {key!r} has no stream")
+    return stream
+
+
+def held_at(Keyspace keyspace not None, int db, bytes key not None) -> Held:
+    """The reservations of a stream that an effect changes."""
+    held = stream_at(keyspace, db, key).held
+    if held is None:
+        raise ValueError(f"key {key!r} has no reservations")
+    return held
+
+
+cdef Group named_group(Keyspace keyspace, int db, list words):
+    """The group of an effect whose first words are a key and a group."""
+    cdef Group group = stream_at(keyspace, db, words[0]).group(words[1])
+    if group is None:
+        raise ValueError(f"stream {words[0]!r} has no group {words[1]!r}")
+    return group
+
+
+cdef Consumer named_consumer(Group group, bytes name):
+    cdef Consumer consumer = group.consumer(name)
+    if consumer is None:
+        raise ValueError(f"group {group.name!r} has no consumer {name!r}")
+    return consumer
+
+
+# ---------------------------------------------------------------- the line of history
+
+@effect(b"HISTORY")
+def apply_history(Keyspace keyspace not None, int db, list words not None) -> None:
+    """HISTORY id number: from this frame on, another line of history."""
+    keyspace.begin_history(words[0].decode("ascii"), int(words[1]))
+
+
+# ---------------------------------------------------------------- entries
+
+STREAM = b"STREAM"
+
+@effect(STREAM, wakes_readers=True)
+def apply_stream(Keyspace keyspace not None, int db, list words not None) -> None:
+    """STREAM key incarnation: an empty stream."""
+    keyspace.databases[db].make_stream(words[0], int(words[1]))
+
+
+cdef int record_append(Effects effects, int db, bytes key, EntryId entry_id, Slice* items,
+                       Py_ssize_t count) except -1:
+    """APPEND key id field value [field value ...]."""
+    cdef Py_ssize_t i
+    if not effects.enabled:
+        return 0
+    effects.begin(db, b"$6\r\nAPPEND\r\n", 12, 3 + count)
+    effects.out.put_bulk(key, len(key))
+    effects.out.put_id(entry_id.ms, entry_id.seq, False)
+    for i in range(count):
+        effects.out.put_bulk(items[i].ptr, items[i].size)
+    return effects.finish()
+
+
+cdef int apply_append(Keyspace keyspace, int db, Args args) except -1:
+    if args.count < 5:
+        raise ValueError("APPEND without an entry")
+    append_again(keyspace, db, args, 3)
+    return 0
+
+
+cdef int record_append_once(Effects effects, int db, bytes key, const NewEntry* entry,
+                            bytes producer, uint64_t number) except -1:
+    """APPENDONCE key id producer number field value [field value ...]: the entry that a producer
+    has numbered."""
+    cdef Py_ssize_t i
+    if not effects.enabled:
+        return 0
+    effects.begin(db, b"$10\r\nAPPENDONCE\r\n", 17, 5 + entry.count)
+    effects.out.put_bulk(key, len(key))
+    effects.out.put_id(entry.id.ms, entry.id.seq, False)
+    effects.out.put_bulk(producer, len(producer))
+    effects.put_number(number)
+    for i in range(entry.count):
+        effects.out.put_bulk(entry.items[i].ptr, entry.items[i].size)
+    return effects.finish()
+
+
+cdef int apply_append_once(Keyspace keyspace, int db, Args args) except -1:
+    cdef Stream stream
+    cdef bytes name
+    cdef uint64_t number
+    if args.count < 7 or parse_u64(args.items[4].ptr, args.items[4].size, &number) < 0:
+        raise ValueError("APPENDONCE without a producer's number and an entry")
+    stream = append_again(keyspace, db, args, 5)
+    name = args[3]
+    if stream.producers is None:
+        stream.producers = Producers()
+    if stream.producers.has_sent(name, number):
+        raise ValueError(f"APPENDONCE of {name!r} with number {number}, not above its last")
+    stream.producers.put(name, number)
+    return 0
+
+
+cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields):
+    """Append the entry whose fields begin at word `fields`; key and ID are the effect's first
+    words."""
+    cdef EntryId entry_id
+    cdef EntryId last
+    cdef Database database = <Database>keyspace.databases[db]
+    cdef Stream stream = database.writable_at(&args.items[1])
+    if stream is None:
+        raise ValueError("APPEND to a stream that does not exist")
+    if parse_id(args.items[2].ptr, args.items[2].size, False, 0, &entry_id) < 0:
+        raise ValueError("APPEND with a malformed id")
+    last = handed_out(stream)
+    if not id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
+        raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
+    add_entry(stream, entry_id, &args.items[fields], args.count - fields, keyspace.node_entries,
+              keyspace.node_bytes)
+    if stream.restrictions & RESERVING:
+        (<Held>stream.held).tidy()
+    database.mark_ready_at(&args.items[1])
+    return stream
+
+
+cdef int record_eviction(Effects effects, int db, bytes key, EntryId first_kept) except -1:
+    """EVICT key id: all entries below this ID."""
+    if not effects.enabled:
+        return 0
+    effects.begin(db, b"$5\r\nEVICT\r\n", 11, 3)
+    effects.out.put_bulk(key, len(key))
+    effects.out.put_id(first_kept.ms, first_kept.seq, False)
+    return effects.finish()
+
+
+cdef int record_evict_all(Effects effects, int db, bytes key) except -1:
+    """EVICT key +."""
+    return effects.put_effect(db, (b"EVICT", key, b"+"))
+
+
+@effect(b"EVICT")
+def apply_evict(Keyspace keyspace not None, int db, list words not None) -> None:
+    """EVICT key id: everything below id; `+`: everything."""
+    stream = stream_at(keyspace, db, words[0])
+    if words[1] == b"+":
+        evict_all(stream)
+    else:
+        stream.evict(*id_of(words[1]))
+
+
+EVICTIDS = b"EVICTIDS"
+
+@effect(EVICTIDS)
+def apply_evict_ids(Keyspace keyspace not None, int db, list words not None) -> None:
+    """EVICTIDS key id [id ...]: evict these entries, anywhere in the stream."""
+    evict_ids(stream_at(keyspace, db, words[0]), [id_of(word) for word in words[1:]])
+
+
+cdef int record_deletion(Effects effects, int db, bytes key, Ids ids) except -1:
+    """XDEL key id [id ...]."""
+    if not effects.enabled:
+        return 0
+    effects.begin(db, b"$4\r\nXDEL\r\n", 10, 2 + ids.count)
+    effects.out.put_bulk_bytes(key)
+    ids.put(effects.out)
+    return effects.finish()
+
+
+XDEL = b"XDEL"
+
+@effect(XDEL)
+def apply_xdel(Keyspace keyspace not None, int db, list words not None) -> None:
+    """XDEL key id [id ...]."""
+    stream = stream_at(keyspace, db, words[0])
+    for word in words[1:]:
+        stream.delete_id(*id_of(word))
+
+
+SETID = b"SETID"
+
+
+def set_last_id(Keyspace keyspace not None, Stream stream not None, tuple last not None, uint64_t added,
+                tuple deleted not None) -> None:
+    """Set the last ID of a stream, its number of entries ever added, and its largest deleted ID."""
+    stream.set_last_id(last[0], last[1], keyspace.node_entries, keyspace.node_bytes)
+    stream.entries_added = added
+    stream.max_deleted_ms, stream.max_deleted_seq = deleted
+
+
+@effect(SETID, wakes_readers=True)
+def apply_setid(Keyspace keyspace not None, int db, list words not None) -> None:
+    """SETID key last-id entries-added max-deleted-id."""
+    stream = stream_at(keyspace, db, words[0])
+    set_last_id(keyspace, stream, id_of(words[1]), int(words[2]), id_of(words[3]))
+
+
+# ---------------------------------------------------------------- messages that count once
+
+cpdef window_of(Stream stream):
+    """The stream's idempotence window, created if necessary."""
+    if stream.idempotence is None:
+        stream.idempotence = Window()
+    return stream.idempotence
+
+
+IDMPSET = b"IDMPSET"
+
+@effect(IDMPSET)
+def apply_idmpset(Keyspace keyspace not None, int db, list words not None) -> None:
+    """IDMPSET key duration-s maxsize: set the window's bounds; a change removes all names."""
+    window_of(stream_at(keyspace, db, words[0])).configure(int(words[1]), int(words[2]))
+
+
+IDMP = b"IDMP"
+
+@effect(IDMP)
+def apply_idmp(Keyspace keyspace not None, int db, list words not None) -> None:
+    """IDMP key producer iid id ms: store the name of the message of this entry."""
+    window_of(stream_at(keyspace, db, words[0])).add(
+        words[1], words[2], id_of(words[3]), int(words[4])
+    )
+
+
+IDMPREPEAT = b"IDMPREPEAT"
+
+@effect(IDMPREPEAT)
+def apply_idmprepeat(Keyspace keyspace not None, int db, list words not None) -> None:
+    """IDMPREPEAT key: count a repeated message."""
+    window_of(stream_at(keyspace, db, words[0])).duplicates += 1
+
+
+# ---------------------------------------------------------------- groups and consumers
+
+GROUP = b"GROUP"
+
+@effect(GROUP)
+def apply_group(Keyspace keyspace not None, int db, list words not None) -> None:
+    """GROUP key name id entries-read ttl-ms: a new group."""
+    stream = stream_at(keyspace, db, words[0])
+    group = stream.make_group(words[1], *id_of(words[2]), keyspace.steady_ms)
+    group.entries_read = int(words[3])
+    stream.set_ttl(group, int(words[4]))
+    keyspace.schedule(db, words[0], group)
+
+
+GROUPTTL = b"GROUPTTL"
+
+@effect(GROUPTTL)
+def apply_group_ttl(Keyspace keyspace not None, int db, list words not None) -> None:
+    """GROUPTTL key name ttl-ms."""
+    group = named_group(keyspace, db, words)
+    stream_at(keyspace, db, words[0]).set_ttl(group, int(words[2]))
+    keyspace.schedule(db, words[0], group)
+
+
+GROUPSETID = b"GROUPSETID"
+
+@effect(GROUPSETID)
+def apply_group_setid(Keyspace keyspace not None, int db, list words not None) -> None:
+    """GROUPSETID key name id entries-read."""
+    group = named_group(keyspace, db, words)
+    stream_at(keyspace, db, words[0]).move_group(group, *id_of(words[2]), int(words[3]))
+
+
+GROUPDROP = b"GROUPDROP"
+
+@effect(GROUPDROP, wakes_readers=True)
+def apply_group_drop(Keyspace keyspace not None, int db, list words not None) -> None:
+    """GROUPDROP key name."""
+    stream_at(keyspace, db, words[0]).drop_group(words[1])
+
+
+CONSUMER = b"CONSUMER"
+
+@effect(CONSUMER)
+def apply_consumer(Keyspace keyspace not None, int db, list words not None) -> None:
+    """CONSUMER key group name ms: a new consumer."""
+    keyspace.note_steady(int(words[3]))
+    named_group(keyspace, db, words).make_consumer(words[2], int(words[3]))
+
+
+CONSUMERDROP = b"CONSUMERDROP"
+
+@effect(CONSUMERDROP)
+def apply_consumer_drop(Keyspace keyspace not None, int db, list words not None) -> None:
+    """CONSUMERDROP key group name: remove a consumer and its pending entries."""
+    group = named_group(keyspace, db, words)
+    named_consumer(group, words[2])
+    delete_consumer(group, words[2])
+
+
+cdef int record_seen(Effects effects, int db, bytes key, Group group, Consumer consumer,
+                     uint64_t now_ms) except -1:
+    """SEEN key group consumer ms."""
+    if not effects.enabled:
+        return 0
+    effects.begin(db, b"$4\r\nSEEN\r\n", 10, 5)
+    effects.out.put_bulk_bytes(key)
+    effects.out.put_bulk_bytes(group.name)
+    effects.out.put_bulk_bytes(consumer.name)
+    effects.put_number(now_ms)
+    return effects.finish()
+
+
+@effect(b"SEEN")
+def apply_seen(Keyspace keyspace not None, int db, list words not None) -> None:
+    """SEEN key group consumer ms: the consumer made a request and got no new entries."""
+    keyspace.note_steady(int(words[3]))
+    named_consumer(named_group(keyspace, db, words), words[2]).seen_ms = int(words[3])
+
+
+# ---------------------------------------------------------------- pending entries
+
+cdef int record_delivery(Effects effects, int db, bytes key, Group group, const Terms* terms,
+                         EntryId first, uint64_t now_ms) except -1:
+    """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode, after the delivery."""
+    cdef Output out = effects.out
+    cdef Consumer owner = group.numbered(terms.owner)
+    if not effects.enabled:
+        return 0
+    effects.begin(db, b"$7\r\nDELIVER\r\n", 13, 11)
+    out.put_bulk_bytes(key)
+    out.put_bulk_bytes(group.name)
+    out.put_bulk_bytes(b"" if owner is None else owner.name)
+    out.put_id(first.ms, first.seq, False)
+    out.put_id(group.offset_ms, group.offset_seq, False)
+    effects.put_number(now_ms)
+    out.put_bulk_bytes(b"%d" % group.entries_read)
+    put_retry(effects, terms)
+    out.put_bulk_bytes(b"keep" if terms.keep else b"forget")
+    return effects.finish()
+
+
+cdef int put_retry(Effects effects, const Terms* terms) except -1:
+    """Write retry-ms and expire-ms, each `-` without a retry pair."""
+    if terms == NULL or not terms.has_retry:
+        return effects.out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
+    effects.put_number(terms.retry_ms)
+    return effects.put_number(terms.expire_ms)
+
+
+cdef int deliver_between(Stream stream, Group group, EntryId start, EntryId end, uint64_t now_ms,
+                         uint32_t owner, uint32_t retry_number) except -1:
+    """Record the first delivery of the entries with start <= ID <= end to the consumer with this
+    number."""
+    cdef Walk walk
+    stream.walk_start(&walk, start)
+    while stream.walk_next(&walk) and not id_less(
+            end.ms, end.seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
+        group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, retry_number)
+    return 0
+
+
+cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
+    """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode: new entries.
+
+    The undeleted entries from..to were delivered and the group's offset moved to `to`. Mode `keep`
+    makes them pending, `forget` does not; retry-ms `-` stands for no retry. An empty consumer means
+    no owner.
+    """
+    cdef Stream stream
+    cdef Group group
+    cdef Consumer consumer
+    cdef EntryId start
+    cdef EntryId end
+    cdef uint64_t now_ms
+    cdef uint32_t owner = UNOWNED
+    cdef uint32_t retry_number = NO_RETRY
+    cdef bint keep
+    if args.count != 11:
+        raise ValueError(f"DELIVER with {args.count - 1} words")
+    stream = stream_of(keyspace, db, args)
+    group = group_of(stream, args)
+    keep = is_word_at(args, 10, b"keep", 4)
+    now_ms = number_at(args, 6)
+    keyspace.note_steady(now_ms)
+    if args.items[3].size:
+        consumer = group.consumer(args[3])
+        if consumer is None:
+            raise ValueError(f"group {group.name!r} has no consumer {args[3]!r}")
+        owner = consumer.index
+        consumer.seen_ms = now_ms
+        if keep:
+            consumer.active_ms = now_ms
+    id_at(args, 5, &end)
+    if keep:
+        if not is_word_at(args, 8, b"-", 1):
+            retry_number = group.retry_number(number_at(args, 8), number_at(args, 9))
+        id_at(args, 4, &start)
+        deliver_between(stream, group, start, end, now_ms, owner, retry_number)
+    group.offset_ms = end.ms
+    group.offset_seq = end.seq
+    group.entries_read = int(args[7])
+    keyspace.schedule(db, args[1], group)
+    return 0
+
+
+cdef int record_redelivery(Effects effects, int db, bytes key, Group group, const Terms* terms,
+                           Ids ids, uint64_t now_ms) except -1:
+    """REDELIVER key group ms retry-ms expire-ms id [id ...]; terms NULL: without a retry pair."""
+    if not effects.enabled:
+        return 0
+    effects.begin(db, b"$9\r\nREDELIVER\r\n", 15, 6 + ids.count)
+    effects.out.put_bulk_bytes(key)
+    effects.out.put_bulk_bytes(group.name)
+    effects.put_number(now_ms)
+    put_retry(effects, terms)
+    ids.put(effects.out)
+    return effects.finish()
+
+
+@effect(b"REDELIVER")
+def apply_redeliver(Keyspace keyspace not None, int db, list words not None) -> None:
+    """REDELIVER key group ms retry-ms expire-ms id [id ...]: pending entries delivered again;
+    retry-ms `-` keeps each entry's own pair."""
+    group = named_group(keyspace, db, words)
+    now_ms = int(words[2])
+    keyspace.note_steady(now_ms)
+    retry = None if words[3] == b"-" else (int(words[3]), int(words[4]))
+    for word in words[5:]:
+        group.redeliver_id(*id_of(word), now_ms, retry)
+    keyspace.schedule(db, words[0], group)
+
+
+cdef int record_claim(Effects effects, int db, bytes key, Group group, Consumer consumer,
+                      const ClaimTerms* terms, Ids ids) except -1:
+    """CLAIM key group consumer ms delivery-ms deliveries id [id ...]."""
+    if not effects.enabled:
+        return 0
+    effects.begin(db, b"$5\r\nCLAIM\r\n", 11, 7 + ids.count)
+    effects.out.put_bulk_bytes(key)
+    effects.out.put_bulk_bytes(group.name)
+    effects.out.put_bulk_bytes(consumer.name)
+    effects.put_number(terms.now_ms)
+    effects.put_number(terms.delivery_ms)
+    effects.out.put_bulk(terms.deliveries, strlen(terms.deliveries))
+    ids.put(effects.out)
+    return effects.finish()
+
+
+@effect(b"CLAIM")
+def apply_claim(Keyspace keyspace not None, int db, list words not None) -> None:
+    """CLAIM key group consumer ms delivery-ms deliveries id [id ...]: a consumer claims entries. An
+    entry that is not pending becomes pending, with one earlier delivery. deliveries: a number, `+`
+    for one more, `=` for no change."""
+    group = named_group(keyspace, db, words)
+    consumer = named_consumer(group, words[2])
+    keyspace.note_steady(int(words[3]))
+    consumer.seen_ms = consumer.active_ms = int(words[3])
+    for word in words[6:]:
+        ms, seq = id_of(word)
+        group.claim(ms, seq, consumer, int(words[4]), words[5])
+
+
+RELEASE = b"RELEASE"
+
+@effect(RELEASE, wakes_readers=True)
+def apply_release(Keyspace keyspace not None, int db, list words not None) -> None:
+    """RELEASE key group ms deliveries id [id ...]: remove the owners of entries. An entry that is
+    not pending becomes pending, without earlier deliveries. deliveries: a number, `-` for one less,
+    `=` for no change."""
+    group = named_group(keyspace, db, words)
+    keyspace.note_steady(int(words[2]))
+    for word in words[4:]:
+        ms, seq = id_of(word)
+        group.release(ms, seq, words[3], int(words[2]))
+
+
+cdef int record_ack(Effects effects, int db, bytes key, bytes group, Ids ids) except -1:
+    """ACK key group id [id ...]."""
+    if not effects.enabled:
+        return 0
+    effects.begin(db, b"$3\r\nACK\r\n", 9, 3 + ids.count)
+    effects.out.put_bulk_bytes(key)
+    effects.out.put_bulk_bytes(group)
+    ids.put(effects.out)
+    return effects.finish()
+
+
+cdef int apply_ack(Keyspace keyspace, int db, Args args) except -1:
+    """ACK key group id [id ...]: remove pending entries (acknowledged, expired, or no longer in the
+    stream)."""
+    cdef EntryId entry_id
+    cdef Group group
+    cdef Py_ssize_t place
+    if args.count < 3:
+        raise ValueError("ACK without a group")
+    group = group_of(stream_of(keyspace, db, args), args)
+    for place in range(3, args.count):
+        id_at(args, place, &entry_id)
+        group.acknowledge(entry_id.ms, entry_id.seq)
+    return 0
+
+
+apply_compiled(b"APPEND", 6, apply_append)
+apply_compiled(b"APPENDONCE", 10, apply_append_once)
+apply_compiled(b"ACK", 3, apply_ack)
+apply_compiled(b"DELIVER", 7, apply_deliver)
