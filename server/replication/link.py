@@ -261,11 +261,11 @@ class Link:
         if self.state is not State.CONNECT or self.receiver.change is not None:
             return
         knows = self.receiver.trust is Trust.KNOWN and bool(self.histories.lines)
-        self.state = State.CONNECTING
         self.heard_ms = self._steady_ms()
         opening = self.connector.opening(knows)._replace(takeover=self._takeover)
         self._connection = self.connector.new(self, opening)
         self.connector.show(self._connection, self.address, self.heard_ms)
+        self.state = State.CONNECTING
         self.connector.dial(self.host, self.port, self._connection)
 
     def connection_lost(self, connection: LinkConnection, reason: str) -> None:

@@ -468,9 +468,9 @@ class Fleet:
         for node in self.nodes:
             if node.replication.totals.link_errors and not self.flips:
                 self.broken.append(f"node {node.index}: {node.replication.totals.last_error}")
-            following = node.replication.link
+            link = node.replication.link
             change = node.replication.receiver.change
-            if following is None or change is None or change in self._seen_changes:
+            if link is None or change is None or change in self._seen_changes:
                 continue
             self._seen_changes.add(change)
             self.least.pop(node.index, None)
@@ -479,7 +479,7 @@ class Fleet:
                 continue
             self.note("full sync", str(node.index))
             self._note_least(node, change)
-            if self._had_other_way(node, following.port, change):
+            if self._had_other_way(node, link.port, change):
                 self.broken.append(f"node {node.index}: a full sync where less was enough")
 
     def _note_least(self, node: FleetNode, change: Replacement) -> None:
@@ -577,10 +577,10 @@ class Fleet:
     def _allow_less(self) -> None:
         """Servers that refuse to replace more data by less are ordered to do it."""
         for node in self.nodes:
-            following = node.replication.link
-            if following is not None and not following.is_connected:
+            link = node.replication.link
+            if link is not None and not link.is_connected:
                 self.note("allow less", str(node.index))
-                node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % following.port)
+                node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % link.port)
 
     def _is_equal(self) -> bool:
         last_seq = self._primary.persistence.commits.last_seq

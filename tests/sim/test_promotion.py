@@ -234,9 +234,8 @@ def test_the_primary_makes_no_frames_during_a_promotion(fleet: Three) -> None:
     fleet.pass_seconds(14)
     assert fleet.nodes[0].persistence.commits.last_seq == seq
     fleet.pass_seconds(4)
-    assert (
-        fleet.nodes[0].persistence.commits.last_seq > seq
-    )  # the replica is lost, the policy trims
+    # The replica is lost, the policy trims.
+    assert fleet.nodes[0].persistence.commits.last_seq > seq
 
 
 def test_the_primary_continues_when_the_replica_is_lost(fleet: Three) -> None:
@@ -287,9 +286,9 @@ def test_the_promoted_server_repeats_lost_effects(fleet: Three) -> None:
     fleet.stopped = set()
     fleet.pass_seconds(3)
     assert fleet.append() == [Error(READONLY)]
-    following = fleet.nodes[0].replication.link
-    assert following is not None
-    assert following.is_connected
+    link = fleet.nodes[0].replication.link
+    assert link is not None
+    assert link.is_connected
     assert fleet.nodes[1].replication.promotion._announcement is None
 
 

@@ -42,8 +42,8 @@ class Chain(Fleet):
         return [str(info["repl_last_error"]) for info in infos]
 
     def are_connected(self) -> list[bool]:
-        all_following = [node.replication.link for node in self.nodes]
-        return [one is not None and one.is_connected for one in all_following]
+        links = [node.replication.link for node in self.nodes]
+        return [one is not None and one.is_connected for one in links]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
