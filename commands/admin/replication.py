@@ -54,7 +54,7 @@ class Progress(Protocol):
         """The number of replicas that have this frame on their disks."""
 
 
-class Link(Protocol):
+class ReplicaRequests(Protocol):
     """The requests of replicas."""
 
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -79,7 +79,7 @@ class Failover(Protocol):
         """Cancels the failover; CommandError when there is none."""
 
 
-class Role(Progress, Link, Protocol):
+class Role(Progress, ReplicaRequests, Protocol):
     """This server as a primary or a replica (server/replication)."""
 
     @property
