@@ -106,7 +106,7 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
 
     Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
     ConnectionError reports it, and a Writer is the way to repeat it.
-    Any thread may use it.
+    Any thread may use a client.
 
     >>> ms.set("greeting", "hello"), ms.get("greeting")
     (True, 'hello')

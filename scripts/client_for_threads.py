@@ -42,8 +42,8 @@ WORDS = [
     (r"\bAsync(Iterator|Generator)\b", r"\1"),
     (r"\b__a(enter|exit|iter|next)__", r"__\1__"),
     (r"\ba(close|iter|next)\(", r"\1("),
-    (r"All tasks of one event loop may share it: the loop that used it first\.",
-     "Any thread may use it."),
+    (r"All tasks of one event loop may share a client: the loop that used it first\.",
+     "Any thread may use a client."),
     (r"\. For asyncio\.|, for asyncio\.", "."),
     (r"\btask(s?)\b(?=\s+(?:at a|may)\b)", r"thread\1"),
 ]  # fmt: skip

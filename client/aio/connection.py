@@ -109,7 +109,7 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
 
     Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
     ConnectionError reports it, and a Writer is the way to repeat it.
-    All tasks of one event loop may share it: the loop that used it first.
+    All tasks of one event loop may share a client: the loop that used it first.
 
     >>> await ms.set("greeting", "hello"), await ms.get("greeting")
     (True, 'hello')
