@@ -209,7 +209,7 @@ class Lanes:
         self._finished.clear()
 
     def close(self) -> None:
-        """Give up what is in flight, and give the connections back."""
+        """Give up the asks in flight, and give the connections back."""
         self._closed = True
         self.give_up()
         self._connections.close()

@@ -1,4 +1,4 @@
-"""The logger of the client, and what it says about a stream's events."""
+"""The logger of the client, and its messages about a stream's events."""
 
 from __future__ import annotations
 

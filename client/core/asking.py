@@ -99,7 +99,7 @@ class Asking:
     def in_flight(self) -> list[Ask]:
         return [ask for server in self._servers for ask in server.in_flight]
 
-    # ------------------------------------------------------------ what to ask
+    # ------------------------------------------------------------ the choice of asks
 
     def wants(self, now_s: float, patience_s: float, asked: set[ShardState]) -> list[Ask]:
         """The asks to send now. `asked` are the shards that this call has asked already."""

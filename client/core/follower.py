@@ -1,6 +1,6 @@
 """Following shards as one sequence: processing answers and handing out records.
 
-A record is handed out when the merge allows it. `asking` knows what to ask and when.
+A record is handed out when the merge allows it. `asking` chooses the asks and their times.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class Follower:
     # ------------------------------------------------------------ answers
 
     def _absorb(self, answers: Iterable[Answer]) -> None:
-        """Take in what has arrived: all replies first, then the errors."""
+        """Process the answers that have arrived: all replies first, then the errors."""
         for answer in answers:
             server = answer.ask.server
             assert isinstance(server, ServerState)
@@ -406,7 +406,7 @@ class Follower:
         """Hand out nothing more."""
         self._merge.rebuild(())
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ facts for users
 
     @property
     def ended(self) -> bool:

@@ -25,7 +25,7 @@ class GroupPlace:
         self._reached = BEGINNING
 
     def saw(self, info: Info | None, state: GroupState | None) -> None:
-        """The stream and the group at one moment. What is pending does not count as delivered."""
+        """The stream and the group at one moment. Pending entries do not count as delivered."""
         if info is None:
             return
         if info["incarnation"] != self._incarnation:
@@ -35,7 +35,7 @@ class GroupPlace:
             self.reach(state.last_delivered)
 
     def begin(self, info: Info | None, state: GroupState | None) -> None:
-        """The consumer joins the group: what the group has delivered before is not its concern."""
+        """The consumer joins the group: entries that were delivered before do not count."""
         if info is not None and state is not None:
             self._incarnation = info["incarnation"]
             self._reached = state.last_delivered

@@ -1,4 +1,4 @@
-"""The servers of a stream: whether they answer, and what was asked of them."""
+"""The servers of a stream: their failures, and the asks that they have to answer."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Lineage:
     names: dict[tuple[ServerState, str], str] = field(default_factory=dict)
     """The names of shards by server and key."""
     keys: dict[str, str] = field(default_factory=dict)
-    """For children with a name of their own: what their parent calls them."""
+    """For children with a name of their own: the name that their parent has for them."""
     carried: dict[str, tuple[Place, list[Gap]]] = field(default_factory=dict)
     """The places of deleted shards, until the gaps there are reported."""
     orphans: list[Gap] = field(default_factory=list)
@@ -139,7 +139,7 @@ class Lineage:
             self.keys[name] = key
         return Shard(shard.key, shard.client, name)
 
-    # ------------------------------------------------------------ what is not known yet
+    # ------------------------------------------------------------ unknown shards
 
     def unknown(self) -> list[tuple[Shard, ServerState]]:
         """The shards whose TINFO is needed now: ended ones, and children that may not exist."""

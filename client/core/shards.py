@@ -1,4 +1,4 @@
-"""The shards of a stream, and how far each one was read."""
+"""The shards of a stream, and the progress in each one."""
 
 from __future__ import annotations
 

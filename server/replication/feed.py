@@ -1,4 +1,4 @@
-"""One replica as its primary sees it: what it has, and what is sent to it next.
+"""One replica as its primary sees it: its frames, and those that are sent to it next.
 
 A feed is a cursor into the sequence of frames: those in memory and, before them, those on the
 disk (`backlog`). It sends only what is durable here, and no more than the connection takes, so
@@ -132,7 +132,7 @@ class Feed:
             self.upstream = ids
             self.send(encode(0, Kind.UPSTREAM, ids))
 
-    # What is sent next
+    # Sending
 
     def add_message(self, record: bytes, shown_seq: int) -> None:
         """Send the record of a message, after this frame."""
@@ -157,7 +157,7 @@ class Feed:
             self.send(record)
 
     def pump(self) -> None:
-        """Send what the connection takes; the rest when it takes more, or in a later turn."""
+        """Send as much as the connection takes; the rest when it takes more, or in a later turn."""
         client = self.client
         left_bytes = _TURN_BYTES
         while not (client.closed or client.paused):

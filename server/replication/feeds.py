@@ -1,4 +1,4 @@
-"""All replicas of this server: the frames in memory for them, and what they have acknowledged."""
+"""All replicas of this server: the frames in memory for them, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Feeds:
         self._pace.soon(without_rest=bool(self.config.replicas_durable))
 
     def pump(self) -> None:
-        """Send what is durable."""
+        """Send the durable frames."""
         for feed in self:
             if feed.is_online:
                 feed.pump()
@@ -154,7 +154,7 @@ class Feeds:
             if feed.is_online and (feed.takes_shard_messages or not is_shard):
                 feed.add_message(record, shown_seq)
 
-    # What the replicas have
+    # The frames on replicas
 
     def applied_on(self, seq: int) -> int:
         """The number of replicas that have applied this frame."""

@@ -67,7 +67,7 @@ class Relay:
     _asked: set[str] = field(default_factory=set, init=False)
 
     def begin(self, feed: Feed) -> None:
-        """The replica is being promoted. It gets what is here if there is no primary to ask:
+        """The replica is being promoted. It gets the frames here if there is no primary to ask:
         without a link, and in a ring of servers, where the request would go round for ever."""
         link = self.standing.link
         self._feeds[feed.address] = feed
@@ -144,7 +144,7 @@ class Handover:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a replica is being promoted. It may lack what is confirmed meanwhile."""
+        """True if a replica is being promoted. It may lack writes that are confirmed meanwhile."""
         if not self._until_ms:  # nearly always; asked for each acknowledgement
             return False
         now_ms = self.machine.steady_clock()
@@ -161,10 +161,10 @@ class Handover:
             return REFUSED.format(self.superseded_by)
         return HANDING_OVER.format(next(iter(self._until_ms))) if self.is_waiting else None
 
-    # What a replica says
+    # Reports of replicas
 
     def begin(self, feed: Feed) -> None:
-        """The replica is being promoted: confirm nothing more, and send what it lacks."""
+        """The replica is being promoted: confirm nothing more, and send the missing frames."""
         log.warning("the replica %s is being promoted", feed.address)
         commits = self.persistence.commits
         if self.standing.is_replica:  # the primary of this server may confirm more
@@ -257,7 +257,7 @@ class Handover:
             log.error("writes are refused here: %s", LACKS.format(self.superseded_by))
 
     def tick_second(self) -> None:
-        """Accept writes again if a replica has not said for long what has become of it."""
+        """Accept writes again if a replica has not reported the end of its promotion in time."""
         now_ms = self.machine.steady_clock()
         for address in [one for one, until_ms in self._until_ms.items() if until_ms <= now_ms]:
             del self._until_ms[address]

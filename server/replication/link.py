@@ -494,11 +494,11 @@ class Link:
         )  # fmt: skip
         self._drop("a frame cannot be applied")
 
-    # What this server says to its primary
+    # Reports to the primary
 
     def acknowledge(self) -> None:
-        """Tell the primary what is applied here, and what is on the disk and can be found after a
-        restart (`Acceptance`)."""
+        """Tell the primary the last frame that is applied here, and the last one that is on the
+        disk and can be found after a restart (`Acceptance`)."""
         if self._connection is None or not self.is_connected:
             return
         commits = self.persistence.commits

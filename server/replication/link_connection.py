@@ -64,7 +64,7 @@ def why_lost(error: Exception | None, uses_tls: bool, unanswered: bool) -> str:
 
 
 class LinkConnection:
-    """An asyncio protocol. `is_over`: what still arrives is ignored."""
+    """An asyncio protocol. `is_over`: bytes that still arrive are ignored."""
 
     def __init__(self, owner: Owner, protocol: LinkProtocol, uses_tls: bool) -> None:
         self.protocol = protocol
@@ -207,7 +207,7 @@ class Connector:
 
     @property
     def timeout_s(self) -> int:
-        """For so long a primary may be silent."""
+        """The time for which a primary may be silent."""
         return self.config.repl_timeout
 
 

@@ -1,7 +1,7 @@
 """The replica's end of a link, without I/O: bytes in, bytes out, events.
 
-A replica connects as a client, introduces itself, and asks for the frames after its last one. What
-the primary answers is an event; after CONTINUE and FULLRESYNC the events are records.
+A replica connects as a client, introduces itself, and asks for the frames after its last one. Each
+answer of the primary is an event; after CONTINUE and FULLRESYNC the events are records.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ log = logging.getLogger("millstream.replication")
 SILENCE_MS = 3000
 # From the request to the promotion, at most.
 WAIT_MAX_MS = 10_000
-# For so long the primary confirms nothing after the request, if it hears nothing more.
+# The time for which the primary confirms nothing after the request, without a further message.
 PROMOTING_MS = 15_000
 _CHECK_MS = 500
 _LATE_MS = 1000  # a check that is later: this server was suspended
@@ -110,7 +110,7 @@ class Promotion:
     def announce(self, host: str, port: int) -> None:
         """Tell the old primary, unless this server follows it already."""
         if not self.standing.is_replica:
-            self.histories.require_line()  # it tells what this server sends later from what is old
+            self.histories.require_line()  # it divides later frames from old ones
             self._announcement = Announcement(
                 host, port, self.connector, self.machine, self.persistence, self._announced
             )
@@ -122,7 +122,7 @@ class Promotion:
         if self._announcement is not None:
             self._announcement.tick_second()
 
-    # What happens on the link
+    # Events on the link
 
     def linked(self) -> None:
         """The link is up again."""
@@ -196,7 +196,7 @@ class Promotion:
         if self._link is not link:
             return
         if now_ms - due_ms > _LATE_MS:
-            self._ask(link)  # what was sent meanwhile is not read yet, or is old
+            self._ask(link)  # frames sent meanwhile are not read yet, or are old
         elif now_ms - link.heard_ms >= SILENCE_MS and not self._has_arrived:
             self._finish(link, "it is silent")
         elif now_ms - self._began_ms >= WAIT_MAX_MS:
@@ -224,7 +224,7 @@ class Promotion:
 
 @dataclass(eq=False)
 class Announcement:
-    """A promoted server tells its old primary what it is, on a connection of its own, for
+    """A promoted server reports its role to its old primary, on a connection of its own, for
     TELLING_MS at most.
 
     The replica's link has said so already (`REPLCONF promoted`), and was closed. But it may have

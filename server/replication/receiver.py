@@ -1,9 +1,9 @@
-"""The data of a replica: what arrives is applied, or replaces the data, or cuts it back.
+"""The data of a replica: frames are applied, a base replaces the data, a rewind cuts it back.
 
 Whole frames are applied, the first slice in the turn in which they arrive and one in each later
 turn, and committed under their own numbers.
 
-How far the data here can be trusted (`Receiver.trust`):
+The trust in the data here (`Receiver.trust`):
 
 | trust | meaning | what ends it |
 |---|---|---|
@@ -128,7 +128,7 @@ class Receiver:
             self.change.link_lost()
 
     def _close(self) -> None:
-        """Drop what is not applied yet."""
+        """Drop the frames that are not applied yet."""
         self._is_open = False
         self._pending.clear()
         self._pending_bytes = 0
@@ -149,7 +149,7 @@ class Receiver:
         if self.trust is Trust.KNOWN:
             self.trust = Trust.UNKNOWN
 
-    # What arrives
+    # Arriving records
 
     @property
     def is_full(self) -> bool:
@@ -203,7 +203,7 @@ class Receiver:
             self._apply_slice()
 
     def apply_soon(self) -> None:
-        """Apply what has arrived in the next turns of the loop, while the link is up."""
+        """Apply the arrived frames in the next turns of the loop, while the link is up."""
         if not self._is_scheduled and self._is_open:
             self._is_scheduled = True
             self._loop.call_soon(self._apply)
@@ -222,10 +222,10 @@ class Receiver:
         self._read_more()
 
     def _apply_slice(self) -> None:
-        """Apply about as much as one turn may take of what has arrived."""
+        """Apply as many of the arrived frames as one turn may take."""
         keyspace, commits = self.keyspace, self.persistence.commits
         left_bytes = _SLICE_BYTES
-        self.executor.recheck_limits()  # the time of what is applied
+        self.executor.recheck_limits()  # the time at which frames are applied
         keyspace.expiring = False  # the frames say which keys were deleted
         self.is_applying = True
         try:
@@ -249,7 +249,7 @@ class Receiver:
             self._source.frames_applied()
 
     def serve_readers(self) -> None:
-        """Wake the reads that wait for what was applied."""
+        """Wake the reads that wait for the applied entries."""
         self.executor.applied()
 
     def follow_clock(self, ahead_ms: int) -> None:

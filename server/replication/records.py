@@ -1,4 +1,4 @@
-"""The records that a primary sends to a replica: journal frames, and what goes between them.
+"""The records that a primary sends to a replica: journal frames, and other records between them.
 
 | at | size | |
 |---|---|---|

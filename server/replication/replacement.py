@@ -168,7 +168,7 @@ class Replacement:
         else:
             self._end_if_complete()
 
-    # What arrives
+    # Arriving records
 
     @property
     def has_ended(self) -> bool:

@@ -56,7 +56,7 @@ class Restrictions:
     _held_for: int = field(default=0, init=False)  # the number of replicas for which replies wait
 
     def update(self) -> None:
-        """Refuse what has to be refused at present."""
+        """Refuse the commands that the role forbids at present."""
         link = self.standing.link
         is_down = link is not None and not link.is_connected
         is_stale = is_down and not self.config.replica_serve_stale_data

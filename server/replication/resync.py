@@ -126,7 +126,7 @@ class Resync:
     _introductions: dict[int, Introduction] = field(default_factory=dict, init=False)
 
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """REPLCONF: what a replica says about itself. Returns the answer: OK, and the IDs of
+        """REPLCONF: a replica's description of itself. Returns the answer: OK, and the IDs of
         servers if the replica wants them. CommandError for an invalid value."""
         for name, value in pairs:
             word = name.decode("ascii", "replace").lower()
@@ -179,7 +179,7 @@ class Resync:
                 self._send_base(feed)
 
     def psync(self, client: Any, next_seq: int, takeover: Takeover | None) -> None:
-        """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
+        """Answer PSYNC, and send the missing frames. CommandError when that is impossible."""
         said = self._introductions.get(client.id)
         if client.feed is not None:
             raise CommandError("ERR this connection is already the link of a replica")

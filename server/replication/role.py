@@ -55,7 +55,7 @@ _NICENESS = 5
 
 @dataclass(eq=False)
 class Role:
-    """Builds the parts of replication, and passes on to them what happens.
+    """Builds the parts of replication, and passes events on to them.
 
     `clients` are those of the server. `new_id` makes 40 random hexadecimal digits.
     `continue_clock` continues the steady clock after the latest time in the data, and restarts the
@@ -219,7 +219,7 @@ class Role:
         else:
             self.histories.begin()
 
-    # What others see of the role
+    # The role for others
 
     @property
     def link(self) -> Link | None:
@@ -326,7 +326,7 @@ class Role:
         self._follow(host, port, is_of_handover=True)
 
     def _end_primary(self) -> None:
-        """End the waits for what happens here, and drop the replies that were not sent yet."""
+        """End the waits of clients, and drop the replies that were not sent yet."""
         self.executor.close_held()
         for client in list(self.clients.values()):
             self.executor.end_wait(client, FORCE_UNBLOCKED, close=True)
@@ -375,7 +375,7 @@ class Role:
         self._follow_no_primary(is_independent)
 
     def _apply_arrived(self) -> None:
-        """Apply what has arrived. CommandError if the data here may be wrong."""
+        """Apply the arrived frames. CommandError if the data here may be wrong."""
         self.receiver.apply_all()
         self._refuse_wrong_data()
 
