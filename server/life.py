@@ -154,7 +154,6 @@ class Server:
         self._build_roles()
         self._build_figures()
         self.listeners = Listeners(config, partial(Connection, self.clients, self.executor))
-        self.set_log_style = log.set_style
         self.settings = Settings(
             config,
             config_file,
@@ -225,7 +224,7 @@ class Server:
             new_id=new_history,
             continue_clock=self._continue_clock_as_primary,
             deliver=self.pubsub.deliver,
-            check_waits=self._check_waits,
+            check_waits=self.check_waits,
         )
         self.persistence.commits.follow(self.replication)
         self.clients.when_gone(self.replication.client_gone)
@@ -384,7 +383,7 @@ class Server:
             self.steady_clock.continue_from(newest_ms)
         continue_times(self.keyspace, self.steady_ms())
 
-    def _check_waits(self) -> None:
+    def check_waits(self) -> None:
         """More is on the disk, or on replicas, than before: end the waits for it."""
         self.waits.check()
         self.shutdown.check_replicas()

@@ -59,7 +59,7 @@ class DenialLog:
     """At most `max_len` entries; `counts` counts all refusals by their reason."""
 
     def __init__(self, max_len: int = 128) -> None:
-        self.max_len = max_len
+        self._max_len = max_len
         self.counts: Counter[str] = Counter()
         self._entries: list[Entry] = []  # newest first
         self._next_number = 0
@@ -79,10 +79,15 @@ class DenialLog:
                 return
         self._next_number += 1
         self._entries.insert(0, entry)
-        self.trim()
+        self._trim()
 
-    def trim(self) -> None:
-        del self._entries[self.max_len :]
+    def resize(self, max_len: int) -> None:
+        """Keep no more than this number of entries."""
+        self._max_len = max_len
+        self._trim()
+
+    def _trim(self) -> None:
+        del self._entries[self._max_len :]
 
     def newest(self, count: int) -> list[Entry]:
         return self._entries[: max(count, 0)]

@@ -33,7 +33,7 @@ class Slowlog:
     """Entries, newest last. `threshold_us` 0 records every command, a negative one none."""
 
     def __init__(self, max_len: int = 128, threshold_us: int = 10_000) -> None:
-        self.max_len = max_len
+        self._max_len = max_len
         self.threshold_us = threshold_us
         self._entries: deque[Entry] = deque()
         self._next_number = 0
@@ -49,11 +49,15 @@ class Slowlog:
             Entry(self._next_number, now_ms // 1000, duration_us, shown, address, name)
         )
         self._next_number += 1
-        self.trim()
+        self._trim()
 
-    def trim(self) -> None:
-        """Keep no more than `max_len`."""
-        while len(self._entries) > self.max_len:
+    def resize(self, max_len: int) -> None:
+        """Keep no more than this number of entries."""
+        self._max_len = max_len
+        self._trim()
+
+    def _trim(self) -> None:
+        while len(self._entries) > self._max_len:
             self._entries.popleft()
 
     def entries(self, count: int) -> list[Entry]:

@@ -31,8 +31,7 @@ def test_entries_are_bounded() -> None:
     assert [entry.subject for entry in log.newest(10)] == [b"9", b"8", b"7"]
     assert [entry.number for entry in log.newest(2)] == [9, 8]
     assert log.newest(-1) == []
-    log.max_len = 0
-    log.trim()
+    log.resize(0)
     note(log, b"x")
     assert log.newest(10) == []
     assert log.counts["key"] == 11

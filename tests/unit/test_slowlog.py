@@ -41,8 +41,7 @@ def test_no_more_than_max_len() -> None:
     for number in range(5):
         log.note(NOW_MS, number, [b"PING"], None)
     assert [entry.number for entry in log.entries(-1)] == [4, 3]
-    log.max_len = 0
-    log.trim()
+    log.resize(0)
     log.note(NOW_MS, 5, [b"PING"], None)
     assert len(log) == 0
 
