@@ -388,4 +388,4 @@ class StreamCommands(Generic[T]):
 
 
 NAMES = [name.upper() for name in vars(StreamCommands) if name[0] != "_"]
-"""The commands whose replies are read by `read_reply`."""
+"""Each method in capitals. Among these names are the commands whose replies `read_reply` reads."""
