@@ -38,16 +38,12 @@ from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDE
 from millstream.server.config.kinds import (
     ADDRESSES,
     COMPATIBILITY,
-    DATA,
     EVENTS,
     FOREGROUND,
     INT32_MAX,
     INT64_MAX,
-    LIMIT,
     LIMITS,
-    LOG,
     MEGABYTE,
-    NETWORK,
     OUTPUT_LIMITS,
     PATH,
     PERCENTILES,
@@ -56,18 +52,21 @@ from millstream.server.config.kinds import (
     SAVE_POINTS_DEFAULT,
     SCORES,
     SIZE_OR_SHARE,
-    STREAM,
     TEXT,
-    WATCHING,
     YES_NO,
     Directive,
     Kind,
     OutputLimits,
     clipped,
-    directive,
+    data,
     integer,
+    limits,
+    log,
+    network,
     one_of,
     size,
+    streams,
+    watching,
 )
 from millstream.server.config.lines import Line
 from millstream.server.config.metrics_directives import MetricsDirectives
@@ -114,328 +113,207 @@ class Config(ReplicaDirectives):
     metrics: MetricsDirectives
     accepted: Accepted
 
-    port: int = directive(
-        6455,
-        integer(0, 65535),
+    port: int = network(
+        6455, integer(0, 65535),
         "TCP port; 0 selects a free one, or none if there is `tls-port` or `unixsocket`",
-        section=NETWORK,
+    )  # fmt: skip
+    bind: tuple[str, ...] = network(("127.0.0.1",), ADDRESSES, "addresses to listen on")
+    protected_mode: bool = network(
+        True, YES_NO, "without a password, serve only clients on this machine", apply=READ
     )
-    bind: tuple[str, ...] = directive(
-        ("127.0.0.1",), ADDRESSES, "addresses to listen on", section=NETWORK
-    )
-    protected_mode: bool = directive(
-        True,
-        YES_NO,
-        "without a password, serve only clients on this machine",
-        section=NETWORK,
-        apply=READ,
-    )
-    requirepass: str = directive(
-        "",
-        TEXT,
-        "password of the user `default`; empty: no password is required",
-        section=NETWORK,
-        apply=default_password,
-    )
-    aclfile: str = directive(
-        "",
-        TEXT,
+    requirepass: str = network(
+        "", TEXT,
+        "password of the user `default`; empty: no password is required", apply=default_password,
+    )  # fmt: skip
+    aclfile: str = network(
+        "", TEXT,
         "file of users, for ACL LOAD and ACL SAVE; empty: users are lines `user NAME RULE ...` in "
         "the configuration file",
-        section=NETWORK,
-    )
-    acl_pubsub_default: str = directive(
-        "resetchannels",
-        one_of("allchannels", "resetchannels"),
-        "channels that new users may use: all or none",
-        section=NETWORK,
-        apply=default_channels,
-    )
-    acllog_max_len: int = directive(
-        128,
-        integer(0, INT64_MAX),
-        "number of entries that ACL LOG keeps",
-        section=NETWORK,
-        apply=denial_log_length,
-    )
-    tcp_backlog: int = directive(
-        511,
-        integer(1, INT32_MAX),
-        "maximum number of connections waiting to be accepted",
-        section=NETWORK,
-    )
-    tcp_keepalive: int = directive(
-        300,
-        integer(0, INT32_MAX),
-        "seconds between TCP keepalives; 0: none",
-        section=NETWORK,
-        apply=READ,
-    )
-    timeout: int = directive(
-        0, integer(0, INT32_MAX), "close clients idle for this many seconds; 0: never",
-        section=NETWORK, apply=READ,
     )  # fmt: skip
-    maxclients: int = directive(
-        10000, integer(1, INT32_MAX), "maximum number of clients", section=NETWORK, apply=READ
+    acl_pubsub_default: str = network(
+        "resetchannels", one_of("allchannels", "resetchannels"),
+        "channels that new users may use: all or none", apply=default_channels,
+    )  # fmt: skip
+    acllog_max_len: int = network(
+        128, integer(0, INT64_MAX), "number of entries that ACL LOG keeps", apply=denial_log_length
     )
+    tcp_backlog: int = network(
+        511, integer(1, INT32_MAX), "maximum number of connections waiting to be accepted"
+    )
+    tcp_keepalive: int = network(
+        300, integer(0, INT32_MAX), "seconds between TCP keepalives; 0: none", apply=READ
+    )
+    timeout: int = network(
+        0, integer(0, INT32_MAX), "close clients idle for this many seconds; 0: never", apply=READ
+    )
+    maxclients: int = network(10000, integer(1, INT32_MAX), "maximum number of clients", apply=READ)
 
-    dir: Path = directive(
-        Path("data"),
-        PATH,
-        "directory of the data files; created if it does not exist",
-        section=DATA,
+    dir: Path = data(
+        Path("data"), PATH, "directory of the data files; created if it does not exist"
     )
-    appendonly: bool = directive(
-        True, YES_NO, "keep a journal of every change", section=DATA, apply=journal
-    )
-    appendfsync: str = directive(
-        "always",
-        one_of("everysec", "always", "no"),
+    appendonly: bool = data(True, YES_NO, "keep a journal of every change", apply=journal)
+    appendfsync: str = data(
+        "always", one_of("everysec", "always", "no"),
         "when the journal is forced to disk: `always`: before a reply is sent; `everysec`: once a "
-        "second; `no`: when the operating system decides",
-        section=DATA,
-        apply=journal,
-    )
-    save: str | None = directive(
+        "second; `no`: when the operating system decides", apply=journal,
+    )  # fmt: skip
+    save: str | None = data(
         None,
         SAVE_POINTS,
         "take a snapshot after this many seconds if there were at least this many changes; empty: "
         f"never. If not set: `{SAVE_POINTS_DEFAULT}` without a journal, and never with a journal, "
         "because its rewriting does the same work",
-        section=DATA,
         apply=READ,
     )
-    stop_writes_on_bgsave_error: bool = directive(
-        True,
-        YES_NO,
+    stop_writes_on_bgsave_error: bool = data(
+        True, YES_NO,
         "with save points: refuse writes after a snapshot has failed, until one succeeds",
-        section=DATA,
         apply=READ,
-    )
-    rdbcompression: bool = directive(
-        False,
-        YES_NO,
+    )  # fmt: skip
+    rdbcompression: bool = data(
+        False, YES_NO,
         "compress snapshots with zstd: files are a half to a third of the size, but saving takes "
         "several times as much CPU time and loading twice as long. Small streams are always "
-        "compressed. Redis' default is yes",
-        section=DATA,
-        apply=READ,
-    )
-    journal_reserve_size: int = directive(
-        16 * MEGABYTE,
-        size(0, 1024 * MEGABYTE),
+        "compressed. Redis' default is yes", apply=READ,
+    )  # fmt: skip
+    journal_reserve_size: int = data(
+        16 * MEGABYTE, size(0, 1024 * MEGABYTE),
         "disk space reserved in advance for the journal, so that on a full disk writes are refused "
-        "before they run; 0: none",
-        section=DATA,
-        apply=READ,
-    )
-    journal_queue_limit: int = directive(
-        64 * MEGABYTE,
-        size(1),
+        "before they run; 0: none", apply=READ,
+    )  # fmt: skip
+    journal_queue_limit: int = data(
+        64 * MEGABYTE, size(1),
         "maximum memory for data that waits for a slow disk: frames to be written to the journal, "
         "and replies held until they are durable; above it, requests wait until half of it is free",
-        section=DATA,
         apply=queue_limit,
-    )
-    auto_aof_rewrite_percentage: int = directive(
-        100,
-        integer(0, INT32_MAX),
+    )  # fmt: skip
+    auto_aof_rewrite_percentage: int = data(
+        100, integer(0, INT32_MAX),
         "rewrite the journal when it has grown by this percentage of its size after the last "
-        "rewrite; 0: never",
-        section=DATA,
-        apply=READ,
-    )
-    auto_aof_rewrite_min_size: int = directive(
-        64 * MEGABYTE,
-        size(0),
-        "minimum size of a journal that is rewritten automatically",
-        section=DATA,
-        apply=READ,
+        "rewrite; 0: never", apply=READ,
+    )  # fmt: skip
+    auto_aof_rewrite_min_size: int = data(
+        64 * MEGABYTE, size(0),
+        "minimum size of a journal that is rewritten automatically", apply=READ,
+    )  # fmt: skip
+
+    databases: int = data(16, integer(1, 10000), "number of databases for SELECT")
+    disable_thp: bool = data(
+        False, YES_NO, "do not use huge pages; without forks, they are not expensive here"
     )
 
-    databases: int = directive(
-        16, integer(1, 10000), "number of databases for SELECT", section=DATA
-    )
-    disable_thp: bool = directive(
-        False,
-        YES_NO,
-        "do not use huge pages; without forks, they are not expensive here",
-        section=DATA,
-    )
-
-    proto_max_bulk_len: int = directive(
-        512 * MEGABYTE,
-        size(MEGABYTE),
-        "longest single argument of a request",
-        section=LIMIT,
-        apply=of_requests("bulk_bytes"),
-    )
-    client_query_buffer_limit: int = directive(
-        1024 * MEGABYTE,
-        size(MEGABYTE),
+    proto_max_bulk_len: int = limits(
+        512 * MEGABYTE, size(MEGABYTE),
+        "longest single argument of a request", apply=of_requests("bulk_bytes"),
+    )  # fmt: skip
+    client_query_buffer_limit: int = limits(
+        1024 * MEGABYTE, size(MEGABYTE),
         "longest request; a client that sends a longer one is disconnected",
-        section=LIMIT,
         apply=of_requests("query_bytes"),
-    )
-    client_output_buffer_limit: OutputLimits = directive(
-        dict(OUTPUT_LIMITS),
-        LIMITS,
+    )  # fmt: skip
+    client_output_buffer_limit: OutputLimits = limits(
+        dict(OUTPUT_LIMITS), LIMITS,
         "for each class of clients: disconnect a client that has this much unsent output, or that "
-        "exceeds the soft limit for this many seconds; 0: no limit",
-        section=LIMIT,
-        apply=output_limits,
-    )
+        "exceeds the soft limit for this many seconds; 0: no limit", apply=output_limits,
+    )  # fmt: skip
 
-    stream_node_max_bytes: int = directive(
-        4096,
-        size(0),
+    stream_node_max_bytes: int = streams(
+        4096, size(0),
         "bytes in a node, the unit of `MAXLEN ~`; 0: only the limit of a block, 64 KB",
-        section=STREAM,
         apply=of_nodes("node_bytes"),
-    )
-    stream_node_max_entries: int = directive(
-        100,
-        integer(0, INT64_MAX),
-        "entries in a node; 0: only the limit of a block, 4,096",
-        section=STREAM,
-        apply=of_nodes("node_entries"),
-    )
-    stream_idmp_duration: int = directive(
-        100,
-        integer(1, 86400),
+    )  # fmt: skip
+    stream_node_max_entries: int = streams(
+        100, integer(0, INT64_MAX),
+        "entries in a node; 0: only the limit of a block, 4,096", apply=of_nodes("node_entries"),
+    )  # fmt: skip
+    stream_idmp_duration: int = streams(
+        100, integer(1, 86400),
         "seconds for which a new stream remembers the IDs of idempotent producers",
-        section=STREAM,
         apply=of_keyspace("idmp_duration_s"),
-    )
-    stream_idmp_maxsize: int = directive(
-        100,
-        integer(1, 10000),
+    )  # fmt: skip
+    stream_idmp_maxsize: int = streams(
+        100, integer(1, 10000),
         "number of IDs of each producer that a new stream remembers",
-        section=STREAM,
         apply=of_keyspace("idmp_maxsize"),
-    )
-    stream_producers_max: int = directive(
-        100_000,
-        integer(1, 1_000_000),
+    )  # fmt: skip
+    stream_producers_max: int = streams(
+        100_000, integer(1, 1_000_000),
         "number of producers whose last number a stream remembers (TAPPENDONCE); above that, it "
-        "forgets the producer whose last append is oldest",
-        section=STREAM,
-        apply=of_keyspace("producers_max"),
-    )
-    stream_held_max_bytes: int = directive(
-        256 << 20,
-        size(0),
+        "forgets the producer whose last append is oldest", apply=of_keyspace("producers_max"),
+    )  # fmt: skip
+    stream_held_max_bytes: int = streams(
+        256 << 20, size(0),
         "bytes of entries that a stream holds while IDs below them are reserved; above that, "
-        "appends are refused; 0: no limit",
-        section=STREAM,
-        apply=of_keyspace("held_max_bytes"),
-    )
-    stream_reservations_max: int = directive(
-        10_000,
-        integer(1, 1_000_000),
+        "appends are refused; 0: no limit", apply=of_keyspace("held_max_bytes"),
+    )  # fmt: skip
+    stream_reservations_max: int = streams(
+        10_000, integer(1, 1_000_000),
         "number of IDs that can be reserved in a stream at a time (TRESERVE)",
-        section=STREAM,
         apply=of_keyspace("reservations_max"),
-    )
-    stream_writers_max: int = directive(
-        1000,
-        integer(1, 1_000_000),
+    )  # fmt: skip
+    stream_writers_max: int = streams(
+        1000, integer(1, 1_000_000),
         "number of writers that a stream remembers (TPOSITION); above that, it forgets the least "
-        "recently used writer without reservations",
-        section=STREAM,
-        apply=of_keyspace("writers_max"),
-    )
-
-    loglevel: str = directive(
-        "notice", one_of("debug", "verbose", "notice", "warning", "nothing"), "how much is logged",
-        section=LOG, apply=log_style,
+        "recently used writer without reservations", apply=of_keyspace("writers_max"),
     )  # fmt: skip
-    supervised: str = directive(
-        "no",
-        one_of("no", "systemd", "auto"),
-        "service manager to notify when the server is loading, ready, or stopping; `auto`: "
-        "systemd if NOTIFY_SOCKET is set in the environment",
-        section=LOG,
-    )
-    pidfile: str = directive(
-        "",
-        TEXT,
-        "file with the process ID, while the server runs; empty: none",
-        section=LOG,
-    )
-    logfile: str = directive("", TEXT, "log file; empty: standard output", section=LOG)
-    log_format: str = directive(
-        "text",
-        one_of("text", "json"),
-        "one readable line, or one JSON object, per event",
-        section=LOG,
-        apply=log_style,
-    )
 
-    slowlog_log_slower_than: int = directive(
-        10000,
-        integer(-1, INT64_MAX),
+    loglevel: str = log(
+        "notice", one_of("debug", "verbose", "notice", "warning", "nothing"),
+        "how much is logged", apply=log_style,
+    )  # fmt: skip
+    supervised: str = log(
+        "no", one_of("no", "systemd", "auto"),
+        "service manager to notify when the server is loading, ready, or stopping; `auto`: systemd "
+        "if NOTIFY_SOCKET is set in the environment",
+    )  # fmt: skip
+    pidfile: str = log("", TEXT, "file with the process ID, while the server runs; empty: none")
+    logfile: str = log("", TEXT, "log file; empty: standard output")
+    log_format: str = log(
+        "text", one_of("text", "json"),
+        "one readable line, or one JSON object, per event", apply=log_style,
+    )  # fmt: skip
+
+    slowlog_log_slower_than: int = watching(
+        10000, integer(-1, INT64_MAX),
         "minimum microseconds for a command to enter the slow log; 0: all commands, -1: none",
-        section=WATCHING,
         apply=slow_commands,
-    )
-    slowlog_max_len: int = directive(
-        128,
-        integer(0, INT64_MAX),
-        "entries kept in the slow log",
-        section=WATCHING,
-        apply=slowlog_length,
-    )
-    latency_monitor_threshold: int = directive(
-        0,
-        integer(0, INT64_MAX),
-        "minimum milliseconds for an event to be recorded for LATENCY; 0: none",
-        section=WATCHING,
-        apply=slow_commands,
-    )
-    latency_tracking: bool = directive(
-        True, YES_NO, "show each command's latencies in INFO latencystats and LATENCY HISTOGRAM",
-        section=WATCHING, apply=READ,
     )  # fmt: skip
-    latency_tracking_info_percentiles: tuple[float, ...] = directive(
-        (50.0, 99.0, 99.9),
-        PERCENTILES,
-        "percentiles that INFO latencystats shows",
-        section=WATCHING,
-        apply=READ,
+    slowlog_max_len: int = watching(
+        128, integer(0, INT64_MAX), "entries kept in the slow log", apply=slowlog_length
     )
-    notify_keyspace_events: str = directive(
-        "",
-        EVENTS,
+    latency_monitor_threshold: int = watching(
+        0, integer(0, INT64_MAX),
+        "minimum milliseconds for an event to be recorded for LATENCY; 0: none",
+        apply=slow_commands,
+    )  # fmt: skip
+    latency_tracking: bool = watching(
+        True, YES_NO,
+        "show each command's latencies in INFO latencystats and LATENCY HISTOGRAM", apply=READ,
+    )  # fmt: skip
+    latency_tracking_info_percentiles: tuple[float, ...] = watching(
+        (50.0, 99.0, 99.9), PERCENTILES, "percentiles that INFO latencystats shows", apply=READ
+    )
+    notify_keyspace_events: str = watching(
+        "", EVENTS,
         "which keyspace events are published: K and E choose the two kinds of channels, the other "
-        "letters the classes of events, as in Redis; empty: none",
-        section=WATCHING,
-        apply=keyspace_events,
-    )
-    enable_debug_command: str = directive(
-        "no",
-        one_of("no", "yes", "local"),
+        "letters the classes of events, as in Redis; empty: none", apply=keyspace_events,
+    )  # fmt: skip
+    enable_debug_command: str = watching(
+        "no", one_of("no", "yes", "local"),
         "which clients may use DEBUG: no: none; yes: all; local: clients on this machine",
-        section=WATCHING,
-    )
-    maxmemory: int = directive(
-        0,
-        size(0),
+    )  # fmt: skip
+    maxmemory: int = limits(
+        0, size(0),
         "maximum memory in bytes, compared with `used_memory` of INFO; 0: no limit. "
-        "maxmemory-policy decides what happens above it",
-        section=LIMIT,
-        apply=memory_limit,
-    )
-    maxmemory_policy: str = directive(
-        "noeviction",
-        one_of("noeviction", "allstreams-oldest"),
+        "maxmemory-policy decides what happens above it", apply=memory_limit,
+    )  # fmt: skip
+    maxmemory_policy: str = limits(
+        "noeviction", one_of("noeviction", "allstreams-oldest"),
         "above maxmemory, `noeviction` refuses commands that need memory (`OOM`); "
         "`allstreams-oldest` drops the oldest blocks of all streams, and refuses if no blocks are "
         "left. Redis' other policies remove whole keys, which does not suit streams, and are "
-        "refused",
-        section=LIMIT,
-        apply=memory_limit,
-    )
+        "refused", apply=memory_limit,
+    )  # fmt: skip
 
     # The lines `user NAME RULE ...` of the configuration file: no directive, since there are many.
     user_lines: list[Line]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -337,7 +338,13 @@ def directive(
     return Directive(default, kind, meaning, section, apply)
 
 
-NETWORK, DATA, LIMIT, STREAM, LOG = "Network", "Data", "Limits", "Streams", "Log"
 REPLICAS = "Replicas"
-WATCHING = "Watching the server"
 COMPATIBILITY = "Accepted for compatibility"
+
+# `directive` for the sections of docs/configuration.md that several classes or many rows have.
+network = partial(directive, section="Network")
+data = partial(directive, section="Data")
+limits = partial(directive, section="Limits")
+streams = partial(directive, section="Streams")
+log = partial(directive, section="Log")
+watching = partial(directive, section="Watching the server")

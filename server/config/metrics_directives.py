@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from millstream.server.config.apply import READ
 from millstream.server.config.kinds import ADDRESSES, YES_NO, Kind, directive, integer
 
-METRICS = "Metrics"
+metrics = partial(directive, section="Metrics")
 STREAMS_LIMIT = 100_000
 PATTERNS = Kind(
     lambda text, current: tuple(text.split()), " ".join, "glob patterns of keys", many=True
@@ -17,37 +19,23 @@ class MetricsDirectives:
 
     PART, PREFIX = "metrics", "metrics_"
 
-    port: int = directive(
-        0,
-        integer(0, 65535),
+    port: int = metrics(
+        0, integer(0, 65535),
         "HTTP port of the metrics and health checks, without authentication; 0: none",
-        section=METRICS,
+    )  # fmt: skip
+    bind: tuple[str, ...] = metrics(
+        ("127.0.0.1",), ADDRESSES, "addresses on which the metrics are served"
     )
-    bind: tuple[str, ...] = directive(
-        ("127.0.0.1",),
-        ADDRESSES,
-        "addresses on which the metrics are served",
-        section=METRICS,
-    )
-    streams: tuple[str, ...] = directive(
-        ("*",),
-        PATTERNS,
-        "streams that have their own metrics, in all databases; empty: none",
-        section=METRICS,
-        apply=READ,
-    )
-    streams_max: int = directive(
-        1000,
-        integer(0, STREAMS_LIMIT),
+    streams: tuple[str, ...] = metrics(
+        ("*",), PATTERNS,
+        "streams that have their own metrics, in all databases; empty: none", apply=READ,
+    )  # fmt: skip
+    streams_max: int = metrics(
+        1000, integer(0, STREAMS_LIMIT),
         "maximum number of streams that have their own metrics, the first ones in the order of "
-        "their keys, and of ten times as many groups",
-        section=METRICS,
-        apply=READ,
-    )
-    consumers: bool = directive(
-        False,
-        YES_NO,
-        "metrics of each consumer, too; at most ten times as many consumers as groups",
-        section=METRICS,
-        apply=READ,
-    )
+        "their keys, and of ten times as many groups", apply=READ,
+    )  # fmt: skip
+    consumers: bool = metrics(
+        False, YES_NO,
+        "metrics of each consumer, too; at most ten times as many consumers as groups", apply=READ,
+    )  # fmt: skip

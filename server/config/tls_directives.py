@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from millstream.server.config.apply import certificates
-from millstream.server.config.kinds import NETWORK, TEXT, YES_NO, Kind, directive, integer, one_of
+from millstream.server.config.kinds import TEXT, YES_NO, Kind, integer, network, one_of
 
 PROTOCOLS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
 PERMISSIONS_MAX = 0o777
@@ -34,17 +34,9 @@ class UnixDirectives:
 
     PART, PREFIX = "unix", "unix"
 
-    socket: str = directive(
-        "",
-        TEXT,
-        "path of a Unix socket to listen on; empty: none",
-        section=NETWORK,
-    )
-    socketperm: int = directive(
-        0,
-        PERMISSIONS,
-        "permissions of the Unix socket; 0: those given by the umask",
-        section=NETWORK,
+    socket: str = network("", TEXT, "path of a Unix socket to listen on; empty: none")
+    socketperm: int = network(
+        0, PERMISSIONS, "permissions of the Unix socket; 0: those given by the umask"
     )
 
 
@@ -53,105 +45,60 @@ class TlsDirectives:
 
     PART, PREFIX = "tls", "tls_"
 
-    port: int = directive(0, integer(0, 65535), "port for TLS; 0: none", section=NETWORK)
-    cert_file: str = directive(
-        "",
-        TEXT,
-        "the server's certificate with its chain, in PEM",
-        section=NETWORK,
-        apply=certificates,
+    port: int = network(0, integer(0, 65535), "port for TLS; 0: none")
+    cert_file: str = network(
+        "", TEXT, "the server's certificate with its chain, in PEM", apply=certificates
     )
-    key_file: str = directive(
-        "", TEXT, "the certificate's key, in PEM", section=NETWORK, apply=certificates
+    key_file: str = network("", TEXT, "the certificate's key, in PEM", apply=certificates)
+    key_file_pass: str = network(
+        "", TEXT, "password of tls-key-file, if it is encrypted", apply=certificates
     )
-    key_file_pass: str = directive(
-        "",
-        TEXT,
-        "password of tls-key-file, if it is encrypted",
-        section=NETWORK,
-        apply=certificates,
-    )
-    client_cert_file: str = directive(
-        "",
-        TEXT,
+    client_cert_file: str = network(
+        "", TEXT,
         "certificate for connections that this server makes (tls-replication), in PEM; empty: "
-        "tls-cert-file",
-        section=NETWORK,
-        apply=certificates,
+        "tls-cert-file", apply=certificates,
+    )  # fmt: skip
+    client_key_file: str = network(
+        "", TEXT, "the key of tls-client-cert-file, in PEM", apply=certificates
     )
-    client_key_file: str = directive(
-        "", TEXT, "the key of tls-client-cert-file, in PEM", section=NETWORK, apply=certificates
+    client_key_file_pass: str = network(
+        "", TEXT, "password of tls-client-key-file, if it is encrypted", apply=certificates
     )
-    client_key_file_pass: str = directive(
-        "",
-        TEXT,
-        "password of tls-client-key-file, if it is encrypted",
-        section=NETWORK,
-        apply=certificates,
-    )
-    replication: bool = directive(
-        False,
-        YES_NO,
+    replication: bool = network(
+        False, YES_NO,
         "use TLS to the primary. Its certificate must be signed by tls-ca-cert-file",
-        section=NETWORK,
         apply=certificates,
+    )  # fmt: skip
+    ca_cert_file: str = network(
+        "", TEXT,
+        "certificates that sign those of clients and of the primary, in PEM", apply=certificates,
+    )  # fmt: skip
+    ca_cert_dir: str = network(
+        "", TEXT, "directory of such certificates, named by their hashes", apply=certificates
     )
-    ca_cert_file: str = directive(
-        "",
-        TEXT,
-        "certificates that sign those of clients and of the primary, in PEM",
-        section=NETWORK,
-        apply=certificates,
-    )
-    ca_cert_dir: str = directive(
-        "",
-        TEXT,
-        "directory of such certificates, named by their hashes",
-        section=NETWORK,
-        apply=certificates,
-    )
-    auth_clients: str = directive(
-        "yes",
-        one_of("no", "yes", "optional"),
+    auth_clients: str = network(
+        "yes", one_of("no", "yes", "optional"),
         "whether TLS clients need a certificate: `optional` checks one that a client sends",
-        section=NETWORK,
         apply=certificates,
-    )
-    auth_clients_user: str = directive(
-        "off",
-        one_of("off", "cn"),
+    )  # fmt: skip
+    auth_clients_user: str = network(
+        "off", one_of("off", "cn"),
         "`cn`: a client with a certificate is logged in as the user named by its common name",
-        section=NETWORK,
         apply=certificates,
+    )  # fmt: skip
+    protocols: str = network(
+        "", PROTOCOL_LIST, "versions of TLS; empty: 1.2 and 1.3", apply=certificates
     )
-    protocols: str = directive(
-        "",
-        PROTOCOL_LIST,
-        "versions of TLS; empty: 1.2 and 1.3",
-        section=NETWORK,
-        apply=certificates,
+    ciphers: str = network(
+        "", TEXT, "ciphers of TLS 1.2, in OpenSSL's form; empty: Python's", apply=certificates
     )
-    ciphers: str = directive(
-        "",
-        TEXT,
-        "ciphers of TLS 1.2, in OpenSSL's form; empty: Python's",
-        section=NETWORK,
-        apply=certificates,
+    prefer_server_ciphers: bool = network(
+        False, YES_NO, "prefer the server's order of ciphers", apply=certificates
     )
-    prefer_server_ciphers: bool = directive(
-        False, YES_NO, "prefer the server's order of ciphers", section=NETWORK, apply=certificates
+    dh_params_file: str = network(
+        "", TEXT, "parameters of the Diffie-Hellman exchange, in PEM", apply=certificates
     )
-    dh_params_file: str = directive(
-        "",
-        TEXT,
-        "parameters of the Diffie-Hellman exchange, in PEM",
-        section=NETWORK,
-        apply=certificates,
-    )
-    session_caching: bool = directive(
-        True,
-        YES_NO,
-        "let clients resume sessions, which halves the cost of a handshake",
-        section=NETWORK,
-        apply=certificates,
-    )
+    session_caching: bool = network(
+        True, YES_NO,
+        "let clients resume sessions, which halves the cost of a handshake", apply=certificates,
+    )  # fmt: skip
