@@ -229,12 +229,7 @@ class Server:
         self.persistence.commits.follow(self.replication)
         self.clients.when_gone(self.replication.client_gone)
         self.shutdown = Shutdown(
-            self.config,
-            self.persistence,
-            self.executor,
-            self.clients,
-            self.replication,
-            self.loop,
+            self.config, self.persistence, self.executor, self.clients, self.replication, self.loop
         )
         self.stopping = self.shutdown.requested
 
@@ -369,19 +364,22 @@ class Server:
     def _continue_clock(self) -> None:
         """Continue the steady clock after the latest recorded time. Retries and idle times then
         continue even if the wall clock went back between two starts. Leases restart."""
-        newest_ms = self.keyspace.newest_steady_ms
-        if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
-            self.steady_clock.continue_from(newest_ms)
-            continue_times(self.keyspace, self.steady_clock.now_ms())
+        if self._advance_clock():
+            continue_times(self.keyspace, self.steady_ms())
         restart_leases(self.keyspace, self.steady_ms())
 
     def _continue_clock_as_primary(self) -> None:
-        """Continue the steady clock after the latest recorded time, and restart all times to live
-        and leases."""
-        newest_ms = self.keyspace.newest_steady_ms
-        if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
-            self.steady_clock.continue_from(newest_ms)
+        """The same, but all times to live and leases restart."""
+        self._advance_clock()
         continue_times(self.keyspace, self.steady_ms())
+
+    def _advance_clock(self) -> bool:
+        """Continue the steady clock after the latest recorded time; False if it is later anyway."""
+        newest_ms = self.keyspace.newest_steady_ms
+        if self.steady_clock is None or newest_ms <= self.steady_clock.now_ms():
+            return False
+        self.steady_clock.continue_from(newest_ms)
+        return True
 
     def check_waits(self) -> None:
         """More is on the disk, or on replicas, than before: end the waits for it."""
@@ -661,8 +659,7 @@ class Shutdown:
 
     def _time_out(self) -> None:
         LOGGER.warning(
-            "stopping although replicas lack the last changes: %d",
-            self._replication.lagging(),
+            "stopping although replicas lack the last changes: %d", self._replication.lagging()
         )
         self._finish()
 

@@ -341,9 +341,7 @@ class Commits:
         return self.older_bytes + (self.journal.size_bytes if self.journal is not None else 0)
 
     def stop_journal(
-        self,
-        tell_waiting: Callable[[float], None],
-        note_failed: Callable[[Journal, int], None],
+        self, tell_waiting: Callable[[float], None], note_failed: Callable[[Journal, int], None]
     ) -> bool:
         """Write and sync all recorded effects; False when that fails or there is no current
         journal."""

@@ -23,12 +23,7 @@ from millstream.server.durability.commits import Commits, unwritable
 from millstream.server.durability.data_file_watch import DataFileWatch
 from millstream.server.durability.data_files import DataFiles, in_words, misconf
 from millstream.server.durability.data_loading import DataLoading, without_collections
-from millstream.server.durability.directory_loader import (
-    Loader,
-    LoadReport,
-    Progress,
-    Restorable,
-)
+from millstream.server.durability.directory_loader import Loader, LoadReport, Progress, Restorable
 from millstream.server.durability.persistence_info import persistence_section
 from millstream.server.durability.refusal import Refusal
 from millstream.server.durability.snapshots import Capturable, Snapshots

@@ -292,10 +292,7 @@ class Snapshots:
         return Job(kind, number, journal, keeper.commits.attached, pause, started_ms, finished)
 
     def _in_worker(
-        self,
-        job: Job,
-        step: Callable[[Job], None],
-        then: Callable[[Job], None] | None = None,
+        self, job: Job, step: Callable[[Job], None], then: Callable[[Job], None] | None = None
     ) -> None:
         def task() -> None:
             self._step(job, step)

@@ -12,24 +12,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from millstream.server.durability.commits import Commits
     from millstream.server.protocol.outbox import Client, Outbox
 
 LOGGER = logging.getLogger("millstream")
 
 LIMIT_BYTES = 64 << 20
 WARNED_EVERY_S = 60.0
-
-
-class WaitingFrames(Protocol):
-    """The frames that wait to be written (server/durability/commits)."""
-
-    @property
-    def queued_bytes(self) -> int: ...
-
-    def is_queue_full(self, limit_bytes: int) -> bool: ...
 
 
 class Backpressure:
@@ -41,10 +33,7 @@ class Backpressure:
     """
 
     def __init__(
-        self,
-        frames: WaitingFrames,
-        outbox: Outbox,
-        now_s: Callable[[], float] = time.monotonic,
+        self, frames: Commits, outbox: Outbox, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.limit_bytes = LIMIT_BYTES
         self.is_on = False

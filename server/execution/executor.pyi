@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import Effects
@@ -19,15 +19,6 @@ from millstream.server.monitor.histogram import Histogram
 from millstream.server.protocol.outbox import Client, Outbox
 from millstream.server.protocol.resp import Limits
 from millstream.storage.keyspace.keyspace import Keyspace
-
-class Served(Protocol):
-    """The server of an executor, in addition to the needs of commands. It may also have
-    `steady_clock` or `steady_ms`, for a clock that never jumps."""
-
-    keyspace: Any
-    persistence: Any
-    loop: Any
-    now_ms: Callable[[], int]
 
 class Executor:
     server: Any
@@ -65,7 +56,7 @@ class Executor:
     def applied(self) -> None: ...
     def end_wait(self, client: Client, error: str, *, close: bool = False) -> None: ...
     def close_held(self) -> None: ...
-    def __init__(self, server: Served) -> None: ...
+    def __init__(self, server: Any) -> None: ...
     def attach(self, client: Client) -> None: ...
     def detach(self, client: Client) -> None: ...
     def feed(self, client: Client, data: bytes) -> None: ...

@@ -401,11 +401,7 @@ class Info:
         """The titles and functions of the sections that these names select."""
         chosen: frozenset[str] = frozenset().union(*(GROUPS.get(name, {name}) for name in names))
         return tuple(
-            (
-                f"\r\n# {title}\r\n",
-                self._sections.get(name),
-                self._of_clients.get(name),
-            )
+            (f"\r\n# {title}\r\n", self._sections.get(name), self._of_clients.get(name))
             for name, title in SECTIONS.items()
             if name in chosen
         )

@@ -35,11 +35,7 @@ LEAVING_OUT = {
     "TLSv1.2": ssl.OP_NO_TLSv1_2,
     "TLSv1.3": ssl.OP_NO_TLSv1_3,
 }
-CLIENT_CERTIFICATES = {
-    "no": ssl.CERT_NONE,
-    "optional": ssl.CERT_OPTIONAL,
-    "yes": ssl.CERT_REQUIRED,
-}
+CLIENT_CERTIFICATES = {"no": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "yes": ssl.CERT_REQUIRED}
 
 
 class Tls(NamedTuple):

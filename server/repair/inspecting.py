@@ -244,10 +244,6 @@ def _policy_words(policy: RetentionPolicy | None) -> str:
     """The retention policy in the words of TPOLICY."""
     if policy is None:
         return ""
-    limits = {
-        "MAXLEN": policy.max_len,
-        "MAXAGE": policy.max_age_ms,
-        "MAXBYTES": policy.max_bytes,
-    }
+    limits = {"MAXLEN": policy.max_len, "MAXAGE": policy.max_age_ms, "MAXBYTES": policy.max_bytes}
     words = [f"{name} {limit}" for name, limit in limits.items() if limit]
     return " ".join([*words, "EXACT" if policy.exact else "APPROX"])
