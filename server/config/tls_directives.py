@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from millstream.server.config.apply import certificates
 from millstream.server.config.kinds import TEXT, YES_NO, Kind, integer, network, one_of
@@ -40,65 +41,44 @@ class UnixDirectives:
     )
 
 
+tls = partial(network, apply=certificates)
+
+
 class TlsDirectives:
     """`Config.tls`: the attribute `port` is the directive `tls-port`."""
 
     PART, PREFIX = "tls", "tls_"
 
     port: int = network(0, integer(0, 65535), "port for TLS; 0: none")
-    cert_file: str = network(
-        "", TEXT, "the server's certificate with its chain, in PEM", apply=certificates
-    )
-    key_file: str = network("", TEXT, "the certificate's key, in PEM", apply=certificates)
-    key_file_pass: str = network(
-        "", TEXT, "password of tls-key-file, if it is encrypted", apply=certificates
-    )
-    client_cert_file: str = network(
+    cert_file: str = tls("", TEXT, "the server's certificate with its chain, in PEM")
+    key_file: str = tls("", TEXT, "the certificate's key, in PEM")
+    key_file_pass: str = tls("", TEXT, "password of tls-key-file, if it is encrypted")
+    client_cert_file: str = tls(
         "", TEXT,
         "certificate for connections that this server makes (tls-replication), in PEM; empty: "
-        "tls-cert-file", apply=certificates,
+        "tls-cert-file",
     )  # fmt: skip
-    client_key_file: str = network(
-        "", TEXT, "the key of tls-client-cert-file, in PEM", apply=certificates
+    client_key_file: str = tls("", TEXT, "the key of tls-client-cert-file, in PEM")
+    client_key_file_pass: str = tls("", TEXT, "password of tls-client-key-file, if it is encrypted")
+    replication: bool = tls(
+        False, YES_NO, "use TLS to the primary. Its certificate must be signed by tls-ca-cert-file"
     )
-    client_key_file_pass: str = network(
-        "", TEXT, "password of tls-client-key-file, if it is encrypted", apply=certificates
+    ca_cert_file: str = tls(
+        "", TEXT, "certificates that sign those of clients and of the primary, in PEM"
     )
-    replication: bool = network(
-        False, YES_NO,
-        "use TLS to the primary. Its certificate must be signed by tls-ca-cert-file",
-        apply=certificates,
-    )  # fmt: skip
-    ca_cert_file: str = network(
-        "", TEXT,
-        "certificates that sign those of clients and of the primary, in PEM", apply=certificates,
-    )  # fmt: skip
-    ca_cert_dir: str = network(
-        "", TEXT, "directory of such certificates, named by their hashes", apply=certificates
-    )
-    auth_clients: str = network(
+    ca_cert_dir: str = tls("", TEXT, "directory of such certificates, named by their hashes")
+    auth_clients: str = tls(
         "yes", one_of("no", "yes", "optional"),
         "whether TLS clients need a certificate: `optional` checks one that a client sends",
-        apply=certificates,
     )  # fmt: skip
-    auth_clients_user: str = network(
+    auth_clients_user: str = tls(
         "off", one_of("off", "cn"),
         "`cn`: a client with a certificate is logged in as the user named by its common name",
-        apply=certificates,
     )  # fmt: skip
-    protocols: str = network(
-        "", PROTOCOL_LIST, "versions of TLS; empty: 1.2 and 1.3", apply=certificates
+    protocols: str = tls("", PROTOCOL_LIST, "versions of TLS; empty: 1.2 and 1.3")
+    ciphers: str = tls("", TEXT, "ciphers of TLS 1.2, in OpenSSL's form; empty: Python's")
+    prefer_server_ciphers: bool = tls(False, YES_NO, "prefer the server's order of ciphers")
+    dh_params_file: str = tls("", TEXT, "parameters of the Diffie-Hellman exchange, in PEM")
+    session_caching: bool = tls(
+        True, YES_NO, "let clients resume sessions, which halves the cost of a handshake"
     )
-    ciphers: str = network(
-        "", TEXT, "ciphers of TLS 1.2, in OpenSSL's form; empty: Python's", apply=certificates
-    )
-    prefer_server_ciphers: bool = network(
-        False, YES_NO, "prefer the server's order of ciphers", apply=certificates
-    )
-    dh_params_file: str = network(
-        "", TEXT, "parameters of the Diffie-Hellman exchange, in PEM", apply=certificates
-    )
-    session_caching: bool = network(
-        True, YES_NO,
-        "let clients resume sessions, which halves the cost of a handshake", apply=certificates,
-    )  # fmt: skip
