@@ -101,7 +101,7 @@ class Access:
         return self._permissions[user.name]
 
     def _set_guard(self) -> None:
-        self._executor.admission.has_restricted = bool(self._restricted)
+        self._executor.admission.set_restricted(bool(self._restricted))
 
     # Changes of users
 
@@ -121,7 +121,7 @@ class Access:
 
     def changed(self, user: User) -> None:
         """The user's rules have changed."""
-        self._executor.admission.password_required = self.password_required
+        self._executor.admission.set_password_required(self.password_required)
         self._permissions.pop(user.name, None)
         for client in self._clients_of(user):
             self._permit(client)
@@ -152,7 +152,7 @@ class Access:
                 continue
             for client in clients:
                 self._assign(client, now)
-        self._executor.admission.password_required = self.password_required
+        self._executor.admission.set_password_required(self.password_required)
 
     def _clients_of(self, user: User) -> list[Any]:
         return [client for client in self._clients.values() if client.user is user]

@@ -46,22 +46,13 @@ cdef class Admission:
         self.context = context
         self.effects = context.effects
 
-    @property
-    def password_required(self) -> bool:
-        return self._password_required
-
-    @password_required.setter
-    def password_required(self, bint required) -> None:
+    def set_password_required(self, bint required) -> None:
+        """A new connection has to log in."""
         self._password_required = required
         self.update()
 
-    @property
-    def has_restricted(self) -> bool:
-        """True if the user of any connected client is restricted."""
-        return self._has_restricted
-
-    @has_restricted.setter
-    def has_restricted(self, bint restricted) -> None:
+    def set_restricted(self, bint restricted) -> None:
+        """The user of a connected client is restricted."""
         self._has_restricted = restricted
         self.update()
 

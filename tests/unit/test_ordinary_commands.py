@@ -80,7 +80,7 @@ class Process:
         machine: Any = SimpleNamespace(
             current=None,
             context=SimpleNamespace(now_ms=NOW_MS, steady_ms=NOW_MS),
-            admission=SimpleNamespace(has_restricted=False, password_required=False),
+            admission=SimpleNamespace(set_restricted=bool, set_password_required=bool),
         )
         self.clients = Clients(self.asked)
         self.access = Access(machine, self.clients, self.clients.kill)
