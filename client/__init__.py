@@ -10,8 +10,6 @@
 The same for asyncio is `millstream.client.aio`. docs/client.md is the guide.
 """
 
-from millstream.client.connection import Millstream, Pipeline, connect
-from millstream.client.consumer import Consumer
 from millstream.client.core.shards import Shard
 from millstream.client.errors import (
     FactAlreadyDone,
@@ -40,8 +38,10 @@ from millstream.client.events import (
 from millstream.client.ids import ID
 from millstream.client.records import Record
 from millstream.client.rows import Row, Seek, WriterPosition
-from millstream.client.stream import Stream
-from millstream.client.writer import Fact, Writer
+from millstream.client.threads.connection import Millstream, Pipeline, connect
+from millstream.client.threads.consumer import Consumer
+from millstream.client.threads.stream import Stream
+from millstream.client.threads.writer import Fact, Writer
 
 __all__ = [
     "ID",

@@ -1,5 +1,5 @@
-"""Writes the client for threads: the modules of client/ that are the same as in client/aio/ without
-`async` and `await`.
+"""Writes the client for threads: the modules of client/threads/ that are the same as in client/aio/
+without `async` and `await`.
 
     .venv/bin/python scripts/client_for_threads.py           write them
     .venv/bin/python scripts/client_for_threads.py --check   exit code 1 if one is not current
@@ -34,7 +34,7 @@ ONLY = "# asyncio only"
 # Names and phrases, in docstrings too.
 WORDS = [
     (r"  # type: ignore\[[\w-]+\]  # asyncio:.*", ""),
-    (r"millstream\.client\.aio\.tasks", "millstream.client.threads"),
+    (r"millstream\.client\.aio\b(?=\.\w)", "millstream.client.threads"),
     (r"millstream\.client\.aio\b", "millstream.client"),
     (r"\bredis\.asyncio\b", "redis"),
     (r"\bimport asyncio\b", "import time"),
@@ -141,7 +141,7 @@ def wanted(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
     """Each generated file with its text."""
     for name in MODULES:
         source = f"client/aio/{name}.py"
-        target = root / "client" / f"{name}.py"
+        target = root / "client/threads" / f"{name}.py"
         yield target, formatted(for_threads((root / source).read_text(), source), target)
     commands = (root / "client/aio/commands.py").read_text()
     yield root / QUEUED, with_queued_methods((root / QUEUED).read_text(), commands)

@@ -8,8 +8,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from millstream.client.aio.concurrency import Reader, Records, opened, record_loop
 from millstream.client.aio.running import Runner
-from millstream.client.aio.tasks import Reader, Records, opened, record_loop
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
 from millstream.client.core.waiting import check_block
 from millstream.client.core.words import IdWord

@@ -8,7 +8,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
-from millstream.client.interruptible import Counting, interruptible
+from millstream.client.threads.interruptible import Counting, interruptible
 
 
 class Interruptible(Counting):

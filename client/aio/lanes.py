@@ -13,7 +13,7 @@ from millstream.client import redis_py
 from millstream.client.aio.interruptible import make_interruptible, more_time
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
-from millstream.client.lanes import CLOSED, WAIT_MAX_S, replies_of
+from millstream.client.threads.lanes import CLOSED, WAIT_MAX_S, replies_of
 
 CANCEL_AGAIN_S = 0.1
 

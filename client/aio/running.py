@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from millstream.client.aio.concurrency import finished
 from millstream.client.aio.lanes import Lanes
-from millstream.client.aio.tasks import finished
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import (
     Answer,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import redis.asyncio
 
+from millstream.client.aio.concurrency import Reader, Records, opened, record_loop
 from millstream.client.aio.running import Runner
-from millstream.client.aio.tasks import Reader, Records, opened, record_loop
 from millstream.client.core import position as positions
 from millstream.client.core.argument_checks import function
 from millstream.client.core.follower import Follower

@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
+from millstream.client.aio.concurrency import Opened, Turn, opened
 from millstream.client.aio.running import Runner
-from millstream.client.aio.tasks import Opened, Turn, opened
 from millstream.client.core.argument_checks import flag
 from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
 from millstream.client.errors import MillstreamError

@@ -18,8 +18,8 @@ from tests.client.apis import NAMES, Driven
 from tests.support.server import Server
 
 from millstream.client.aio.interruptible import Interruptible
-from millstream.client.interruptible import interruptible
 from millstream.client.redis_py import Packer
+from millstream.client.threads.interruptible import interruptible
 
 
 class Interrupted(BaseException):

@@ -21,8 +21,8 @@ from millstream.client import Disconnected, connect
 from millstream.client.core.repeating import lost
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Command
-from millstream.client.lanes import Lanes
-from millstream.client.probing import Probe
+from millstream.client.threads.lanes import Lanes
+from millstream.client.threads.probing import Probe
 
 ECHO: Command[Any] = Command(("ECHO", "hello"), lambda reply: reply)
 

@@ -36,7 +36,7 @@ def copied(tmp_path: Path) -> Path:
 def test_generated_modules_are_current(script: ModuleType) -> None:
     assert script.main(["--check"]) == 0, "run scripts/client_for_threads.py"
     for name in script.MODULES:
-        first = (ROOT / "client" / f"{name}.py").read_text().partition("\n")[0]
+        first = (ROOT / "client/threads" / f"{name}.py").read_text().partition("\n")[0]
         assert first.startswith("# Generated from client/aio/")
 
 
@@ -49,9 +49,9 @@ def test_a_changed_line_of_the_source_fails_the_check(
     assert line in text
     source.write_text(text.replace(line, line + "            await self.heartbeat()\n"))
     assert script.main(["--check"], copied) == 1
-    assert capsys.readouterr().err.startswith("client/writer.py is not current")
+    assert capsys.readouterr().err.startswith("client/threads/writer.py is not current")
     assert script.main([], copied) == 0
-    assert "            self.heartbeat()\n" in (copied / "client/writer.py").read_text()
+    assert "            self.heartbeat()\n" in (copied / "client/threads/writer.py").read_text()
     assert script.main(["--check"], copied) == 0
 
 
@@ -69,7 +69,7 @@ def test_a_new_command_reaches_both_apis_and_pipelines(script: ModuleType, copie
     before, mark, after = source.read_text().partition("    async def tseal(")
     source.write_text(before + method + mark + after)
     assert script.main([], copied) == 0
-    written = (copied / "client/commands.py").read_text()
+    written = (copied / "client/threads/commands.py").read_text()
     assert "    def tnew(self, key: Key) -> int:\n" in written
     assert '        >>> ms.tnew("k").bit_length()\n' in written
     assert "        return self._ask(requests.tseal(key, (), False))\n" in written

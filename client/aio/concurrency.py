@@ -1,6 +1,6 @@
 """Differences between tasks and threads in the objects that users hold; written by hand.
 
-`millstream.client.threads` has the same names for threads.
+`millstream.client.threads.concurrency` has the same names for threads.
 """
 
 from __future__ import annotations

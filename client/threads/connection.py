@@ -11,19 +11,19 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from millstream.client import redis_py
-from millstream.client.command_calls import ask, execute
-from millstream.client.commands import NAMES, StreamCommands
-from millstream.client.consumer import consumer as new_consumer
 from millstream.client.core.decoding import read_reply
-from millstream.client.interruptible import (
+from millstream.client.queued import QueuedCommands
+from millstream.client.records import T
+from millstream.client.threads.command_calls import ask, execute
+from millstream.client.threads.commands import NAMES, StreamCommands
+from millstream.client.threads.consumer import consumer as new_consumer
+from millstream.client.threads.interruptible import (
     ClientBase,
     close_if_interrupted,
     make_interruptible,
 )
-from millstream.client.queued import QueuedCommands
-from millstream.client.records import T
-from millstream.client.stream import stream as new_stream
-from millstream.client.writer import writer as new_writer
+from millstream.client.threads.stream import stream as new_stream
+from millstream.client.threads.writer import writer as new_writer
 
 if TYPE_CHECKING:
     from typing import Self

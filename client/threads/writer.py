@@ -13,15 +13,15 @@ from millstream.client.core.writing import FactFields, WriterState, fact_count, 
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import T
-from millstream.client.running import Runner
-from millstream.client.threads import Opened, Turn, opened
+from millstream.client.threads.concurrency import Opened, Turn, opened
+from millstream.client.threads.running import Runner
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from millstream.client.commands import StreamCommands
     from millstream.client.core.steps import R, Steps
     from millstream.client.core.words import Fields, Key
+    from millstream.client.threads.commands import StreamCommands
 
 
 class Fact(Opened, FactFields[T]):

@@ -1,6 +1,6 @@
 """Differences between threads and tasks in the objects that users hold; written by hand.
 
-`millstream.client.aio.tasks` has the same names for asyncio.
+`millstream.client.aio.concurrency` has the same names for asyncio.
 """
 
 from __future__ import annotations

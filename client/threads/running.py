@@ -21,9 +21,9 @@ from millstream.client.core.steps import (
 )
 from millstream.client.events import Event
 from millstream.client.guards import OneAtATime, OwnProcess
-from millstream.client.lanes import Lanes
 from millstream.client.log import log_event, log_failed_handler
-from millstream.client.threads import finished
+from millstream.client.threads.concurrency import finished
+from millstream.client.threads.lanes import Lanes
 
 R = TypeVar("R")
 

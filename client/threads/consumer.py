@@ -15,15 +15,15 @@ from millstream.client.core.words import IdWord
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
-from millstream.client.running import Runner
-from millstream.client.threads import Reader, Records, opened, record_loop
+from millstream.client.threads.concurrency import Reader, Records, opened, record_loop
+from millstream.client.threads.running import Runner
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from millstream.client.commands import StreamCommands
     from millstream.client.core.steps import R, Steps
     from millstream.client.core.words import Key
+    from millstream.client.threads.commands import StreamCommands
 
 
 class Consumer(Reader[T]):

@@ -14,8 +14,8 @@ from redis.exceptions import RedisError, ResponseError
 from millstream.client import redis_py
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
-from millstream.client.interruptible import make_interruptible
-from millstream.client.probing import Probe
+from millstream.client.threads.interruptible import make_interruptible
+from millstream.client.threads.probing import Probe
 
 WAIT_MAX_S = 3600.0
 """The core waits again. The system cannot wait for any length of time."""

@@ -1,0 +1,1 @@
+"""The client for threads. `millstream.client` has its names for users."""
