@@ -33,9 +33,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, MapType
 
-from millstream.pipeline.encoder import Request, RowEncoder, RowFault
 from millstream.pipeline.positions import id_text, key_text
-from millstream.pipeline.row_encoder import RowEntry, RowError, RowLayout
+from millstream.pipeline.row_encoder import Request, RowEncoder, RowFault
+from millstream.pipeline.row_layout import RowEntry, RowError, RowLayout
 from millstream.pipeline.server_connection import Address, Command, ServerConnection, ServerError
 from millstream.pipeline.source_options import OptionError, SourceOptions
 from millstream.pipeline.stream_counters import survey

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millstream.client.core.waiting import Stops
+from millstream.client.core.deadlines import Stops
 from millstream.client.guards import OwnProcess
 from millstream.client.records import Record, T
 

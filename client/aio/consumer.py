@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.aio.concurrency import Reader, Records, opened, record_loop
 from millstream.client.aio.running import Runner
+from millstream.client.core.deadlines import check_block
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
-from millstream.client.core.waiting import check_block
 from millstream.client.core.words import IdWord
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID

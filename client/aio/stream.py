@@ -14,13 +14,13 @@ from millstream.client.aio.concurrency import Reader, Records, opened, record_lo
 from millstream.client.aio.running import Runner
 from millstream.client.core import position as positions
 from millstream.client.core.argument_checks import function
+from millstream.client.core.deadlines import check_block
 from millstream.client.core.follower import Follower
 from millstream.client.core.options import Options
 from millstream.client.core.position import Position
 from millstream.client.core.shard_order import Servers
 from millstream.client.core.shards import Shard, parse_shards
 from millstream.client.core.token import Token
-from millstream.client.core.waiting import check_block
 from millstream.client.errors import MillstreamError
 from millstream.client.events import Event, Gap
 from millstream.client.ids import ID

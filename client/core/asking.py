@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millstream.client.core import requests
+from millstream.client.core.deadlines import WAIT_MAX_S, block_ms
 from millstream.client.core.missing_shards import Absent, missing_child
 from millstream.client.core.options import Options
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shard_order import Lineage, Servers
 from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Ask, Clock
-from millstream.client.core.waiting import WAIT_MAX_S, block_ms
 from millstream.client.errors import MillstreamError, ShardUnavailable
 from millstream.client.ids import ID
 

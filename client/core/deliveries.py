@@ -15,12 +15,12 @@ from redis.exceptions import RedisError, ResponseError
 
 from millstream.client.core import argument_checks, requests
 from millstream.client.core.argument_checks import duration_ms
+from millstream.client.core.deadlines import WAIT_MAX_S, Patience, Stops, block_ms
 from millstream.client.core.group_place import GroupPlace
 from millstream.client.core.repeating import Repeater, lost, repeated
 from millstream.client.core.requests import GroupWords
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Steps, Wait
-from millstream.client.core.waiting import WAIT_MAX_S, Patience, Stops, block_ms
 from millstream.client.core.words import IdWord, Key
 from millstream.client.errors import InvalidPosition
 from millstream.client.ids import ID

@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from millstream.client.core import requests
 from millstream.client.core.asking import Asking, Create, LookUp, Read, by_server
+from millstream.client.core.deadlines import Patience, Stops
 from millstream.client.core.merge import FETCHED, Bound, Merge
 from millstream.client.core.opening import open_lineage
 from millstream.client.core.options import Options
@@ -22,7 +23,6 @@ from millstream.client.core.servers import ServerState
 from millstream.client.core.shard_order import Info, Lineage, Servers
 from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Answer, Ask, Clock, Notify, Steps, Wait
-from millstream.client.core.waiting import Patience, Stops
 from millstream.client.events import (
     Disconnected,
     Event,

@@ -11,12 +11,12 @@ from millstream.client.core.argument_checks import batch, flag, number
 class Options:
     """The options of a stream; ValueError if one of them is not valid."""
 
-    batch: int = 100
-    order: str = "strict"
-    on_gap: str = "raise"
-    max_wait_s: float | None = 30.0
-    clock: bool | None = None
-    create: bool = True
+    batch: int
+    order: str
+    on_gap: str
+    max_wait_s: float | None
+    clock: bool | None
+    create: bool
 
     def __post_init__(self) -> None:
         batch(self.batch)

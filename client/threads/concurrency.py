@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millstream.client.core.waiting import Stops
+from millstream.client.core.deadlines import Stops
 from millstream.client.guards import OwnProcess
 from millstream.client.records import Record, T
 

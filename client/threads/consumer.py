@@ -9,8 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from millstream.client.core.deadlines import check_block
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
-from millstream.client.core.waiting import check_block
 from millstream.client.core.words import IdWord
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID

@@ -12,13 +12,6 @@ from dataclasses import dataclass, field
 
 from millstream.commands.table.registry import COMMANDS, Command, registered_count
 
-# All categories of Redis, in its order. Some have no command here; rules may name them.
-CATEGORIES = (
-    "keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap",
-    "hyperloglog", "geo", "stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous",
-    "connection", "transaction", "scripting",
-)  # fmt: skip
-
 
 @dataclass(eq=False, repr=False)
 class Entry:

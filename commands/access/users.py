@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from millstream.commands.access.absent import is_absent_category, is_absent_command
 from millstream.commands.access.catalog import (
-    CATEGORIES,
     Entry,
     all_entries,
     find_entry,
     in_category,
 )
+from millstream.commands.table.categories import CATEGORIES
 from millstream.errors import CommandError
 from millstream.glob import PATTERN_MAX_BYTES, TOO_LONG, is_literal
 from millstream.quoted_words import quoted, split_words

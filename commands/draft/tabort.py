@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.engine.lifecycle import give_up, live_held
-from millstream.commands.engine.restrictions import take_reserved_ids, take_writer
+from millstream.commands.engine.reservation_arguments import take_reserved_ids, take_writer
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError

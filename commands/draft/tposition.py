@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.engine.lifecycle import live_held
 from millstream.commands.engine.listings import FEW, named_rows
-from millstream.commands.engine.restrictions import take_writer
+from millstream.commands.engine.reservation_arguments import take_writer
 from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import BlockedRead, LongReply, Several, Wait
 from millstream.commands.table.registry import command

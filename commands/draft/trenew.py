@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.engine.lifecycle import live_held, renew
-from millstream.commands.engine.restrictions import (
+from millstream.commands.engine.reservation_arguments import (
     BAD_LEASE,
     LEASE_MAX_MS,
     take_reserved_ids,

@@ -14,7 +14,7 @@ from millstream.commands.runtime.replies import OK, PAUSE, ArrayHead, LongReply,
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError
 from millstream.glob import is_literal, matcher
-from millstream.storage.keyspace.swap import swap_databases
+from millstream.storage.keyspace.swapdb import swap_databases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.effects import WAKES_READERS
-from millstream.commands.runtime.events import EVENT_CLASSES
+from millstream.commands.runtime.keyspace_events import EVENT_CLASSES
 from millstream.commands.runtime.stream_effects import IDMPSET, STREAM
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.keyspace.watch import end_watch

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
+from millstream.commands.table.categories import categories_of_flags, categories_of_group
 from millstream.commands.table.keyspecs import (
     KeySpec,
     KeyUse,
@@ -78,11 +79,6 @@ TRAITS = frozenset(
         "patterns",
     }
 )
-# Groups whose commands are an ACL category.
-GROUP_CATEGORIES = {
-    **{group: group for group in ("stream", "string", "connection", "scripting")},
-    "transactions": "transaction",
-}
 TIPS = ("nondeterministic_output", "request_policy:", "response_policy:")
 WRITES_WITH = "writes_with:"
 OUR_FIRST_VERSION = "0.1.0"  # in which the commands came that Redis does not have
@@ -202,8 +198,8 @@ def _derive(row: Command, tags: str, keys: str | KeyUse) -> None:
     if of_tags.unknown:
         raise ValueError(f"command {row.name}: unknown tags {of_tags.unknown}")
     row.categories = of_tags.categories
-    if row.syntax != SUBCOMMANDS and row.group in GROUP_CATEGORIES:
-        row.categories |= {GROUP_CATEGORIES[row.group]}
+    if row.syntax != SUBCOMMANDS:
+        row.categories |= categories_of_group(row.group)
 
 
 class _Tags(NamedTuple):
@@ -237,22 +233,10 @@ def _classified(text: str) -> _Tags:
         flags,
         traits,
         tips,
-        _categories(flags) | {name[1:] for name in named},
+        categories_of_flags(flags) | {name[1:] for name in named},
         options[0].removeprefix(WRITES_WITH).encode() if options else None,
         sorted(set(tags) - flags - traits - named - {*tips, *options}),
     )
-
-
-def _categories(flags: frozenset[str]) -> frozenset[str]:
-    """The ACL categories that follow from the flags."""
-    found = set(flags & {"write", "pubsub", "fast", "blocking"})
-    if "readonly" in flags:
-        found.add("read")
-    if "admin" in flags:
-        found |= {"admin", "dangerous"}
-    if "fast" not in flags:
-        found.add("slow")
-    return frozenset(found)
 
 
 def _add(row: Command) -> None:

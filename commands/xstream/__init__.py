@@ -1,1 +1,1 @@
-"""The X commands."""
+"""The X commands. A new module in this folder is found by the command table itself."""

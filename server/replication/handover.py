@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
-from millstream.server.replication.acceptance import SUPERSEDED
+from millstream.server.replication.accepting_primary import SUPERSEDED
 from millstream.server.replication.link_protocol import LACKS_FRAMES
 from millstream.server.replication.promotion import PROMOTING_MS
 from millstream.server.replication.records import encode_last
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millstream.server.config.directives import Config
     from millstream.server.durability.persistence import Persistence
     from millstream.server.durability.workers import Machine
-    from millstream.server.replication.acceptance import Acceptance
+    from millstream.server.replication.accepting_primary import Acceptance
     from millstream.server.replication.feed import Feed
     from millstream.server.replication.history import Histories
     from millstream.server.replication.link import Standing

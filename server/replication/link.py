@@ -30,7 +30,7 @@ from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.server.durability.data_files import in_words
-from millstream.server.replication.acceptance import FOLLOWED
+from millstream.server.replication.accepting_primary import FOLLOWED
 from millstream.server.replication.link_protocol import (
     LACKS_FRAMES,
     TAKEOVER,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from millstream.commands.runtime.effects import EffectError
     from millstream.server.durability.persistence import Persistence
     from millstream.server.durability.workers import Machine
-    from millstream.server.replication.acceptance import Acceptance
+    from millstream.server.replication.accepting_primary import Acceptance
     from millstream.server.replication.history import Histories
     from millstream.server.replication.link_connection import (
         Connector,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from millstream.server.durability.persistence import Persistence
     from millstream.server.durability.workers import Machine
-    from millstream.server.replication.acceptance import Acceptance
+    from millstream.server.replication.accepting_primary import Acceptance
     from millstream.server.replication.history import Histories
     from millstream.server.replication.link import Link, Standing
     from millstream.server.replication.link_connection import Connector, LinkConnection

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from millstream.server.replication.history import Histories
     from millstream.server.replication.link import Link, LinkTotals, Standing
     from millstream.server.replication.promotion import Promotion
-    from millstream.server.replication.restrictions import Restrictions
+    from millstream.server.replication.write_refusals import Restrictions
 
 
 @dataclass(eq=False)

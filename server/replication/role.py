@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import CommandError
 from millstream.server.config.replica_directives import parse_address
-from millstream.server.replication.acceptance import FOLLOWED, Acceptance
+from millstream.server.replication.accepting_primary import FOLLOWED, Acceptance
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover, Relay
@@ -24,9 +24,9 @@ from millstream.server.replication.promotion import WAIT_MAX_MS, Promotion
 from millstream.server.replication.receiver import Receiver
 from millstream.server.replication.records import encode_message
 from millstream.server.replication.replication_info import ReplicationInfo
-from millstream.server.replication.restrictions import Restrictions
 from millstream.server.replication.resync import Resync
 from millstream.server.replication.upstream import Upstream
+from millstream.server.replication.write_refusals import Restrictions
 
 if TYPE_CHECKING:
     from millstream.server.config.directives import Config

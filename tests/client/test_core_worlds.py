@@ -276,6 +276,8 @@ class Reader:
             order="strict" if self.kind.strict else "available",
             on_gap="skip" if self.kind.skip else "raise",
             max_wait_s=None,
+            clock=None,
+            create=True,
         )
         servers = Servers("A", self.writers.resolve)
         return Follower(servers, options, self.world.clock_s, self.world.wall_s)

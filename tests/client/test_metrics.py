@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from millstream.client.core.shards import Shard
 from millstream.client.core.steps import Answer, Notify, Steps, Together, Wait
 
 OPENED_S = 1_000.0
+OPTIONS = Options(100, "strict", "raise", 30.0, None, True)
 ENTRY = ["1000000.0", "n", "1"]
 
 
@@ -25,7 +27,7 @@ class Reader:
         self.now_s = 0.0
         servers = Servers("server", None)
         self.follower = Follower(
-            servers, Options(**options), lambda: self.now_s, lambda: OPENED_S + self.now_s
+            servers, replace(OPTIONS, **options), lambda: self.now_s, lambda: OPENED_S + self.now_s
         )
         opening = self.follower.open([Shard(key) for key in keys], Oldest(), create=False)
         info = {"incarnation": 7, "sealed": False, "children": [], "parents": []}

@@ -197,7 +197,9 @@ def test_an_end_whose_children_are_unknowable_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     servers = Servers("server", None)
-    follower = Follower(servers, Options(), lambda: 1.0, lambda: 1.0)
+    follower = Follower(
+        servers, Options(100, "strict", "raise", 30.0, None, True), lambda: 1.0, lambda: 1.0
+    )
     opening = follower.open([Shard("p")], Oldest(), create=False)
     step = next(opening)
     assert isinstance(step, Together)

@@ -14,7 +14,7 @@ from tests.client.conftest import url_of
 from tests.support.server import Server
 
 from millstream.client import MillstreamError, ShardEnded, connect, redis_py
-from millstream.client.core.waiting import Stops
+from millstream.client.core.deadlines import Stops
 
 
 def fill(ms: Any, count: int = 5) -> None:

@@ -15,7 +15,7 @@ from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.row_encoder import RowError
+from millstream.pipeline.row_layout import RowError
 from millstream.pipeline.row_writer import BatchWriter, Written
 from millstream.pipeline.source_options import WRITE, SourceOptions
 

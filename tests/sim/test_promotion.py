@@ -18,8 +18,8 @@ from millstream.server.replication.handover import HANDING_OVER
 from millstream.server.replication.handover import REFUSED as IS_SUPERSEDED
 from millstream.server.replication.history import encode as encode_lines
 from millstream.server.replication.link_protocol import CAPABILITY
-from millstream.server.replication.restrictions import READONLY
 from millstream.server.replication.role import NO_JOURNAL
+from millstream.server.replication.write_refusals import READONLY
 
 NO_ONE = (b"REPLICAOF", b"NO", b"ONE")
 OK = Simple("OK")

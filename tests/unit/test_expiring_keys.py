@@ -11,7 +11,7 @@ from millstream.storage.capture.capture import Capture
 from millstream.storage.capture.captured_keys import Captured
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.keyspace.swap import swap_databases
+from millstream.storage.keyspace.swapdb import swap_databases
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 DATABASES = st.integers(0, 2)

@@ -13,7 +13,7 @@ from tests.support.captures import each, whole
 from millstream.storage.capture.capture import Capture
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.keyspace.swap import swap_databases
+from millstream.storage.keyspace.swapdb import swap_databases
 from millstream.storage.streams.stream import Stream
 
 

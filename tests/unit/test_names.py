@@ -15,8 +15,8 @@ TWINS = "client/aio/"  # each of its modules is the asyncio version of the modul
 
 # Names of modules in two folders. The list may only shrink.
 TWICE = {
-    *("clients", "connection", "errors", "events", "ids"),
-    *("log", "memory", "pubsub", "records", "restrictions", "stream"),
+    *("clients", "connection", "errors", "ids"),
+    *("log", "memory", "pubsub", "records", "stream"),
 }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.import_rings import arrows, imported, rings
 
-from millstream.commands.runtime.events import EVENT_CLASSES
+from millstream.commands.runtime.keyspace_events import EVENT_CLASSES
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

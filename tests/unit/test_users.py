@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.commands.access.absent import is_absent_command
-from millstream.commands.access.catalog import CATEGORIES, all_entries
+from millstream.commands.access.catalog import all_entries
 from millstream.commands.access.permission import Permission, glob
 from millstream.commands.access.users import RuleError, User, Users, changed_user, merged_rules
 from millstream.commands.access.verdict import COMMAND, KEY, denial
+from millstream.commands.table.categories import CATEGORIES
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS, Command
 from millstream.errors import CommandError

@@ -37,8 +37,8 @@ from pyspark.sql.types import (
 from millstream.commands.runtime.effects import split_effects
 from millstream.ids import parse
 from millstream.pipeline.casting import cast_texts
-from millstream.pipeline.encoder import RowFault
-from millstream.pipeline.row_encoder import RowEntry, RowError, RowLayout
+from millstream.pipeline.row_encoder import RowFault
+from millstream.pipeline.row_layout import RowEntry, RowError, RowLayout
 from millstream.pipeline.row_writer import (
     ROW_BITS,
     ROWS_PER_BATCH,

@@ -2,7 +2,7 @@
 
 Rows arrive in Arrow batches. An encoder (`encoder.pyx`) makes requests from a whole batch; Arrow
 converts values to text by columns where that is necessary. `entries` returns rows one by one, for
-rows that the server has refused. `Layout` decides once, from the schema, which columns become
+rows that the server has refused. `RowLayout` decides once, from the schema, which columns become
 fields, and refuses a schema in which a column would be lost silently.
 """
 
@@ -31,8 +31,8 @@ from pyspark.sql.types import (
 from millstream.errors import readable
 from millstream.ids import parse
 from millstream.pipeline.casting import is_common_time, time_texts
-from millstream.pipeline.encoder import Column, Kind, RowEncoder
 from millstream.pipeline.positions import Id, key_bytes
+from millstream.pipeline.row_encoder import Column, Kind, RowEncoder
 from millstream.pipeline.source_options import OptionError, SourceOptions
 
 if TYPE_CHECKING:

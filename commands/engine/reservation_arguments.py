@@ -1,8 +1,7 @@
-"""The errors of streams with reservations: why a stream accepts no more entries or reservations (it
-is sealed, or it holds too much), and why a reservation cannot be completed.
+"""Arguments of reservations, the limits of a lease, and the errors of streams with reservations.
 
-The texts name what the writer needs to know: where the stream continues, or the reservation that
-blocks it.
+The texts of the errors name what the writer needs to know: where a sealed stream continues, or the
+reservation that blocks it.
 """
 
 from __future__ import annotations
