@@ -15,7 +15,7 @@ from millstream.client.core.deadlines import WAIT_MAX_S, block_ms
 from millstream.client.core.missing_shards import Absent, missing_child
 from millstream.client.core.options import Options
 from millstream.client.core.servers import ServerState
-from millstream.client.core.shard_order import Lineage, Servers
+from millstream.client.core.shard_order import Servers, ShardOrder
 from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Ask, Clock
 from millstream.client.errors import MillstreamError, ShardUnavailable
@@ -85,7 +85,7 @@ class Asking:
         self._servers = servers
         self._options = options
         self._now = now
-        self.lineage = Lineage((), servers)
+        self.lineage = ShardOrder((), servers)
         """The shards of the stream, as the follower has them."""
         self.begin(creates=False)
 

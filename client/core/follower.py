@@ -20,7 +20,7 @@ from millstream.client.core.options import Options
 from millstream.client.core.position import Start
 from millstream.client.core.repeating import lost, repeated
 from millstream.client.core.servers import ServerState
-from millstream.client.core.shard_order import Info, Lineage, Servers
+from millstream.client.core.shard_order import Info, Servers, ShardOrder
 from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Answer, Ask, Clock, Notify, Steps, Wait
 from millstream.client.events import (
@@ -55,7 +55,7 @@ class Follower:
         self._now = now
         self._wall = wall
         self._opened_s = wall()
-        self._lineage = Lineage((), servers)
+        self._lineage = ShardOrder((), servers)
         self._merge = Merge(options.strict)
         self._learning = False
         """True if records wait until the children of a shard are known."""
@@ -84,7 +84,7 @@ class Follower:
         self._reported = None
         self._arrange()
 
-    def _change(self, lineage: Lineage, events: deque[Event]) -> None:
+    def _change(self, lineage: ShardOrder, events: deque[Event]) -> None:
         """Read other shards from now on. `read` puts them in order before the next record, even if
         a signal handler raises here."""
         asking, merge = self._asking, self._merge

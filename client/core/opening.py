@@ -13,7 +13,7 @@ from millstream.client.core import requests
 from millstream.client.core.position import Moment, Newest, Oldest, Start
 from millstream.client.core.repeating import repeated
 from millstream.client.core.servers import ServerState
-from millstream.client.core.shard_order import Info, Lineage, Servers
+from millstream.client.core.shard_order import Info, Servers, ShardOrder
 from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Ask, Steps
 from millstream.client.core.token import Place, Token
@@ -27,7 +27,7 @@ NOW = "$"
 
 def open_lineage(
     shards: Sequence[Shard], start: Start, servers: Servers, create: bool
-) -> Steps[Lineage]:
+) -> Steps[ShardOrder]:
     """The shards of a stream that begins at a position. Raises InvalidStream, and the errors of
     the servers."""
     opening = Opening(shards, servers)
@@ -42,13 +42,13 @@ class Opening:
         self.servers = servers
         self.found: dict[str, tuple[Shard, Info | None]] = {}
         """Every shard that was looked up, and its TINFO; None if the key does not exist."""
-        self.lineage = Lineage(tuple(self.listed), servers)
+        self.lineage = ShardOrder(tuple(self.listed), servers)
         for name, shard in self.listed.items():
             self.lineage.names[servers.of(shard), text(shard.key)] = name
 
     # ------------------------------------------------------------ an end or a time
 
-    def from_start(self, start: Oldest | Newest | Moment, create: bool) -> Steps[Lineage]:
+    def from_start(self, start: Oldest | Newest | Moment, create: bool) -> Steps[ShardOrder]:
         yield from self.look_up(self.listed.values())
         if create:
             yield from self.create_missing()
@@ -108,7 +108,7 @@ class Opening:
 
     # ------------------------------------------------------------ a token
 
-    def from_token(self, token: Token) -> Steps[Lineage]:
+    def from_token(self, token: Token) -> Steps[ShardOrder]:
         self.token = token
         self.lineage.keys |= token.keys
         wanted = self.named_in_token(self.listed)

@@ -85,7 +85,7 @@ def child_name(key: str, parent: Shard) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class Lineage:
+class ShardOrder:
     """The shards of a stream: those that are read, those that wait for their parents, and what
     became of those that were read to their end."""
 
@@ -219,7 +219,7 @@ class Lineage:
 
     # ------------------------------------------------------------ replacing
 
-    def copy(self) -> Lineage:
+    def copy(self) -> ShardOrder:
         """A lineage to change and to use instead. A signal handler may raise anywhere, and a half
         of a change would lose shards."""
         return replace(

@@ -14,24 +14,24 @@ from millstream.commands.table.registry import COMMANDS, Command, registered_cou
 
 
 @dataclass(eq=False, repr=False)
-class Entry:
+class CatalogEntry:
     """A command, or a subcommand as ``container|sub``. `number` never changes while the process
     runs."""
 
     name: str
     number: int
     categories: frozenset[str]
-    children: list[Entry] = field(default_factory=list)
+    children: list[CatalogEntry] = field(default_factory=list)
     is_child: bool = False
     # The children of a container are its subcommands, so it has no rules for first arguments. The
     # child of another command is its form with an option that writes.
     is_container: bool = False
 
-    def with_children(self) -> Iterator[Entry]:
+    def with_children(self) -> Iterator[CatalogEntry]:
         yield self
         yield from self.children
 
-    def with_subcommands(self) -> Iterator[Entry]:
+    def with_subcommands(self) -> Iterator[CatalogEntry]:
         """The entries that a rule for a category of this entry covers: as in Redis all subcommands,
         but not the form that writes, which has categories of its own."""
         yield self
@@ -43,10 +43,10 @@ class Catalog:
     """Entries by name. A command that is registered later is added at the next look-up."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, CatalogEntry] = {}
         self._known = 0
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, CatalogEntry]:
         known = registered_count()
         if known != self._known:
             self._known = known
@@ -63,12 +63,12 @@ class Catalog:
             name = f"{row.name}|{row.writes_with.decode().lower()}"
             self._child(entry, name, {*row.categories, "write"} - {"read"})
 
-    def _entry(self, name: str, found: Iterable[str]) -> Entry:
+    def _entry(self, name: str, found: Iterable[str]) -> CatalogEntry:
         if name not in self._entries:
-            self._entries[name] = Entry(name, len(self._entries), frozenset(found))
+            self._entries[name] = CatalogEntry(name, len(self._entries), frozenset(found))
         return self._entries[name]
 
-    def _child(self, parent: Entry, name: str, found: Iterable[str]) -> None:
+    def _child(self, parent: CatalogEntry, name: str, found: Iterable[str]) -> None:
         if name not in self._entries:
             child = self._entry(name, found)
             child.is_child = True
@@ -78,15 +78,15 @@ class Catalog:
 _CATALOG = Catalog()
 
 
-def all_entries() -> dict[str, Entry]:
+def all_entries() -> dict[str, CatalogEntry]:
     """Every entry by its name, containers before their subcommands."""
     return _CATALOG.entries()
 
 
-def find_entry(name: str) -> Entry | None:
+def find_entry(name: str) -> CatalogEntry | None:
     """The entry of a name in any case."""
     return all_entries().get(name.lower())
 
 
-def in_category(category: str) -> list[Entry]:
+def in_category(category: str) -> list[CatalogEntry]:
     return [entry for entry in all_entries().values() if category in entry.categories]

@@ -15,7 +15,7 @@ NAME_MAX_BYTES = 1024  # of a key, a channel or a user's name, which a client ma
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Entry:
+class Denial:
     """`reason` is command, key, channel or auth; `context` toplevel, multi or lua; `subject` the
     command's name, the key or the channel."""
 
@@ -29,7 +29,7 @@ class Entry:
     last_ms: int
     count: int = 1
 
-    def is_same(self, other: Entry) -> bool:
+    def is_same(self, other: Denial) -> bool:
         return (self.reason, self.context, self.subject, self.user) == (
             other.reason, other.context, other.subject, other.user,
         ) and abs(self.last_ms - other.last_ms) <= REPEAT_MS  # fmt: skip
@@ -61,7 +61,7 @@ class DenialLog:
     def __init__(self, max_len: int = 128) -> None:
         self._max_len = max_len
         self.counts: Counter[str] = Counter()
-        self._entries: list[Entry] = []  # newest first
+        self._entries: list[Denial] = []  # newest first
         self._next_number = 0
 
     def note(
@@ -69,7 +69,7 @@ class DenialLog:
     ) -> None:
         self.counts[reason] += 1
         names = _cut(subject), _cut(user)
-        entry = Entry(self._next_number, reason, context, *names, client_line, now_ms, now_ms)
+        entry = Denial(self._next_number, reason, context, *names, client_line, now_ms, now_ms)
         for at, earlier in enumerate(self._entries[:LOOK_BACK]):
             if earlier.is_same(entry):
                 earlier.count += 1
@@ -89,7 +89,7 @@ class DenialLog:
     def _trim(self) -> None:
         del self._entries[self._max_len :]
 
-    def newest(self, count: int) -> list[Entry]:
+    def newest(self, count: int) -> list[Denial]:
         return self._entries[: max(count, 0)]
 
     def clear(self) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from millstream.commands.access.absent import is_absent_category, is_absent_command
 from millstream.commands.access.catalog import (
-    Entry,
+    CatalogEntry,
     all_entries,
     find_entry,
     in_category,
@@ -204,7 +204,7 @@ class Selector:
             raise UnknownNameError(UNKNOWN_NAME)
         self._note(f"+{name}")
 
-    def _allow_argument(self, entry: Entry, argument: bytes) -> None:
+    def _allow_argument(self, entry: CatalogEntry, argument: bytes) -> None:
         if entry.is_child:
             raise RuleError(ARGUMENT_OF_SUBCOMMAND)
         if not argument:
@@ -215,7 +215,7 @@ class Selector:
         if argument not in arguments:
             arguments.append(argument)
 
-    def _change(self, entries: Iterable[Entry], *, allow: bool) -> None:
+    def _change(self, entries: Iterable[CatalogEntry], *, allow: bool) -> None:
         for entry in entries:
             (self.allowed.add if allow else self.allowed.discard)(entry.name)
             self.first_arguments.pop(entry.name, None)

@@ -161,16 +161,16 @@ def _parse_scores(text: str, current: object) -> str:
 
 SCORES = Kind(_parse_scores, str, "three numbers", many=True)
 
-EVENT_CLASSES = "g$lshzxetdnocKEm"  # in the order in which CONFIG GET shows them
+EVENT_LETTERS = "g$lshzxetdnocKEm"  # in the order in which CONFIG GET shows them
 EVENTS_OF_ALL = "g$lshzxetd"  # the meaning of A
 
 
 def _parse_events(text: str, current: object) -> str:
-    """The letters without A, each once, in the order of EVENT_CLASSES; empty: no events."""
-    if not set(text) <= {*EVENT_CLASSES, "A"}:
+    """The letters without A, each once, in the order of EVENT_LETTERS; empty: no events."""
+    if not set(text) <= {*EVENT_LETTERS, "A"}:
         raise ValueError("Invalid event class character. Use 'Ag$lshzxeKEtmdnoc'.")
     wanted = set(text) | (set(EVENTS_OF_ALL) if "A" in text else set())
-    return "".join(letter for letter in EVENT_CLASSES if letter in wanted)
+    return "".join(letter for letter in EVENT_LETTERS if letter in wanted)
 
 
 def _show_events(letters: str) -> str:

@@ -18,7 +18,7 @@ _SECRET_DIRECTIVES = frozenset({b"requirepass", b"masterauth", b"masteruser", b"
 _SECRET_ACL = frozenset({b"setuser", b"deluser", b"getuser"})
 
 
-class Entry(NamedTuple):
+class SlowRequest(NamedTuple):
     """One slow command. `words` are shortened and without passwords."""
 
     number: int
@@ -35,7 +35,7 @@ class Slowlog:
     def __init__(self, max_len: int = 128, threshold_us: int = 10_000) -> None:
         self._max_len = max_len
         self.threshold_us = threshold_us
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[SlowRequest] = deque()
         self._next_number = 0
 
     def note(self, now_ms: int, duration_us: int, words: Sequence[bytes], client: Any) -> None:
@@ -46,7 +46,7 @@ class Slowlog:
         name = client.name if client is not None else b""
         shown = cut(without_secrets(words))
         self._entries.append(
-            Entry(self._next_number, now_ms // 1000, duration_us, shown, address, name)
+            SlowRequest(self._next_number, now_ms // 1000, duration_us, shown, address, name)
         )
         self._next_number += 1
         self._trim()
@@ -60,7 +60,7 @@ class Slowlog:
         while len(self._entries) > self._max_len:
             self._entries.popleft()
 
-    def entries(self, count: int) -> list[Entry]:
+    def entries(self, count: int) -> list[SlowRequest]:
         """The newest `count` entries, newest first; -1 for all."""
         newest = list(reversed(self._entries))
         return newest if count < 0 else newest[:count]

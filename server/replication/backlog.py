@@ -15,7 +15,7 @@ from millstream.errors import DataError
 from millstream.server.replication.records import (
     HEAD_BYTES,
     PIECE_BYTES,
-    Kind,
+    RecordKind,
     encode,
     encode_frame,
     encode_piece,
@@ -136,7 +136,7 @@ class OldData:
         for offset in range(0, base.size, PIECE_BYTES):
             data = base.read_at(offset, min(PIECE_BYTES, base.size - offset))
             yield Piece(encode_piece(offset, data), self._next_seq)
-        yield Piece(encode(0, Kind.END, b""), self._next_seq)
+        yield Piece(encode(0, RecordKind.END, b""), self._next_seq)
 
     def _read_frames(self) -> Iterator[Piece]:
         records: list[bytes] = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.server.durability.workers import post
-from millstream.server.replication.records import Kind, encode
+from millstream.server.replication.records import RecordKind, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +130,7 @@ class Feed:
         told."""
         if self.upstream is not None and self.upstream != ids:
             self.upstream = ids
-            self.send(encode(0, Kind.UPSTREAM, ids))
+            self.send(encode(0, RecordKind.UPSTREAM, ids))
 
     # Sending
 

@@ -45,9 +45,9 @@ from millstream.server.replication.link_protocol import (
 from millstream.server.replication.pacing import Pace
 from millstream.server.replication.receiver import Receiver, Trust
 from millstream.server.replication.records import (
-    Kind,
     LinkError,
     Record,
+    RecordKind,
     parse_beat,
     parse_last,
     parse_message,
@@ -346,14 +346,14 @@ class Link:
             self._refused(event)
 
     def _take_record(self, record: Record) -> None:
-        if record.kind in (Kind.FRAME, Kind.PIECE, Kind.END):
+        if record.kind in (RecordKind.FRAME, RecordKind.PIECE, RecordKind.END):
             self.receiver.take(record)
-        elif record.kind == Kind.BEAT:
+        elif record.kind == RecordKind.BEAT:
             self._take_beat(record.payload)
-        elif record.kind in (Kind.MESSAGE, Kind.SHARD_MESSAGE):
-            is_shard = record.kind == Kind.SHARD_MESSAGE
+        elif record.kind in (RecordKind.MESSAGE, RecordKind.SHARD_MESSAGE):
+            is_shard = record.kind == RecordKind.SHARD_MESSAGE
             self.hooks.on_message(*parse_message(record.payload), is_shard)
-        elif record.kind == Kind.LAST:
+        elif record.kind == RecordKind.LAST:
             self.hooks.on_last(parse_last(record.payload))
         else:
             self._learn_upstream(parse_upstream(record.payload))

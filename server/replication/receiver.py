@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.runtime.effects import EffectError, apply_effects
 from millstream.server.durability.directory_loader import LINE_EFFECT
-from millstream.server.replication.records import Kind, LinkError, Record, parse_piece
+from millstream.server.replication.records import LinkError, Record, RecordKind, parse_piece
 from millstream.server.replication.reload import ChangeTools, Reload
 from millstream.server.replication.replacement import Replacement
 from millstream.server.replication.rewinding import Rewinding, why_impossible
@@ -167,7 +167,7 @@ class Receiver:
     def take(self, record: Record) -> None:
         """A frame, or a part of a base. LinkError if it is not the one that is due."""
         receiving = self._receiving()
-        if record.kind == Kind.FRAME:
+        if record.kind == RecordKind.FRAME:
             if record.number != self._due_seq:
                 raise LinkError(f"received frame {record.number}, expected {self._due_seq}")
             self._due_seq += 1
@@ -178,7 +178,7 @@ class Receiver:
                 self._pending_bytes += record.size
         elif receiving is None:
             raise LinkError("a piece of a base that was not announced")
-        elif record.kind == Kind.PIECE:
+        elif record.kind == RecordKind.PIECE:
             receiving.piece(*parse_piece(record.payload))
         else:
             receiving.end_base()

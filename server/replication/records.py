@@ -33,7 +33,7 @@ PIECE_BYTES = 256 << 10  # of a base, or of old frames, in one record or write
 OTHERS_MAX = PIECE_BYTES + 64
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     FRAME = 0
     BEAT = 1
     PIECE = 2
@@ -44,7 +44,7 @@ class Kind(IntEnum):
     SHARD_MESSAGE = 7  # like MESSAGE, of a shard channel
 
 
-_KINDS = tuple(Kind)  # in the order of their numbers, without a gap
+_KINDS = tuple(RecordKind)  # in the order of their numbers, without a gap
 
 
 class LinkError(Exception):
@@ -53,7 +53,7 @@ class LinkError(Exception):
 
 class Record(NamedTuple):
     number: int
-    kind: Kind
+    kind: RecordKind
     payload: bytes
 
     @property
@@ -69,17 +69,17 @@ class Beat(NamedTuple):
     frame_bytes: int
 
 
-def encode(number: int, kind: Kind, payload: bytes) -> bytes:
+def encode(number: int, kind: RecordKind, payload: bytes) -> bytes:
     crc = crc32(payload, crc32(_CHECKED.pack(number, kind)))
     return _HEAD.pack(len(payload), crc, number, kind) + payload
 
 
 def encode_frame(seq: int, payload: bytes) -> bytes:
-    return encode(seq, Kind.FRAME, payload)
+    return encode(seq, RecordKind.FRAME, payload)
 
 
 def encode_beat(beat: Beat) -> bytes:
-    return encode(0, Kind.BEAT, _BEAT.pack(*beat))
+    return encode(0, RecordKind.BEAT, _BEAT.pack(*beat))
 
 
 def parse_beat(payload: bytes) -> Beat:
@@ -90,7 +90,7 @@ def parse_beat(payload: bytes) -> Beat:
 
 def encode_piece(offset: int, data: bytes) -> bytes:
     """A part of a base, which begins at this offset of the file."""
-    return encode(0, Kind.PIECE, _OFFSET.pack(offset) + data)
+    return encode(0, RecordKind.PIECE, _OFFSET.pack(offset) + data)
 
 
 def parse_piece(payload: bytes) -> tuple[int, bytes]:
@@ -103,7 +103,7 @@ def encode_message(channel: bytes, message: bytes, *, is_shard: bool = False) ->
     """A message of a channel or shard channel; b"" if it is too long for a record."""
     if len(channel) + len(message) > PIECE_BYTES:
         return b""
-    kind = Kind.SHARD_MESSAGE if is_shard else Kind.MESSAGE
+    kind = RecordKind.SHARD_MESSAGE if is_shard else RecordKind.MESSAGE
     return encode(0, kind, _CHANNEL.pack(len(channel)) + channel + message)
 
 
@@ -120,7 +120,7 @@ def parse_message(payload: bytes) -> tuple[bytes, bytes]:
 def encode_last(is_primary: bool) -> bytes:
     """The answer to a replica that is being promoted: everything that was durable when it asked was
     sent before. `is_primary`: the sender is not a replica itself."""
-    return encode(0, Kind.LAST, b"\1" if is_primary else b"\0")
+    return encode(0, RecordKind.LAST, b"\1" if is_primary else b"\0")
 
 
 def parse_last(payload: bytes) -> bool:

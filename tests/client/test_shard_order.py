@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.client import ID, Shard
-from millstream.client.core.shard_order import Lineage, Servers
+from millstream.client.core.shard_order import Servers, ShardOrder
 from millstream.client.core.shards import ShardState
 from millstream.client.core.token import Place
 
@@ -14,15 +14,15 @@ def test_a_token_visits_each_earlier_split_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     walks = []
-    walk = Lineage._unfinished
+    walk = ShardOrder._unfinished
 
-    def counted(lineage: Lineage, name: str) -> tuple[str, ...]:
+    def counted(lineage: ShardOrder, name: str) -> tuple[str, ...]:
         walks.append(name)
         return walk(lineage, name)
 
-    monkeypatch.setattr(Lineage, "_unfinished", counted)
+    monkeypatch.setattr(ShardOrder, "_unfinished", counted)
     servers = Servers("server", None)
-    lineage = Lineage(("s0",), servers)
+    lineage = ShardOrder(("s0",), servers)
     lineage.add(ShardState.at(Shard("s0"), servers.of(Shard("s0")), Place(ID(0), 1)))
     for n in range(1, 50):
         parent = lineage.states[f"s{n - 1}"]

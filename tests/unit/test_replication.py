@@ -25,9 +25,9 @@ from millstream.server.replication.records import (
     PIECE_BYTES,
     Beat,
     Decoder,
-    Kind,
     LinkError,
     Record,
+    RecordKind,
     encode,
     encode_beat,
     encode_frame,
@@ -118,7 +118,7 @@ RECORDS = [
     encode_beat(Beat(1_700_000_000_000, 7, 300)),
     encode_piece(0, b"first"),
     encode_piece(5, b"second"),
-    encode(0, Kind.END, b""),
+    encode(0, RecordKind.END, b""),
     encode_frame(8, b"x" * 1000),
 ]
 
@@ -163,7 +163,7 @@ def test_no_flipped_bit_is_read_as_data() -> None:
 @given(st.binary(max_size=50), st.binary(max_size=50))
 def test_a_message_survives_its_encoding(channel: bytes, message: bytes) -> None:
     (record,) = decoded(iter([encode_message(channel, message)]))
-    assert (record.kind, parse_message(record.payload)) == (Kind.MESSAGE, (channel, message))
+    assert (record.kind, parse_message(record.payload)) == (RecordKind.MESSAGE, (channel, message))
 
 
 def test_a_message_that_is_too_long_for_a_record_is_not_sent() -> None:

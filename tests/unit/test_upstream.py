@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from millstream.server.replication.link_protocol import LinkProtocol, Opening, Told
-from millstream.server.replication.records import Decoder, Kind, LinkError, encode, parse_upstream
+from millstream.server.replication.records import (
+    Decoder,
+    LinkError,
+    RecordKind,
+    encode,
+    parse_upstream,
+)
 from millstream.server.replication.upstream import Upstream, parse_ids
 
 
@@ -57,10 +63,10 @@ def test_ids_arrive_in_the_answer_and_in_records() -> None:
     assert list(new_link().feed(b"+PONG\r\n+OK " + text + b"\r\n")) == [Told(ids)]
     assert list(new_link().feed(b"+PONG\r\n+OK\r\n")) == []  # of an older server
     decoder = Decoder(100)
-    decoder.feed(encode(0, Kind.UPSTREAM, text))
+    decoder.feed(encode(0, RecordKind.UPSTREAM, text))
     record = decoder.next()
     assert record is not None
-    assert (record.kind, parse_upstream(record.payload)) == (Kind.UPSTREAM, ids)
+    assert (record.kind, parse_upstream(record.payload)) == (RecordKind.UPSTREAM, ids)
 
 
 def new_link() -> LinkProtocol:
