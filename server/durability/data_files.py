@@ -16,7 +16,7 @@ from pathlib import Path
 
 from millstream.errors import DataError, StartError
 from millstream.server.durability.directory_loader import LoadReport
-from millstream.storage.files.disk import Disk, make_directory
+from millstream.storage.files.disk import Disk, make_directory, size_of
 from millstream.storage.files.journal_file import JournalFile, continue_journal, create_journal
 from millstream.storage.files.journal_format import ID_SIZE, read_head
 from millstream.storage.files.journal_reader import TornEnd, cut_torn_end, empty_later_journals
@@ -233,12 +233,7 @@ class DataFiles:
 
     def sizes_of(self, names: tuple[str, ...]) -> int:
         """The total size of these files."""
-        total = 0
-        for name in names:
-            file = self.disk.read(name)
-            total += file.size
-            file.close()
-        return total
+        return sum(size_of(self.disk, name) for name in names)
 
     def first_lost(self, manifest_only: bool) -> str | None:
         """A file that should exist and was removed, if any."""

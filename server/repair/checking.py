@@ -31,7 +31,7 @@ from millstream.server.repair.check_report import (
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.damaged_base import Opened, open_base
-from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.disk import Disk, File, size_of
 from millstream.storage.files.journal_reader import Gap, JournalReader, TornEnd, surviving_frames
 from millstream.storage.files.leftovers import Leftover, find_leftovers
 from millstream.storage.files.lost_manifest import directory_of, guess_manifest, misplaced
@@ -379,11 +379,7 @@ class Checker:
         self.report.frames, self.report.effects = result.frames, result.effects
 
     def _size(self, name: str) -> int:
-        file = self._disk.read(name)
-        try:
-            return file.size
-        finally:
-            file.close()
+        return size_of(self._disk, name)
 
     def _advance(self, size_bytes: int) -> None:
         self._done_bytes += size_bytes

@@ -17,7 +17,7 @@ from millstream.glob import matcher
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.checking import loader_of, new_keyspace
 from millstream.storage.capture.ordering_snapshot import restore_ordering
-from millstream.storage.files.disk import Disk
+from millstream.storage.files.disk import Disk, size_of
 from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
 from millstream.storage.files.snapshot_format import KeyRecord
 from millstream.storage.files.snapshot_reader import SnapshotReader
@@ -111,7 +111,7 @@ def _inspect(
     limit: int,
     now_ms: int,
 ) -> Contents:
-    files = [(name, _size(disk, name)) for name in manifest.files]
+    files = [(name, size_of(disk, name)) for name in manifest.files]
     if journals is None:
         journals = sum(size for _, size in files) <= LOADED_AT_ONCE_BYTES
     contents = Contents(files, journals)
@@ -129,14 +129,6 @@ def _inspect(
 
 def _any(_: bytes) -> object:
     return True
-
-
-def _size(disk: Disk, name: str) -> int:
-    file = disk.read(name)
-    try:
-        return file.size
-    finally:
-        file.close()
 
 
 # ---------------------------------------------------------------------------------------- the index

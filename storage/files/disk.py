@@ -115,6 +115,15 @@ class Disk(Protocol):
         """Remove a folder that `keep` made."""
 
 
+def size_of(disk: Disk, name: str) -> int:
+    """The size of a file in bytes."""
+    file = disk.read(name)
+    try:
+        return file.size
+    finally:
+        file.close()
+
+
 def unusable(directory: Path, error: OSError) -> DataError:
     """The error for a directory that cannot be opened."""
     return DataError(f"cannot use the data directory {directory}: {error.strerror}")
