@@ -4,8 +4,6 @@ from millstream.commands.table.registry import Command
 class Demand:
     name: str
     number: int
-    open_to_all: bool
-    uses_channels: bool
     place: int
     def __init__(self, command: Command, option: bytes | None = None) -> None: ...
 

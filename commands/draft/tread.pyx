@@ -17,10 +17,8 @@ from millstream.commands.engine.lifecycle cimport (
     live_group, new_group, note_used, read_effects_most,
 )
 from millstream.commands.engine.waiting cimport GroupsRead
-from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.replies cimport BlockedRead, make_raw
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
@@ -323,10 +321,7 @@ cdef class GroupRead(GroupsRead):
         # The effects list each redelivered entry, and again those that no longer exist or expire.
         most = read_effects_most(
             self.key, group, b"", 2 * min(self.limit, group.pendings.count) if due else 0)
-        if first:
-            ctx.effects.require(most)
-        elif not ctx.effects.has_room(most):
-            self.retry_later(ctx)
+        if not self.has_room(ctx, most, first):
             return None
         return self.deliver(ctx, stream, group, first)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.engine.lifecycle import change_entries
-from millstream.commands.engine.references import take_reference_handling
+from millstream.commands.engine.trim_options import take_references
 from millstream.commands.runtime.stream_effects import XDEL
 from millstream.errors import SYNTAX, CommandError
 
@@ -26,15 +26,14 @@ IDS_TOO_FEW = "ERR The `numids` parameter must match the number of arguments"
 NO_SUCH_ENTRY, DELETED, REFERENCED = -1, 1, 2
 
 
-def take_deletion(args: Args) -> tuple[bytes, int, int]:
+def take_deletion(args: Args) -> tuple[int, int, int]:
     """Take the handling of references and the block of IDs, in any order; returns the handling, the
     index of the first ID and their number. Of several IDS blocks the last one counts. The IDs are
     parsed later, so a malformed ID is reported only if the stream exists. A second word for
     references is not an option, as in Redis."""
-    references = None
-    first = count = 0
+    references = first = count = 0
     while args.remaining:
-        if references is None and (references := take_reference_handling(args)):
+        if not references and (references := take_references(args)):
             continue
         if args.remaining < 2 or not args.option(b"IDS"):
             raise CommandError(SYNTAX)
@@ -42,7 +41,7 @@ def take_deletion(args: Args) -> tuple[bytes, int, int]:
         count = args.skip_ids(IDS_NOT_POSITIVE, IDS_TOO_FEW)
     if not count:
         raise CommandError(SYNTAX)
-    return references or b"KEEPREF", first, count
+    return references, first, count
 
 
 def delete_each(

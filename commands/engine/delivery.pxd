@@ -3,7 +3,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.stream_effects cimport Ids, Terms
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId

@@ -20,7 +20,6 @@ from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport parse_id
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
-from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport expires_ms, is_due, is_idle
 from millstream.storage.groups.group cimport Group

@@ -19,7 +19,7 @@ from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport bound_of
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport IDLE, UNOWNED, Chunk, Pending, PendingAt
-from millstream.storage.groups.pending_chunks cimport first_pending, share_chunks
+from millstream.storage.groups.pending_chunks cimport SharedPending, first_pending, share_chunks
 from millstream.storage.groups.pending_list cimport deliveries_of
 from millstream.storage.groups.shared_groups cimport (
     GroupRow, MemberRow, SharedGroups, SharedMembers,
@@ -47,6 +47,17 @@ cdef enum:
 
 
 # ---------------------------------------------------------------- pending entries
+
+# The state of a search: its place, the number of records found, and the cost so far.
+cdef struct Search:
+    PendingAt at
+    uint64_t found
+    uint64_t looks
+    # The number of the consumer's entries that were not found yet; the largest number for all
+    # consumers.
+    uint64_t unmet
+    bint over
+
 
 cdef int put_idle(Output out, int64_t idle_ms) except -1:
     return out.put_raw(b":-1\r\n", 5) if idle_ms < 0 else out.put_head(c':', idle_ms)
@@ -84,6 +95,22 @@ cdef class PendingRange(Encodable):
     """[[ID, consumer, idle ms, deliveries], ...] in ID order. An entry without an owner has an
     empty name, and an entry released by XNACK an idle time of -1. Encode it before the group
     changes."""
+    cdef Group group
+    cdef EntryId start
+    cdef EntryId end
+    cdef uint64_t limit
+    cdef int64_t min_idle_ms
+    cdef uint64_t now_ms
+    # Records delivered later than this have not been idle for long enough.
+    cdef uint64_t latest_ms
+    # The owner of the wanted entries; None for all.
+    cdef Consumer owner
+    # The consumers by number, and the counts that do not fit into a record: the group's own, or
+    # copies.
+    cdef list consumers
+    cdef bint has_idle_bounds
+    cdef dict large_counts
+    cdef bint is_long
 
     cdef int encode(self, Output out, int resp) except -1:
         cdef Search search
@@ -216,6 +243,12 @@ cdef class PendingRange(Encodable):
 
 cdef class SlicedPending(Sliced):
     """A long PendingRange at one moment: the results are counted, then sent."""
+    cdef PendingRange asked
+    cdef SharedPending shared
+    cdef Search search
+    cdef uint32_t first_index
+    cdef bint counting
+    cdef bint head_due
 
     def prepare(self) -> bool:
         cdef uint64_t looks = self.search.looks + LOOKS_TO_COUNT
@@ -301,6 +334,12 @@ cdef inline int compare(EntryId one, EntryId other) noexcept:
 
 cdef class StreamEnds:
     """The figures of a stream's ends at one moment."""
+    cdef EntryId first
+    cdef EntryId last
+    cdef EntryId deleted
+    cdef uint64_t length
+    cdef uint64_t added
+    cdef bint is_empty
 
     def __init__(self, Stream stream not None):
         self.is_empty = not stream.first_entry(&self.first)
@@ -405,6 +444,8 @@ cdef int put_map_head(Output out, int resp, uint64_t pairs) except -1:
 cdef class Rows(Encodable):
     """Rows of a listing: with `numbers`, only these rows; otherwise all rows by name, after the
     head of the array."""
+    cdef list names
+    cdef list numbers
 
     cdef bint is_listed(self, Py_ssize_t number) noexcept:
         """True if a complete listing has the row."""
@@ -435,6 +476,8 @@ cdef class Rows(Encodable):
 
 cdef class ConsumerRows(Rows):
     """XINFO CONSUMERS: a map for each consumer."""
+    cdef SharedMembers members
+    cdef uint64_t now_ms
 
     def __init__(self, SharedMembers members not None, uint64_t now_ms, list numbers=None):
         self.members = members
@@ -476,6 +519,8 @@ def name_of(Consumer consumer not None) -> bytes:
 cdef class FewConsumers(Encodable):
     """`ConsumerRows` of all consumers of a group with few consumers. Encode it before the group
     changes."""
+    cdef Group group
+    cdef uint64_t now_ms
 
     def __init__(self, Group group not None, uint64_t now_ms):
         self.group = group
@@ -492,6 +537,7 @@ cdef class FewConsumers(Encodable):
 
 cdef class OwnerRows(Rows):
     """The summary of XPENDING: [name, number] of each consumer that owns pending entries."""
+    cdef SharedMembers members
 
     def __init__(self, SharedMembers members not None, list numbers=None):
         self.members = members
@@ -509,6 +555,8 @@ cdef class OwnerRows(Rows):
 
 cdef class GroupRows(Rows):
     """XINFO GROUPS: a map for each group."""
+    cdef SharedGroups groups
+    cdef StreamEnds ends
 
     def __init__(self, SharedGroups groups not None, StreamEnds ends not None, list numbers=None):
         self.groups = groups
@@ -641,6 +689,9 @@ cdef int put_entry(Output out, Stream stream, EntryId at) except -1:
 
 cdef class GroupProgress(Encodable):
     """The three fields that XINFO STREAM FULL has in common with XINFO GROUPS."""
+    cdef SharedGroups groups
+    cdef StreamEnds ends
+    cdef size_t number
 
     def __init__(self, SharedGroups groups not None, StreamEnds ends not None, size_t number):
         self.groups = groups
@@ -675,6 +726,7 @@ def has_few_consumers(Group group not None) -> bool:
 cdef class PendingSummary(Encodable):
     """XPENDING of a group with few consumers: [total, first ID, last ID, [[consumer, number], ...]].
     The total includes entries without an owner. Encode it before the group changes."""
+    cdef Group group
 
     def __init__(self, Group group not None):
         self.group = group

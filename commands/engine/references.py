@@ -25,21 +25,10 @@ from millstream.storage.log.trimming import evict_ids
 from millstream.storage.streams.retention import unheld
 
 if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
     from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
-
-DELREF, ACKED = b"DELREF", b"ACKED"
-
-
-def take_reference_handling(args: Args) -> bytes | None:
-    """Take KEEPREF, DELREF or ACKED if the next argument is one of them."""
-    for word in (b"KEEPREF", DELREF, ACKED):
-        if args.option(word):
-            return word
-    return None
 
 
 def settle_groups(ctx: Context, key: bytes, stream: Stream) -> None:

@@ -25,6 +25,7 @@ cdef struct Trim:
     References references
 
 
+cpdef References take_references(Args args) noexcept
 cdef void begin_trim(Trim* trim) noexcept
 cdef bint take_trim(Args args, Trim* trim) except -1
 cdef int check_trim(Trim* trim) except -1

@@ -1,1 +1,6 @@
-# Only compiled modules use what is in here.
+from millstream.commands.runtime.arguments import Args
+
+DELREF: int
+ACKED: int
+
+def take_references(args: Args) -> int: ...

@@ -22,6 +22,9 @@ TWO_STRATEGIES = "ERR syntax error, MAXLEN and MINID options at the same time ar
 LIMIT_EXACT = "ERR syntax error, LIMIT cannot be used without the special ~ option"
 LIMIT_ALONE = "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"
 
+# For callers in Python.
+DELREF, ACKED = DROP_REFERENCES, ONLY_ACKED
+
 # With `~` and without LIMIT, Redis trims at most the entries of this number of nodes, within these
 # bounds.
 cdef uint64_t DEFAULT_LIMIT_NODES = 100
@@ -38,9 +41,11 @@ cdef void begin_trim(Trim* trim) noexcept:
 
 cdef bint take_trim(Args args, Trim* trim) except -1:
     """Take one trimming option if the next argument begins one. The last word of a request never
-    does."""
-    if trim.references == NOT_GIVEN and take_references(args, trim):
-        return True
+    does, and a second word for references is not an option, as in Redis."""
+    if trim.references == NOT_GIVEN:
+        trim.references = take_references(args)
+        if trim.references != NOT_GIVEN:
+            return True
     if args.pos + 1 >= args.count:
         return False
     if args.next_is(b"MAXLEN"):
@@ -65,17 +70,13 @@ cdef bint take_trim(Args args, Trim* trim) except -1:
     return True
 
 
-cdef bint take_references(Args args, Trim* trim) noexcept:
-    """Take KEEPREF, DELREF or ACKED. A second such word is not an option, as in Redis."""
+cpdef References take_references(Args args) noexcept:
+    """Take KEEPREF, DELREF or ACKED if the next argument is one of them."""
     if args.next_is(b"KEEPREF"):
-        trim.references = KEEP_REFERENCES
-    elif args.next_is(b"DELREF"):
-        trim.references = DROP_REFERENCES
-    elif args.next_is(b"ACKED"):
-        trim.references = ONLY_ACKED
-    else:
-        return False
-    return True
+        return KEEP_REFERENCES
+    if args.next_is(b"DELREF"):
+        return DROP_REFERENCES
+    return ONLY_ACKED if args.next_is(b"ACKED") else NOT_GIVEN
 
 
 cdef int begin_strategy(Args args, Trim* trim) except -1:

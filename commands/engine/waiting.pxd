@@ -1,3 +1,5 @@
+from libc.stdint cimport int64_t
+
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport BlockedRead
@@ -22,3 +24,4 @@ cdef class GroupsRead(BlockedRead):
     cdef int count_in(self, Group group, int change) except -1
     cdef int hold(self, list groups) except -1
     cdef int retry_later(self, Context ctx) except -1
+    cdef bint has_room(self, Context ctx, int64_t size, bint first) except -1

@@ -5,6 +5,8 @@ While a read waits on groups, they count it and cannot end by their time to live
 at the end of the wait.
 """
 
+from libc.stdint cimport int64_t
+
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
@@ -72,6 +74,16 @@ cdef class GroupsRead(BlockedRead):
         for db_index, key in self.keys:
             ctx.keyspace.timer_requests.append((ctx.steady_ms + AGAIN_MS, db_index, key, self.group))
         return 0
+
+    cdef bint has_room(self, Context ctx, int64_t size, bint first) except -1:
+        """Check that the journal has space for effects. Without it, the first attempt is refused,
+        and a later one is retried."""
+        if first:
+            ctx.effects.require(size)
+        elif not ctx.effects.has_room(size):
+            self.retry_later(ctx)
+            return False
+        return True
 
     def ended(self, Context ctx not None) -> None:
         cdef Database db = <Database>ctx.keyspace.databases[self.db_index]

@@ -53,9 +53,8 @@ def incr(ctx: Context, args: Args) -> object:
     doesn't exist.
 
     The reply is the new value, a signed 64-bit integer. The expiry is kept."""
-    key = args.take()
-    total = add_to_integer(ctx, key, 1)
-    return _add(ctx, key, 1) if total is None else total
+    total = add_to_integer(ctx, args, 1)
+    return _add(ctx, args.take(), 1) if total is None else total
 
 
 @command("DECR key", "write denyoom fast hot", keys="RW access update")
@@ -64,9 +63,8 @@ def decr(ctx: Context, args: Args) -> object:
     doesn't exist.
 
     The reply is the new value, a signed 64-bit integer. The expiry is kept."""
-    key = args.take()
-    total = add_to_integer(ctx, key, -1)
-    return _add(ctx, key, -1) if total is None else total
+    total = add_to_integer(ctx, args, -1)
+    return _add(ctx, args.take(), -1) if total is None else total
 
 
 @command("INCRBY key increment", "write denyoom fast hot", keys="RW access update")
@@ -76,7 +74,7 @@ def incrby(ctx: Context, args: Args) -> object:
 
     The reply is the new value, a signed 64-bit integer. The expiry is kept."""
     key, amount = args.take(), args.take_int()
-    total = add_to_integer(ctx, key, amount)
+    total = add_to_integer(ctx, args, amount)
     return _add(ctx, key, amount) if total is None else total
 
 

@@ -11,9 +11,14 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args, is_word, parse_int
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport Effects
 from millstream.encoding cimport Slice, format_u64
 
-from millstream.commands.generic.value_effects import EXPIRE, SET, UPDATE
+from millstream.commands.generic import value_effects
+
+cdef bytes SET = value_effects.SET
+cdef bytes UPDATE = value_effects.UPDATE
+cdef bytes EXPIRE = value_effects.EXPIRE
 
 
 cdef bytes decimal(int64_t number):
@@ -28,6 +33,18 @@ cdef bytes decimal(int64_t number):
     return text[:size]
 
 
+cdef int count_value(Context ctx, bytes effect, bytes key, bytes value) except -1:
+    """Record and count the new value of a key that had a value of the same type."""
+    cdef Effects effects = ctx.effects
+    if effects.enabled:
+        effects.begin(ctx.db.index, b"", 0, 3)
+        effects.out.put_bulk_bytes(effect)
+        effects.out.put_bulk_bytes(key)
+        effects.out.put_bulk_bytes(value)
+        effects.finish()
+    return ctx.count_change(None, None, 1)
+
+
 def overwrite(Context ctx not None, Args args not None) -> bool:
     """Replace a string by another (SET key value); False: no change was made."""
     cdef bytes value
@@ -37,7 +54,7 @@ def overwrite(Context ctx not None, Args args not None) -> bool:
     value = args.items[2].ptr[:args.items[2].size]
     if not ctx.db.replace_string(key, value, False):
         return False
-    ctx.change((SET, key, value), None, 1)
+    count_value(ctx, SET, key, value)
     return True
 
 
@@ -64,15 +81,16 @@ def overwrite_expiring(Context ctx not None, Args args not None) -> bool:
         return False
     value = args.items[2].ptr[:args.items[2].size]
     ctx.db.replace_string(key, value, True)
-    ctx.change((UPDATE, key, value), None, 1)
+    count_value(ctx, UPDATE, key, value)
     ctx.change((EXPIRE, key, at_ms), None, 0)
     return True
 
 
-def add_to_integer(Context ctx not None, bytes key not None, int64_t amount):
-    """Add to the integer at a key (INCR). Returns the sum; None: no change was made."""
+def add_to_integer(Context ctx not None, Args args not None, int64_t amount):
+    """Add to the integer at the key (INCR). Returns the sum; None: no change was made."""
     cdef int64_t number = 0
     cdef bytes text
+    key = ctx.db.key_of(&args.items[1])
     value = ctx.db.value_of(key)
     if ctx.events or type(value) is not bytes or (
             parse_int(<bytes>value, len(<bytes>value), &number) < 0):
@@ -83,7 +101,7 @@ def add_to_integer(Context ctx not None, bytes key not None, int64_t amount):
     text = decimal(number)
     if not ctx.db.replace_string(key, text, True):
         return None
-    ctx.change((UPDATE, key, text), None, 1)
+    count_value(ctx, UPDATE, key, text)
     return number
 
 

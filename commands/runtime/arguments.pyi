@@ -1,9 +1,5 @@
 from collections.abc import Iterable
 
-TIMEOUT_NOT_INTEGER: str
-TIMEOUT_NEGATIVE: str
-TIMEOUT_TOO_LONG: str
-
 def parse_integer(text: bytes) -> int | None: ...
 def take_timeout(args: Args) -> int: ...
 

@@ -7,7 +7,6 @@ Apply = Callable[[Keyspace, int, list[bytes]], None]
 A = TypeVar("A", bound=Apply)
 
 APPLY: dict[bytes, Apply]
-WAKES_READERS: set[bytes]
 
 ID_WORD_BYTES: int
 EFFECT_BYTES: int

@@ -40,6 +40,8 @@ cdef class Ids:
     cdef EntryId* items
     cdef size_t count
     cdef size_t capacity
+    # The space of the first IDs, which are often all.
+    cdef EntryId[4] few
 
     cdef int add(self, uint64_t ms, uint64_t seq) except -1
     cdef int take(self, Args args, bint dot_allowed) except -1

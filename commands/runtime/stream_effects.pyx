@@ -5,9 +5,10 @@ An effect that is recorded in one place has a name here, which its command puts 
 Others have a function that records them. docs/formats.md lists all effects.
 """
 
+cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, strlen
+from libc.string cimport memcmp, memcpy, strlen
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.effects cimport Effects, apply_compiled
@@ -49,21 +50,30 @@ cdef bint is_word_at(Args args, Py_ssize_t place, const char* word, Py_ssize_t s
     return args.items[place].size == size and memcmp(args.items[place].ptr, word, size) == 0
 
 
+@cython.freelist(8)
 cdef class Ids:
     """IDs that become words of an effect, such as those of the entries in a reply before they count
     as delivered."""
 
+    def __cinit__(self):
+        self.items = self.few
+        self.capacity = sizeof(self.few) // sizeof(EntryId)
+
     def __dealloc__(self):
-        free(self.items)
+        if self.items != self.few:
+            free(self.items)
 
     cdef int add(self, uint64_t ms, uint64_t seq) except -1:
         cdef size_t wanted
         cdef EntryId* moved
         if self.count == self.capacity:
-            wanted = self.capacity * 2 if self.capacity else 16
-            moved = <EntryId*>realloc(self.items, wanted * sizeof(EntryId))
+            wanted = self.capacity * 4
+            moved = <EntryId*>realloc(NULL if self.items == self.few else self.items,
+                                      wanted * sizeof(EntryId))
             if moved == NULL:
                 raise MemoryError("no memory for the IDs of an effect")
+            if self.items == self.few:
+                memcpy(moved, self.few, sizeof(self.few))
             self.items = moved
             self.capacity = wanted
         self.items[self.count].ms = ms

@@ -14,13 +14,8 @@ from millstream.commands.engine.deleting import (
     take_deletion,
 )
 from millstream.commands.engine.lifecycle import live_group, note_acked, note_used
-from millstream.commands.engine.references import (
-    ACKED,
-    DELREF,
-    drop_references,
-    dropped_most,
-    settle_groups,
-)
+from millstream.commands.engine.references import drop_references, dropped_most, settle_groups
+from millstream.commands.engine.trim_options import ACKED, DELREF
 from millstream.commands.table.registry import command
 
 if TYPE_CHECKING:

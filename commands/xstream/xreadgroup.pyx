@@ -26,14 +26,8 @@ from millstream.commands.engine.lifecycle cimport (
     checked_consumer_name, live_group, new_consumer, note_seen, note_used, read_effects_most,
     requesting_consumer,
 )
-from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.waiting cimport GroupsRead
-from millstream.commands.runtime.replies cimport Encodable, make_raw
-from millstream.commands.xstream.xread cimport (
-    ReadLimits, check_limits, no_limits, put_key, take_read_limit,
-)
 from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
@@ -246,10 +240,7 @@ cdef class ConsumerRead(GroupsRead):
         cdef Py_ssize_t i
         cdef Stream stream
         cdef Group group
-        if first:
-            ctx.effects.require(self.effects_most(opened, after))
-        elif not ctx.effects.has_room(self.effects_most(opened, after)):
-            self.retry_later(ctx)
+        if not self.has_room(ctx, self.effects_most(opened, after), first):
             self.will_retry = True
             return None
         self.begin_reply(len(opened))
