@@ -1,11 +1,9 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """TAPPEND: appending an entry to a stream, the shortest form."""
 
-from millstream.commands.engine.appending cimport append_entry, new_id, stream_to_append
+from millstream.commands.engine.appending cimport append_new
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
-from millstream.entry_id cimport EntryId
-from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command
 from millstream.errors import wrong_arity
@@ -16,11 +14,6 @@ from millstream.errors import wrong_arity
 )
 def tappend(Context ctx not None, Args args not None):
     """Appends an entry to a stream and returns its ID. Creates the stream if it doesn't exist."""
-    cdef Stream stream
-    cdef EntryId entry_id
     if args.count & 1:
         raise wrong_arity("tappend")
-    stream = stream_to_append(ctx, &args.items[1], &args.items[2], args.count - 2)
-    new_id(ctx, stream, &entry_id)
-    return append_entry(ctx, &args.items[1], stream, entry_id, &args.items[2], args.count - 2,
-                        True)
+    return append_new(ctx, &args.items[1], &args.items[2], args.count - 2, True)

@@ -75,8 +75,7 @@ cdef append_above(Context ctx, Args args):
             return None
         check_above_promise(ctx, stream, entry.id, "TAPPENDONCE", True)
     stream = stream_to_append(ctx, &args.items[1], entry.items, entry.count)
-    return append_entry(
-        ctx, &args.items[1], stream, entry.id, entry.items, entry.count, True)
+    return append_entry(ctx, &args.items[1], stream, &entry, True)
 
 
 cdef append_from(Context ctx, Args args):

@@ -4,12 +4,11 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.engine.appending cimport (
-    append_entry, evict_to, evict_to_length, new_id, stream_to_append,
+    NewEntry, append_entry, evict_to, evict_to_length, new_id, stream_to_append,
 )
 from millstream.commands.runtime.arguments cimport Args, is_word
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
-from millstream.entry_id cimport EntryId
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command
@@ -33,7 +32,7 @@ cdef boundary_by_age(Context ctx, Stream stream, uint64_t age_ms):
 def tappev(Context ctx not None, Args args not None):
     """Appends an entry and evicts old ones, or only evicts."""
     cdef Stream stream
-    cdef EntryId entry_id
+    cdef NewEntry entry
     cdef Slice* unit = &args.items[2]
     cdef int64_t keep
     cdef bint by_count = is_word(unit, b"COUNT")
@@ -48,10 +47,11 @@ def tappev(Context ctx not None, Args args not None):
         raise CommandError(f"ERR The {'COUNT' if by_count else 'TIME'} argument must be >= 0.")
     reply = None
     if args.count > 4:
-        stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
-        new_id(ctx, stream, &entry_id)
-        reply = append_entry(ctx, &args.items[1], stream, entry_id, &args.items[4],
-                             args.count - 4, True)
+        entry.items = &args.items[4]
+        entry.count = args.count - 4
+        stream = stream_to_append(ctx, &args.items[1], entry.items, entry.count)
+        new_id(ctx, stream, &entry.id)
+        reply = append_entry(ctx, &args.items[1], stream, &entry, True)
     else:
         stream = ctx.write_stream_at(&args.items[1])
         if stream is None:

@@ -57,10 +57,10 @@ def tcomplete(Context ctx not None, Args args not None):
         raise no_reservation(entry_id.ms, entry_id.seq, None)
     held = live_held(ctx, key, stream)
     if held is not None:
-        reservation = held.find_open(&entry_id, &index)
+        reservation = held.segments.find_open(&entry_id, &index)
     if reservation is None or not is_named(reservation.writer, &args.items[2]):
         raise refused(stream, held, reservation, entry_id, args)
-    first = held.first
+    first = held.segments.first
     if index != first and ctx.keyspace.held_max_bytes and (
             held.size_bytes > ctx.keyspace.held_max_bytes):
         raise held_error(ctx, stream)
@@ -84,9 +84,9 @@ cdef object refused(Stream stream, Held held, Slot reservation, EntryId entry_id
     if reservation is not None:
         return no_reservation(entry_id.ms, entry_id.seq, reservation.writer.name)
     if held is None or id_less(last.ms, last.seq, entry_id.ms, entry_id.seq) or (
-            not held.may_have_reserved(name, &entry_id)):
+            not held.writers.may_have_reserved(name, &entry_id)):
         return no_reservation(entry_id.ms, entry_id.seq, None)
-    segment = held.find_entry(&entry_id)
+    segment = held.segments.find_entry(&entry_id)
     if segment is None:
         if not stream.has_entry(entry_id.ms, entry_id.seq):
             return fact_lost(entry_id.ms, entry_id.seq)
@@ -94,7 +94,7 @@ cdef object refused(Stream stream, Held held, Slot reservation, EntryId entry_id
     else:
         owner = (<Run>segment).writer_of(entry_id) if type(segment) is Run else segment.writer
         same = is_same(segment, entry_id, args) and (
-            held.has_forgotten if owner is None else owner.name == name)
+            held.writers.has_forgotten if owner is None else owner.name == name)
     if same:
         return fact_done(entry_id.ms, entry_id.seq)
     return other_entry(entry_id.ms, entry_id.seq)
@@ -128,8 +128,8 @@ cdef int complete(Context ctx, bytes key, Stream stream, Held held, Slot reserva
     cdef EntryId entry_id = reservation.id
     cdef Output out = ctx.effects.out
     cdef Py_ssize_t i
-    if held.recent is not writer:
-        held.writer(writer.name, ctx.keyspace.writers_max)
+    if held.writers.recent is not writer:
+        held.writers.use(writer.name, ctx.keyspace.writers_max)
     held.complete(stream, reservation, index, &args.items[4], args.count - 4)
     ctx.db.reservations -= 1
     if ctx.effects.enabled:
@@ -141,7 +141,7 @@ cdef int complete(Context ctx, bytes key, Stream stream, Held held, Slot reserva
         for i in range(4, args.count):
             out.put_bulk(args.items[i].ptr, args.items[i].size)
         ctx.effects.finish()
-    held.tidy()
+    held.segments.tidy()
     return ctx.count_change(None, None, 1)
 
 
@@ -158,11 +158,11 @@ def apply_complete(Keyspace keyspace, int db, list words):
     cdef Slice* items = <Slice*><char*>(<bytearray>space)
     if parse_id(words[2], len(words[2]), False, 0, &entry_id) < 0:
         raise ValueError(f"{words[2]!r} is not an ID")
-    reservation = None if held is None else held.find_open(&entry_id, &index)
+    reservation = None if held is None else held.segments.find_open(&entry_id, &index)
     if reservation is None or reservation.writer.name != words[1]:
         raise ValueError(f"COMPLETE of {words[2]!r}, which is not reserved by {words[1]!r}")
     held.complete(stream, reservation, index, items, words_of(packed, items))
-    held.writer(words[1], keyspace.writers_max)
-    held.tidy()
+    held.writers.use(words[1], keyspace.writers_max)
+    held.segments.tidy()
     held.release(stream)
     (<Database>keyspace.databases[db]).reservations -= 1

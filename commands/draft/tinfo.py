@@ -59,7 +59,7 @@ def _ordering_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:
         b"held": 0 if held is None else held.entries,
         b"held-bytes": 0 if held is None else held.size_bytes,
         b"oldest-reservation": None if oldest is None else Id(*oldest, True),
-        b"writers": 0 if held is None else len(held.writers),
+        b"writers": 0 if held is None else len(held.writers.by_name),
         b"promised-id": None if promised is None else Id(*promised, True),
         b"sealed": int(stream.is_sealed),
         b"parents": lineage.parents,

@@ -208,9 +208,9 @@ cdef EntryId watermark_of(Stream stream, uint64_t promised_ms) except *:
     cdef Held held
     if stream.restrictions & RESERVING:
         held = stream.held
-        if held.first < len(held.segments):
+        if held.segments.first < len(held.segments.items):
             # The oldest reservation, or a settled segment that a release without memory has left.
-            found = (<Slot>held.segments[held.first]).id
+            found = (<Slot>held.segments.items[held.segments.first]).id
             step_down(&found)
     elif promised_ms and stream.restrictions & FOLLOWED and not stream.restrictions & SEALED:
         if id_less(found.ms, found.seq, promised_ms, MAX):

@@ -24,6 +24,7 @@ from millstream.storage.blocks.reply_entries cimport IdText, Selection, encode_e
 from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.log.log_ranges cimport encode_range
 from millstream.storage.reservations.held cimport Held, handed_out
+from millstream.storage.reservations.held_segment_list cimport SegmentList
 from millstream.storage.reservations.held_segments cimport Run, Slot, Writer, list_of_words
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
@@ -323,10 +324,10 @@ cdef class Peek:
         cdef Slot segment
         if self.held is None or not id_less(self.stream.last_ms, self.stream.last_seq, at.ms, at.seq):
             return None
-        index = self.held.index_of(at)
-        if index < self.held.first:
+        index = self.held.segments.index_of(at)
+        if index < self.held.segments.first:
             return None
-        segment = <Slot>self.held.segments[index]
+        segment = <Slot>self.held.segments.items[index]
         if segment.id.ms == at.ms and segment.id.seq == at.seq or type(segment) is Run and (
                 (<Run>segment).entries.find(at[0], &view, &entry)):
             return segment
@@ -371,13 +372,15 @@ cdef class Peek:
 
     cdef int read_held(self) except -1:
         """Read the entries above the position that were not read before."""
+        cdef SegmentList segments
         cdef Py_ssize_t index
         cdef Slot segment
         if self.held is None or self.is_full():
             return 0
-        index = max(self.held.first, self.held.index_of(&self.after))
-        while index < len(self.held.segments) and not self.is_full():
-            segment = <Slot>self.held.segments[index]
+        segments = self.held.segments
+        index = max(segments.first, segments.index_of(&self.after))
+        while index < len(segments.items) and not self.is_full():
+            segment = <Slot>segments.items[index]
             if type(segment) is Run:
                 self.read_run(<Run>segment)
             elif id_less(self.after.ms, self.after.seq, segment.id.ms, segment.id.seq):

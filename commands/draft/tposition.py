@@ -18,7 +18,7 @@ from millstream.storage.streams.stream import Stream
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
-    from millstream.storage.reservations.held import WriterRow
+    from millstream.storage.reservations.held_writers import WriterRow
 
 EntryId = tuple[int, int]
 
@@ -76,7 +76,7 @@ def _position(stream: Stream | None, writer: bytes | None) -> EntryId:
         return 0, 0
     if writer is None:
         return stream.last_id
-    own = None if stream.held is None else stream.held.writer_position(writer)
+    own = None if stream.held is None else stream.held.writers.position(writer)
     return handed_out_id(stream) if own is None else own
 
 
@@ -85,7 +85,7 @@ def _writers(ctx: Context, key: bytes) -> object:
     if stream is None or stream.held is None:
         return []
     handed_out = handed_out_id(stream)
-    rows = stream.held.writer_rows()
+    rows = stream.held.writers.rows()
     if len(rows) <= FEW:
         return [_writer(row, handed_out) for row in sorted(rows)]
     return LongReply(

@@ -146,9 +146,9 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uin
     cdef Held held = held_of(ctx.keyspace, stream)
     cdef EntryId first
     cdef Output out = ctx.effects.out
-    cdef Writer writer = held.recent
+    cdef Writer writer = held.writers.recent
     if writer is None or not is_named(writer, name):
-        writer = held.writer(name.ptr[:name.size], ctx.keyspace.writers_max)
+        writer = held.writers.use(name.ptr[:name.size], ctx.keyspace.writers_max)
     new_id(ctx, stream, &first)
     held.reserve(stream, first, count, writer, lease_ms, ctx.steady_ms + lease_ms)
     ctx.db.reservations += count
@@ -171,12 +171,14 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uin
 
 cdef Held held_of(Keyspace keyspace, Stream stream):
     """The reservations of a stream; created if the stream has had none."""
+    cdef Held held
     if stream.held is None:
         stream.held = Held()
         keyspace.has_ordering = True
-    (<Held>stream.held).node_entries = keyspace.node_entries
-    (<Held>stream.held).node_bytes = keyspace.node_bytes
-    return stream.held
+    held = stream.held
+    held.segments.node_entries = keyspace.node_entries
+    held.segments.node_bytes = keyspace.node_bytes
+    return held
 
 
 @effect(b"RESERVE")
@@ -194,7 +196,7 @@ def apply_reserve(Keyspace keyspace, int db, list words):
         raise ValueError(f"RESERVE of {words[3]!r}, which is not above the last ID")
     if count == 0:
         raise ValueError(f"RESERVE of no IDs, from {words[3]!r} on")
-    held.reserve(stream, first, count, held.writer(words[1], keyspace.writers_max), lease_ms,
+    held.reserve(stream, first, count, held.writers.use(words[1], keyspace.writers_max), lease_ms,
                  keyspace.steady_ms + lease_ms)
     (<Database>keyspace.databases[db]).reservations += count
     keyspace.databases[db].note_lease_moment(words[0], held, held.next_deadline_ms)

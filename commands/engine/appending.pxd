@@ -5,9 +5,9 @@ from millstream.commands.runtime.stream_effects cimport NewEntry
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
 from millstream.ids cimport Id
-from millstream.storage.reservations.held cimport add_entry
+from millstream.storage.reservations.held cimport Held
 from millstream.storage.streams.retention cimport TrimPoint
-from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream cimport RESERVING, Stream
 
 cdef enum:
     # The maximum of blocks that a policy evicts in one step; the rest follows in later turns.
@@ -15,8 +15,7 @@ cdef enum:
 
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
-cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                     Py_ssize_t count, bint dotted)
+cdef Id append_entry(Context ctx, Slice* key, Stream stream, const NewEntry* entry, bint dotted)
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
                         bytes producer, uint64_t seq)
 cdef Id append_message(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
@@ -29,9 +28,12 @@ cdef int check_above_promise(Context ctx, Stream stream, EntryId entry_id, str n
 
 
 cdef inline int put_entry(Context ctx, Stream stream, const NewEntry* entry) except -1:
-    """Append an entry to a stream, or hold it, without recording it."""
-    return add_entry(stream, entry.id, entry.items, entry.count, ctx.keyspace.node_entries,
-                     ctx.keyspace.node_bytes)
+    """Append an entry to the log or, while IDs are reserved, to the held entries; without
+    recording it."""
+    if stream.restrictions & RESERVING:
+        return (<Held>stream.held).hold(entry.id, entry.items, entry.count)
+    return stream.append(entry.id, entry.items, entry.count, ctx.keyspace.node_entries,
+                         ctx.keyspace.node_bytes)
 
 
 cdef inline int new_id(Context ctx, Stream stream, EntryId* out) except -1:
@@ -39,6 +41,18 @@ cdef inline int new_id(Context ctx, Stream stream, EntryId* out) except -1:
     if stream.restrictions:
         return restricted_id(ctx, stream, out)
     return stream.next_id(ctx.now_ms, out)
+
+
+cdef inline Id append_new(Context ctx, Slice* key, Slice* items, Py_ssize_t count,
+                          bint dotted):
+    """Append one entry with these words and a generated ID, which is returned. The stream is
+    created if necessary."""
+    cdef Stream stream = stream_to_append(ctx, key, items, count)
+    cdef NewEntry entry
+    entry.items = items
+    entry.count = count
+    new_id(ctx, stream, &entry.id)
+    return append_entry(ctx, key, stream, &entry, dotted)
 
 
 cdef inline length_boundary(Stream stream, uint64_t keep):

@@ -16,7 +16,7 @@ from millstream.ids cimport Id, make_id
 from millstream.storage.blocks.open_block cimport payload_of
 from millstream.storage.keyspace.keyspace_core cimport AT_ONCE
 from millstream.storage.log.trimming cimport evict_all, evict_oldest
-from millstream.storage.reservations.held cimport Held, add_entry, handed_out
+from millstream.storage.reservations.held cimport Held, handed_out
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
 
@@ -77,13 +77,12 @@ cdef int check_above_promise(Context ctx, Stream stream, EntryId entry_id, str n
     return 0
 
 
-cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                     Py_ssize_t count, bint dotted):
+cdef Id append_entry(Context ctx, Slice* key, Stream stream, const NewEntry* entry, bint dotted):
     """Append one entry, record it, mark its key ready; returns its ID."""
     cdef bytes name = ctx.db.key_of(key)  # before any change, because it may need memory
-    add_entry(stream, entry_id, items, count, ctx.keyspace.node_entries, ctx.keyspace.node_bytes)
-    record_append(ctx.effects, ctx.db.index, name, entry_id, items, count)
-    return after_append(ctx, key, stream, entry_id, dotted)
+    put_entry(ctx, stream, entry)
+    record_append(ctx.effects, ctx.db.index, name, entry.id, entry.items, entry.count)
+    return after_append(ctx, key, stream, entry.id, dotted)
 
 
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, const NewEntry* entry,
@@ -139,7 +138,7 @@ cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) 
     readers are served after the command."""
     ctx.db.mark_ready_at(key)
     if stream.restrictions & RESERVING:
-        (<Held>stream.held).tidy()
+        (<Held>stream.held).segments.tidy()
         return ctx.count_change(None, None, count)
     return ctx.count_change(ctx.db.key_of(key) if ctx.events else None, b"xadd", count)
 

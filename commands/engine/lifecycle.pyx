@@ -187,7 +187,7 @@ cpdef Held live_held(Context ctx, bytes key, Stream stream):
     cdef Held held = stream.held
     if held is None:
         return None
-    if held.has_settled_first() and ctx.keyspace.may_delete and ctx.write_error is None:
+    if held.segments.has_settled_first() and ctx.keyspace.may_delete and ctx.write_error is None:
         release(ctx, key, stream, held, stream.entries_added)
     if held.next_deadline_ms <= ctx.steady_ms:
         expire_leases(ctx, key, stream, held)
@@ -237,10 +237,10 @@ cpdef int give_up(Context ctx, bytes key, Stream stream, list reservations) exce
         put_ids(ctx.effects.out, reservations)
         ctx.effects.finish()
     for slot in reservations:
-        held.give_up(slot)
+        held.settle(slot)
     ctx.db.reservations -= count
     ctx.count_change(None, None, count)
-    held.tidy()
+    held.segments.tidy()
     return release(ctx, key, stream, held, stream.entries_added)
 
 
@@ -251,7 +251,7 @@ def apply_abort(Keyspace keyspace not None, int db, list words not None) -> None
     for text in words[1:]:
         if not held.give_up_id(*parse(text)):
             raise ValueError(f"ABORT of {text!r}, which is not reserved")
-    held.tidy()
+    held.segments.tidy()
     held.release_into(stream_at(keyspace, db, words[0]))
     keyspace.databases[db].reservations -= len(words) - 1
 

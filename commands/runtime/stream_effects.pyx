@@ -18,7 +18,7 @@ from millstream.ids cimport parse_id, parse_u64
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
 from millstream.storage.log.entry_log cimport Walk
-from millstream.storage.reservations.held cimport Held, add_entry, handed_out
+from millstream.storage.reservations.held cimport Held, handed_out
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.groups.pending cimport NO_RETRY, UNOWNED
 from millstream.storage.streams.stream cimport RESERVING, Stream
@@ -246,10 +246,12 @@ cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields
     last = handed_out(stream)
     if not id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
         raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
-    add_entry(stream, entry_id, &args.items[fields], args.count - fields, keyspace.node_entries,
-              keyspace.node_bytes)
     if stream.restrictions & RESERVING:
-        (<Held>stream.held).tidy()
+        (<Held>stream.held).hold(entry_id, &args.items[fields], args.count - fields)
+        (<Held>stream.held).segments.tidy()
+    else:
+        stream.append(entry_id, &args.items[fields], args.count - fields, keyspace.node_entries,
+                      keyspace.node_bytes)
     database.mark_ready_at(&args.items[1])
     return stream
 

@@ -9,7 +9,7 @@ if they are not used.
 from libc.stdint cimport UINT64_MAX as MAX
 
 from millstream.commands.engine.appending cimport (
-    NewEntry, append_entry, append_message, check_above_promise, check_append, new_id,
+    NewEntry, append_entry, append_message, append_new, check_above_promise, check_append, new_id,
     stream_to_append,
 )
 from millstream.commands.engine.trim_options cimport (
@@ -91,13 +91,9 @@ cdef append_auto(Context ctx, Args args):
     """Append the words after the `*` at the cursor."""
     cdef Slice* items = &args.items[args.pos + 1]
     cdef Py_ssize_t count = args.count - args.pos - 1
-    cdef Stream stream
-    cdef EntryId entry_id
     if count < 2 or count & 1:
         raise wrong_arity("xadd")
-    stream = stream_to_append(ctx, &args.items[1], items, count)
-    new_id(ctx, stream, &entry_id)
-    return append_entry(ctx, &args.items[1], stream, entry_id, items, count, False)
+    return append_new(ctx, &args.items[1], items, count, False)
 
 
 cdef add_with_options(Context ctx, Args args):
@@ -144,8 +140,7 @@ cdef add_with_options(Context ctx, Args args):
     if auto:
         new_id(ctx, stream, &entry.id)
     if producer is None:
-        reply = append_entry(
-            ctx, &args.items[1], stream, entry.id, entry.items, entry.count, False)
+        reply = append_entry(ctx, &args.items[1], stream, &entry, False)
     else:
         reply = append_message(ctx, &args.items[1], stream, &entry, producer, iid)
     if trim.by_length or trim.by_id:

@@ -226,7 +226,7 @@ def _ordering(stream: Stream) -> Ordering | None:
     if held is not None:
         found.reservations, found.oldest_reservation = held.reservations, held.oldest_id
         found.held, found.held_bytes = held.entries, held.size_bytes
-        found.writers = len(held.writers)
+        found.writers = len(held.writers.by_name)
     if lineage is not None:
         found.parents, found.children = list(lineage.parents), list(lineage.children)
     return found

@@ -4,32 +4,29 @@ from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
 from millstream.storage.reservations.held_segment_list cimport SegmentList
 from millstream.storage.reservations.held_segments cimport Run, Slot, Writer
+from millstream.storage.reservations.held_writers cimport Writers
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
 
-cdef class Held(SegmentList):
+cdef class Held:
+    cdef readonly SegmentList segments
+    cdef readonly Writers writers
+    cdef readonly uint64_t reservations  # the open ones
     cdef EntryId last  # the last ID handed out; valid while there are reservations
     cdef readonly uint64_t entries
     cdef readonly uint64_t size_bytes
     cdef readonly uint64_t next_deadline_ms  # a lower bound of the ends of all leases
     cdef readonly uint64_t scheduled_ms  # the next timer of the stream; the largest number: none
-    cdef EntryId first_reserved  # no ID below it was ever reserved; 0-0: none at all
-    cdef bint has_forgotten  # writers, so that one that is not known may have reserved IDs
     cdef list moments_ms  # all timers of the stream, the latest first
-    cdef Writer recent  # the writer used last; None: unknown
-    # By name, least recently used first: an OrderedDict, which finds the first item at once.
-    cdef readonly object writers
 
-    cdef Writer writer(self, bytes name, uint64_t writers_max)
     cdef int reserve(self, Stream stream, EntryId first, uint64_t count, Writer writer,
                      uint32_t lease_ms, uint64_t deadline_ms) except -1
     cdef inline int hand_out(self, Slot made, EntryId entry_id, Writer writer,
                              uint32_t lease_ms, uint64_t deadline_ms) noexcept
-    cdef bint may_have_reserved(self, bytes name, const EntryId* at) except -1
     cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1
     cdef int complete(self, Stream stream, Slot reservation, Py_ssize_t index, Slice* items,
                       Py_ssize_t count) except -1
-    cdef int give_up(self, Slot reservation) except -1
+    cdef int settle(self, Slot reservation) except -1
     cdef int release(self, Stream stream) except -1
     cdef int release_run(self, Stream stream, Run run) except -1
     cdef list due(self, uint64_t steady_ms)
@@ -37,14 +34,6 @@ cdef class Held(SegmentList):
     cdef int pass_moments(self, uint64_t steady_ms) except -1
     cdef int renew(self, Slot reservation, uint32_t lease_ms, uint64_t steady_ms) except -1
     cdef int check_order(self, Stream stream) except -1
-
-
-cdef inline int add_entry(Stream stream, EntryId entry_id, Slice* items, Py_ssize_t count,
-                          uint32_t node_entries, uint32_t node_bytes) except -1:
-    """Append an entry to the log or, while IDs are reserved, to the held entries."""
-    if stream.restrictions & RESERVING:
-        return (<Held>stream.held).hold(entry_id, items, count)
-    return stream.append(entry_id, items, count, node_entries, node_bytes)
 
 
 cdef inline EntryId handed_out(Stream stream) noexcept:

@@ -4,7 +4,7 @@ which are complete but not visible yet.
 
 The log of a stream has the entries that readers may see. It ends at the position: the last ID
 handed out before the oldest open reservation. Everything above it is here, in a list of segments in
-the order of IDs:
+the order of IDs (held_segment_list):
 
 * a Slot: one ID. It is an open reservation, one that was given up, or a held entry: a completed
 reservation, or an entry that was appended after one;
@@ -26,66 +26,19 @@ from millstream.storage.reservations.held_segment_list cimport SegmentList
 from millstream.storage.reservations.held_segments cimport (
     ENTRY_BYTES, Run, Slot, Writer, append_words, link, pack_words, size_of,
 )
+from millstream.storage.reservations.held_writers cimport Writers
 from millstream.storage.streams.stream cimport RESERVING, Stream
-
-from collections import OrderedDict
-
-from millstream.storage.blocks.lazyfree import discard_items
-
-cdef enum:
-    # The number of writers to check when a new one exceeds the limit.
-    FORGET_LOOKS = 64
 
 
 @cython.no_gc
-cdef class Held(SegmentList):
-    """The segments of one stream, and the writers known to it."""
+cdef class Held:
+    """The segments of one stream, the writers known to it, and the leases of its reservations."""
 
-    def __init__(self):
-        self.segments = []
+    def __cinit__(self):
+        self.segments = SegmentList()
+        self.writers = Writers()
         self.moments_ms = []
-        self.writers = OrderedDict()
         self.next_deadline_ms = self.scheduled_ms = MAX
-        self.node_entries = 100
-        self.node_bytes = 4096
-
-    def __dealloc__(self):
-        if self.segments is not None:
-            discard_items(self.segments)
-
-    cdef Writer writer(self, bytes name, uint64_t writers_max):
-        """The writer with this name, created if necessary; it becomes the one used last. Above
-        writers_max, the least recently used writers without reservations are forgotten."""
-        cdef Writer writer = self.recent
-        if writer is not None and writer.name == name:
-            return writer
-        writer = self.writers.get(name)
-        if writer is None:
-            writer = Writer.__new__(Writer)
-            writer.name = name
-            self.forget_writers(writers_max)
-            self.writers[name] = writer
-        else:
-            self.writers.move_to_end(name)
-        self.recent = writer
-        return writer
-
-    def forget_writers(self, uint64_t writers_max) -> None:
-        """Forget the least recently used writers until there are fewer than writers_max, checking
-        at most FORGET_LOOKS. Writers with reservations stay."""
-        cdef Writer writer
-        cdef Py_ssize_t looks = min(len(self.writers), FORGET_LOOKS)
-        while looks and <uint64_t>len(self.writers) >= writers_max:
-            looks -= 1
-            name = next(iter(self.writers))
-            writer = self.writers[name]
-            if writer.reservations:
-                self.writers.move_to_end(name)
-                continue
-            del self.writers[name]
-            self.has_forgotten = True
-            if writer is self.recent:
-                self.recent = None
 
     # ------------------------------------------------------------ reserving and settling
 
@@ -102,18 +55,18 @@ cdef class Held(SegmentList):
             self.last.seq = stream.last_seq
         if count == 1:
             made = Slot.__new__(Slot)
-            self.segments.append(made)
+            self.segments.items.append(made)
             self.hand_out(made, first, writer, lease_ms, deadline_ms)
         else:
             more = []
             for _ in range(count):
                 more.append(Slot.__new__(Slot))
-            self.segments += more
+            self.segments.items += more
             for made in more:
                 self.hand_out(made, first, writer, lease_ms, deadline_ms)
                 step_up(&first)
-        if self.first_reserved.ms == 0 and self.first_reserved.seq == 0:
-            self.first_reserved = lowest
+        if self.writers.first_reserved.ms == 0 and self.writers.first_reserved.seq == 0:
+            self.writers.first_reserved = lowest
         self.reservations += count
         self.next_deadline_ms = min(self.next_deadline_ms, deadline_ms)
         stream.restrictions |= RESERVING
@@ -130,22 +83,9 @@ cdef class Held(SegmentList):
         self.last = entry_id
         return 0
 
-    cdef bint may_have_reserved(self, bytes name, const EntryId* at) except -1:
-        """True if a writer can have reserved an ID at some time: False if it certainly has not.
-        The IDs of settled reservations are not remembered, only the bounds of each writer's."""
-        cdef Writer writer
-        cdef EntryId greatest
-        if id_less(at.ms, at.seq, self.first_reserved.ms, self.first_reserved.seq):
-            return False
-        writer = self.writers.get(name)
-        if writer is None:
-            return self.has_forgotten
-        greatest = writer.greatest()
-        return not id_less(greatest.ms, greatest.seq, at.ms, at.seq)
-
     cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1:
         """Hold an entry that is appended while IDs are reserved; its ID is above the last one."""
-        cdef Slot newest = <Slot>self.segments[len(self.segments) - 1]
+        cdef Slot newest = <Slot>self.segments.items[len(self.segments.items) - 1]
         cdef Slot made
         cdef Run run
         cdef uint64_t payload = payload_of(items, count)
@@ -154,8 +94,8 @@ cdef class Held(SegmentList):
             if run.writers is not None:
                 run.writers.append(None)
             try:
-                run.entries.append(entry_id, items, count, self.node_entries,
-                                   self.node_bytes)
+                run.entries.append(entry_id, items, count, self.segments.node_entries,
+                                   self.segments.node_bytes)
             except BaseException:
                 if run.writers is not None:
                     run.writers.pop()
@@ -165,8 +105,8 @@ cdef class Held(SegmentList):
             made = Slot.__new__(Slot)
             made.id = entry_id
             made.words = pack_words(items, count, payload)
-            self.segments.append(made)
-            self.settled_since += 1
+            self.segments.items.append(made)
+            self.segments.settled_since += 1
         self.last = entry_id
         self.entries += 1
         self.size_bytes += payload + ENTRY_BYTES
@@ -177,50 +117,46 @@ cdef class Held(SegmentList):
         """Settle a reservation, the segment at `index`, with an entry. The entry of the oldest
         reservation goes to the log. Call `release` afterwards."""
         cdef uint64_t payload
-        if index == self.first:
-            stream.append(reservation.id, items, count, self.node_entries,
-                          self.node_bytes)
+        if index == self.segments.first:
+            stream.append(reservation.id, items, count, self.segments.node_entries,
+                          self.segments.node_bytes)
         else:
             payload = payload_of(items, count)
             reservation.words = pack_words(items, count, payload)
             self.entries += 1
             self.size_bytes += payload + ENTRY_BYTES
-        reservation.writer.settle(reservation)
-        self.reservations -= 1
-        self.settled_since += 1
-        return 0
+        return self.settle(reservation)
 
-    cdef int give_up(self, Slot reservation) except -1:
-        """Settle a reservation without an entry. Call `release` afterwards."""
+    cdef int settle(self, Slot reservation) except -1:
+        """Settle a reservation; without an entry unless `complete` has stored one. Call `release`
+        afterwards."""
         reservation.writer.settle(reservation)
         self.reservations -= 1
-        self.settled_since += 1
+        self.segments.settled_since += 1
         return 0
 
     cdef int release(self, Stream stream) except -1:
         """Move everything that is settled before the oldest reservation into the log, and advance
         the position.
         """
-        cdef list segments = self.segments
-        cdef Py_ssize_t count = len(segments)
+        cdef SegmentList segments = self.segments
+        cdef Py_ssize_t count = len(segments.items)
         cdef Slot slot
         cdef EntryId position = self.last
-        while self.first < count:
-            slot = <Slot>segments[self.first]
+        while segments.first < count:
+            slot = <Slot>segments.items[segments.first]
             if slot.is_open:
                 position = slot.before
                 break
             if type(slot) is Run:
                 self.release_run(stream, <Run>slot)
-            else:
-                if slot.words is not None:
-                    append_words(stream, slot.id, slot.words, self.node_entries, self.node_bytes)
-                    self.entries -= 1
-                    self.size_bytes -= size_of(slot.words)
-                self.settled_since -= self.settled_since > 0
-            segments[self.first] = None
-            self.first += 1
-        self.remove_dropped()
+            elif slot.words is not None:
+                append_words(stream, slot.id, slot.words, segments.node_entries,
+                             segments.node_bytes)
+                self.entries -= 1
+                self.size_bytes -= size_of(slot.words)
+            segments.drop_first()
+        segments.remove_dropped()
         stream.last_ms = position.ms
         stream.last_seq = position.seq
         if self.reservations == 0:
@@ -234,7 +170,8 @@ cdef class Held(SegmentList):
         cdef uint64_t before_bytes = run.size_bytes
         try:
             if run.entries.sealed is None:
-                run.move_into(None, stream, self.node_entries, self.node_bytes)
+                run.move_into(None, stream, self.segments.node_entries,
+                              self.segments.node_bytes)
             else:
                 link(stream, run.entries)
         except BaseException:
@@ -256,8 +193,8 @@ cdef class Held(SegmentList):
         cdef Py_ssize_t i
         if self.next_deadline_ms > steady_ms:
             return due
-        for i in range(self.first, len(self.segments)):
-            slot = <Slot>self.segments[i]
+        for i in range(self.segments.first, len(self.segments.items)):
+            slot = <Slot>self.segments.items[i]
             if not slot.is_open:
                 continue
             if slot.deadline_ms <= steady_ms:
@@ -271,7 +208,7 @@ cdef class Held(SegmentList):
         """Restart every lease now: its writer could not renew it before."""
         cdef Slot slot
         self.next_deadline_ms = MAX
-        for slot in self.segments[self.first:]:
+        for slot in self.segments.items[self.segments.first:]:
             if slot.is_open:
                 self.renew(slot, slot.lease_ms, steady_ms)
 
@@ -307,7 +244,7 @@ cdef class Held(SegmentList):
     def reserved_by(self, bytes writer_name not None, list ids=None) -> list[Slot]:
         """The open reservations of a writer, in order; with `ids`, (ms, seq) each, only those with
         these IDs."""
-        cdef Writer writer = self.writers.get(writer_name)
+        cdef Writer writer = self.writers.by_name.get(writer_name)
         cdef void* at = NULL if writer is None else writer.oldest
         cdef list found = []
         cdef Slot slot
@@ -319,7 +256,7 @@ cdef class Held(SegmentList):
                 at = (<Slot>at).following
             return found
         for entry_id.ms, entry_id.seq in ids:
-            slot = self.find_open(&entry_id, &index)
+            slot = self.segments.find_open(&entry_id, &index)
             if slot is not None and slot.writer is writer:
                 found.append(slot)
         return found
@@ -334,7 +271,7 @@ cdef class Held(SegmentList):
         steady clock) of an open reservation; None when there is none with this ID."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
-        cdef Slot found = self.find_open(&at, &index)
+        cdef Slot found = self.segments.find_open(&at, &index)
         if found is None:
             return None
         return found.writer.name, found.lease_ms, found.deadline_ms
@@ -344,10 +281,10 @@ cdef class Held(SegmentList):
         afterwards."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
-        cdef Slot found = self.find_open(&at, &index)
+        cdef Slot found = self.segments.find_open(&at, &index)
         if found is None:
             return False
-        self.give_up(found)
+        self.settle(found)
         return True
 
     def release_into(self, Stream stream not None) -> None:
@@ -359,7 +296,7 @@ cdef class Held(SegmentList):
         reserved."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
-        cdef Slot found = self.find_open(&at, &index)
+        cdef Slot found = self.segments.find_open(&at, &index)
         if found is None:
             return False
         self.renew(found, lease_ms, steady_ms)
@@ -373,60 +310,32 @@ cdef class Held(SegmentList):
     @property
     def oldest_id(self) -> tuple[int, int] | None:
         """The ID of the oldest open reservation, None without one."""
-        cdef Slot oldest = self.oldest()
+        cdef Slot oldest = self.segments.oldest()
         return None if oldest is None else (oldest.id.ms, oldest.id.seq)
-
-    def writer_rows(self) -> list:
-        """For each writer: (name, oldest reservation or None, the ID before it or None, the
-        greatest ID settled below it or None, number of reservations)."""
-        cdef Writer writer
-        cdef Slot oldest
-        rows = []
-        for writer in self.writers.values():
-            last = (writer.last.ms, writer.last.seq) if writer.last.ms or writer.last.seq else None
-            if writer.oldest == NULL:
-                rows.append((writer.name, None, None, last, 0))
-            else:
-                oldest = <Slot>writer.oldest
-                rows.append((writer.name, (oldest.id.ms, oldest.id.seq),
-                             (oldest.before.ms, oldest.before.seq), last, writer.reservations))
-        return rows
-
-    def writer_position(self, bytes name not None) -> tuple[int, int] | None:
-        """The last ID handed out before the oldest reservation of a writer; None without one."""
-        cdef Writer writer = self.writers.get(name)
-        cdef Slot oldest
-        if writer is None or writer.oldest == NULL:
-            return None
-        oldest = <Slot>writer.oldest
-        return oldest.before.ms, oldest.before.seq
 
     @property
     def memory_bytes(self) -> int:
         """An estimate of the memory used."""
-        cdef Writer writer
-        cdef uint64_t total = 200 + self.segment_bytes()
-        for writer in self.writers.values():
-            total += 200 + <uint64_t>len(writer.name)
-        return total
+        return 200 + self.segments.memory_bytes() + self.writers.memory_bytes()
 
     cdef int check_order(self, Stream stream) except -1:
         """ValueError unless the IDs of the segments ascend from the position to the last ID handed
         out."""
+        cdef list segments = self.segments.items
         cdef Slot segment
         cdef EntryId before
         before.ms = stream.last_ms
         before.seq = stream.last_seq
-        if self.segments and not (<Slot>self.segments[0]).is_open:
+        if segments and not (<Slot>segments[0]).is_open:
             raise ValueError("what it holds does not begin with a reservation")
-        for segment in self.segments:
+        for segment in segments:
             if not id_less(before.ms, before.seq, segment.id.ms, segment.id.seq):
                 raise ValueError("the IDs of what it holds do not rise")
             before = segment.id
             if type(segment) is Run:
                 before.ms = (<Run>segment).entries.last_ms
                 before.seq = (<Run>segment).entries.last_seq
-        if self.segments and id_less(self.last.ms, self.last.seq, before.ms, before.seq):
+        if segments and id_less(self.last.ms, self.last.seq, before.ms, before.seq):
             raise ValueError("the last ID handed out is below one that it holds")
         return 0
 

@@ -1,3 +1,2 @@
 class SegmentList:
-    reservations: int
     def tidy(self) -> None: ...

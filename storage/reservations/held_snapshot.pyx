@@ -38,14 +38,14 @@ def share(Held held not None) -> SharedHeld:
     cdef SharedHeld made = SharedHeld.__new__(SharedHeld)
     cdef Writer writer
     made.last = held.last
-    made.first_reserved = held.first_reserved
-    made.has_forgotten = held.has_forgotten
+    made.first_reserved = held.writers.first_reserved
+    made.has_forgotten = held.writers.has_forgotten
     made.segments = [
-        shared_segment(<Slot>segment) for segment in held.segments[held.first:]
+        shared_segment(<Slot>segment) for segment in held.segments.items[held.segments.first:]
         if (<Slot>segment).is_open or (<Slot>segment).words is not None or type(segment) is Run]
     made.writers = []
     made.numbers = {}
-    for writer in held.writers.values():
+    for writer in held.writers.by_name.values():
         made.numbers[writer.name] = len(made.writers)
         made.writers.append([writer.name, writer.last.ms, writer.last.seq, writer.settled.ms,
                              writer.settled.seq])
@@ -133,11 +133,11 @@ def load(meta, Stream stream not None, uint64_t steady_ms) -> Held:
     cdef Held held = Held()
     held.last.ms, held.last.seq = meta["last_id"]
     # An older snapshot does not tell which IDs were reserved.
-    held.first_reserved.ms, held.first_reserved.seq = meta.get("first_reserved", (0, 1))
-    held.has_forgotten = meta.get("has_forgotten", True)
+    held.writers.first_reserved.ms, held.writers.first_reserved.seq = meta.get("first_reserved", (0, 1))
+    held.writers.has_forgotten = meta.get("has_forgotten", True)
     for row in meta["writers"]:
         load_writer(held, row)
-    writers = list(held.writers.values())
+    writers = list(held.writers.by_name.values())
     for row in meta["segments"]:
         load_segment(held, row, writers)
     held.check_order(stream)
@@ -150,9 +150,9 @@ def load(meta, Stream stream not None, uint64_t steady_ms) -> Held:
 cdef int load_writer(Held held, row) except -1:
     cdef Writer writer = Writer.__new__(Writer)
     writer.name, writer.last.ms, writer.last.seq, writer.settled.ms, writer.settled.seq = row
-    if not writer.name or writer.name in held.writers:
+    if not writer.name or writer.name in held.writers.by_name:
         raise ValueError(f"the writer {writer.name!r} stands there twice or has no name")
-    held.writers[writer.name] = writer
+    held.writers.by_name[writer.name] = writer
     return 0
 
 
@@ -177,7 +177,7 @@ cdef int load_reservation(Held held, row, list writers) except -1:
     writer.add(made)
     made.settled.ms, made.settled.seq = row[5:7]
     writer.settled = settled
-    held.segments.append(made)
+    held.segments.items.append(made)
     held.reservations += 1
     return 0
 
@@ -187,7 +187,7 @@ cdef int load_entry(Held held, row, list writers) except -1:
     made.id.ms, made.id.seq = row[1:3]
     made.writer = None if row[3] is None else writers[row[3]]
     made.words = pack_list(row[4])
-    held.segments.append(made)
+    held.segments.items.append(made)
     held.entries += 1
     held.size_bytes += size_of(made.words)
     return 0
@@ -211,7 +211,7 @@ cdef int load_run(Held held, row, list writers) except -1:
             raise ValueError("a run has not one writer for each entry")
     for _, _, words in made.entries.range():
         made.size_bytes += sum([len(word) for word in words]) + ENTRY_BYTES
-    held.segments.append(made)
+    held.segments.items.append(made)
     held.entries += made.entries.length
     held.size_bytes += made.size_bytes
     return 0

@@ -24,6 +24,7 @@ from millstream.storage.log cimport trim_nodes
 from millstream.storage.log.log_ranges cimport encode_range, encode_reverse
 from millstream.storage.log.entry_log cimport EntryLog, Walk
 from millstream.storage.reservations.held cimport Held
+from millstream.storage.reservations.held_segment_list cimport SegmentList
 from millstream.storage.reservations.held_segments cimport Run, Slot, Writer, list_of_words, size_of
 from millstream.storage.streams.retention cimport TrimPoint, age_trim_ms, find_trim_point
 from millstream.storage.streams.stream cimport RESERVING, Stream
@@ -139,6 +140,7 @@ def cut_of(Stream stream not None, uint64_t now_ms, uint32_t blocks_max=0xffffff
 
 def check_held(Held held not None, Stream stream not None) -> None:
     """Raise AssertionError or ValueError when anything does not fit together."""
+    cdef SegmentList segments = held.segments
     cdef Slot segment
     cdef Writer writer
     cdef Run run
@@ -146,10 +148,10 @@ def check_held(Held held not None, Stream stream not None) -> None:
     cdef uint64_t reservations = 0
     cdef uint64_t size_bytes = 0
     cdef Py_ssize_t i
-    for i in range(held.first):
-        assert held.segments[i] is None
-    for i in range(held.first, len(held.segments)):
-        segment = <Slot>held.segments[i]
+    for i in range(segments.first):
+        assert segments.items[i] is None
+    for i in range(segments.first, len(segments.items)):
+        segment = <Slot>segments.items[i]
         if type(segment) is Run:
             run = <Run>segment
             check_log(run.entries)
@@ -166,21 +168,21 @@ def check_held(Held held not None, Stream stream not None) -> None:
     assert (entries, reservations) == (held.entries, held.reservations)
     assert size_bytes == held.size_bytes
     assert bool(stream.restrictions & RESERVING) == (reservations > 0)
-    assert sum([writer.reservations for writer in held.writers.values()]) == reservations
-    kept = held.segments
-    held.segments = kept[held.first:]
+    assert sum([writer.reservations for writer in held.writers.by_name.values()]) == reservations
+    kept = segments.items
+    segments.items = kept[segments.first:]
     try:
         held.check_order(stream)
     finally:
-        held.segments = kept
-    for writer in held.writers.values():
+        segments.items = kept
+    for writer in held.writers.by_name.values():
         assert reserved_ids(held, writer.name) == sorted(reserved_ids(held, writer.name))
         assert <uint64_t>len(reserved_ids(held, writer.name)) == writer.reservations
 
 
 def reserved_ids(Held held not None, bytes writer_name not None) -> list:
     """The open reservations of a writer, as (ms, seq), in order."""
-    cdef Writer writer = held.writers.get(writer_name)
+    cdef Writer writer = held.writers.by_name.get(writer_name)
     cdef void* at = NULL if writer is None else writer.oldest
     found = []
     while at != NULL:
@@ -193,7 +195,7 @@ def held_entries(Held held not None) -> list:
     """The held entries as (ms, seq, [field, value, ...])."""
     cdef list found = []
     cdef Slot slot
-    for slot in held.segments[held.first:]:
+    for slot in held.segments.items[held.segments.first:]:
         if type(slot) is Run:
             found += (<Run>slot).entries.range()
         elif slot.words is not None:
@@ -203,8 +205,8 @@ def held_entries(Held held not None) -> list:
 
 def compact_held(Held held not None) -> int:
     """Put held entries into runs now; returns the number of segments."""
-    held.compact()
-    return len(held.segments)
+    held.segments.compact()
+    return len(held.segments.items)
 
 
 # ---------------------------------------------------------------- groups

@@ -53,7 +53,7 @@ def is_replayed(in_process: InProcessServer, key: bytes = b"s") -> None:
 def forms(stream: Stream) -> tuple[Any, ...]:
     """All of a stream, whichever segments it has put together into runs."""
     held = stream.held
-    rest = () if held is None else (held_entries(held), held.writer_rows(), held.size_bytes)
+    rest = () if held is None else (held_entries(held), held.writers.rows(), held.size_bytes)
     return dump_stream(stream)[0], stream.range(), stream.restrictions, *rest
 
 

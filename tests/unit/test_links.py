@@ -108,6 +108,7 @@ PATHS = (
     "An action of the dashboard",
 )
 FILES_MAX = 8
+APPEND_FILES_MAX = 12
 
 
 @pytest.mark.parametrize("title", PATHS)
@@ -119,6 +120,25 @@ def test_a_path_needs_few_files_and_names_functions_of_each(title: str) -> None:
     assert 0 < len(files) <= FILES_MAX
     assert [name for name in files if not sources(name)] == []
     assert [name for name in files if f"`{name}" not in text] == []
+
+
+def test_each_step_of_an_append_is_one_file() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    section = page.split("## The path of TAPPEND\n")[1].split("\n## ")[0]
+    steps = re.findall(r"^\d+\. (.*(?:\n +.*)*)", section, re.MULTILINE)
+    files = [re.findall(r"`([\w/]+/\w+)\.\w+`", step) for step in steps]
+    assert 0 < len(steps) <= APPEND_FILES_MAX
+    assert sorted({file for (file,) in files}) == sorted(file for (file,) in files)
+    unknown = [
+        f"{file}.{name}"
+        for step, (file,) in zip(steps, files, strict=True)
+        for name in re.findall(r"`([a-z_]+)`", step)
+        if not any(
+            re.search(DEFINITION.format(name), path.read_text(), re.MULTILINE)
+            for path in sources(file)
+        )
+    ]
+    assert unknown == []
 
 
 def modules(package: Path) -> Iterator[Path]:
