@@ -5,6 +5,7 @@ A further column is a further item of COLUMNS. `details` of a stream has the oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ COLUMNS = (
         "Oldest unacknowledged",
         _oldest,
         "age",
-        lambda one: 0 if one.oldest_ms is None else -one.oldest_ms - 1,
+        lambda one: -math.inf if one.oldest_ms is None else -one.oldest_ms,
     ),
 )
 

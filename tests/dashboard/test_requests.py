@@ -19,6 +19,8 @@ from millstream.dashboard.board import Dashboard
 from millstream.dashboard.dashboard_cli import allowed_hosts
 from millstream.dashboard.sampler import Sampler
 from millstream.dashboard.server_link import RequestRefused, ServerLink, Word
+from millstream.dashboard.stream_columns import COLUMNS, sort_key
+from millstream.dashboard.stream_info import GroupInfo, StreamInfo
 
 
 class Browser:
@@ -210,6 +212,17 @@ def test_a_sorted_search_covers_all_keys(ours: Server, monkeypatch: pytest.Monke
     assert ">!z</a>" in one
     assert caption_of(by_key) == "4 streams with “!y” in their key"
     assert "No stream has this in its key" in none
+
+
+@pytest.mark.parametrize("name", [one.sort for one in COLUMNS if one.sort_key])
+def test_sorting_puts_streams_without_a_value_last(name: str) -> None:
+    def stream(key: bytes, value: int | None, oldest_ms: int | None) -> StreamInfo:
+        groups = [GroupInfo(b"g", 1, 1, b"0-0", value, oldest_ms)] * (value or 0)
+        return StreamInfo(0, key, value or 0, None, None, None, value, groups)
+
+    streams = [stream(b"-", None, None), stream(b"least", 1, 2000), stream(b"most", 2, 1000)]
+    ranked = sorted(streams, key=sort_key(name), reverse=True)  # type: ignore[arg-type]
+    assert [one.key for one in ranked] == [b"most", b"least", b"-"]
 
 
 def test_searches_do_not_survey_again(ours: Server) -> None:
