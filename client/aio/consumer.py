@@ -154,7 +154,7 @@ class Consumer(Reader[T]):
         return await self._run(self._deliveries.lag())
 
     def metrics(self) -> dict[str, float]:
-        """Numbers: records, requests, reconnects, acknowledged, missed, buffered.
+        """Numbers: records, requests, reconnects, acknowledged, overdue, missed, buffered.
 
         >>> (await ms.consumer("mails", "readers")).metrics()["records"]
         0

@@ -155,7 +155,7 @@ class Consumer(Reader[T]):
         return self._run(self._deliveries.lag())
 
     def metrics(self) -> dict[str, float]:
-        """Numbers: records, requests, reconnects, acknowledged, missed, buffered.
+        """Numbers: records, requests, reconnects, acknowledged, overdue, missed, buffered.
 
         >>> ms.consumer("mails", "readers").metrics()["records"]
         0
