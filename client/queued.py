@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from redis.exceptions import ResponseError
@@ -18,10 +19,26 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 Queue = TypeVar("Queue", bound="QueuedCommands")
 
+QUEUED_NOTE = """
+
+        The command is queued and the pipeline returned; the reply is in the list of `execute()`.
+        """
+
 
 def queued(method: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[Queue, P], Queue]:
-    """The same method, for a pipeline: it queues the command and returns the pipeline."""
-    return cast("Callable[Concatenate[Queue, P], Queue]", method)
+    """The same method, for a pipeline: it queues the command and returns the pipeline. Its
+    docstring has the title of the method, without the example of a reply."""
+    code: Any = method
+    own = FunctionType(
+        code.__code__, code.__globals__, code.__name__, code.__defaults__, code.__closure__
+    )
+    own.__kwdefaults__ = code.__kwdefaults__
+    own.__annotations__ = {**code.__annotations__, "return": "Self"}
+    own.__module__ = __name__
+    own.__qualname__ = f"QueuedCommands.{code.__name__}"
+    if code.__doc__:  # not with `python -OO`
+        own.__doc__ = code.__doc__.rstrip().partition("\n\n")[0] + QUEUED_NOTE
+    return cast("Callable[Concatenate[Queue, P], Queue]", own)
 
 
 class QueuedCommands:

@@ -19,6 +19,7 @@ from tests.support.server import Server
 
 import millstream.client as sync
 from millstream.client import aio
+from millstream.client.threads.commands import StreamCommands
 
 CLASSES = ("Stream", "Writer", "Fact", "Consumer", "Pipeline", "Millstream")
 
@@ -83,6 +84,21 @@ def test_there_is_a_method_for_each_command(server: Server) -> None:
     ]
     assert "tblocks" in names
     assert missing == []
+
+
+@pytest.mark.parametrize("kind", [sync.Pipeline, aio.Pipeline])
+def test_methods_of_a_pipeline_say_that_they_queue(kind: Any) -> None:
+    for name, value in vars(StreamCommands).items():
+        if name[0] != "_":
+            title = (inspect.getdoc(value) or "").partition("\n\n")[0]
+            queued = getattr(kind, name)
+            words = inspect.getdoc(queued) or ""
+            assert words.startswith(title)
+            assert ">>>" not in words
+            assert "queued" in words
+            assert "execute()" in words
+            now, before = inspect.signature(queued), inspect.signature(value)
+            assert now == before.replace(return_annotation="Self"), name
 
 
 def test_millstream_connect_is_the_same_function() -> None:
