@@ -22,7 +22,8 @@ class InvalidStream(MillstreamError, ValueError):
 
 
 class InvalidFields(MillstreamError, DataError, ValueError):
-    """The fields of an entry are not valid: their form, the type of a value, or its length."""
+    """The fields of an entry are not valid: their form, the type of a value, its length, or
+    text that cannot be encoded as UTF-8."""
 
 
 class ShardUnavailable(MillstreamError):
@@ -107,9 +108,10 @@ def refusal(error: ResponseError, words: Sequence[Any], server: str) -> Response
         return kind(text)
     command = words[0].decode() if isinstance(words[0], bytes) else str(words[0])
     command = command.upper()
-    if text.startswith("WRONGTYPE") and command.startswith("T"):
+    appends_once = command == "XADD" and "IDMP" in words  # as a writer does
+    if text.startswith("WRONGTYPE") and (appends_once or command.startswith("T")):
         return ResponseError(f"{text}: {_keys(command, words)} is not a stream")
-    if "Invalid stream ID" in text and command == "XADD" and "IDMP" in words:
+    if "Invalid stream ID" in text and appends_once:
         command = "XADD with IDMP"
     elif "unknown command" not in text or not command.startswith("T"):
         return error

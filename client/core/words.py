@@ -19,6 +19,7 @@ Fields: TypeAlias = (
 )
 LONG_BYTES = 2**20
 """The least value of proto-max-bulk-len."""
+NOT_UTF_8 = "cannot be encoded as UTF-8: it has a surrogate that stands for no byte"
 
 
 def text(word: str | bytes) -> str:
@@ -64,13 +65,17 @@ def _two(pair: Any) -> tuple[Word, Word]:
         raise InvalidFields(f"{pair!r} is not a pair of a field and a value")
     field, value = pair
     if not is_word(field):
+        if isinstance(field, str):
+            raise InvalidFields(f"the name of the field {field!r} {NOT_UTF_8}")
         raise InvalidFields(f"the name of a field must be text or bytes, not {field!r}")
     return field, check_value(field, value)
 
 
 def check_value(field: Any, value: Any) -> Value:
-    """The value; InvalidFields if it is of another type than those that can be sent."""
+    """The value; InvalidFields if it is one that cannot be sent."""
     if not is_word(value):
+        if isinstance(value, str):
+            raise InvalidFields(f"the value of the field {field!r} {NOT_UTF_8}")
         raise InvalidFields(
             f"the value of the field {field!r} must be text, bytes or a number, not "
             f"{type(value).__name__}: {value!r}"
@@ -79,11 +84,20 @@ def check_value(field: Any, value: Any) -> Value:
 
 
 def is_word(value: Any) -> bool:
-    if type(value) is str:  # most are, and this is asked twice for each field
-        return True
+    if isinstance(value, str):  # most are, and this is asked twice for each field
+        return value.isascii() or _has_bytes(value)
     if isinstance(value, bool):
         return False  # 1, "1", "true" or "True": a reader would have to know
-    return isinstance(value, (str, bytes, int, float, memoryview))
+    return isinstance(value, (bytes, int, float, memoryview))
+
+
+def _has_bytes(text: str) -> bool:
+    """False for text with a surrogate that stands for no byte."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_long(words: Sequence[Any]) -> bool:

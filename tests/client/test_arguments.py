@@ -150,6 +150,24 @@ def test_a_value_of_another_type_is_named(ms: Any, value: Any) -> None:
     assert ms.xlen("s") == 0
 
 
+@pytest.mark.parametrize("fields", [{"bad": "ok \ud800"}, {"bad\ud800": 1}], ids=ascii)
+def test_text_that_has_no_bytes_in_utf_8_is_named(ms: Any, fields: dict[str, Any]) -> None:
+    with ms.writer("s", "w") as writer, ms.pipeline() as pipe:
+        calls = [
+            lambda: writer.append(fields),
+            lambda: ms.tappend("s", fields),
+            lambda: ms.tappev("s", fields, count=1),
+            lambda: ms.tappendonce("s", fields, producer="p", seq=1),
+            lambda: ms.tappendmany({"s": [(1, fields)]}, producer="p"),
+            lambda: ms.tcomplete("s", "w", "1.1", fields),
+            lambda: pipe.tappend("s", fields),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidFields, match=r"field 'bad.*UTF-8"):
+                call()
+    assert ms.xlen("s") == 0
+
+
 def test_a_value_above_the_servers_limit_is_sent_once(
     api: Api, new_server: Callable[..., Server]
 ) -> None:
@@ -302,6 +320,9 @@ def test_a_key_that_is_not_a_stream_is_named(ms: Any) -> None:
     ms.set("text", "hello")
     with pytest.raises(redis.ResponseError, match=r"WRONGTYPE .*'text' is not a stream"):
         ms.tappend("text", {"n": 1})
+    writer = ms.writer("text", "w", take_over=False)
+    with writer, pytest.raises(redis.ResponseError, match=r"WRONGTYPE .*'text' is not a stream"):
+        writer.append({"n": 1})
     with pytest.raises(redis.ResponseError, match=r"WRONGTYPE .*'text' is not a stream"):
         ms.stream(["s", "text"])
     with ms.stream(["s", "t"], "trim_horizon") as stream:
