@@ -101,6 +101,18 @@ def test_methods_of_a_pipeline_say_that_they_queue(kind: Any) -> None:
             assert now == before.replace(return_annotation="Self"), name
 
 
+def test_docstrings_name_every_number_of_metrics(server: Server) -> None:
+    with (
+        sync.connect(url_of(server)) as ms,
+        ms.stream("counted") as stream,
+        ms.writer("counted", "w") as writer,
+        ms.consumer("counted", "g", retry=60) as consumer,
+    ):
+        for made in (stream, writer, consumer):
+            words = prose(type(made).metrics)
+            assert [name for name in made.metrics() if name not in words] == []
+
+
 def test_millstream_connect_is_the_same_function() -> None:
     import millstream
 
