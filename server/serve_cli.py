@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from millstream import __version__
 from millstream.server.config.directives import DIRECTIVES
 from millstream.server.main import run
 
@@ -51,6 +52,7 @@ class ServeCommand(click.Command):
     is_flag=True,
     help="Check configuration, users and certificates, and do not start.",
 )
+@click.version_option(__version__, "--version", prog_name="millstream")
 @click.argument("directives", nargs=-1, type=click.UNPROCESSED, metavar="[--DIRECTIVE VALUE]...")
 def serve(
     port: str | None,

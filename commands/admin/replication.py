@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from millstream.commands.access.verdict import denial
-from millstream.commands.runtime.arguments import take_timeout
+from millstream.commands.runtime.arguments import parse_integer, take_timeout
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
 from millstream.commands.table.registry import COMMANDS, CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
@@ -161,14 +161,15 @@ def replicaof(ctx: Context[ReplicationHost], args: Args) -> object:
         role.no_primary(is_independent)
         return _begin(ctx, PromotionWait(ctx), 0) if ctx.may_block and role.is_promoting else OK
     args.finish()
-    if not port.isdigit() or not 0 < int(port) < 65536:
+    port_number = parse_integer(port)
+    if port_number is None or not 0 < port_number < 65536:
         raise CommandError(INVALID_PORT)
     name = host.decode("utf-8", "replace")
     try:
         check_host(name)
     except ValueError as error:
         raise CommandError(f"ERR Invalid master host: {error}") from None
-    return Simple(role.follow(name, int(port)).encode())
+    return Simple(role.follow(name, port_number).encode())
 
 
 @command(
@@ -242,10 +243,10 @@ def _failover_options(words: list[bytes]) -> tuple[tuple[str, int] | None, bool,
 def _option_number(word: bytes | None) -> int:
     if word is None:
         raise CommandError(SYNTAX)
-    try:
-        return int(word)
-    except ValueError:
-        raise CommandError(NOT_INTEGER) from None
+    number = parse_integer(word)
+    if number is None:
+        raise CommandError(NOT_INTEGER)
+    return number
 
 
 # The requests of a link

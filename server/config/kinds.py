@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 INT32_MAX = 2**31 - 1
 UINT32_MAX = 2**32 - 1
 INT64_MAX = 2**63 - 1
+UINT64_MAX = 2**64 - 1
 MEGABYTE = 1024**2
 
 
@@ -49,14 +50,35 @@ def _within(value: int, low: int, high: int) -> int:
     return value
 
 
+# Python's int() and float() accept more than Redis (1_000, the digits of all alphabets) and have
+# their own messages, so directives are read with the following functions.
+
+
+def parse_integer(text: str) -> int:
+    """A number of 64 bits in ASCII digits."""
+    found = re.fullmatch(r"([+-]?)0*([0-9]{1,19})", text)
+    number = int(found[1] + found[2]) if found else INT64_MAX + 1
+    if not -INT64_MAX - 1 <= number <= INT64_MAX:
+        raise ValueError("argument couldn't be parsed into an integer")
+    return number
+
+
+def parse_decimal(text: str) -> float:
+    """A number with an optional fraction and exponent in ASCII digits, or an infinity."""
+    form = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf(inity)?"
+    if not re.fullmatch(form, text, re.IGNORECASE | re.ASCII):
+        raise ValueError("argument couldn't be parsed into a number")
+    return float(text)
+
+
+def show_decimal(number: float) -> str:
+    """The shortest text that is read back as the same number."""
+    return repr(number).removesuffix(".0")
+
+
 def integer(low: int, high: int) -> Kind:
     def parse(text: str, current: object) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
-            raise ValueError("argument couldn't be parsed into an integer")
-        number = int(text)
-        if not -INT64_MAX - 1 <= number <= INT64_MAX:
-            raise ValueError("argument couldn't be parsed into an integer")
-        return _within(number, low, high)
+        return _within(parse_integer(text), low, high)
 
     return Kind(parse, str, f"integer, {low} to {high}")
 
@@ -79,10 +101,10 @@ UNITS = {
 
 def parse_size(text: str) -> int:
     """Bytes of ``100``, ``64mb``, ``1k`` (1000), ``1kb`` (1024); ValueError for anything else."""
-    found = re.fullmatch(r"(\d+)([a-z]*)", text.lower(), re.ASCII)
-    if found is None or found[2] not in UNITS:
+    found = re.fullmatch(r"([0-9]{1,127})([a-zA-Z]*)", text)  # Redis reads 127 digits, too
+    if found is None or found[2].lower() not in UNITS:
         raise ValueError("argument must be a memory value")
-    return int(found[1]) * UNITS[found[2]]
+    return int(found[1]) * UNITS[found[2].lower()]
 
 
 def size(low: int, high: int = INT64_MAX) -> Kind:
@@ -92,9 +114,10 @@ def size(low: int, high: int = INT64_MAX) -> Kind:
 def _parse_size_or_share(text: str, current: object) -> str:
     if not text.endswith("%"):
         return str(_within(parse_size(text), 0, INT64_MAX))
-    if not re.fullmatch(r"\d+%", text, re.ASCII):
+    found = re.fullmatch(r"([0-9]{1,19})%", text)
+    if found is None:
         raise ValueError("argument must be a memory or percent value")
-    if int(text[:-1]) > 100:
+    if int(found[1]) > 100:
         raise ValueError("percentage argument must be less or equal to 100")
     return text
 
@@ -130,7 +153,7 @@ FOREGROUND = Kind(_parse_foreground, str, "no")
 
 def _parse_percentiles(text: str, current: object) -> tuple[float, ...]:
     try:
-        numbers = tuple(float(word) for word in text.split())
+        numbers = tuple(parse_decimal(word) for word in text.split())
     except ValueError:
         raise ValueError("Invalid latency-tracking-info-percentiles parameters") from None
     if not all(0 <= number <= 100 for number in numbers):
@@ -142,7 +165,7 @@ def _parse_percentiles(text: str, current: object) -> tuple[float, ...]:
 
 PERCENTILES = Kind(
     _parse_percentiles,
-    lambda numbers: " ".join(f"{number:g}" for number in numbers),
+    lambda numbers: " ".join(map(show_decimal, numbers)),
     "numbers from 0 to 100",
     many=True,
 )
@@ -150,13 +173,15 @@ PERCENTILES = Kind(
 
 def _parse_scores(text: str, current: object) -> str:
     words = text.split()
+    if len(words) != 3:
+        raise ValueError("wrong number of arguments")
     try:
-        scores = [int(word) for word in words]
+        scores = [_within(parse_integer(word), -2000, 2000) for word in words]
     except ValueError:
-        scores = []
-    if len(scores) != 3 or not all(-2000 <= score <= 2000 for score in scores):
-        raise ValueError("Invalid oom-score-adj-values, elements must be between -2000 and 2000.")
-    return " ".join(words)
+        raise ValueError(
+            "Invalid oom-score-adj-values, elements must be between -2000 and 2000."
+        ) from None
+    return " ".join(map(str, scores))
 
 
 SCORES = Kind(_parse_scores, str, "three numbers", many=True)
@@ -219,8 +244,11 @@ SAVE_POINTS_DEFAULT = "3600 1 300 100 60 10000"
 
 def _parse_save(text: str, current: object) -> str:
     words = text.split()
-    numbers = [int(word) for word in words if word.isdigit()]
-    if len(numbers) != len(words) or len(words) % 2 or 0 in numbers[::2] or (text and not words):
+    try:
+        numbers = [parse_integer(word) for word in words]
+    except ValueError:
+        numbers = [-1]
+    if len(numbers) % 2 or 0 in numbers[::2] or min(numbers, default=0) < 0 or (text and not words):
         raise ValueError("Invalid save parameters")
     return " ".join(map(str, numbers))
 
@@ -256,8 +284,9 @@ def _parse_output_limits(text: str, current: OutputLimits) -> OutputLimits:
         if client_class is None:
             raise ValueError("Invalid client class specified in buffer limit configuration.")
         try:
-            hard, soft = parse_size(words[at + 1]), parse_size(words[at + 2])
-            limits[client_class] = OutputLimit(hard, soft, int(words[at + 3]))
+            hard, soft = (min(parse_size(word), UINT64_MAX) for word in words[at + 1 : at + 3])
+            soft_s = _within(parse_integer(words[at + 3]), 0, INT32_MAX)
+            limits[client_class] = OutputLimit(hard, soft, soft_s)
         except ValueError:
             raise ValueError(
                 "Error in hard, soft or soft_seconds setting in buffer limit configuration."

@@ -56,6 +56,10 @@ def _lines_of(path: Path, included_by: str = "") -> Iterator[Line]:
     for number, line in enumerate(data.split(b"\n"), start=1):
         where = f"{path}, line {number}"
         if line.strip() and not line.strip().startswith(b"#"):
+            if b"\0" in line:
+                raise StartError(
+                    f"{where}: the line has the control character \\x00 (NUL): remove it"
+                )
             try:
                 words = words_of(line)
             except ValueError as problem:

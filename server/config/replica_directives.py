@@ -16,6 +16,7 @@ from millstream.server.config.kinds import (
     Kind,
     directive,
     integer,
+    parse_integer,
     size,
 )
 
@@ -25,10 +26,15 @@ def parse_address(text: str) -> tuple[str, int] | None:
     words = text.split()
     if not words or [word.lower() for word in words] == ["no", "one"]:
         return None
-    if len(words) != 2 or not words[1].isdigit() or not 0 < int(words[1]) < 65536:
+    host = words[0]
+    try:
+        port = parse_integer(words[1]) if len(words) == 2 else 0
+    except ValueError:
+        port = 0
+    if not 0 < port < 65536:
         raise ValueError("argument must be a host and a port, for example db1 6455")
-    check_host(words[0])
-    return words[0], int(words[1])
+    check_host(host)
+    return host, port
 
 
 def _parse_primary(text: str, current: object) -> str:

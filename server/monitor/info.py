@@ -21,6 +21,7 @@ from zlib import crc32
 
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
+from millstream.server.config.kinds import show_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -333,7 +334,8 @@ def latency_fields(latency: LatencyMonitor, config: Config) -> Section:
     percentages = config.latency_tracking_info_percentiles
     return {
         f"latency_percentiles_usec_{name}": ",".join(
-            f"p{percentage:g}={percentile_us(counts, percentage):.3f}" for percentage in percentages
+            f"p{show_decimal(percentage)}={percentile_us(counts, percentage):.3f}"
+            for percentage in percentages
         )
         for name, counts in latency.counts().items()
         if any(counts)

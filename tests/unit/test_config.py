@@ -286,6 +286,10 @@ def test_a_command_line_gives_values_in_both_ways() -> None:
         ("xyzzy 1", "millstream.conf, line 1: unknown directive 'xyzzy'"),
         ('dir "x', "millstream.conf, line 1: unbalanced quotes"),
         (
+            "port 1\x002",
+            "millstream.conf, line 1: the line has the control character \\x00 (NUL): remove it",
+        ),
+        (
             "maxmemory-policy allkeys-lru",
             "millstream.conf, line 1: maxmemory-policy: argument(s) must be one of the following: "
             "noeviction, allstreams-oldest",
@@ -567,12 +571,65 @@ def test_event_classes_are_shown_in_the_order_of_redis(written: str, shown: str)
         (b"latency-tracking-info-percentiles", b"50 a", "Invalid latency-tracking-info-percenti"),
         (b"latency-tracking-info-percentiles", b"101", "should sit between [0.0,100.0]"),
         (b"oom-score-adj-values", b"-2001 0 0", "must be between -2000 and 2000"),
-        (b"oom-score-adj-values", b"1 2", "must be between -2000 and 2000"),
+        (b"oom-score-adj-values", b"1 2", "wrong number of arguments"),
+        (b"oom-score-adj-values", b"1 2 1_0", "must be between -2000 and 2000"),
         (b"enable-debug-command", b"yes", "can't set immutable config"),
         (b"slowlog-log-slower-than", b"-2", "argument must be between -1 and"),
         (b"replica-announce-ip", b"a b", "'a b' is neither the name nor the IP address of a host"),
         (b"stream-idmp-duration", b"0", "argument must be between 1 and 86400 inclusive"),
+        *(
+            (b"client-output-buffer-limit", value, "Error in hard, soft or soft_seconds setting")
+            for value in (
+                b"normal 0 0 -5", b"normal -1 0 0", b"normal 0 0 1_0", b"normal 0 0 3000000000",
+                b"normal 0 0 " + b"9" * 24, b"normal 0 " + b"9" * 5000 + b" 0",
+            )
+        ),
+        *(
+            (b"latency-tracking-info-percentiles", value, "Invalid latency-tracking-info-percent")
+            for value in (b"1_0", b"nan", "\u00b2".encode(), "\u0665".encode())
+        ),
+        (b"latency-tracking-info-percentiles", b"inf", "should sit between [0.0,100.0]"),
     ],
-)
+)  # fmt: skip
 def test_values_that_are_refused(name: bytes, value: bytes, why: str) -> None:
     assert why in set_refusal((name, value))
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "why"),
+    [
+        (b"save", b"%b 1", "Invalid save parameters"),
+        (b"save", b"1 %b", "Invalid save parameters"),
+        (b"maxclients", b"%b", "argument couldn't be parsed into an integer"),
+        (b"maxmemory", b"%b", "argument must be a memory value"),
+        (b"maxmemory-clients", b"%b%%", "argument must be a memory or percent value"),
+        (b"oom-score-adj-values", b"1 2 %b", "must be between -2000 and 2000"),
+    ],
+)
+@pytest.mark.parametrize("digits", ["1_0", "\u00b2", "\u0665", "9" * 5000])
+def test_numbers_have_ascii_digits(name: bytes, form: bytes, why: str, digits: str) -> None:
+    assert why in set_refusal((name, form % digits.encode()))
+
+
+@pytest.mark.parametrize("port", ["\u00b2", "1_0", "9" * 5000, "65536"])
+def test_the_port_of_a_primary_is_checked(port: str) -> None:
+    with pytest.raises(ValueError, match="argument must be a host and a port"):
+        Config().parsed("replicaof", f"db1 {port}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("latency-tracking-info-percentiles", "99.99999 50.50 1e1 .5", "99.99999 50.5 10 0.5"),
+        ("oom-score-adj-values", "1 2 +3", "1 2 3"),
+        ("save", "+1 01", "1 1"),
+        ("maxclients", "0" * 5000 + "7", "7"),
+    ],
+)
+def test_a_number_keeps_its_value(name: str, text: str, shown: str) -> None:
+    assert DIRECTIVES[name].kind.show(Config().parsed(name, text)) == shown
+
+
+def test_an_output_limit_has_at_most_64_bits() -> None:
+    limits = Config().parsed("client-output-buffer-limit", f"normal {'9' * 23} 0 +5")
+    assert limits["normal"] == OutputLimit(2**64 - 1, 0, 5)

@@ -56,9 +56,10 @@ def test_written_data_is_read_back(tmp_path: Path) -> None:
     file.chmod(0o640)
     config = load(file, ["--save", "900 1 60 2", "--requirepass", "two 'words'"])
     config.notify_keyspace_events = "g$xKE"
-    config.latency_tracking_info_percentiles = (1.0, 99.5)
+    config.latency_tracking_info_percentiles = (1.0, 99.99999)
     rewrite_file(file, config)
     again = load(file, [])
+    assert again.latency_tracking_info_percentiles == (1.0, 99.99999)
     assert {name: again.shown(name) for name in DIRECTIVES} == {
         name: config.shown(name) for name in DIRECTIVES
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from millstream.commands.admin.monitoring import age_text, graph
 from millstream.commands.runtime.context import Session
-from millstream.server.monitor.info import percentile_us
+from millstream.server.config.directives import Config
+from millstream.server.monitor.info import latency_fields, percentile_us
 from millstream.server.monitor.latency import SAMPLES, LatencyMonitor
 from millstream.server.monitor.slowlog import MAX_WORDS, Slowlog, cut, without_secrets
 
@@ -124,3 +125,10 @@ def test_percentiles_are_the_end_of_their_bucket() -> None:
     assert [percentile_us(counts, share) for share in (0, 50, 50.1, 99, 99.1, 100)] == [
         1, 1, 2, 2, 8, 8,
     ]  # fmt: skip
+
+
+def test_the_name_of_a_percentile_has_all_its_digits() -> None:
+    monitor, config = LatencyMonitor(counts=lambda: {"get": [1]}), Config()
+    config.latency_tracking_info_percentiles = (99.99999, 50.0)
+    fields = latency_fields(monitor, config)
+    assert fields == {"latency_percentiles_usec_get": "p99.99999=1.000,p50=1.000"}

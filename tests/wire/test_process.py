@@ -45,6 +45,13 @@ def test_version_and_help(program: str, option: str) -> None:
     assert done.stderr == ""
 
 
+def test_serve_prints_the_version_of_the_program() -> None:
+    path = Path(server_program()[0]).with_name("millstream")
+    words = [[path, "serve", "--version"], [path, "--version"]]
+    serve, program = (subprocess.check_output(line, text=True) for line in words)
+    assert serve == program
+
+
 def test_a_server_requests_huge_pages_itself(new_server: NewServer) -> None:
     """Other tests start servers with an environment that already requests them."""
     server = new_server(wrapper=["env", "--unset", "GLIBC_TUNABLES"]).start()
