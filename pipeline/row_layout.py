@@ -1,8 +1,8 @@
 """Converts the rows of a DataFrame to entries: key, ID, and fields as bytes.
 
-Rows arrive in Arrow batches. An encoder (`encoder.pyx`) makes requests from a whole batch; Arrow
-converts values to text by columns where that is necessary. `entries` returns rows one by one, for
-rows that the server has refused. `RowLayout` decides once, from the schema, which columns become
+Rows arrive in Arrow batches. `row_encoder.pyx` makes requests from a whole batch; Arrow converts
+values to text by columns where that is necessary. `entries` returns rows one by one, for rows that
+the server has refused. `RowLayout` decides once, from the schema, which columns become
 fields, and refuses a schema in which a column would be lost silently.
 """
 
