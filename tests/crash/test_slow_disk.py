@@ -139,8 +139,9 @@ def test_a_second_signal_ends_a_stop_that_waits_for_the_disk(
     server: Server, outside: FakeOutside
 ) -> None:
     outside.stall_disk()
-    with server.client() as client:
+    with server.client() as client, server.client() as other:
         client.send("SET", "k", "v")
+        wait_until(lambda: other.info("keyspace"), lambda databases: "db0" in databases)
         server.signal(signal.SIGTERM)
         waiting = "journal frames 1 to 1 are not synced (1 in all, "
         wait_until(lambda: server.log, lambda log: waiting in log)
