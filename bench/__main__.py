@@ -21,13 +21,19 @@ from types import FrameType
 from typing import Any
 
 from bench import load, report
-from bench.figures import BenchError
+from bench.figures import OURS, REDIS, BenchError
 from bench.harness import FULL_ROUNDS, QUICK_ROUNDS, Harness, Plan, Row
+from bench.report import Compared
 from bench.rows import ROWS
 from bench.server import pick_cores
 
 TOP = Path(__file__).resolve().parent.parent
 RESULTS = TOP / "bench" / "results"
+RESULT_FILES = {
+    Compared.REDIS: "latest.json",
+    Compared.SELF: "self-check.json",
+    Compared.EARLIER: "earlier.json",
+}
 MINIMUM_LARGE = 2_000_000
 BUSY_LOAD = 0.8
 
@@ -71,7 +77,17 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--large", type=int, default=20_000_000, metavar="N", help="entries of the large stream")
     add("--server", default=".venv/bin/millstream-server", metavar="CMD", help="our server")
     add("--redis", default="redis-server", metavar="CMD", help="the Redis server")
-    add("--self-check", action="store_true", help="compare Redis with itself: ratios of about 1")
+    peers = parser.add_mutually_exclusive_group()
+    peers.add_argument(
+        "--self-check",
+        action="store_true",
+        help="compare Redis with itself: ratios of about 1",
+    )
+    peers.add_argument(
+        "--earlier",
+        metavar="CMD",
+        help="compare with an earlier build of millstream: no ratio below 0.98",
+    )
     add("--json", type=Path, metavar="PATH", help="where the JSON goes (bench/results/latest.json)")
     add("--chart", action="store_true", help="also draw the chart")
     add("--chart-dir", type=Path, default=TOP / "docs", metavar="DIR", help="where to (docs)")
@@ -86,6 +102,8 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--rounds must be at least 1")
     if options.large < MINIMUM_LARGE or options.large % 10:
         parser.error(f"--large must be a multiple of 10, at least {MINIMUM_LARGE:,}")
+    if options.earlier and options.chart:
+        parser.error("the chart compares millstream with Redis: --earlier has none")
     if options.self_check and options.chart and options.chart_dir == TOP / "docs":
         parser.error("a self-check's chart needs a --chart-dir: the one in docs shows millstream")
     return options
@@ -94,8 +112,9 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 def measure(options: argparse.Namespace) -> int:
     """Measure the chosen rows, print and keep the report."""
     rows = choose(options)
-    redis_command = command(options.redis)
-    ours_command = redis_command if options.self_check else command(options.server)
+    compared = compared_in(options)
+    redis_command = command(options.earlier or options.redis)
+    ours_command = redis_command if compared is Compared.SELF else command(options.server)
     if shutil.which("redis-benchmark") is None:
         raise BenchError("redis-benchmark is missing; on Debian: apt-get install redis-tools")
     server_core, load_core = pick_cores()
@@ -103,11 +122,14 @@ def measure(options: argparse.Namespace) -> int:
     os.sched_setaffinity(0, {load_core})
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else FULL_ROUNDS)
     plan = Plan(options.quick, rounds, options.large)
-    dialect = "X" if options.self_check else "T"
+    dialects = {
+        REDIS: "T" if compared is Compared.EARLIER else "X",
+        OURS: "X" if compared is Compared.SELF else "T",
+    }
     load_at_start = round(os.getloadavg()[0], 2)
     started = time.monotonic()
-    with Harness(redis_command, ours_command, dialect, server_core, plan) as harness:
-        outcomes = measure_rows(harness, rows, options.self_check)
+    with Harness(redis_command, ours_command, dialects, server_core, plan) as harness:
+        outcomes = measure_rows(harness, rows, compared)
     seconds = time.monotonic() - started
     method = {
         "quick": options.quick,
@@ -118,15 +140,22 @@ def measure(options: argparse.Namespace) -> int:
         "large_entries": options.large,
     }
     machine = {**report.machine_facts(harness.versions), "load_average": load_at_start}
-    made = report.as_json(outcomes, machine, method, options.self_check, seconds)
-    print(f"\n{report.summary(outcomes, options.self_check, seconds)}\n{report.machine_line(made)}")
+    made = report.as_json(outcomes, machine, method, compared, seconds)
+    print(f"\n{report.summary(outcomes, compared, seconds)}\n{report.machine_line(made)}")
     finish(options, made)
     return 1 if any(outcome.failure for outcome in outcomes) else 0
 
 
-def measure_rows(harness: Harness, rows: Sequence[Row], self_check: bool) -> list[report.Outcome]:
+def compared_in(options: argparse.Namespace) -> Compared:
+    """The server that these options compare ours with."""
+    if options.self_check:
+        return Compared.SELF
+    return Compared.EARLIER if options.earlier else Compared.REDIS
+
+
+def measure_rows(harness: Harness, rows: Sequence[Row], compared: Compared) -> list[report.Outcome]:
     """Measure one row after the other; a row that breaks does not stop the others."""
-    print(report.header(self_check))
+    print(report.header(compared))
     outcomes: list[report.Outcome] = []
     for row in rows:
         if not outcomes or outcomes[-1].row.section != row.section:
@@ -135,7 +164,7 @@ def measure_rows(harness: Harness, rows: Sequence[Row], self_check: bool) -> lis
             outcomes.append(report.Outcome(row, harness.measured(row)))
         except (BenchError, OSError) as error:
             outcomes.append(report.Outcome(row, failure=str(error)))
-        print("  " + report.table_line(outcomes[-1], self_check), flush=True)
+        print("  " + report.table_line(outcomes[-1], compared), flush=True)
     return outcomes
 
 
@@ -189,8 +218,7 @@ def warn(server_core: int, load_core: int) -> None:
 
 def finish(options: argparse.Namespace, made: dict[str, Any]) -> None:
     """Keep the JSON, and the chart if it was asked for."""
-    name = "self-check.json" if options.self_check else "latest.json"
-    path = options.json or RESULTS / name
+    path = options.json or RESULTS / RESULT_FILES[compared_in(options)]
     report.write_json(made, path)
     print(f"written: {os.path.relpath(path)}")
     if options.chart:

@@ -110,6 +110,18 @@ SAME_LOW, SAME_HIGH = 0.9, 1.1
 """A self-check (Redis against Redis) should land between these."""
 
 
+EARLIER_LOW = 0.98
+"""The lowest ratio of a build to an earlier one that counts as no slower."""
+
+
+def no_slower(lanes: Lanes) -> bool | None:
+    """True if ours costs no more than an earlier build; None in rows that measure only ours, where
+    the cost of the other side is 1."""
+    if all(reading.cost == 1.0 for reading in lanes[REDIS]):
+        return None
+    return cost_ratio(lanes).median >= EARLIER_LOW
+
+
 def same(lanes: Lanes) -> bool:
     """True if both sides cost about the same, which is the goal of a self-check."""
     return SAME_LOW <= cost_ratio(lanes).median <= SAME_HIGH

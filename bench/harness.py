@@ -140,7 +140,9 @@ class Harness:
 
     redis_command: Sequence[str]
     ours_command: Sequence[str]
-    ours_dialect: str
+    dialects: Mapping[str, str]
+    """"T" or "X" by lane."""
+
     server_core: int
     plan: Plan
     versions: dict[str, str] = field(default_factory=dict)
@@ -195,9 +197,11 @@ class Harness:
         if name == self._pair_name:
             return self._pair
         self.stop()
-        self._pair[REDIS] = Side(Server(self.redis_command, directives, self.server_core), "X")
+        self._pair[REDIS] = Side(
+            Server(self.redis_command, directives, self.server_core), self.dialects[REDIS]
+        )
         ours = Server(self.ours_command, directives, self.server_core)
-        self._pair[OURS] = Side(ours, self.ours_dialect)
+        self._pair[OURS] = Side(ours, self.dialects[OURS])
         self._note_versions()
         if prepare is not None:
             prepare(self._pair)

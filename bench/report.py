@@ -7,6 +7,7 @@ names programs but no paths, because it is kept in the repository.
 from __future__ import annotations
 
 import datetime
+import enum
 import importlib.metadata
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import (
+    EARLIER_LOW,
     NO_GOAL,
     OURS,
     REDIS,
@@ -26,6 +28,7 @@ from bench.figures import (
     Reading,
     cost_ratio,
     costs,
+    no_slower,
     rate_ratio,
     rates,
     same,
@@ -33,6 +36,18 @@ from bench.figures import (
 from bench.harness import Row
 
 FORMAT = 1
+
+
+class Compared(enum.Enum):
+    """The server that ours is compared with, as the table names it."""
+
+    REDIS = "Redis"
+    SELF = "redis"
+    """Redis compared with itself."""
+    EARLIER = "earlier"
+    """An earlier build of millstream."""
+
+
 LAYOUT = "{:<32}{:>11}{:>11}  {:<19}{:<22}{:<10}{:>12}{:>14}"
 
 
@@ -44,24 +59,33 @@ class Outcome:
     lanes: Lanes | None = None
     failure: str = ""
 
-    def verdict(self, self_check: bool) -> str:
-        """`yes`, `no`, or `-` without a goal; a self-check requires a ratio of about 1 instead."""
+    def verdict(self, compared: Compared) -> str:
+        """`yes`, `no`, or `-` without a goal. A self-check requires a ratio of about 1 instead, and
+        an earlier build one that is not lower."""
         if self.lanes is None:
             return "failed"
-        met = same(self.lanes) if self_check else self.row.goal.met(self.lanes)
+        met: bool | None
+        match compared:
+            case Compared.REDIS:
+                met = self.row.goal.met(self.lanes)
+            case Compared.SELF:
+                met = same(self.lanes)
+            case Compared.EARLIER:
+                met = no_slower(self.lanes)
         return "-" if met is None else "yes" if met else "no"
 
 
-def header(self_check: bool) -> str:
+def header(compared: Compared) -> str:
     """The table's first lines."""
-    ours, judged = ("redis 2", "about 1") if self_check else ("ours", "goal met")
+    peer = compared.value
+    ours = "redis 2" if compared is Compared.SELF else "ours"
     line = "  " + LAYOUT.format(
-        "", "Redis", ours, f"Redis / {ours}", "goal", judged, "Redis ops/s", f"{ours} ops/s"
+        "", peer, ours, f"{peer} / {ours}", "goal", "goal met", f"{peer} ops/s", f"{ours} ops/s"
     )
     return f"{line}\n{'-' * len(line)}"
 
 
-def table_line(outcome: Outcome, self_check: bool) -> str:
+def table_line(outcome: Outcome, compared: Compared) -> str:
     """One row of the table."""
     row = outcome.row
     if outcome.lanes is None:
@@ -73,10 +97,21 @@ def table_line(outcome: Outcome, self_check: bool) -> str:
         row.title,
         *cells,
         f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})",
-        f"{SAME_LOW:.2f} to {SAME_HIGH:.2f}" if self_check else row.goal.text(),
-        outcome.verdict(self_check),
+        goal_text(row, compared),
+        outcome.verdict(compared),
         *(f"{speed.median:,.0f}" if speed else "-" for speed in speeds),
     ).rstrip()
+
+
+def goal_text(row: Row, compared: Compared) -> str:
+    """The ratio that a row has to reach."""
+    match compared:
+        case Compared.REDIS:
+            return row.goal.text()
+        case Compared.SELF:
+            return f"{SAME_LOW:.2f} to {SAME_HIGH:.2f}"
+        case Compared.EARLIER:
+            return f">= {EARLIER_LOW:.2f}"
 
 
 def cost_text(cost: float, unit: str) -> str:
@@ -96,13 +131,12 @@ def cost_text(cost: float, unit: str) -> str:
     return f"{cost:,.0f} ns" if cost < 10_000 else f"{cost / 1000:,.1f} us"
 
 
-def summary(outcomes: Sequence[Outcome], self_check: bool, seconds: float) -> str:
+def summary(outcomes: Sequence[Outcome], compared: Compared, seconds: float) -> str:
     """The last lines: how many rows reach their goals, and which do not."""
-    verdicts = {outcome.row.name: outcome.verdict(self_check) for outcome in outcomes}
+    verdicts = {outcome.row.name: outcome.verdict(compared) for outcome in outcomes}
     judged = [name for name, verdict in verdicts.items() if verdict != "-"]
     short = [name for name in judged if verdicts[name] != "yes"]
-    what = "are about 1" if self_check else "meet their goal"
-    text = f"{len(judged) - len(short)} of {len(judged)} rows {what}, in {seconds:.0f} s."
+    text = f"{len(judged) - len(short)} of {len(judged)} rows meet their goal, in {seconds:.0f} s."
     return text + (f" Not: {', '.join(short)}." if short else "")
 
 
@@ -110,7 +144,7 @@ def as_json(
     outcomes: Sequence[Outcome],
     machine: dict[str, Any],
     method: dict[str, Any],
-    self_check: bool,
+    compared: Compared,
     seconds: float,
 ) -> dict[str, Any]:
     """The whole run as JSON."""
@@ -119,14 +153,15 @@ def as_json(
         "format": FORMAT,
         "date": now,
         "seconds": round(seconds, 1),
-        "self_check": self_check,
+        "self_check": compared is Compared.SELF,
+        "compared_with": compared.value,
         "machine": machine,
         "method": method,
-        "rows": [row_json(outcome, self_check) for outcome in outcomes],
+        "rows": [row_json(outcome, compared) for outcome in outcomes],
     }
 
 
-def row_json(outcome: Outcome, self_check: bool) -> dict[str, Any]:
+def row_json(outcome: Outcome, compared: Compared) -> dict[str, Any]:
     """One row: its description, readings and results."""
     row = outcome.row
     made: dict[str, Any] = {
@@ -134,8 +169,8 @@ def row_json(outcome: Outcome, self_check: bool) -> dict[str, Any]:
         "section": row.section,
         "title": row.title,
         "unit": row.unit,
-        "goal": asdict(NO_GOAL if self_check else row.goal),
-        "meets_goal": outcome.verdict(self_check),
+        "goal": asdict(row.goal if compared is Compared.REDIS else NO_GOAL),
+        "meets_goal": outcome.verdict(compared),
     }
     if outcome.lanes is None:
         return {**made, "failure": outcome.failure}
@@ -206,8 +241,15 @@ def field_values(text: str, name: str) -> Iterator[str]:
 def machine_line(report: dict[str, Any]) -> str:
     """The machine and the versions in one line."""
     machine = report["machine"]
-    ours = "" if report["self_check"] else f", millstream {machine['millstream']}"
+    redis = f"Redis {machine['redis']}"
+    millstream = f"millstream {machine['millstream']}"
+    programs = {
+        Compared.REDIS: f"{redis}, {millstream}",
+        Compared.SELF: redis,
+        Compared.EARLIER: f"{millstream} and an earlier build",
+    }
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['system']} {machine['kernel']}, "
-        f"Python {machine['python']}; Redis {machine['redis']}{ours}; {report['date'][:10]}"
+        f"Python {machine['python']}; {programs[Compared(report['compared_with'])]}; "
+        f"{report['date'][:10]}"
     )

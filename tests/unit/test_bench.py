@@ -29,6 +29,7 @@ from bench import (
 )
 from bench.__main__ import choose, command, listed, parse
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Reading
+from bench.report import Compared
 
 CSV_HEADER = '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms"'
 
@@ -297,6 +298,11 @@ def test_self_check_does_not_draw_over_the_real_chart() -> None:
         parse(["--self-check", "--chart"])
 
 
+def test_a_comparison_with_an_earlier_build_has_no_chart() -> None:
+    with pytest.raises(SystemExit):
+        parse(["--earlier", "old/millstream-server", "--chart"])
+
+
 # fanout_rows and persistence_rows
 
 
@@ -413,22 +419,25 @@ def outcome(redis: float, ours: float, goal: Goal, unit: str = "ns/op") -> repor
 
 
 def test_verdicts() -> None:
-    assert outcome(10, 5, Goal(ratio=2)).verdict(self_check=False) == "yes"
-    assert outcome(10, 6, Goal(ratio=2)).verdict(self_check=False) == "no"
-    assert outcome(10, 6, NO_GOAL).verdict(self_check=False) == "-"
-    assert outcome(10, 9.9, Goal(ratio=2)).verdict(self_check=True) == "yes"
-    assert outcome(10, 5, Goal(ratio=2)).verdict(self_check=True) == "no"
-    assert report.Outcome(row(), failure="broke").verdict(self_check=False) == "failed"
+    assert outcome(10, 5, Goal(ratio=2)).verdict(Compared.REDIS) == "yes"
+    assert outcome(10, 6, Goal(ratio=2)).verdict(Compared.REDIS) == "no"
+    assert outcome(10, 6, NO_GOAL).verdict(Compared.REDIS) == "-"
+    assert outcome(10, 9.9, Goal(ratio=2)).verdict(Compared.SELF) == "yes"
+    assert outcome(10, 5, Goal(ratio=2)).verdict(Compared.SELF) == "no"
+    assert outcome(10, 10.1, Goal(ratio=2)).verdict(Compared.EARLIER) == "yes"
+    assert outcome(10, 10.3, Goal(ratio=0.5)).verdict(Compared.EARLIER) == "no"
+    assert outcome(1, 2, Goal(cost_max=3)).verdict(Compared.EARLIER) == "-"
+    assert report.Outcome(row(), failure="broke").verdict(Compared.REDIS) == "failed"
 
 
 def test_table_line_shows_costs_ratio_goal_and_verdict() -> None:
-    line = report.table_line(outcome(12_400, 5_000, Goal(ratio=2)), False)
+    line = report.table_line(outcome(12_400, 5_000, Goal(ratio=2)), Compared.REDIS)
     cells = "a row 12.4 us 5,000 ns 2.48 (2.48-2.48) >= 2.00 yes 1,000,000 2,000,000"
     assert " ".join(line.split()) == cells
 
 
 def test_the_summary_names_missed_goals() -> None:
-    text = report.summary([outcome(10, 6, Goal(ratio=2))], False, 61.4)
+    text = report.summary([outcome(10, 6, Goal(ratio=2))], Compared.REDIS, 61.4)
     assert text == "0 of 1 rows meet their goal, in 61 s. Not: a-row."
 
 
@@ -436,7 +445,7 @@ def full_report() -> dict[str, Any]:
     outcomes = [outcome(10, 5, Goal(ratio=2, rate_ratio=1)), report.Outcome(row(), failure="broke")]
     machine = report.machine_facts({REDIS: "7.0.15", OURS: "1.2.3"})
     method = {"quick": True, "rounds": 3}
-    return report.as_json(outcomes, machine, method, self_check=False, seconds=1.0)
+    return report.as_json(outcomes, machine, method, compared=Compared.REDIS, seconds=1.0)
 
 
 def test_json_keeps_rounds_facts_and_failures(tmp_path: Path) -> None:
