@@ -26,6 +26,7 @@ from millstream.storage.groups.shared_groups cimport (
 )
 from millstream.storage.log.trim_nodes cimport node_count, radix_tree_nodes
 from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream_groups cimport all_groups, group_count
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -592,7 +593,7 @@ cdef class FewGroups(Encodable):
         cdef StreamEnds ends = StreamEnds(self.stream)
         cdef Group group
         cdef GroupRow row
-        cdef list found = [group for group in self.stream.group_set.all()
+        cdef list found = [group for group in all_groups(self.stream.group_set)
                            if not (group.ttl_ms and group.is_over(self.now_ms))]
         if len(found) > 1:
             found.sort(key=group_name_of)
@@ -614,7 +615,7 @@ def group_name_of(Group group not None) -> bytes:
 def few_groups(Stream stream not None, uint64_t now_ms) -> FewGroups | None:
     """The rows of all groups that have not ended by now_ms; None if there are too many to make them
     at once."""
-    return FewGroups(stream, now_ms) if stream.group_set.count() <= FEW else None
+    return FewGroups(stream, now_ms) if group_count(stream.group_set) <= FEW else None
 
 
 cdef class StreamFields(Encodable):

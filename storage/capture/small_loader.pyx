@@ -22,6 +22,7 @@ from millstream.storage.groups.group_snapshot cimport load_pending, load_retry_p
 from millstream.storage.groups.retry_pairs cimport checked_pairs
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore, KeyspaceCore
 from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream_groups cimport all_groups
 
 from millstream.errors import BlockError
 
@@ -97,7 +98,7 @@ cdef class SmallLoader:
                 (<object>database).put(self.key, stream)
             if row.flags & HAS_EXPIRY:
                 (<object>database).note_expiry(self.key, row.expires_ms)
-            for group in stream.group_set.all() if row.groups else ():
+            for group in all_groups(stream.group_set) if row.groups else ():
                 space.schedule(database.index, self.key, group)
             self.entries += stream.length
             done += 1

@@ -24,6 +24,7 @@ from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport Pending, Pendings
 from millstream.storage.keyspace.key_slots cimport SLOT_COUNT, Key, KeySlots
 from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream_groups cimport all_groups, group_count
 
 cdef enum:
     # What a stream may have to be small. It keeps the work for one row far below a millisecond.
@@ -72,11 +73,11 @@ cdef bint is_small(bytes key, Stream stream, uint64_t* blocks, bint* tail):
         return False
     tail[0] = stream.has_tail()
     blocks[0] = tail[0] + (0 if stream.sealed is None else stream.sealed.blocks)
-    if blocks[0] > 1 or stream.group_set.count() > GROUPS_MAX:
+    if blocks[0] > 1 or group_count(stream.group_set) > GROUPS_MAX:
         return False
-    if stream.group_set.count() == 0:
+    if stream.group_set is None:
         return True
-    for group in stream.group_set.all():
+    for group in all_groups(stream.group_set):
         if not is_small_group(group):
             return False
     return True
@@ -159,7 +160,7 @@ cdef class SmallStreams:
             else:
                 sealed.write_unsealed(form)
         self.put_row(db, key, stream, expires_ms, <Head*>form, size, tail)
-        for group in stream.group_set.all():
+        for group in all_groups(stream.group_set):
             put_group(self.rows, group)
         if form != NULL:
             self.forms.size += size
@@ -236,9 +237,9 @@ cdef class SmallStreams:
         if form == NULL or stream.last_ms != form.last_ms or stream.last_seq != form.last_seq:
             flags |= HAS_LAST_ID
             at = put_number(put_number(at, stream.last_ms), stream.last_seq)
-        if stream.group_set.count():
+        if group_count(stream.group_set):
             flags |= HAS_GROUPS
-            at = put_number(at, stream.group_set.count())
+            at = put_number(at, group_count(stream.group_set))
         flags_at[0] = <char>flags
         self.rows.size += at - start
         return 0

@@ -1,7 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from millstream.storage.log.entry_log cimport EntryLog
-from millstream.storage.streams.stream_groups cimport StreamGroups
 
 
 cdef enum:
@@ -23,8 +22,9 @@ cdef class Stream(EntryLog):
     # Members that appends access come first, as in EntryLog.
     cdef public uint32_t used_s
     cdef public uint8_t restrictions
+    cdef bint has_group_ttl  # a group may have a time to live
     cdef public RetentionPolicy policy
-    cdef StreamGroups group_set
+    cdef object group_set  # see stream_groups
     cdef public uint64_t incarnation
     cdef public uint64_t capture_mark
     # A Held (storage/reservations/held) once an ID was reserved, else None.
@@ -41,7 +41,7 @@ cdef class Stream(EntryLog):
     cpdef list due_groups(self, uint64_t now_ms)
     cpdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                           uint32_t node_bytes) except -1
-    cdef StreamGroups own_groups(self)
+    cdef int add_group(self, group) except -1
     cpdef object group(self, bytes name)
     cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
     cpdef int move_group(self, group, uint64_t ms, uint64_t seq,

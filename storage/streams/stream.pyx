@@ -19,7 +19,12 @@ from millstream.storage.groups.group cimport Group
 from millstream.storage.log.entry_log cimport EntryLog
 from millstream.storage.log.trim_nodes cimport node_count, radix_tree_nodes
 from millstream.storage.log.trimming cimport delete_entry, evict_below, write_end_again
-from millstream.storage.streams.stream_groups cimport StreamGroups, no_groups
+from millstream.storage.streams cimport stream_groups
+from millstream.storage.streams.stream_groups cimport (
+    count_live_groups, find_group, forget_gone, group_count, groups_by_name,
+    groups_size_bytes, is_held_by_group, with_group, without_group)
+
+from millstream.storage.blocks.lazyfree import discard_items
 
 
 cdef class RetentionPolicy:
@@ -58,11 +63,12 @@ cdef class RetentionPolicy:
 cdef class Stream(EntryLog):
     """A log of entries with its groups."""
 
-    def __cinit__(self):
-        self.group_set = no_groups()
-
     def __init__(self, uint64_t incarnation=0):
         self.incarnation = incarnation
+
+    def __dealloc__(self):
+        if type(self.group_set) is dict:
+            discard_items(self.group_set)
 
     # ------------------------------------------------------------ eviction and deletion
 
@@ -98,7 +104,7 @@ cdef class Stream(EntryLog):
         cdef View view
         if id_less(ms, seq, self.last_ms, self.last_seq):
             # IDs of removed entries may be used again.
-            self.group_set.forget_gone()
+            forget_gone(self.group_set)
         if self.has_tail():
             self.tail.view(&view)
         elif last.page != NULL:
@@ -117,30 +123,30 @@ cdef class Stream(EntryLog):
     @property
     def groups(self) -> dict:
         """The groups by name; read-only."""
-        return self.group_set.by_names()
+        return groups_by_name(self.group_set)
 
     cpdef object group(self, bytes name):
         """The group with this name, or None."""
-        return self.group_set.find(name)
+        return find_group(self.group_set, name)
 
     def load_group(self, group not None) -> None:
         """Add a saved group; ValueError when its name exists."""
         if self.group(group.name) is not None:
             raise ValueError(f"it has group {group.name!r} twice")
-        self.own_groups().add(group)
+        self.add_group(group)
 
-    cdef StreamGroups own_groups(self):
-        """The groups, in an object of this stream."""
-        if self.group_set is no_groups():
-            self.group_set = StreamGroups.__new__(StreamGroups)
-        return self.group_set
+    cdef int add_group(self, group) except -1:
+        """Add a group with a new name."""
+        self.group_set = with_group(self.group_set, group)
+        self.has_group_ttl = self.has_group_ttl or (<Group?>group).ttl_ms > 0
+        return 0
 
     cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms):
         """Add a group that reads the entries after ms-seq. For a group that starts at 0, only
         evictions after its creation are a gap."""
         cdef Group group = Group(name, ms, seq, now_ms)
         self.move_group(group, ms, seq, group.entries_read)
-        self.own_groups().add(group)
+        self.add_group(group)
         return group
 
     cpdef int move_group(self, group, uint64_t ms, uint64_t seq, int64_t entries_read) except -1:
@@ -156,24 +162,32 @@ cdef class Stream(EntryLog):
 
     cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
         """Set the time after its last use at which a group ends; 0: never."""
-        return self.group_set.set_ttl(group, ttl_ms)
+        (<Group?>group).ttl_ms = ttl_ms
+        self.has_group_ttl = self.has_group_ttl or ttl_ms > 0
+        return 0
 
     cpdef bint drop_group(self, bytes name):
         """Remove a group with its pending entries; False when there is none."""
-        return self.group_set.drop(name)
+        if self.group(name) is None:
+            return False
+        self.group_set = without_group(self.group_set, name)
+        return True
 
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept:
         """True if a group has not read this entry yet, or has not acknowledged it."""
-        return self.group_set.is_held(ms, seq)
+        return is_held_by_group(self.group_set, ms, seq)
 
     cpdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff:
-        """The number of groups whose time to live has not ended."""
-        return self.group_set.live_count(now_ms)
+        """The number of groups whose time to live has not ended; constant time if no group has
+        one."""
+        if self.has_group_ttl:
+            return count_live_groups(self.group_set, now_ms)
+        return group_count(self.group_set)
 
     cpdef list due_groups(self, uint64_t now_ms):
         """The names of groups whose time to live has ended, or with pending entries that may have
         expired."""
-        return self.group_set.due(now_ms)
+        return stream_groups.due_groups(self.group_set, now_ms)
 
     # ------------------------------------------------------------ restrictions
 
@@ -201,7 +215,7 @@ cdef class Stream(EntryLog):
     @property
     def memory_bytes(self) -> int:
         """An estimate of the memory used: data, tables, objects, groups."""
-        cdef uint64_t total = 320 + self.data_memory_bytes() + self.group_set.size_bytes()
+        cdef uint64_t total = 320 + self.data_memory_bytes() + groups_size_bytes(self.group_set)
         if self.idempotence is not None:
             total += self.idempotence.memory_bytes
         if self.producers is not None:

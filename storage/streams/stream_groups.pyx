@@ -1,12 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """The groups of a stream by name, in the order of their creation.
 
-With very many streams, most have one group at most, which needs no dict.
+With very many streams, most have one group at most. A dict would be larger than the group.
 """
 
 from libc.stdint cimport uint64_t
-
-cimport cython
 
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.due_index cimport bound_of
@@ -14,128 +12,108 @@ from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport EXPIRE, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
 
-from millstream.storage.blocks.lazyfree import discard_items
-
 
 cdef inline bytes name_of(group):
-    return (<Group>group).name
+    return (<Group?>group).name
 
 
-@cython.no_gc
-cdef class StreamGroups:
-    """The groups of a stream. `has_ttl`: a group may have a time to live."""
+cdef uint64_t group_count(groups) noexcept:
+    if groups is None:
+        return 0
+    return len(<dict>groups) if type(groups) is dict else 1
 
-    def __dealloc__(self):
-        if self.by_name is not None:
-            discard_items(self.by_name)
 
-    cdef uint64_t count(self) noexcept:
-        if self.by_name is not None:
-            return len(self.by_name)
-        return self.only is not None
+cdef list all_groups(groups):
+    """The groups in the order of their creation."""
+    if groups is None:
+        return []
+    return list((<dict>groups).values()) if type(groups) is dict else [groups]
 
-    cdef list all(self):
-        """The groups in the order of their creation."""
-        if self.by_name is not None:
-            return list(self.by_name.values())
-        return [] if self.only is None else [self.only]
 
-    cdef dict by_names(self):
-        """The groups by name; read-only."""
-        if self.by_name is not None:
-            return self.by_name
-        return {} if self.only is None else {name_of(self.only): self.only}
+cdef dict groups_by_name(groups):
+    """The groups by name; read-only."""
+    if groups is None:
+        return {}
+    return groups if type(groups) is dict else {name_of(groups): groups}
 
-    cdef object find(self, bytes name):
-        """The group with this name, or None."""
-        if self.by_name is not None:
-            return self.by_name.get(name)
-        if self.only is not None and name_of(self.only) == name:
-            return self.only
+
+cdef object find_group(groups, bytes name):
+    """The group with this name, or None."""
+    if groups is None:
         return None
-
-    cdef int add(self, group) except -1:
-        """Add a group with a new name. Most streams of very many have one group at most, and a dict
-        would be larger than the group."""
-        self.has_ttl = self.has_ttl or (<Group?>group).ttl_ms > 0
-        if self.by_name is not None:
-            self.by_name[name_of(group)] = group
-        elif self.only is None:
-            self.only = group
-        else:
-            self.by_name = {
-                name_of(self.only): self.only, name_of(group): group}
-            self.only = None
-        return 0
-
-    cdef bint drop(self, bytes name):
-        """Remove a group with its pending entries; False when there is none."""
-        if self.by_name is not None:
-            return self.by_name.pop(name, None) is not None
-        if self.only is None or name_of(self.only) != name:
-            return False
-        self.only = None
-        return True
-
-    cdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
-        (<Group?>group).ttl_ms = ttl_ms
-        self.has_ttl = self.has_ttl or ttl_ms > 0
-        return 0
-
-    cdef uint64_t live_count(self, uint64_t now_ms) except? 0xffffffffffffffff:
-        """The number of groups whose time to live has not ended; constant time if no group has
-        one."""
-        cdef Group group
-        cdef uint64_t count = self.count()
-        if self.has_ttl:
-            for group in self.all():
-                if group.ttl_ms and group.is_over(now_ms):
-                    count -= 1
-        return count
-
-    cdef list due(self, uint64_t now_ms):
-        """The names of groups whose time to live has ended, or with pending entries that may have
-        expired."""
-        cdef Group group
-        return [group.name for group in self.all() if bound_of(group.pendings, EXPIRE) <= now_ms or (
-            group.ttl_ms and group.is_over(now_ms))]
-
-    cdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept:
-        """True if a group has not read this entry yet, or has not acknowledged it."""
-        cdef Group group
-        for group in self.all():
-            if id_less(group.offset_ms, group.offset_seq, ms, seq):
-                return True
-        return self.has_pending(ms, seq)
-
-    cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept:
-        """True if this ID is pending in a group."""
-        cdef Group group
-        cdef PendingAt at
-        for group in self.all():
-            if group.pendings.count and find_pending(group.pendings, EntryId(ms, seq), &at) != NULL:
-                return True
-        return False
-
-    cdef int forget_gone(self) except -1:
-        """Forget which pending entries no longer exist: their IDs may be used again."""
-        cdef Group group
-        for group in self.all():
-            group.forget_gone()
-        return 0
-
-    cdef uint64_t size_bytes(self) except? 0xffffffffffffffff:
-        """An estimate of the memory used."""
-        cdef Group group
-        cdef uint64_t total = 0
-        for group in self.all():
-            total += group.size_bytes()
-        return total
+    if type(groups) is dict:
+        return (<dict>groups).get(name)
+    return groups if name_of(groups) == name else None
 
 
-cdef StreamGroups NO_GROUPS = StreamGroups.__new__(StreamGroups)
+cdef object with_group(groups, group):
+    """These groups and one with a new name. A dict is changed in place."""
+    if groups is None:
+        return group
+    if type(groups) is not dict:
+        groups = {name_of(groups): groups}
+    (<dict>groups)[name_of(group)] = group
+    return groups
 
 
-cdef StreamGroups no_groups():
-    """One object for all streams without groups; nothing is added to it."""
-    return NO_GROUPS
+cdef object without_group(groups, bytes name):
+    """These groups without one that is among them. A dict is changed in place."""
+    if type(groups) is not dict:
+        return None
+    del (<dict>groups)[name]
+    return groups or None
+
+
+cdef uint64_t count_live_groups(groups, uint64_t now_ms) except? 0xffffffffffffffff:
+    """The number of groups whose time to live has not ended."""
+    cdef Group group
+    cdef uint64_t count = group_count(groups)
+    for group in all_groups(groups):
+        if group.ttl_ms and group.is_over(now_ms):
+            count -= 1
+    return count
+
+
+cdef list due_groups(groups, uint64_t now_ms):
+    """The names of groups whose time to live has ended, or with pending entries that may have
+    expired."""
+    cdef Group group
+    return [group.name for group in all_groups(groups)
+            if bound_of(group.pendings, EXPIRE) <= now_ms or (
+                group.ttl_ms and group.is_over(now_ms))]
+
+
+cdef bint is_held_by_group(groups, uint64_t ms, uint64_t seq) noexcept:
+    """True if a group has not read this entry yet, or has not acknowledged it."""
+    cdef Group group
+    for group in all_groups(groups):
+        if id_less(group.offset_ms, group.offset_seq, ms, seq):
+            return True
+    return has_pending(groups, ms, seq)
+
+
+cdef bint has_pending(groups, uint64_t ms, uint64_t seq) noexcept:
+    """True if this ID is pending in a group."""
+    cdef Group group
+    cdef PendingAt at
+    for group in all_groups(groups):
+        if group.pendings.count and find_pending(group.pendings, EntryId(ms, seq), &at) != NULL:
+            return True
+    return False
+
+
+cdef int forget_gone(groups) except -1:
+    """Forget which pending entries no longer exist: their IDs may be used again."""
+    cdef Group group
+    for group in all_groups(groups):
+        group.forget_gone()
+    return 0
+
+
+cdef uint64_t groups_size_bytes(groups) except? 0xffffffffffffffff:
+    """An estimate of the memory used."""
+    cdef Group group
+    cdef uint64_t total = 0
+    for group in all_groups(groups):
+        total += group.size_bytes()
+    return total

@@ -28,6 +28,7 @@ from millstream.storage.reservations.held_segment_list cimport SegmentList
 from millstream.storage.reservations.held_segments cimport Run, Slot, Writer, list_of_words, size_of
 from millstream.storage.streams.retention cimport TrimPoint, age_trim_ms, find_trim_point
 from millstream.storage.streams.stream cimport RESERVING, Stream
+from millstream.storage.streams.stream_groups cimport all_groups
 
 CHUNK_RECORDS = CHUNK_MAX
 
@@ -89,7 +90,7 @@ def count_entries(Stream stream not None, uint64_t ms, uint64_t seq, uint64_t en
 def check_stream(Stream stream not None) -> None:
     """Raise AssertionError or ValueError when anything does not fit together."""
     check_log(stream)
-    for group in stream.group_set.all():
+    for group in all_groups(stream.group_set):
         check_group(group)
     if stream.idempotence is not None:
         stream.idempotence.check()
