@@ -157,7 +157,7 @@ cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
             record_evict_all(ctx.effects, ctx.db.index, key)
             ctx.count_change(key, b"xtrim", evicted if counts else 0)
         return evicted
-    evicted = stream.evict_before(boundary[0], boundary[1])
+    evicted = stream.evict(boundary[0], boundary[1])
     if evicted:
         note_evicted(ctx, key, EntryId(boundary[0], boundary[1]), evicted, counts)
     return evicted

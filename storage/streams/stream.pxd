@@ -34,7 +34,7 @@ cdef class Stream(EntryLog):
     cdef public object idempotence
     cdef public object producers
 
-    cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
+    cpdef uint64_t evict(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
     cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1
     cpdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff

@@ -17,7 +17,7 @@ from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
 from millstream.storage.groups.group cimport Group
 from millstream.storage.log.entry_log cimport EntryLog
-from millstream.storage.log.trim_nodes cimport node_count, radix_tree_nodes
+from millstream.storage.log.trim_nodes cimport radix_tree_nodes
 from millstream.storage.log.trimming cimport delete_entry, evict_below, write_end_again
 from millstream.storage.streams cimport stream_groups
 from millstream.storage.streams.stream_groups cimport (
@@ -72,25 +72,15 @@ cdef class Stream(EntryLog):
 
     # ------------------------------------------------------------ eviction and deletion
 
-    cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
+    cpdef uint64_t evict(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
         """Evict every entry with an ID below ms-seq; returns their number."""
         # With a limit of bytes, evicted blocks must leave the totals at once.
         return evict_below(
             self, EntryId(ms, seq), self.policy is None or self.policy.max_bytes == 0)
 
-    def evict(self, uint64_t ms, uint64_t seq) -> int:
-        """`evict_before` for callers in Python."""
-        return self.evict_before(ms, seq)
-
     def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
         """Delete one entry (XDEL); False when there is none with this ID."""
         return delete_entry(self, EntryId(ms, seq))
-
-    @property
-    def node_count(self) -> int:
-        """The number of nodes, the units of `~`; in the first block, only nodes with an entry
-        count."""
-        return node_count(self)
 
     def radix_tree_nodes(self, Py_ssize_t most) -> int:
         """The number of nodes of the radix tree that Redis would have for this stream: counted for
