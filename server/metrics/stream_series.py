@@ -19,6 +19,7 @@ from millstream.glob import matcher
 from millstream.server.metrics.text import label
 from millstream.storage.groups.shared_groups import shared_members
 from millstream.storage.keyspace.key_walk import KeyIterator
+from millstream.storage.log.trim_nodes import node_count, radix_tree_nodes
 from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.stream import Stream
 
@@ -207,9 +208,9 @@ def _stream_writer(lines: Lines) -> Callable[[str, Stream, int], None]:
     first_s = lines["millstream_stream_first_entry_timestamp_seconds"].append
 
     def write(who: str, stream: Stream, steady_ms: int) -> None:
-        tree_nodes = stream.radix_tree_nodes(COUNTED_NODES)
+        tree_nodes = radix_tree_nodes(stream, COUNTED_NODES)
         length(f"redis_stream_length{who} {stream.length}\n")
-        keys(f"redis_stream_radix_tree_keys{who} {stream.node_count}\n")
+        keys(f"redis_stream_radix_tree_keys{who} {node_count(stream)}\n")
         nodes(f"redis_stream_radix_tree_nodes{who} {tree_nodes}\n")
         last_id(f"redis_stream_last_generated_id{who} {stream.last_ms}\n")
         deleted_id(f"redis_stream_max_deleted_entry_id{who} {stream.max_deleted_ms}\n")

@@ -65,7 +65,7 @@ cdef list nodes_of(const View* view, uint64_t hidden):
     return found
 
 
-cdef uint64_t node_count(EntryLog log) except? 0xffffffffffffffff:
+cpdef uint64_t node_count(EntryLog log) except? 0xffffffffffffffff:
     """The number of nodes of a log; in the first block, only nodes with an entry count."""
     cdef uint64_t nodes = 0
     cdef Walk walk
@@ -180,7 +180,7 @@ cdef list node_starts(EntryLog log, Py_ssize_t most):
     return starts[:most]
 
 
-cdef uint64_t radix_tree_nodes(EntryLog log, Py_ssize_t most) except? 0:
+cpdef uint64_t radix_tree_nodes(EntryLog log, Py_ssize_t most) except? 0:
     """The number of nodes of the radix tree that Redis would have: counted for the first `most`
     nodes with an entry, extrapolated for the rest."""
     cdef list starts = node_starts(log, most)

@@ -17,7 +17,6 @@ from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
 from millstream.storage.groups.group cimport Group
 from millstream.storage.log.entry_log cimport EntryLog
-from millstream.storage.log.trim_nodes cimport radix_tree_nodes
 from millstream.storage.log.trimming cimport delete_entry, evict_below, write_end_again
 from millstream.storage.streams cimport stream_groups
 from millstream.storage.streams.stream_groups cimport (
@@ -81,11 +80,6 @@ cdef class Stream(EntryLog):
     def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
         """Delete one entry (XDEL); False when there is none with this ID."""
         return delete_entry(self, EntryId(ms, seq))
-
-    def radix_tree_nodes(self, Py_ssize_t most) -> int:
-        """The number of nodes of the radix tree that Redis would have for this stream: counted for
-        the first `most` nodes with an entry, extrapolated for the rest."""
-        return radix_tree_nodes(self, most)
 
     cpdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                          uint32_t node_bytes) except -1:

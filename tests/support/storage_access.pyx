@@ -52,11 +52,6 @@ def boundary_by_nodes(Stream stream not None, keep, minid, uint64_t limit, bint 
     return trim_nodes.boundary_by_nodes(stream, 0, &first_kept, limit, partly)
 
 
-def node_count(Stream stream not None) -> int:
-    """The number of nodes, the units of `~`."""
-    return trim_nodes.node_count(stream)
-
-
 def move_last_id(Stream stream not None, uint64_t ms, uint64_t seq, uint32_t node_entries=100,
                  uint32_t node_bytes=4096) -> None:
     """Set the last ID generated; no entry is above it."""

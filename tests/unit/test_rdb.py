@@ -22,13 +22,13 @@ from tests.support.storage_access import (
     deliver_id,
     deliver_ids,
     hand_over_id,
-    node_count,
 )
 
 from millstream.errors import PayloadError
 from millstream.storage.dump import primitives, rdb
 from millstream.storage.dump.listpack import count_live_nodes, live_nodes, read_node, write_node
 from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
+from millstream.storage.log.trim_nodes import node_count
 from millstream.storage.streams.stream import Stream
 
 NOW_MS = 1_700_000_000_000
