@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
-from millstream.client.core.command_words import block_s, sent_words
+from millstream.client.core.reads_and_waits import block_s, sent_words
 from millstream.client.errors import refusal
 from millstream.client.threads.commands import StreamCommands
 

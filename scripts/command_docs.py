@@ -20,7 +20,7 @@ from millstream.commands.table.syntax import shown_syntax
 from millstream.server.config.directives import DIRECTIVES, Config, Directive
 from millstream.server.config.ignored_directives import ALIASES
 from millstream.server.config.kinds import COMPATIBILITY
-from millstream.server.metrics.names import SECTIONS as METRICS
+from millstream.server.metrics.metric_table import SECTIONS as METRICS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SITE = DOCS.parent / "mkdocs.yml"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.commands.admin.client_line import CLIENT_BYTES
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.connection import Connection, note_readers, sums_of
-from millstream.server.net.tls import common_name
+from millstream.server.net.tls_contexts import common_name
 from millstream.server.protocol.output_limits import OutputLimits
 
 if TYPE_CHECKING:

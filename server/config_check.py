@@ -13,7 +13,7 @@ from millstream.server.config.directives import Config
 from millstream.server.config.user_files import configured_users
 from millstream.server.monitor import log
 from millstream.server.net.sockets import check_ports
-from millstream.server.net.tls import make_link_context, make_tls
+from millstream.server.net.tls_contexts import make_link_context, make_tls
 
 
 def check_config(config: Config, file: Path | None) -> list[str]:

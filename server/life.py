@@ -49,7 +49,7 @@ from millstream.server.monitor.memory_info import MemoryInfo
 from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection
 from millstream.server.net.listeners import Listeners
-from millstream.server.net.tls import make_link_context
+from millstream.server.net.tls_contexts import make_link_context
 from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxclients
 from millstream.server.replication.link_connection import Connector, dial
 from millstream.server.replication.role import Role

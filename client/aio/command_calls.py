@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from millstream.client import redis_py
-from millstream.client.core.command_words import block_s, is_read
+from millstream.client.core.reads_and_waits import block_s, is_read
 from millstream.client.core.repeating import LIMIT_TRIES, ReadRepeats, is_too_long
 from millstream.client.core.words import check_length, text
 from millstream.client.errors import Sealed, refusal

@@ -53,8 +53,8 @@ class Create:
     shards: list[ShardState]
 
 
-class Backoff:
-    """The time of the next attempt: after a short time, then after longer and longer ones."""
+class NextAsk:
+    """The time of the next ask: after a short time, then after longer and longer ones."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._first_s = first_s
@@ -77,9 +77,9 @@ class Asking:
     """The requests of one stream: those to send now, and those in flight."""
 
     def __init__(self, servers: Servers, options: Options, now: Clock) -> None:
-        self.held = Backoff(HELD_FIRST_S, HELD_MAX_S)
+        self.held = NextAsk(HELD_FIRST_S, HELD_MAX_S)
         """For shards that hold others back."""
-        self.looking = Backoff(LOOK_UP_FIRST_S, LOOK_UP_MAX_S)
+        self.looking = NextAsk(LOOK_UP_FIRST_S, LOOK_UP_MAX_S)
         """For children that do not exist yet."""
         self.requests = 0
         self._servers = servers

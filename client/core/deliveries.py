@@ -17,6 +17,7 @@ from millstream.client.core import argument_checks, requests
 from millstream.client.core.argument_checks import duration_ms
 from millstream.client.core.deadlines import WAIT_MAX_S, Patience, Stops, block_ms
 from millstream.client.core.group_place import GroupPlace
+from millstream.client.core.options import CONSUMER_BATCH
 from millstream.client.core.repeating import Repeater, lost, repeated
 from millstream.client.core.requests import GroupWords
 from millstream.client.core.servers import ServerState
@@ -27,7 +28,6 @@ from millstream.client.ids import ID
 from millstream.client.log import log
 from millstream.client.records import Record
 
-BATCH = 10
 LOOK: Final = "end"
 """About an ask whether the stream has ended."""
 MAKE: Final = "group"
@@ -95,7 +95,7 @@ class Deliveries:
         self._retry_ms = None if terms.retry_s is None else duration_ms("retry", terms.retry_s)
         self._expire_ms = duration_ms("expire", terms.expire_s)
         if batch is None:
-            batch = 1 if terms.retry_s is None else BATCH
+            batch = 1 if terms.retry_s is None else CONSUMER_BATCH
         self._batch = 1 if self._retry_ms == 0 else argument_checks.batch(batch)
         self._now = now
         self._retry_for_s = argument_checks.duration_ms("retry_for", retry_for_s) / 1000

@@ -1,10 +1,15 @@
-"""The caller's options for reading a stream."""
+"""The caller's options for reading a stream, and their defaults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from millstream.client.core.argument_checks import batch, flag, number
+
+BATCH = 100
+"""The records of a shard that a stream asks for at once."""
+CONSUMER_BATCH = 10
+MAX_WAIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)

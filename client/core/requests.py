@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from millstream.client.core.command_words import READS
 from millstream.client.core.decoding import (
     read_blocks,
     read_id_or_none,
@@ -18,6 +17,7 @@ from millstream.client.core.decoding import (
     read_writers,
     record_reader,
 )
+from millstream.client.core.reads_and_waits import READS
 from millstream.client.core.steps import Command, Word
 from millstream.client.core.words import (
     Fields,

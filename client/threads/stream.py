@@ -15,7 +15,7 @@ from millstream.client.core import position as positions
 from millstream.client.core.argument_checks import function
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.follower import Follower
-from millstream.client.core.options import Options
+from millstream.client.core.options import BATCH, MAX_WAIT_S, Options
 from millstream.client.core.position import Position
 from millstream.client.core.shard_order import Servers
 from millstream.client.core.shards import Shard, parse_shards
@@ -258,10 +258,10 @@ def stream(
     shards: Key | Shard | Iterable[Key | Shard],
     position: Position = "latest",
     *,
-    batch: int = 100,
+    batch: int = BATCH,
     order: Literal["strict", "available"] = "strict",
     on_gap: Literal["raise", "skip"] = "raise",
-    max_wait: float | None = 30.0,
+    max_wait: float | None = MAX_WAIT_S,
     create: bool = True,
     clock: bool | None = None,
     resolve: Callable[[str], Shard | None] | None = None,

@@ -18,7 +18,7 @@ from millstream.storage.reservations.held_segments cimport (
 )
 from millstream.storage.streams.stream cimport Stream
 
-from millstream.commands.engine.reservation_arguments import (
+from millstream.commands.engine.refusals import (
     fact_done, fact_lost, held_error, no_reservation, other_entry,
 )
 from millstream.commands.runtime.effects import effect

@@ -23,9 +23,9 @@ from millstream.storage.reservations.held cimport Held, handed_out
 from millstream.storage.reservations.held_segments cimport Writer
 from millstream.storage.streams.stream cimport SEALED, Stream
 
+from millstream.commands.engine.refusals import reservations_error, sealed_error
 from millstream.commands.engine.reservation_arguments import (
     BAD_COUNT, BAD_LEASE, BAD_WRITER, COUNT_MAX, LEASE_DEFAULT_MS, LEASE_MAX_MS, WRITER_BYTES_MAX,
-    reservations_error, sealed_error,
 )
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.stream_effects import stream_at

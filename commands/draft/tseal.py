@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.engine.lifecycle import live_held
 from millstream.commands.engine.parents import BUSY, continue_parents, raise_last_id, take_names
-from millstream.commands.engine.reservation_arguments import sealed_error
+from millstream.commands.engine.refusals import sealed_error
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.stream_effects import stream_at
 from millstream.commands.table.registry import command

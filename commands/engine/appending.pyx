@@ -20,7 +20,7 @@ from millstream.storage.reservations.held cimport Held, handed_out
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
 
-from millstream.commands.engine.reservation_arguments import held_error, sealed_error
+from millstream.commands.engine.refusals import held_error, sealed_error
 from millstream.commands.runtime.stream_effects import IDMP
 from millstream.errors import EXHAUSTED, CommandError
 

@@ -23,7 +23,7 @@ from millstream.ids cimport parse_id, parse_part
 from millstream.storage.reservations.held cimport handed_out
 from millstream.storage.streams.stream cimport Stream
 
-from millstream.commands.engine.messages import name_of, repeated_id, take_message
+from millstream.commands.engine.idempotent_messages import name_of, repeated_id, take_message
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import EXHAUSTED, INVALID_ID, CommandError, wrong_arity
 

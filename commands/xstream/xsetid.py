@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.engine.appending import check_promise
-from millstream.commands.engine.reservation_arguments import sealed_error
+from millstream.commands.engine.refusals import sealed_error
 from millstream.commands.runtime.replies import OK
 from millstream.commands.runtime.stream_effects import SETID, set_last_id
 from millstream.commands.table.registry import command

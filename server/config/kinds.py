@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from millstream.commands.runtime.keyspace_events import LETTERS, NOT_OF_ALL, OF_ALL
+
 INT32_MAX = 2**31 - 1
 UINT32_MAX = 2**32 - 1
 INT64_MAX = 2**63 - 1
@@ -186,22 +188,17 @@ def _parse_scores(text: str, current: object) -> str:
 
 SCORES = Kind(_parse_scores, str, "three numbers", many=True)
 
-EVENT_LETTERS = "g$lshzxetdnocKEm"  # in the order in which CONFIG GET shows them
-EVENTS_OF_ALL = "g$lshzxetd"  # the meaning of A
-
 
 def _parse_events(text: str, current: object) -> str:
-    """The letters without A, each once, in the order of EVENT_LETTERS; empty: no events."""
-    if not set(text) <= {*EVENT_LETTERS, "A"}:
-        raise ValueError("Invalid event class character. Use 'Ag$lshzxeKEtmdnoc'.")
-    wanted = set(text) | (set(EVENTS_OF_ALL) if "A" in text else set())
-    return "".join(letter for letter in EVENT_LETTERS if letter in wanted)
+    """The letters without A, each once, in the order of CONFIG GET; empty: no events."""
+    if not set(text) <= {"A", *LETTERS}:
+        raise ValueError(f"Invalid event class character. Use 'A{LETTERS}'.")
+    wanted = set(text) | (set(OF_ALL) if "A" in text else set())
+    return "".join(letter for letter in OF_ALL + NOT_OF_ALL if letter in wanted)
 
 
 def _show_events(letters: str) -> str:
-    if set(EVENTS_OF_ALL) <= set(letters):
-        return "A" + letters.translate(str.maketrans("", "", EVENTS_OF_ALL))
-    return letters
+    return letters.replace(OF_ALL, "A")
 
 
 EVENTS = Kind(_parse_events, _show_events, "letters")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from millstream.server.metrics.names import FAMILIES
+from millstream.server.metrics.metric_table import FAMILIES
 from millstream.server.metrics.server_series import server_lines
 from millstream.server.metrics.stream_series import StreamSeries
 from millstream.server.monitor.log import LOGGER

@@ -1,4 +1,7 @@
-"""The samples about the server as a whole, with the names of redis_exporter and our own."""
+"""The samples about the server as a whole, with the names of redis_exporter and our own.
+
+A metric that is a number in INFO is only a row of INFO_ROWS in metric_table; it needs no code here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream import __version__
-from millstream.server.metrics.names import INFO_ROWS
+from millstream.server.metrics.metric_table import INFO_ROWS
 from millstream.server.metrics.text import histogram_lines, label, labels, number
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
 from millstream.server.monitor.info import Section, latency_fields

@@ -1,4 +1,4 @@
-"""The listening sockets: TCP, TLS and a Unix socket, bound before the data is loaded.
+"""The listening sockets (TCP, TLS, Unix), bound before the data is loaded; renewal of certificates.
 
 A new TLS context gets a new listener on a copy of the same socket, and the old listener is closed:
 connections that were accepted continue, and none is refused in between.
@@ -18,7 +18,7 @@ from millstream.errors import StartError
 from millstream.server.config.directives import Config
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.sockets import bind_sockets, bind_unix, check_ports, start_listening
-from millstream.server.net.tls import HANDSHAKE_S, Tls, make_link_context, make_tls
+from millstream.server.net.tls_contexts import HANDSHAKE_S, Tls, make_link_context, make_tls
 
 NewConnection = Callable[[], Any]
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """A stream's sealed blocks: a doubly linked skiplist of pages, in the order of their first IDs.
 
-The structure is the draft's skiplist, with many blocks per node; a node is called a page, and
-PAGE_BLOCKS in skiplist_pages.pxd is its size. A seek moves between pages in O(log pages) steps and
+The structure is the draft's skiplist, with many blocks per node; a node is called a page. The page
+size is PAGE_BLOCKS in skiplist_pages.pxd. A seek moves between pages in O(log pages) steps and
 then searches contiguous numbers, so it touches few cache lines even among hundreds of thousands of
 blocks. Spans count undeleted entries, so the same walk finds the n-th entry and the number of
 entries below an ID. Blocks are appended and dropped at the ends. The heights come from a private
@@ -27,7 +27,7 @@ from millstream.storage.blocks.skiplist_pages import NO_MEMORY
 
 cdef enum:
     GALLOP_MAX = 8
-    # The initial capacity of a page; it doubles when the page is full.
+    # The initial capacity of a page. It doubles when the page is full, up to PAGE_BLOCKS.
     PAGE_BLOCKS_FIRST = 4
 
 # Bytes of the blocks of all lists.

@@ -1,5 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The pages of a skiplist: up to 128 blocks each, in the order of their first IDs.
+"""The pages of a skiplist, each with blocks in the order of their first IDs.
+
+The page size is PAGE_BLOCKS in skiplist_pages.pxd. A new page has room for fewer blocks and grows to
+this size (PAGE_BLOCKS_FIRST in skiplist.pyx).
 
 The slots of a page are its blocks, with their first IDs and ranks. They have a reference count: a
 point-in-time view of a list (`Blocks`) holds the slots of its pages, of which there are few. Shared

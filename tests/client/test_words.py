@@ -11,7 +11,7 @@ from tests.client.apis import Api
 from tests.client.conftest import url_of
 from tests.support.server import Server
 
-from millstream.client.core.command_words import block_s, is_read
+from millstream.client.core.reads_and_waits import block_s, is_read
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.storage_access import deliver_ids
 
 from millstream.commands.engine.group_replies import StreamEnds, group_figures
-from millstream.server.metrics import names
+from millstream.server.metrics import metric_table
 from millstream.server.metrics.server_series import Sources
 from millstream.server.metrics.stream_series import Place, StreamSeries, choose
 from millstream.server.metrics.text import LABEL_MAX, histogram_lines, label, labels, number
@@ -232,5 +232,5 @@ def test_the_oldest_entry_that_is_pending_or_not_delivered(steps: list[tuple[str
 
 
 def test_every_name_is_once_in_the_table() -> None:
-    listed = [family.name for families in names.SECTIONS.values() for family in families]
-    assert len(listed) == len(set(listed)) == len(names.FAMILIES)
+    listed = [family.name for families in metric_table.SECTIONS.values() for family in families]
+    assert len(listed) == len(set(listed)) == len(metric_table.FAMILIES)

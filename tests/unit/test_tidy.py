@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.import_rings import arrows, imported, rings
 
-from millstream.commands.runtime.keyspace_events import EVENT_CLASSES
+from millstream.commands.runtime.keyspace_events import EVENT_CLASSES, LETTERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -378,3 +378,4 @@ def test_events_are_in_the_table() -> None:
     }
     assert used
     assert used <= {name.decode() for name in EVENT_CLASSES}
+    assert b"".join(EVENT_CLASSES.values()).decode().strip(LETTERS) == ""

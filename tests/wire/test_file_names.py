@@ -15,7 +15,7 @@ from tests.support.server import Server, redis_program
 from tests.support.waiting import wait_until
 
 from millstream.server.config.directives import Config
-from millstream.server.net.tls import make_tls
+from millstream.server.net.tls_contexts import make_tls
 
 NewServer = Callable[..., Server]
 RELATIVE = {

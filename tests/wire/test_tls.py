@@ -30,7 +30,7 @@ from millstream.errors import StartError
 from millstream.pipeline.server_connection import Address
 from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.net.listeners import Listeners
-from millstream.server.net.tls import make_tls
+from millstream.server.net.tls_contexts import make_tls
 
 NewServer = Callable[..., Server]
 RECORD_TYPES = {20, 21, 22, 23}  # change cipher, alert, handshake, data

@@ -1,4 +1,4 @@
-"""TLS contexts from the directives, checked before they are used.
+"""TLS contexts from the directives, checked before they are used. `Listeners` renews them.
 
 Python's ssl names no file in its errors, so each file is looked at alone. A context is tried out by
 a handshake with itself in memory, which proves that key, certificate and ciphers fit and gives the

@@ -1,4 +1,7 @@
-"""Facts about a command from its words: its name, reading or writing, the longest wait."""
+"""The commands that only read, and the longest time that the words of a command make a server wait.
+
+The answers decide if a lost request is repeated, and how long its reply is awaited. The words of a
+new method's request are made in `requests`."""
 
 from __future__ import annotations
 
