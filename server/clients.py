@@ -8,21 +8,18 @@ import time
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from millstream.commands.admin.client_line import CLIENT_BYTES
+from millstream.commands.admin.client_line import CLIENT_BYTES, Client
+from millstream.commands.runtime.context import Session
+from millstream.server.config.directives import Config
+from millstream.server.execution.access import Access
+from millstream.server.execution.executor import Executor
+from millstream.server.execution.pubsub import PubSub
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.connection import Connection, note_readers, sums_of
 from millstream.server.net.tls_contexts import common_name
 from millstream.server.protocol.output_limits import OutputLimits
-
-if TYPE_CHECKING:
-    from millstream.commands.admin.client_line import Client
-    from millstream.commands.runtime.context import Session
-    from millstream.server.config.directives import Config
-    from millstream.server.execution.access import Access
-    from millstream.server.execution.executor import Executor
-    from millstream.server.execution.pubsub import PubSub
 
 STOP_GRACE_S = 2.0
 LOOPBACK = ("127.", "::1", "::ffff:127.")

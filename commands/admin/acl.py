@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from millstream.commands.access.catalog import in_category
-from millstream.commands.access.users import DEFAULT_USER, Selector, changed_user, has_spaces
+from millstream.commands.access.denial_log import DenialLog
+from millstream.commands.access.users import (
+    DEFAULT_USER,
+    Selector,
+    User,
+    Users,
+    changed_user,
+    has_spaces,
+)
 from millstream.commands.access.verdict import denial
 from millstream.commands.admin.client_line import user_name
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, OrderedSet
 from millstream.commands.table.categories import CATEGORIES
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.commands.table.registry import COMMANDS, Command
 from millstream.errors import CommandError, shown, wrong_arity
-
-if TYPE_CHECKING:
-    from millstream.commands.access.denial_log import DenialLog
-    from millstream.commands.access.users import User, Users
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 GENPASS_MAX_BITS = 4096
 GENPASS_BITS = 256

@@ -6,14 +6,11 @@ The line has Redis' fields in Redis' order, because tools split it by position a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from millstream.commands.access.users import DEFAULT_USER
+from millstream.commands.access.users import DEFAULT_USER, User
 from millstream.commands.admin.transactions import has_changed_watches
-
-if TYPE_CHECKING:
-    from millstream.commands.access.users import User
-    from millstream.commands.runtime.context import Session
+from millstream.commands.runtime.context import Session
 
 CLIENT_BYTES = 2400  # an idle connection, measured with 10,000 of them
 

@@ -7,21 +7,17 @@ Clients are never evicted and there is no tracking of keys for caches on the cli
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from millstream.commands.admin.client_line import TYPES, Filter, client_line, user_name
+from millstream.commands.access.users import Users
+from millstream.commands.admin.client_line import TYPES, Client, Filter, client_line, user_name
 from millstream.commands.admin.connection import checked_name, is_plain
-from millstream.commands.runtime.arguments import take_timeout
+from millstream.commands.runtime.arguments import Args, take_timeout
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import NO_REPLY, OK, Verbatim
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, shown
-
-if TYPE_CHECKING:
-    from millstream.commands.access.users import Users
-    from millstream.commands.admin.client_line import Client
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 command = CommandGroup("server")
 

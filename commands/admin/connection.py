@@ -6,18 +6,15 @@ CLIENT has a module of its own (clients), and so have users (acl).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from millstream.commands.access.users import DEFAULT_USER
+from millstream.commands.access.users import DEFAULT_USER, User, Users
 from millstream.commands.generic.keys import take_database
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, shown, wrong_arity
-
-if TYPE_CHECKING:
-    from millstream.commands.access.users import User, Users
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context, Session
 
 command = CommandGroup("connection")
 cluster_command = CommandGroup("cluster", "@connection", since="3.0.0")

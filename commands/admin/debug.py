@@ -7,20 +7,18 @@ internals; the reply is OK because test suites set them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from millstream.commands.generic.strings import put_string
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, Raw, Several, Simple, Verbatim
 from millstream.commands.table.containers import wrong_subcommand
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import LOADING, NO_SUCH_KEY, CommandError, shown
 from millstream.glob import matcher
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.database import Database
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.keyspace.database import Database
+from millstream.storage.streams.stream import Stream
 
 command = CommandGroup("server")
 

@@ -6,18 +6,16 @@ The server does the work; this module has the syntax and the error texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, NumberTexts, Verbatim
 from millstream.commands.table.containers import Container
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 command = CommandGroup("server")
 

@@ -6,15 +6,13 @@ memory of the process and how much of it is in use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, Verbatim
 from millstream.commands.table.containers import Container
 from millstream.errors import SYNTAX, CommandError
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 KEY_OVERHEAD_BYTES = 120  # a key's place in the table and the headers of its two byte strings
 LITTLE_BYTES = 5 * 1024**2  # below this there is nothing to diagnose

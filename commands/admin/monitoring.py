@@ -5,17 +5,14 @@ The server measures and records; this module has the syntax and the replies.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, Verbatim
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.errors import CommandError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 SLOWLOG_COUNT = 10
 BAD_COUNT = "ERR count should be greater than or equal to -1"

@@ -8,18 +8,16 @@ subscriptions, because in RESP2 it could not distinguish messages and replies.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import NO_REPLY, Push, Several
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.commands.table.keyspecs import NOT_KEY
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import CommandError
 from millstream.glob import matcher
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context, Session
 
 command = CommandGroup("pubsub", since="2.0.0")
 

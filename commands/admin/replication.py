@@ -6,19 +6,16 @@ server/replication carries out the requests of a link; this module has their syn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from millstream.commands.access.users import User
 from millstream.commands.access.verdict import denial
-from millstream.commands.runtime.arguments import parse_integer, take_timeout
+from millstream.commands.runtime.arguments import Args, parse_integer, take_timeout
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
 from millstream.commands.table.registry import COMMANDS, CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 from millstream.host_names import check_host
-
-if TYPE_CHECKING:
-    from millstream.commands.access.users import User
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 command = CommandGroup("server")
 generic_command = CommandGroup("generic", "@connection")

@@ -9,20 +9,17 @@ SCRIPT LOAD or EVAL, until SCRIPT FLUSH or the end of the server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from millstream.commands.generic.expiry import expire_from_now
 from millstream.commands.generic.keys import delete_keys, look_up, look_up_no_touch
 from millstream.commands.generic.strings import as_string
-from millstream.commands.runtime.arguments import parse_integer
+from millstream.commands.runtime.arguments import Args, parse_integer
+from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import OK
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, CommandError
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context, Session
 
 command = CommandGroup("scripting", since="2.6.0")
 

@@ -7,17 +7,15 @@ extra calls.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import NULL_ARRAY, OK, Run
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import CommandError
+from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.watch import begin_watch, is_changed
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.database import Database
 
 command = CommandGroup("transactions")
 

@@ -6,16 +6,12 @@ modules. Commands that would load a module are absent, so COMMAND does not list 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.admin.connection import NO_CLUSTER
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.table.containers import Container
 from millstream.commands.table.registry import CommandGroup, refuse
 from millstream.errors import CommandError
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 command = CommandGroup("cluster")
 

@@ -6,17 +6,13 @@ a lease has the same effect as TABORT (commands/engine/lifecycle).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.lifecycle import give_up, live_held
 from millstream.commands.engine.reservation_arguments import take_reserved_ids, take_writer
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 
 @command(

@@ -7,22 +7,18 @@ snapshots, instead of making an object of every word.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from millstream.commands.engine.group_replies import shown_count
 from millstream.commands.engine.ranges import take_end_id, take_start_id
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import ArrayHead, LongReply, MapHead, Several
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id
+from millstream.storage.blocks.block import Block
 from millstream.storage.log.log_ranges import next_blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.blocks.block import Block
 
 PAGE_BYTES = 1_048_576
 PAGE_BLOCKS_MAX = 16_384  # they are found in one step, before the first is sent

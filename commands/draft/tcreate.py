@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.parents import BUSY, continue_parents, raise_last_id, take_names
-from millstream.commands.runtime.replies import OK
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
+from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.replies import Simple
 
 
 @command("TCREATE key [FLOOR id] [parents: PARENTS name [name ...]]", "write denyoom fast")

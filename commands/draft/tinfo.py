@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.draft.tpolicy import policy_reply
 from millstream.commands.engine.group_replies import shown_count
 from millstream.commands.engine.lifecycle import live_held
 from millstream.commands.engine.listings import live_group_count
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
 from millstream.ids import Id
 from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.retention import bytes_of
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import Stream
 
 Fields = dict[bytes, object]
 UINT64_MAX = 2**64 - 1

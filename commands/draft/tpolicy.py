@@ -7,20 +7,15 @@ eviction is recorded: applying effects needs neither a policy nor a clock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.appending import trim_by_policy
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
-from millstream.storage.streams.stream import RetentionPolicy
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.stream import RetentionPolicy, Stream
 
 NO_LIMIT = "ERR syntax error, EXACT and APPROX need a MAXLEN, MAXAGE or MAXBYTES limit"
 LIMITS = (b"MAXLEN", b"MAXAGE", b"MAXBYTES")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.lifecycle import live_held
 from millstream.commands.engine.listings import FEW, named_rows
 from millstream.commands.engine.reservation_arguments import take_writer
-from millstream.commands.runtime.arguments import take_timeout
+from millstream.commands.runtime.arguments import Args, take_timeout
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import BlockedRead, LongReply, Several, Wait
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, WRONG_TYPE, CommandError
@@ -15,12 +14,8 @@ from millstream.ids import Id
 from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.stream import Stream
 
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.reservations.held_writers import WriterRow
-
 EntryId = tuple[int, int]
+WriterRow = tuple[bytes, EntryId | None, EntryId | None, EntryId | None, int]
 
 
 @command(

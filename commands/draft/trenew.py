@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.lifecycle import live_held, renew
 from millstream.commands.engine.reservation_arguments import (
     BAD_LEASE,
@@ -11,13 +9,11 @@ from millstream.commands.engine.reservation_arguments import (
     take_reserved_ids,
     take_writer,
 )
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.table.registry import command
 from millstream.errors import CommandError
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 
 @command(

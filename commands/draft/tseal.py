@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.lifecycle import live_held
 from millstream.commands.engine.parents import BUSY, continue_parents, raise_last_id, take_names
 from millstream.commands.engine.refusals import sealed_error
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.stream_effects import stream_at
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError
 from millstream.ids import Id
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.sealing import lineage_of, seal
 from millstream.storage.streams.stream import Stream
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 EntryId = tuple[int, int]
 

@@ -5,17 +5,13 @@ Deletions are recorded as one effect, XDEL, as those of the command XDEL.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.lifecycle import change_entries
 from millstream.commands.engine.trim_options import take_references
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.stream_effects import XDEL
 from millstream.errors import SYNTAX, CommandError
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
 

@@ -8,18 +8,14 @@ as the client reads it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.replies import NULL_ARRAY, LongReply, Raw, Several
 from millstream.ids import Id
+from millstream.storage.blocks.block import Block
 from millstream.storage.log.log_ranges import blocks_between
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from millstream.storage.blocks.block import Block
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
 

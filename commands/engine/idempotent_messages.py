@@ -11,16 +11,12 @@ names would be kept too long in a stream whose IDs are ahead of the clock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.stream_effects import IDMPREPEAT
 from millstream.errors import CommandError
 from millstream.ids import Id
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import Stream
 
 TWICE = "ERR syntax error, IDMP/IDMPAUTO specified multiple times"
 NO_PRODUCER = "ERR syntax error, IDMP requires a non-empty producer ID"

@@ -8,9 +8,10 @@ done in steps, and the reply is sent in slices. Decision 030 has the figures.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from millstream.clock_offset import shifted_ms
 from millstream.commands.engine.group_replies import (
@@ -25,28 +26,26 @@ from millstream.commands.engine.group_replies import (
     has_few_consumers,
 )
 from millstream.commands.engine.references import settle_groups
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import (
     PAUSE,
     ArrayHead,
+    Encodable,
     LongReply,
     MapHead,
     Several,
 )
 from millstream.ids import Id
+from millstream.storage.groups.group import Group
 from millstream.storage.groups.shared_groups import (
+    GroupParts,
     PendingByConsumer,
+    SharedGroups,
+    SharedMembers,
     shared_groups,
     shared_members,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-
-    from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.replies import Encodable
-    from millstream.storage.groups.group import Group
-    from millstream.storage.groups.shared_groups import GroupParts, SharedGroups, SharedMembers
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
 

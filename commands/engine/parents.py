@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.stream_effects import SETID, stream_at
 from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.sealing import add_parents
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
 

@@ -10,8 +10,6 @@ Redis, a trim does not: it removes only what it evicts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.appending import evict_to
 from millstream.commands.engine.lifecycle import (
     change_entries,
@@ -19,14 +17,12 @@ from millstream.commands.engine.lifecycle import (
     note_acked,
     read_effects_most,
 )
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.runtime.stream_effects import EVICTIDS
 from millstream.storage.log.trimming import evict_ids
 from millstream.storage.streams.retention import unheld
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
 

@@ -6,15 +6,11 @@ that blocks it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from millstream.commands.runtime.context import Context
 from millstream.errors import CommandError, shown
 from millstream.ids import Id
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.reservations.held import Held
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.reservations.held import Held
+from millstream.storage.streams.stream import Stream
 
 
 def sealed_error(stream: Stream) -> str:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from millstream.commands.runtime.arguments import Args
 from millstream.errors import CommandError
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
 
 LEASE_DEFAULT_MS = 30_000
 LEASE_MAX_MS = 600_000

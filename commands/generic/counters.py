@@ -7,7 +7,6 @@ INCREX, of Redis 8.8, adds within bounds and sets an expiry.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from millstream.commands.generic import long_double
 from millstream.commands.generic.expiry import let_expire, let_stay
@@ -16,15 +15,12 @@ from millstream.commands.generic.keys import INT64_MAX, INT64_MIN, delete_keys, 
 from millstream.commands.generic.long_double import LongDouble
 from millstream.commands.generic.strings import Expiry, as_string, change
 from millstream.commands.generic.value_effects import UPDATE
-from millstream.commands.runtime.arguments import parse_integer
+from millstream.commands.runtime.arguments import Args, parse_integer
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import Raw
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 from millstream.storage.keyspace.database import Sum
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 command = CommandGroup("string")
 

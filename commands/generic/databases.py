@@ -6,24 +6,21 @@ readers of a stream are notified that it was deleted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from millstream.commands.generic.keys import DB_OUT_OF_RANGE, INT32_MAX, INT32_MIN, alive, type_name
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK, PAUSE, ArrayHead, LongReply, Several
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError
 from millstream.glob import is_literal, matcher
+from millstream.storage.keyspace.database import Database
+from millstream.storage.keyspace.key_walk import KeyIterator
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.swapdb import swap_databases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.database import Database
-    from millstream.storage.keyspace.key_walk import KeyIterator
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 command = CommandGroup("server", "@keyspace")
 generic_command = CommandGroup("generic", "@keyspace")

@@ -8,17 +8,13 @@ at once: no later read can find it, even if the clock goes back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.generic.frequent import extend_expiry
 from millstream.commands.generic.keys import INT64_MAX, INT64_MIN, delete_keys, find
 from millstream.commands.generic.value_effects import EXPIRE
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import CommandError, shown
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 command = CommandGroup("generic", "@keyspace")
 

@@ -12,24 +12,19 @@ of its own, which the effect names. A renamed stream keeps its incarnation.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from millstream.commands.generic.value_effects import DEL
-from millstream.commands.runtime.arguments import parse_integer
+from millstream.commands.runtime.arguments import Args, parse_integer
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.table.containers import Container
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
-from millstream.storage.keyspace.database import Appended, Sum
+from millstream.storage.keyspace.database import Appended, Database, Sum
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import copy_stream
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.database import Database
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 command = CommandGroup("generic", "@keyspace")
 

@@ -11,13 +11,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from millstream.commands.engine.group_replies import entries_up_to
 from millstream.commands.generic.expiry import let_expire
-from millstream.commands.generic.keys import INT64_MAX, delete_keys, look_up, tell_overwritten
+from millstream.commands.generic.keys import (
+    INT64_MAX,
+    Value,
+    delete_keys,
+    look_up,
+    tell_overwritten,
+)
 from millstream.commands.generic.value_effects import SET
-from millstream.commands.runtime.arguments import OwnedArgs
+from millstream.commands.runtime.arguments import Args, OwnedArgs
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.replies import OK, Again, Sliced
 from millstream.commands.runtime.stream_effects import IDMPSET
@@ -26,14 +32,9 @@ from millstream.errors import SYNTAX, CommandError, PayloadError
 from millstream.storage.dump import rdb
 from millstream.storage.dump.primitives import COMPRESSED_MAX_BYTES, string_head
 from millstream.storage.dump.rdb_bytes import crc64
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.stream import Stream
-
-if TYPE_CHECKING:
-    from millstream.commands.generic.keys import Value
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 command = CommandGroup("generic", "@keyspace")
 

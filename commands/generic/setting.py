@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.frequent import overwrite, overwrite_expiring
 from millstream.commands.generic.keys import delete_keys, find, look_up
 from millstream.commands.generic.strings import Expiry, as_string, digest, replace, store
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK
 from millstream.commands.table.keyspecs import KeyUse
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, wrong_arity
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 command = CommandGroup("string")
 COMPARING_WORDS = frozenset({b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})

@@ -9,7 +9,7 @@ expiry.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from millstream.commands.generic.expiry import invalid_expiry, let_expire, let_stay
 from millstream.commands.generic.keys import (
@@ -20,14 +20,11 @@ from millstream.commands.generic.keys import (
     tell_overwritten,
 )
 from millstream.commands.generic.value_effects import EXTEND, PADDED, PATCH, SET, UPDATE
-from millstream.commands.runtime.arguments import parse_integer
+from millstream.commands.runtime.arguments import Args, parse_integer
+from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
 from millstream.storage.keyspace.string_changes import extend, patch, string_bytes
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 command = CommandGroup("string")
 

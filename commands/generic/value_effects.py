@@ -5,13 +5,9 @@ SET removes the expiry; UPDATE, EXTEND and PATCH do not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.runtime.effects import effect
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.string_changes import extend, patch, string_bytes
-
-if TYPE_CHECKING:
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 SET = b"SET"
 

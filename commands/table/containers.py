@@ -6,16 +6,12 @@ container has a HELP, generated from the same table as the documentation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import Simple
 from millstream.commands.table.registry import COMMANDS, SUBCOMMANDS, CommandGroup, Handler
 from millstream.commands.table.syntax import shown_syntax
 from millstream.errors import CommandError, shown, wrong_arity
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 SHOWN_WORD_BYTES = 128  # of a client's own word in an error
 

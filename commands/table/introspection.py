@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OrderedSet, Simple
 from millstream.commands.table.containers import Container
 from millstream.commands.table.keyspecs import KeySpec, keys_with_flags
@@ -17,10 +19,6 @@ from millstream.commands.table.registry import COMMANDS, Command
 from millstream.commands.table.syntax import Argument, parse_syntax
 from millstream.errors import SYNTAX, CommandError
 from millstream.glob import matcher
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 
 def _described(spec: KeySpec) -> dict[bytes, object]:

@@ -5,8 +5,6 @@ Removals from a group's pending entries are recorded as acknowledgements.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.deleting import (
     DELETED,
     NO_SUCH_ENTRY,
@@ -16,11 +14,9 @@ from millstream.commands.engine.deleting import (
 from millstream.commands.engine.lifecycle import live_group, note_acked, note_used
 from millstream.commands.engine.references import drop_references, dropped_most, settle_groups
 from millstream.commands.engine.trim_options import ACKED, DELREF
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 
 @command(

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from millstream.commands.runtime.replies import OK
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
+from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.runtime.stream_effects import IDMPSET, window_of
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
 from millstream.storage.streams.idempotence import DURATION_S_MAX, MAXSIZE_MAX
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.replies import Simple
 
 NOTHING_TO_SET = "ERR At least one parameter must be specified"
 BAD_DURATION = f"ERR IDMP-DURATION must be between 1 and {DURATION_S_MAX} seconds"

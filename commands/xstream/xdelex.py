@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.deleting import NO_SUCH_ENTRY, delete_each, take_deletion
 from millstream.commands.engine.references import drop_references, settle_groups
 from millstream.commands.engine.trim_options import ACKED, DELREF
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 
 @command(

@@ -5,8 +5,6 @@ The groups are the ones that TREAD and TACK use, too. Semantics and error words 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.lifecycle import (
     checked_consumer_name,
     end_group,
@@ -15,18 +13,16 @@ from millstream.commands.engine.lifecycle import (
     new_group,
     note_used,
 )
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.runtime.stream_effects import CONSUMERDROP, GROUPSETID
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.errors import INVALID_ID, CommandError, shown
 from millstream.ids import Id, parse
+from millstream.storage.groups.group import Group
 from millstream.storage.groups.pending_sweeps import delete_consumer
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.storage.groups.group import Group
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import Stream
 
 KEY_NEEDED = (
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "

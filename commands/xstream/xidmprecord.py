@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from millstream.commands.runtime.replies import OK
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
+from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.runtime.stream_effects import IDMP, window_of
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError
 from millstream.ids import Id
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.replies import Simple
 
 ENTRY_GONE = "ERR No such message in stream"
 OTHER_ENTRY = "ERR IID already exists for this producer with a different stream ID"

@@ -7,8 +7,6 @@ exist here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.group_replies import StreamFields
 from millstream.commands.engine.lifecycle import live_group
 from millstream.commands.engine.listings import (
@@ -17,16 +15,13 @@ from millstream.commands.engine.listings import (
     groups_reply,
 )
 from millstream.commands.engine.ranges import first_entries
-from millstream.commands.runtime.replies import MapHead, Several
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
+from millstream.commands.runtime.replies import Encodable, MapHead, Several
 from millstream.commands.table.containers import Container
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.replies import Encodable
-    from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import Stream
 
 # Entries, and pending entries of each group and consumer, that FULL shows.
 FULL_COUNT = 10

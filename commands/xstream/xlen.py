@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 
 @command("XLEN key", "readonly fast", since="5.0.0", keys="RO")

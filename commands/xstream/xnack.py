@@ -7,17 +7,13 @@ are those of Redis 8.8.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.claiming import named_group
 from millstream.commands.engine.lifecycle import change_entries, note_used
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.stream_effects import RELEASE
 from millstream.commands.table.registry import command
 from millstream.errors import CommandError, shown
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
 
 BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT value, must be >= 0"
 NACK_NOT_POSITIVE = "ERR numids must be a positive integer"

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.commands.engine.appending import check_promise
 from millstream.commands.engine.refusals import sealed_error
-from millstream.commands.runtime.replies import OK
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
+from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.runtime.stream_effects import SETID, set_last_id
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
 from millstream.ids import Id
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
-    from millstream.commands.runtime.replies import Simple
 
 NO_ID = (0, 0)
 BELOW_TOP = "ERR The ID specified in XSETID is smaller than the target stream top item"

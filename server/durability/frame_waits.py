@@ -6,13 +6,11 @@ server's disk, or a replica has acknowledged something.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.execution.executor import Executor
+from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.executor import Executor
 
 
 class FrameWait(Protocol):

@@ -9,7 +9,7 @@ now forbidden end, and subscribers to forbidden channels are disconnected.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millstream.commands.access.denial_log import DenialLog
 from millstream.commands.access.permission import Permission
@@ -19,9 +19,7 @@ from millstream.commands.admin.client_line import client_line
 from millstream.commands.table.introspection import find
 from millstream.commands.table.registry import Command
 from millstream.errors import CommandError
-
-if TYPE_CHECKING:
-    from millstream.server.execution.executor import Executor
+from millstream.server.execution.executor import Executor
 
 Kill = Callable[[Any], None]
 

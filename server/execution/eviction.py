@@ -19,18 +19,16 @@ import heapq
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from millstream.commands.engine.appending import drop_oldest_block
+from millstream.commands.runtime.context import Context
 from millstream.memory_reserve import RESERVE
+from millstream.server.execution.admission import Admission
 from millstream.server.monitor.memory import Gauge
 from millstream.storage.blocks.lazyfree import free_step
 from millstream.storage.streams.retention import oldest_block_ms
 from millstream.storage.streams.stream import Stream
-
-if TYPE_CHECKING:
-    from millstream.commands.runtime.context import Context
-    from millstream.server.execution.admission import Admission
 
 LOGGER = logging.getLogger("millstream")
 

@@ -10,16 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from millstream.server.durability.workers import Scheduler
 from millstream.server.metrics.metric_table import FAMILIES
-from millstream.server.metrics.server_series import server_lines
+from millstream.server.metrics.server_series import Lines, Sources, server_lines
 from millstream.server.metrics.stream_series import StreamSeries
 from millstream.server.monitor.log import LOGGER
-
-if TYPE_CHECKING:
-    from millstream.server.durability.workers import Scheduler
-    from millstream.server.metrics.server_series import Lines, Sources
 
 STEP_S = 0.0007  # a step may exceed it by the time of one yield
 KEPT_S = 1.0

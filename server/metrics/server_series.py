@@ -7,29 +7,25 @@ from __future__ import annotations
 
 import os
 import resource
+from asyncio import Event
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millstream import __version__
+from millstream.server.clients import Clients
+from millstream.server.config.directives import Config
+from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.executor import Executor
 from millstream.server.metrics.metric_table import INFO_ROWS
 from millstream.server.metrics.text import histogram_lines, label, labels, number
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
-from millstream.server.monitor.info import Section, latency_fields
-
-if TYPE_CHECKING:
-    from asyncio import Event
-
-    from millstream.server.clients import Clients
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.execution.executor import Executor
-    from millstream.server.monitor.info import Info, Process
-    from millstream.server.monitor.latency import LatencyMonitor
-    from millstream.server.monitor.slowlog import Slowlog
-    from millstream.server.net.listeners import Listeners
-    from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.server.monitor.info import Info, Process, Section, latency_fields
+from millstream.server.monitor.latency import LatencyMonitor
+from millstream.server.monitor.slowlog import Slowlog
+from millstream.server.net.listeners import Listeners
+from millstream.storage.keyspace.keyspace import Keyspace
 
 CLIENTS_AT_ONCE = 100
 FILES_AT_ONCE = 100

@@ -12,16 +12,13 @@ import json
 import socket
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from millstream.server.metrics.http import Answer, HttpConnection
 from millstream.server.metrics.page import Page, Pages
+from millstream.server.metrics.server_series import Sources
 from millstream.server.metrics.text import CONTENT_TYPE
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.sockets import bind_sockets, start_listening
-
-if TYPE_CHECKING:
-    from millstream.server.metrics.server_series import Sources
 
 BACKLOG = 100
 CONNECTIONS_MAX = 32

@@ -11,23 +11,20 @@ import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from millstream.commands.engine.group_replies import StreamEnds, group_figures
 from millstream.commands.xstream.xinfo import COUNTED_NODES
 from millstream.glob import matcher
+from millstream.server.metrics.server_series import Lines, Sources
 from millstream.server.metrics.text import label
+from millstream.storage.groups.group import Group
 from millstream.storage.groups.shared_groups import shared_members
+from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.key_walk import KeyIterator
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.log.trim_nodes import node_count, radix_tree_nodes
 from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.stream import Stream
-
-if TYPE_CHECKING:
-    from millstream.server.metrics.server_series import Lines, Sources
-    from millstream.storage.groups.group import Group
-    from millstream.storage.keyspace.database import Database
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 Place = tuple[int, bytes]
 

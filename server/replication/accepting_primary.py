@@ -8,16 +8,10 @@ primary, also if its configuration does not name the new one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from millstream.server.durability.workers import post
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine
-
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine, post
 
 FOLLOWED, SUPERSEDED = "promoted", "superseded"
 

@@ -9,9 +9,11 @@ are open.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from millstream.errors import DataError
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import TaskWorker
 from millstream.server.replication.records import (
     HEAD_BYTES,
     PIECE_BYTES,
@@ -20,13 +22,9 @@ from millstream.server.replication.records import (
     encode_frame,
     encode_piece,
 )
+from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal_reader import frames_from
-
-if TYPE_CHECKING:
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import TaskWorker
-    from millstream.storage.files.disk import Disk, File
-    from millstream.storage.files.manifest import Manifest
+from millstream.storage.files.manifest import Manifest
 
 
 class Backlog:

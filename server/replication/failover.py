@@ -12,23 +12,19 @@ promotion. With FORCE, step 2 follows at the timeout in any case.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
+from millstream.server.config.directives import Config
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
+from millstream.server.execution.executor import Executor
+from millstream.server.replication.feed import Feed
+from millstream.server.replication.feeds import Feeds
+from millstream.server.replication.handover import Handover
+from millstream.server.replication.link import LinkTotals, Standing
 from millstream.server.replication.link_protocol import RETRY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine
-    from millstream.server.execution.executor import Executor
-    from millstream.server.replication.feed import Feed
-    from millstream.server.replication.feeds import Feeds
-    from millstream.server.replication.handover import Handover
-    from millstream.server.replication.link import LinkTotals, Standing
 
 log = logging.getLogger("millstream.replication")
 

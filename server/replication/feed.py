@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from millstream.server.durability.workers import post
+from millstream.server.durability.workers import Machine, post
+from millstream.server.replication.backlog import FrameSource, OldData, Piece
 from millstream.server.replication.records import RecordKind, encode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millstream.server.durability.workers import Machine
-    from millstream.server.replication.backlog import FrameSource, OldData, Piece
-    from millstream.storage.files.disk import File
+from millstream.storage.files.disk import File
 
 log = logging.getLogger("millstream.replication")
 

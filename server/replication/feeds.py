@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from millstream.server.config.directives import Config
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine, TaskWorker
+from millstream.server.execution.executor import Executor
 from millstream.server.replication.backlog import Backlog, FrameSource
 from millstream.server.replication.feed import Feed
 from millstream.server.replication.pacing import Pace
 from millstream.server.replication.records import Beat, encode_beat
-
-if TYPE_CHECKING:
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine, TaskWorker
-    from millstream.server.execution.executor import Executor
 
 
 @dataclass(eq=False)

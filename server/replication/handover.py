@@ -13,27 +13,22 @@ that one (`Relay`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
+from millstream.server.config.directives import Config
 from millstream.server.config.replica_directives import parse_address
-from millstream.server.replication.accepting_primary import SUPERSEDED
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
+from millstream.server.replication.accepting_primary import SUPERSEDED, Acceptance
+from millstream.server.replication.feed import Feed
+from millstream.server.replication.history import Histories
+from millstream.server.replication.link import Standing
 from millstream.server.replication.link_protocol import LACKS_FRAMES
 from millstream.server.replication.promotion import PROMOTING_MS
 from millstream.server.replication.records import encode_last
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine
-    from millstream.server.replication.accepting_primary import Acceptance
-    from millstream.server.replication.feed import Feed
-    from millstream.server.replication.history import Histories
-    from millstream.server.replication.link import Standing
-    from millstream.server.replication.upstream import Upstream
+from millstream.server.replication.upstream import Upstream
 
 log = logging.getLogger("millstream.replication")
 

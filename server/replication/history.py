@@ -12,14 +12,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from millstream.storage.keyspace.keyspace import HISTORIES_MAX, Line
-
-if TYPE_CHECKING:
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.execution.executor import Executor
-    from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.executor import Executor
+from millstream.storage.keyspace.keyspace import HISTORIES_MAX, Keyspace, Line
 
 _EFFECT = b"*3\r\n$7\r\nHISTORY\r\n$40\r\n%b\r\n$%d\r\n%b\r\n"  # a line begins
 NO_HISTORY = "0" * 40  # shown in place of a line that does not exist

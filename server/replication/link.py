@@ -25,12 +25,22 @@ Which data here a full sync of this primary may replace (`consent`):
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from millstream.commands.runtime.effects import EffectError
 from millstream.server.durability.data_files import in_words
-from millstream.server.replication.accepting_primary import FOLLOWED
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
+from millstream.server.replication.accepting_primary import FOLLOWED, Acceptance
+from millstream.server.replication.history import Histories
+from millstream.server.replication.link_connection import (
+    Connector,
+    LinkConnection,
+    PrimaryClient,
+)
 from millstream.server.replication.link_protocol import (
     LACKS_FRAMES,
     TAKEOVER,
@@ -53,21 +63,7 @@ from millstream.server.replication.records import (
     parse_message,
     parse_upstream,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millstream.commands.runtime.effects import EffectError
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine
-    from millstream.server.replication.accepting_primary import Acceptance
-    from millstream.server.replication.history import Histories
-    from millstream.server.replication.link_connection import (
-        Connector,
-        LinkConnection,
-        PrimaryClient,
-    )
-    from millstream.server.replication.upstream import Upstream
+from millstream.server.replication.upstream import Upstream
 
 log = logging.getLogger("millstream.replication")
 

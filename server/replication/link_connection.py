@@ -10,20 +10,18 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from millstream import __version__
 from millstream.commands.runtime.context import Session
 from millstream.errors import StartError
+from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import in_words
+from millstream.server.durability.persistence import Persistence
 from millstream.server.replication.link_protocol import LinkProtocol, Opening
 from millstream.server.replication.name_lookup import look_up
 from millstream.storage.files.journal_writer import PAYLOAD_MAX
-
-if TYPE_CHECKING:
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 _CONNECT_S = 10.0
 _tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps no reference

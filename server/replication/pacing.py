@@ -7,10 +7,8 @@ together. A client that waits for each reply is no load.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from millstream.server.durability.workers import Machine
+from millstream.server.durability.workers import Machine
 
 PERIOD_S = 0.001
 FEW = 8  # requests in a millisecond that are no load

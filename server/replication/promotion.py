@@ -13,22 +13,18 @@ this server lacks. A primary that is silent is not waited for.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
+from millstream.server.replication.accepting_primary import Acceptance
+from millstream.server.replication.history import Histories
+from millstream.server.replication.link import Link, Standing
+from millstream.server.replication.link_connection import Connector, LinkConnection
 from millstream.server.replication.link_protocol import Noted, Refused
 from millstream.server.replication.records import LinkError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine
-    from millstream.server.replication.accepting_primary import Acceptance
-    from millstream.server.replication.history import Histories
-    from millstream.server.replication.link import Link, Standing
-    from millstream.server.replication.link_connection import Connector, LinkConnection
 
 log = logging.getLogger("millstream.replication")
 

@@ -19,23 +19,20 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from millstream.commands.runtime.effects import EffectError, apply_effects
+from millstream.server.config.directives import Config
 from millstream.server.durability.directory_loader import LINE_EFFECT
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine, TaskWorker
+from millstream.server.execution.executor import Executor
+from millstream.server.replication.link_protocol import FullSync
 from millstream.server.replication.records import LinkError, Record, RecordKind, parse_piece
 from millstream.server.replication.reload import ChangeTools, Reload
 from millstream.server.replication.replacement import Replacement
 from millstream.server.replication.rewinding import Rewinding, why_impossible
-
-if TYPE_CHECKING:
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine, TaskWorker
-    from millstream.server.execution.executor import Executor
-    from millstream.server.replication.link_protocol import FullSync
-    from millstream.storage.keyspace.keyspace import Keyspace
-
+from millstream.storage.keyspace.keyspace import Keyspace
 
 _SLICE_BYTES = 64 << 10  # applied in one turn: less than a millisecond's work
 _PENDING_MAX = 1 << 20  # received and not applied, before nothing more is read

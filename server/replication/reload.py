@@ -9,17 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from millstream.errors import DataError
 from millstream.server.durability.data_files import in_words
 from millstream.server.durability.directory_loader import LoadReport
-
-if TYPE_CHECKING:
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine
-    from millstream.server.execution.executor import Executor
-    from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
+from millstream.server.execution.executor import Executor
+from millstream.storage.keyspace.keyspace import Keyspace
 
 log = logging.getLogger("millstream.replication")
 

@@ -21,23 +21,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from millstream.errors import DataError
-from millstream.server.durability.data_files import temporary
-from millstream.server.durability.workers import post
+from millstream.server.durability.data_files import DataFiles, temporary
+from millstream.server.durability.workers import TaskWorker, post
 from millstream.server.replication.discarded import keep_copy, remove_copy, remove_older
+from millstream.server.replication.link_protocol import FullSync
 from millstream.server.replication.records import LinkError, Record
+from millstream.server.replication.reload import ChangeTools
 from millstream.storage.files.adoption import AdoptedBase
 from millstream.storage.files.journal_file import JournalFile, create_journal
 from millstream.storage.files.journal_format import U32_MAX
 from millstream.storage.files.manifest import base_name, journal_name
-
-if TYPE_CHECKING:
-    from millstream.server.durability.data_files import DataFiles
-    from millstream.server.durability.workers import TaskWorker
-    from millstream.server.replication.link_protocol import FullSync
-    from millstream.server.replication.reload import ChangeTools
 
 log = logging.getLogger("millstream.replication")
 

@@ -7,25 +7,21 @@ every frame so far, the same on all servers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from millstream.server.replication.history import NO_HISTORY
-from millstream.server.replication.link import State
+from millstream.server.config.directives import Config
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
+from millstream.server.protocol.outbox import Outbox
+from millstream.server.replication.failover import Failover
+from millstream.server.replication.feed import Feed
+from millstream.server.replication.feeds import Feeds
+from millstream.server.replication.handover import Handover
+from millstream.server.replication.history import NO_HISTORY, Histories
+from millstream.server.replication.link import Link, LinkTotals, Standing, State
+from millstream.server.replication.promotion import Promotion
 from millstream.server.replication.replacement import Replacement
-
-if TYPE_CHECKING:
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine
-    from millstream.server.protocol.outbox import Outbox
-    from millstream.server.replication.failover import Failover
-    from millstream.server.replication.feed import Feed
-    from millstream.server.replication.feeds import Feeds
-    from millstream.server.replication.handover import Handover
-    from millstream.server.replication.history import Histories
-    from millstream.server.replication.link import Link, LinkTotals, Standing
-    from millstream.server.replication.promotion import Promotion
-    from millstream.server.replication.write_refusals import Restrictions
+from millstream.server.replication.write_refusals import Restrictions
 
 
 @dataclass(eq=False)

@@ -8,15 +8,24 @@ belongs to a dead line (a rewind), or a complete base and the frames after it (a
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millstream import __version__
+from millstream.commands.admin.replication import Takeover
 from millstream.errors import NOT_INTEGER, CommandError, DataError
+from millstream.server.config.directives import Config
 from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.durability.data_files import in_words
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
 from millstream.server.replication import history
-from millstream.server.replication.history import NO_HISTORY
+from millstream.server.replication.feed import Feed
+from millstream.server.replication.feeds import Feeds
+from millstream.server.replication.handover import Handover
+from millstream.server.replication.history import NO_HISTORY, Histories
+from millstream.server.replication.link import Standing
 from millstream.server.replication.link_protocol import (
     CAPABILITY,
     KNOWS_SHARDS,
@@ -24,19 +33,6 @@ from millstream.server.replication.link_protocol import (
     RETRY,
 )
 from millstream.storage.files.snapshot_reader import SnapshotEnds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from millstream.commands.admin.replication import Takeover
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine
-    from millstream.server.replication.feed import Feed
-    from millstream.server.replication.feeds import Feeds
-    from millstream.server.replication.handover import Handover
-    from millstream.server.replication.history import Histories
-    from millstream.server.replication.link import Standing
 
 log = logging.getLogger("millstream.replication")
 

@@ -16,21 +16,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from millstream.commands.runtime.effects import split_effects
 from millstream.errors import DataError
 from millstream.server.durability.directory_loader import LoadReport
+from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import post
 from millstream.server.replication.discarded import keep_copy, remove_copy, remove_older
+from millstream.server.replication.reload import ChangeTools
+from millstream.storage.files.disk import File
 from millstream.storage.files.journal_file import JournalFile
 from millstream.storage.files.journal_reader import JournalReader, TornEnd
-
-if TYPE_CHECKING:
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.replication.reload import ChangeTools
-    from millstream.storage.files.disk import File
-    from millstream.storage.files.manifest import Manifest
+from millstream.storage.files.manifest import Manifest
 
 log = logging.getLogger("millstream.replication")
 

@@ -10,16 +10,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millstream.errors import CommandError
+from millstream.server.config.directives import Config
 from millstream.server.config.replica_directives import parse_address
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
+from millstream.server.execution.executor import Executor
 from millstream.server.replication.accepting_primary import FOLLOWED, Acceptance
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover, Relay
 from millstream.server.replication.history import Histories
 from millstream.server.replication.link import Link, LinkHooks, LinkTotals, Standing
+from millstream.server.replication.link_connection import Connector
 from millstream.server.replication.promotion import WAIT_MAX_MS, Promotion
 from millstream.server.replication.receiver import Receiver
 from millstream.server.replication.records import encode_message
@@ -27,14 +32,7 @@ from millstream.server.replication.replication_info import ReplicationInfo
 from millstream.server.replication.resync import Resync
 from millstream.server.replication.upstream import Upstream
 from millstream.server.replication.write_refusals import Restrictions
-
-if TYPE_CHECKING:
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine
-    from millstream.server.execution.executor import Executor
-    from millstream.server.replication.link_connection import Connector
-    from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 log = logging.getLogger("millstream.replication")
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.execution.executor import Executor
-    from millstream.server.replication.feeds import Feeds
-    from millstream.server.replication.handover import Handover
-    from millstream.server.replication.link import Standing
+from millstream.server.config.directives import Config
+from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.executor import Executor
+from millstream.server.replication.feeds import Feeds
+from millstream.server.replication.handover import Handover
+from millstream.server.replication.link import Standing
 
 log = logging.getLogger("millstream.replication")
 

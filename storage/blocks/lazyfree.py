@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from millstream.storage.blocks.skiplist import SkipList
+from millstream.storage.blocks.skiplist import SkipList
 
 _AT_ONCE = 1024  # blocks of a trim, or items of a container, that are freed immediately
 _AT_ONCE_EACH = 16  # the same for blocks of a deleted stream: many streams may be deleted together

@@ -7,19 +7,16 @@ streams are captured in batches, in the form that they have in the file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millstream.storage.capture.captured_keys import Captured, CapturedKeys
 from millstream.storage.capture.ordering_snapshot import ordering_meta
 from millstream.storage.capture.small_streams import SmallStreams
+from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.key_slots import SLOTS
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
-
-if TYPE_CHECKING:
-    from millstream.storage.keyspace.database import Database
-    from millstream.storage.keyspace.keyspace import Keyspace
-
 
 # A batch of small streams is full at this size, which is soon written.
 BATCH_BYTES = 64 << 10

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.skiplist_pages import Blocks
-
-if TYPE_CHECKING:
-    from millstream.storage.blocks.block import Block
-    from millstream.storage.keyspace.key_slots import KeySlots
+from millstream.storage.keyspace.key_slots import KeySlots
 
 
 class CapturedKeys(NamedTuple):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-
-if TYPE_CHECKING:
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 
 def continue_times(keyspace: Keyspace, steady_ms: int) -> None:

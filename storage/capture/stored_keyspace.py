@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from millstream.storage.blocks.block import Block
 from millstream.storage.capture.capture import Capture
 from millstream.storage.capture.ordering_snapshot import restore_ordering
+from millstream.storage.capture.small_loader import SmallLoader
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import load_stream
-
-if TYPE_CHECKING:
-    from millstream.storage.blocks.block import Block
-    from millstream.storage.capture.small_loader import SmallLoader
-    from millstream.storage.keyspace.keyspace import Keyspace
 
 
 class StoredKeyspace:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.storage.keyspace.key_slots import SLOTS
-
-if TYPE_CHECKING:
-    from millstream.storage.keyspace.keyspace_core import DatabaseCore, KeyspaceCore
+from millstream.storage.keyspace.keyspace_core import DatabaseCore, KeyspaceCore
 
 
 class KeyIterator:
