@@ -25,6 +25,7 @@ from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
 from millstream.errors import LOADING, CommandError, DataError, StartError
 from millstream.memory_reserve import RESERVE, share_heap
+from millstream.server.backup.sending import Backups
 from millstream.server.clients import Clients, is_local
 from millstream.server.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.config.apply import switch_journal
@@ -47,7 +48,7 @@ from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
 from millstream.server.monitor.memory_info import MemoryInfo
 from millstream.server.monitor.slowlog import Slowlog
-from millstream.server.net.connection import Connection
+from millstream.server.net.connection import Connection, note_readers
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls_contexts import make_link_context
 from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxclients
@@ -227,6 +228,15 @@ class Server:
             check_waits=self.check_waits,
         )
         self.persistence.commits.follow(self.replication)
+        self.backups = Backups(
+            config,
+            self._machine,
+            keyspace,
+            persistence,
+            is_replica=lambda: self.replication.is_replica,
+            note_readers=note_readers,
+        )
+        self.clients.when_gone(self.backups.remove)
         self.clients.when_gone(self.replication.client_gone)
         self.shutdown = Shutdown(
             self.config, self.persistence, self.executor, self.clients, self.replication, self.loop
@@ -439,6 +449,7 @@ class Server:
         self.clients.tick_second()
         self.persistence.tick_second(self.keyspace.dirty)
         self.replication.tick_second()
+        self.backups.tick_second()
 
     # Stop
 
@@ -456,6 +467,7 @@ class Server:
             attempt(self.metrics.close)
         # No await from here to the end of the loop, so that nothing can run after the last fsync.
         attempt(self.executor.end_tick)
+        attempt(self.backups.stop)
         attempt(self.replication.stop)
         saved = self.persistence.close(tries_base=self.shutdown.tries_base)
         attempt(self.executor.outbox.flush)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +26,7 @@ Word = bytes | str | int
 # Between two attempts to connect again.
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 2.0
+STREAM_BYTES = 1 << 20
 
 
 class ToolError(click.ClickException):
@@ -119,6 +120,17 @@ class ToolConnection:
         if isinstance(reply, redis.RedisError):
             raise ToolError(f"{self.name}: {reply}")
         return reply
+
+    def stream(self, *words: Word) -> Iterator[bytes]:
+        """Send a request whose answer is not a reply: its bytes as they arrive, until the server
+        closes the connection. Unreachable when the connection breaks or the server is silent for
+        the timeout."""
+        try:
+            self._connection.send_packed_command(self._connection.pack_commands([words]))
+            while data := self._connection._sock.recv(STREAM_BYTES):
+                yield data
+        except (redis.RedisError, OSError) as problem:
+            raise Unreachable(f"{self.name}: {reason_of(problem)}") from problem
 
 
 def wants_password(answer: object) -> bool:

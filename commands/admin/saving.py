@@ -6,7 +6,7 @@ persistence shows each under its own name.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
@@ -46,7 +46,16 @@ class Shutdown(Protocol):
         """Ends the wait for replicas without stopping. CommandError if there is none."""
 
 
+class Backups(Protocol):
+    """The backups that the server sends (server/backup/sending)."""
+
+    def begin(self, client: Any) -> None:
+        """Sends all data to the client. CommandError if that is impossible."""
+
+
 class SavingHost(Protocol):
+    @property
+    def backups(self) -> Backups: ...
     @property
     def snapshots(self) -> Snapshots: ...
     @property
@@ -91,6 +100,24 @@ def bgrewriteaof(ctx: Context[SavingHost], args: Args) -> object:
     starts after it.
     """
     return Simple(ctx.server.snapshots.rewrite().encode())
+
+
+@command(
+    "BACKUP",
+    "admin noscript no_async_loading no_multi dataless",
+    complexity="O(N), N the bytes of the data, outside of the event loop",
+)
+def backup(ctx: Context[SavingHost], args: Args) -> object:
+    """Sends a complete copy of the data over this connection.
+
+    `millstream backup` sends this command and writes the copy to a data directory. The copy has
+    everything that was acknowledged before the command, in all databases. No setting changes, and
+    nothing is left if the connection ends early. The reply is a line that describes the copy; after
+    it, everything is a record of a link. Then the server closes the connection.
+    """
+    args.finish()
+    ctx.server.backups.begin(ctx.session)
+    return NO_REPLY
 
 
 @command("LASTSAVE", "loading stale fast nondeterministic_output @admin @dangerous")

@@ -48,6 +48,10 @@ _QUEUE_FULL_WAIT_S = 0.002
 _FREED_BLOCKS = 512  # freed in one step, which takes a fraction of a millisecond
 
 
+# Gets a copy, its last frame, and None; or None, the frame and the error (None: it was cancelled).
+Copied = Callable[[File | None, int, BaseException | None], None]
+
+
 class Config(save_points.Config, Protocol):
     """The directives used here; read each time, so that CONFIG SET works."""
 
@@ -90,7 +94,7 @@ class JournalKeeper(Protocol):
 class Job:
     """One snapshot in progress, from prepare to publish."""
 
-    kind: str  # "save" or "rewrite": which of INFO's fields show it
+    kind: str  # "save" or "rewrite": which of INFO's fields show it; "copy" for a backup
     number: int
     journal: str | None
     attached: bool
@@ -110,6 +114,8 @@ class Job:
     slices_written: int = 0  # counted by the worker
     error: BaseException | None = None
     cancelled: bool = False
+    on_copied: Copied | None = None
+    copy: File | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -206,6 +212,15 @@ class Snapshots:
         self.start("rewrite")
         return "Background append only file rewriting started"
 
+    def copy(self, on_copied: Copied) -> bool:
+        """Write a snapshot to a file without a name, for a backup: no start finds it, and it
+        vanishes when it is closed. False, without a call of `on_copied`, while another snapshot
+        runs."""
+        if self.job is not None or self.suspended:
+            return False
+        self.start("copy", on_copied)
+        return True
+
     def cancel(self) -> None:
         """Cancel the running snapshot at its next step."""
         if self.job is not None:
@@ -279,14 +294,15 @@ class Snapshots:
 
     # The steps
 
-    def start(self, kind: str) -> None:
+    def start(self, kind: str, on_copied: Copied | None = None) -> None:
         job = self.job = self._new_job(kind, self._worker.pause)
+        job.on_copied = on_copied
         self._in_worker(job, self._prepare, self._after_prepare)
 
     def _new_job(self, kind: str, pause: Callable[[], None]) -> Job:
         number = self._files.new_number()
         keeper = self._keeper
-        journal = journal_name(number) if keeper.appendonly else None
+        journal = journal_name(number) if keeper.appendonly and kind != "copy" else None
         finished = () if keeper.commits.queued_bytes else self._files.manifest.journals[:-1]
         started_ms = self._steady_clock()
         return Job(kind, number, journal, keeper.commits.attached, pause, started_ms, finished)
@@ -432,6 +448,9 @@ class Snapshots:
         assert job.writer is not None
         assert job.file is not None
         job.writer.finish(job.global_meta)
+        if job.on_copied is not None:
+            self._detach(job, job.file)
+            return
         job.file.sync()
         job.file.close()
         name = base_name(job.number)
@@ -443,12 +462,36 @@ class Snapshots:
         job.published = True
         self._files.remove_replaced()
 
+    def _detach(self, job: Job, file: File) -> None:
+        """Worker: open the copy for reading, and remove its name."""
+        file.close()
+        job.copy = self._files.disk.read(file.name)
+        job.published = True
+        self._files.disk.remove(file.name)
+
     def _after_publish(self, job: Job) -> None:
         """Loop: record the result, and start the scheduled snapshot."""
         if job is not self.job:
             return
         self._end_capture(job)
         self.job = None
+        if job.on_copied is None:
+            self._record(job)
+        else:
+            self._pass_on(job, job.on_copied)
+        if self.scheduled is not None and not self._keeper.closing:
+            kind, self.scheduled = self.scheduled, None
+            self.start(kind)
+
+    def _pass_on(self, job: Job, on_copied: Copied) -> None:
+        """Give a copy to the backup that it was written for."""
+        if job.error is not None:
+            self._worker.submit(lambda: self._discard(job))
+        is_cancelled = isinstance(job.error, _Cancelled)
+        on_copied(None if job.error else job.copy, job.seq, None if is_cancelled else job.error)
+
+    def _record(self, job: Job) -> None:
+        """Count the result of a snapshot or rewrite."""
         tally = self.tallies[job.kind]
         tally.count += 1
         duration_ms = self._steady_clock() - job.started_ms
@@ -458,9 +501,6 @@ class Snapshots:
             self._note_success(job)
         else:
             self._note_failure(job)
-        if self.scheduled is not None and not self._keeper.closing:
-            kind, self.scheduled = self.scheduled, None
-            self.start(kind)
 
     def _note_success(self, job: Job) -> None:
         assert job.writer is not None
@@ -494,6 +534,7 @@ class Snapshots:
         if job.journal_file is not None:
             give_back(job.journal_file.file)
             job.journal_file.file.close()
-        if job.file is not None:
-            job.file.close()
+        for file in (job.file, job.copy):
+            if file is not None:
+                file.close()
         self._files.remove_unfinished(job.number)

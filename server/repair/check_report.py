@@ -57,7 +57,9 @@ class FileReport:
 @dataclass
 class Report:
     """The results of a check. `manifest` is the current manifest, or the one that a repair would
-    write; None when it cannot be determined, and `hopeless` says why nothing can be repaired."""
+    write; None when it cannot be determined, and `hopeless` says why nothing can be repaired. After
+    loading, `keys` and `entries` count those of the base, `total_keys` and `total_entries` those
+    after the last frame."""
 
     directory: str
     verdict: Verdict = Verdict.WHOLE
@@ -69,6 +71,8 @@ class Report:
     entries: int | None = None
     frames: int | None = None
     effects: int | None = None
+    total_keys: int | None = None
+    total_entries: int | None = None
 
     def worsen(self, verdict: Verdict) -> None:
         self.verdict = max(self.verdict, verdict)

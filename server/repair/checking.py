@@ -46,6 +46,7 @@ from millstream.storage.files.manifest import (
 )
 from millstream.storage.files.recovery import RecoveryReader
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
 
 DATABASES = 10_000  # the maximum of `databases`: no file contains the actual setting
 KEPT = re.compile(r"(damaged|discarded)-\d{8}-\d{6}(-\d+)?(\.tmp)?")
@@ -368,7 +369,9 @@ class Checker:
             self._tell(before + done, self._total_bytes)
 
         try:
-            load_strictly(self._disk, manifest, result, self._now_ms, tell)
+            keyspace = load_strictly(self._disk, manifest, result, self._now_ms, tell)
+            self.report.total_keys = sum(map(len, keyspace.databases))
+            self.report.total_entries = _entries_in(keyspace)
         except DamageError as damage:  # the disk returned other bytes than before
             self.report.notes.append(str(damage))
             self.report.worsen(Verdict.DAMAGED)
@@ -398,11 +401,21 @@ def load_strictly(
     report: LoadReport,
     now_ms: int,
     tell: Callable[[int, int], None] | None = None,
-) -> None:
+) -> Keyspace:
     """Load the files that a manifest names into a new keyspace. DataError as at a start."""
     keyspace = new_keyspace(now_ms)
     for _ in loader_of(disk, keyspace).read(manifest, report, tell):
         pass
+    return keyspace
+
+
+def _entries_in(keyspace: Keyspace) -> int:
+    return sum(
+        value.length
+        for database in keyspace.databases
+        for value in database.table.values()
+        if isinstance(value, Stream)
+    )
 
 
 def loader_of(disk: Disk, keyspace: Keyspace) -> Loader:

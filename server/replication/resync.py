@@ -124,6 +124,8 @@ class Resync:
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
         """REPLCONF: a replica's description of itself. Returns the answer: OK, and the IDs of
         servers if the replica wants them. CommandError for an invalid value."""
+        if client.feed is not None and client.id not in self.feeds.by_client:
+            raise CommandError("ERR this connection has a backup: it cannot be a replica")
         for name, value in pairs:
             word = name.decode("ascii", "replace").lower()
             if client.feed is None and word == "promoted":

@@ -203,7 +203,7 @@ class Role:
 
     def client_gone(self, client: Any) -> None:
         self.resync.forget(client)
-        if client.feed is not None:
+        if client.id in self.feeds.by_client:
             log.warning("the replica %s has disconnected", client.feed.address)
             self.feeds.remove(client)
             self.restrictions.count_good_replicas()
@@ -490,7 +490,7 @@ class Role:
             self.feeds.publish(record, shown_seq, is_shard=is_shard)
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
-        feed = client.feed
+        feed = self.feeds.by_client.get(client.id)
         if feed is not None:
             feed.acknowledge(applied, synced, frame_bytes, self.machine.steady_clock())
             self.check_waits()

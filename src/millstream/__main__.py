@@ -43,6 +43,9 @@ COMMANDS = {
     "inspect": Subcommand(
         "millstream.server.repair.cli:inspect", "List the keys in a data directory."
     ),
+    "backup": Subcommand(
+        "millstream.server.backup.backup_cli:backup", "Copy all data of a server.", "tools"
+    ),
     "top": Subcommand(
         "millstream.tools.top:top", "Show streams and groups by lag, age or rate.", "tools"
     ),

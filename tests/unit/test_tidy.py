@@ -25,7 +25,7 @@ TOP_LEVEL = {".ci", ".github", "bench", "deploy", "docs", "scripts", "src", "tes
 # The packages that a file may import from, in addition to its own and the common package, which
 # may import none.
 BELOW = {
-    "server": {"commands", "storage"},
+    "server": {"commands", "storage", "tools"},
     "commands": {"storage"},
     "storage": set(),
     "pipeline": {"storage"},
@@ -38,6 +38,7 @@ BELOW = {
 # The folders of a package, each above those that it may import from.
 LAYERS = {
     "server": [
+        "backup",
         "repair",
         "metrics",
         "net",

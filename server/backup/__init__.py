@@ -1,0 +1,1 @@
+"""Backups: what a server sends, and the programs `millstream backup` and `millstream restore`."""

@@ -1,0 +1,46 @@
+"""The answer to BACKUP: the description of the data that follows it.
+
+One line, `+BACKUP form version role history base-frame bytes last-frame time`. After it, everything
+is a record of a link (server/replication/records): the pieces of the base and its end if it has any
+bytes, then the frames after the base up to the last one. Lines without text may come before it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_FORM = 1  # of the answer and what follows it
+_WORD = re.compile(r"\S{1,80}")
+
+
+class BackupAnswer(NamedTuple):
+    """`version` is that of the server and `role` master or slave, as in INFO. The base has the
+    frames up to `base_seq` and a size of `base_bytes`, 0 without a base. `last_seq` is the last
+    frame of the backup, in the line of history `history`, and `wall_ms` the time of the server when
+    it was chosen."""
+
+    version: str
+    role: str
+    history: str
+    base_seq: int
+    base_bytes: int
+    last_seq: int
+    wall_ms: int
+
+    def encode(self) -> bytes:
+        words = ("+BACKUP", _FORM, *self)
+        return " ".join(map(str, words)).encode() + b"\r\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> BackupAnswer:
+        """ValueError when it is not such a line."""
+        title, form, version, role, history, *numbers = line.decode("ascii").split(" ")
+        if title != "+BACKUP" or not _WORD.fullmatch(version + role + history):
+            raise ValueError("it is not an answer to BACKUP")
+        if form != str(_FORM):
+            raise ValueError("a newer millstream has sent it: use that version for the backup")
+        base_seq, base_bytes, last_seq, wall_ms = map(int, numbers)
+        if min(base_seq, base_bytes, wall_ms) < 0 or last_seq < base_seq:
+            raise ValueError("its numbers are wrong")
+        return cls(version, role, history, base_seq, base_bytes, last_seq, wall_ms)

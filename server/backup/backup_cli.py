@@ -1,0 +1,301 @@
+"""`millstream backup`: a copy of all data, from a running server or from a data directory.
+
+The exit codes are those of `Outcome`. Standard output has one line, or a JSON object; everything
+else goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from millstream import __version__
+from millstream.errors import DataError
+from millstream.server.backup.destination import Destination, Unusable
+from millstream.server.backup.kept_backups import new_name, remove_old
+from millstream.server.backup.sources import (
+    Broken,
+    Copied,
+    Refused,
+    copy_from_directory,
+    copy_from_server,
+)
+from millstream.server.repair.check_report import Report, Verdict, counted
+from millstream.server.repair.checking import Checker
+from millstream.storage.files.disk import SystemDisk
+from millstream.tools.tool_connection import Seconds, ToolConnection, ToolError, url_option
+
+
+class Outcome(IntEnum):
+    """The exit codes of `backup` and `restore`."""
+
+    DONE = 0
+    REFUSED = 1  # by the server, or the directory cannot be read
+    USAGE = 2
+    DESTINATION = 3
+    DAMAGED = 4
+    BROKEN = 5
+
+
+CODES = (
+    "Exit codes: 0 done; 1 the server cannot be reached or refuses, or the source cannot be read; "
+    "2 wrong usage; 3 the destination cannot be used or is full; 4 the data is damaged; 5 the "
+    "source ended before the copy was complete. Unless the code is 0, DEST is as it was before."
+)
+
+
+class Failure(click.ClickException):
+    """Ends the program with one sentence and an exit code."""
+
+    def __init__(self, outcome: Outcome, sentence: str) -> None:
+        super().__init__(sentence)
+        self._outcome = outcome
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return self._outcome
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"millstream: {self.message}", err=True)
+
+
+class Stopped(BaseException):
+    """SIGTERM or SIGHUP has arrived: the unfinished copy is removed."""
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let a signal that ends the program remove the unfinished copy first."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise Stopped(number)
+
+    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except Stopped as error:
+        raise SystemExit(128 + error.args[0]) from None
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+@click.command(epilog=CODES)
+@click.argument("places", nargs=-1, required=True, metavar="[DIR] DEST")
+@url_option
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="DEST is a folder of dated backups: add one, and remove all but the newest N.",
+)
+@click.option(
+    "--check",
+    "level",
+    type=click.Choice(["all", "files", "none"]),
+    default="all",
+    show_default=True,
+    help="Check the copy as `millstream check` does; loading all of it takes as much memory as a "
+    "server, checking the files does not.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Seconds(0.001, 86_400),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the server may send nothing.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.pass_context
+def backup(
+    ctx: click.Context,
+    places: tuple[str, ...],
+    url: str,
+    keep: int | None,
+    level: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Copy all data of a server into the new folder DEST.
+
+    The server of --url is running; its user needs the right to BACKUP and no other one. DIR is the
+    data directory of a server that is not running. The copy has everything that was acknowledged
+    before it began.
+    """
+    source, dest = _places(ctx, places)
+    with stoppable():
+        final = Path(dest)
+        if keep is not None:
+            final = _in_words(lambda: new_name(Path(dest), time.time_ns() // 1_000_000))
+        copy = (
+            (lambda disk: _from_server(url, timeout_s, disk))
+            if source is None
+            else (lambda disk: _from_directory(Path(source), disk))
+        )
+        facts = write_copy(final, copy, level)
+        removed, notes = ([], []) if keep is None else remove_old(Path(dest), keep)
+    for note in notes:
+        click.echo(f"millstream: {note}", err=True)
+    if as_json:
+        click.echo(json.dumps({**facts, "removed": removed}))
+    else:
+        click.echo(_line(facts, removed))
+
+
+def _places(ctx: click.Context, places: tuple[str, ...]) -> tuple[str | None, str]:
+    """The data directory, if one was given, and the destination."""
+    if len(places) > 2:
+        raise click.UsageError("give at most a data directory and a destination")
+    if len(places) == 1:
+        return None, places[0]
+    if ctx.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("give either --url or a data directory")
+    return places[0], places[1]
+
+
+def _in_words(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except Unusable as error:
+        raise Failure(Outcome.DESTINATION, str(error)) from None
+
+
+def write_copy(
+    final: Path,
+    copy: Callable[[SystemDisk], tuple[Copied, dict[str, Any]]],
+    level: str,
+    *,
+    is_described: bool = True,
+) -> dict[str, Any]:
+    """Write a copy to a folder next to `final`, check it, and give it its name. Returns the facts
+    about it. Failure, with `final` as it was before, if any step fails. `level`: how much is
+    checked, "all", "files" or "none"."""
+    begun_s = time.monotonic()
+    destination: Destination = _in_words(lambda: Destination(final))
+    try:
+        copied, facts = copy(destination.disk)
+        report = _check(destination.disk, level)
+        facts = {**facts, **_measured(final, copied, report, level)}
+        facts["seconds"] = round(time.monotonic() - begun_s, 3)
+        if is_described:
+            destination.describe(facts)
+        destination.publish()
+    except OSError as error:
+        destination.discard()
+        raise Failure(Outcome.DESTINATION, f"{final}: {error.strerror or error}") from None
+    except Unusable as error:
+        destination.discard()
+        raise Failure(Outcome.DESTINATION, str(error)) from None
+    except BaseException:
+        destination.discard()
+        raise
+    return facts
+
+
+def _measured(final: Path, copied: Copied, report: Report, level: str) -> dict[str, Any]:
+    return {
+        "path": str(final),
+        "checked": level,
+        "keys": report.total_keys,
+        "entries": report.total_entries,
+        "bytes": copied.size_bytes,
+        "last_frame": copied.last_seq,
+    }
+
+
+def _check(disk: SystemDisk, level: str) -> Report:
+    if level == "none":
+        return Report(str(disk.directory))
+    checker = Checker(disk, time.time_ns() // 1_000_000, lambda done, total: None)
+    report = checker.run(load=level == "all")
+    if report.verdict is not Verdict.WHOLE:
+        places = [f"{file.name}: {place.reason}" for file in report.files for place in file.places]
+        reason = "; ".join([*places[:1], *report.notes[:1]]) or "it cannot be checked"
+        raise Failure(Outcome.DAMAGED, f"the copy is not used, because it is damaged: {reason}")
+    return report
+
+
+# The two sources
+
+
+def _from_server(url: str, timeout_s: float, disk: SystemDisk) -> tuple[Copied, dict[str, Any]]:
+    try:
+        server = ToolConnection(url, timeout_s)
+    except ToolError as error:
+        raise Failure(Outcome.REFUSED, error.message) from None
+    with closing(server):
+        try:
+            copied = copy_from_server(server.stream("BACKUP"), disk, lambda done, total: None)
+        except Refused as error:
+            raise Failure(Outcome.REFUSED, f"{server.name}: {_refusal(str(error))}") from None
+        except (Broken, ToolError) as error:
+            text = error.message if isinstance(error, ToolError) else f"{server.name}: {error}"
+            raise Failure(Outcome.BROKEN, text) from None
+    answer = copied.answer
+    assert answer is not None
+    return copied, {
+        "source": server.name,
+        "version": answer.version,
+        "program": __version__,
+        "role": answer.role,
+        "history": answer.history,
+        "time": _time_of(answer.wall_ms),
+        "time_ms": answer.wall_ms,
+    }
+
+
+def _refusal(text: str) -> str:
+    if "unknown command" in text:
+        return "it is no millstream server that can make backups: it does not know BACKUP"
+    return text
+
+
+def _from_directory(directory: Path, disk: SystemDisk) -> tuple[Copied, dict[str, Any]]:
+    source = SystemDisk(directory)
+    try:
+        source.lock_for("or use --url", alone=False)
+        copied = copy_from_directory(source, disk, lambda done, total: None)
+    except DataError as error:
+        raise Failure(Outcome.REFUSED, str(error)) from None
+    except OSError as error:
+        if not str(error.filename or "").startswith(str(directory)):
+            raise
+        raise Failure(
+            Outcome.REFUSED, f"{error.filename} cannot be read: {error.strerror}"
+        ) from None
+    finally:
+        source.unlock()
+    now_ms = time.time_ns() // 1_000_000
+    return copied, {
+        "source": str(directory),
+        "program": __version__,
+        "time": _time_of(now_ms),
+        "time_ms": now_ms,
+    }
+
+
+def _time_of(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _line(facts: dict[str, Any], removed: list[str]) -> str:
+    """The result in one line."""
+    held = []
+    if facts["keys"] is not None:
+        held = [counted(facts["keys"], "key"), counted(facts["entries"], "entry")]
+    text = ", ".join([*held, f"{facts['bytes']} bytes", f"{facts['seconds']:.1f} seconds"])
+    text = f"{facts['path']}: {text}; up to frame {facts['last_frame']}, {facts['time']}"
+    if facts["checked"] == "none":
+        text += "; not checked"
+    return text + (f"; removed {', '.join(removed)}" if removed else "")

@@ -1,0 +1,322 @@
+"""The backups that this server sends: the answer to BACKUP, and the data after it.
+
+With a journal, a backup is what is on the disk: the current base and all durable frames after it.
+They are opened together and stay readable until they are sent, although a rewrite may replace them,
+so a backup needs no pause, no setting and no file. Without a journal, a snapshot is written to a
+file without a name first.
+
+A worker reads the files in pieces, and the event loop sends no more than the connection takes: a
+slow client costs no memory, and a backup ends with its connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millstream import __version__
+from millstream.errors import CommandError, DataError
+from millstream.server.backup.answer import BackupAnswer
+from millstream.server.durability.data_files import in_words
+from millstream.server.durability.workers import post
+from millstream.server.replication.backlog import OldData, Piece
+from millstream.server.replication.history import NO_HISTORY
+from millstream.storage.files.snapshot_reader import SnapshotEnds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from millstream.server.config.directives import Config
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.durability.workers import Machine, TaskWorker
+    from millstream.storage.files.disk import File
+    from millstream.storage.files.manifest import Manifest
+    from millstream.storage.files.snapshot_format import Header
+    from millstream.storage.keyspace.keyspace import Keyspace
+
+log = logging.getLogger("millstream.backup")
+
+BACKUPS_MAX = 8  # at once: each keeps files open that a rewrite may replace
+_TURN_BYTES = 1 << 20  # sent to one client in one turn of the event loop
+_OPEN_TRIES = 5
+_AGAIN_S = 0.1
+_NICENESS = 5
+_JOURNAL_FAILED = (
+    "ERR the journal of this server does not work, so its files do not have all data: see its log"
+)
+_REPLACED = "TRYAGAIN the data of this server is being replaced by that of its primary"
+_FORMAT_1 = "the base has format 1, which cannot be sent: write a new one with BGREWRITEAOF"
+
+
+class BackupFeed:
+    """One backup, and the client that gets it. `client.feed` is this object, as for a replica."""
+
+    def __init__(
+        self, client: Any, machine: Machine, worker: TaskWorker, on_end: Callable[[Any], None]
+    ) -> None:
+        self.client = client
+        self.address: str = client.address
+        self.sent_bytes = 0
+        self.started_ms = machine.steady_clock()
+        self.is_waiting = True  # for the data
+        self._machine = machine
+        self._worker = worker
+        self._on_end = on_end
+        self._data: OldData | None = None
+        self._is_reading = False
+        self._piece: Piece | None = None
+        self._pump_scheduled = False
+
+    def begin(self, answer: BackupAnswer, data: OldData) -> None:
+        """Send the answer and the data."""
+        self.is_waiting = False
+        self._data = data
+        self._send(answer.encode())
+        self.pump()
+
+    def drop(self, reason: str) -> None:
+        """End the connection: the client has no complete backup."""
+        if not self.client.closed:
+            log.warning("the backup for %s ends early: %s", self.address, reason)
+            self.client.close(after_reply=False)
+        self._on_end(self.client)
+
+    def refuse(self, sentence: str) -> None:
+        """Answer with an error instead of data."""
+        self.client.transmit(b"-" + sentence.encode() + b"\r\n")
+        self.client.close(after_reply=True)
+        self._on_end(self.client)
+
+    def close(self) -> None:
+        """The backup is over. A file that is being read is closed after that."""
+        self._piece = None
+        if self._data is not None and not self._is_reading:
+            self._data.close()
+            self._data = None
+
+    def tick_second(self, timeout_ms: int) -> None:
+        """Keep the connection alive, and end it if the client reads nothing for this time."""
+        if self.is_waiting:
+            self._send(b"\r\n")
+        silent_ms = self._machine.steady_clock() - self.client.last_active_ms
+        if self.client.output_bytes and silent_ms > timeout_ms:
+            self.drop(f"it has read nothing for {timeout_ms // 1000} seconds")
+
+    def _send(self, data: bytes) -> None:
+        if not self.client.closed:
+            self.sent_bytes += len(data)
+            self.client.transmit(data)
+
+    def pump(self) -> None:
+        """Send as much as the connection takes; the rest when it takes more, or in a later turn."""
+        left_bytes = _TURN_BYTES
+        while not (self.client.closed or self.client.paused):
+            if left_bytes <= 0:
+                self._pump_later()
+                return
+            piece, self._piece = self._piece, None
+            if piece is None:
+                self._read_more()
+                return
+            left_bytes -= len(piece.data)
+            self._send(piece.data)
+
+    def _pump_later(self) -> None:
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._machine.scheduler.call_soon(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._pump_scheduled = False
+        self.pump()
+
+    def _read_more(self) -> None:
+        if self._data is not None and not self._is_reading:
+            self._is_reading = True
+            self._worker.submit(self._read)
+
+    def _read(self) -> None:
+        """On the worker."""
+        assert self._data is not None
+        try:
+            found: Piece | Exception | None = self._data.next()
+        except Exception as error:
+            found = error
+        post(self._machine.scheduler, self._on_read, found)
+
+    def _on_read(self, found: Piece | Exception | None) -> None:
+        self._is_reading = False
+        if self.client.closed or self.client.feed is not self:
+            self.close()
+        elif isinstance(found, Exception):
+            self.drop(in_words(found))
+        elif found is None:
+            self._finish()
+        else:
+            self._piece = found
+            self.pump()
+
+    def _finish(self) -> None:
+        seconds = (self._machine.steady_clock() - self.started_ms) / 1000
+        log.info(
+            "the backup for %s is sent: %d bytes in %.2f seconds",
+            self.address, self.sent_bytes, seconds,
+        )  # fmt: skip
+        self.close()
+        self.client.close(after_reply=True)
+
+
+@dataclass(eq=False)
+class Backups:
+    """All backups that this server sends. `is_replica()` tells the role, and `note_readers(clients,
+    now_ms)` notes which of them have read something."""
+
+    config: Config
+    machine: Machine
+    keyspace: Keyspace
+    persistence: Persistence
+    is_replica: Callable[[], bool]
+    note_readers: Callable[[list[Any], int], None]
+
+    def __post_init__(self) -> None:
+        self.by_client: dict[int, BackupFeed] = {}
+        self._worker = self.machine.new_worker("millstream-backups", _NICENESS)
+
+    def __iter__(self) -> Iterator[BackupFeed]:
+        """A copy: sending may end a backup."""
+        return iter(list(self.by_client.values()))
+
+    def begin(self, client: Any) -> None:
+        """BACKUP: the client gets all data. CommandError when that is impossible."""
+        if client.feed is not None:
+            raise CommandError("ERR this connection has a backup or is the link of a replica")
+        if len(self.by_client) >= BACKUPS_MAX:
+            raise CommandError(f"ERR {BACKUPS_MAX} backups are being sent already: try again later")
+        persistence = self.persistence
+        if persistence.appendonly and not persistence.commits.works:
+            raise CommandError(_JOURNAL_FAILED)
+        if persistence.snapshots.suspended:
+            raise CommandError(_REPLACED)
+        persistence.commits.flush_tick()
+        feed = BackupFeed(client, self.machine, self._worker, self.remove)
+        client.feed = feed
+        self.by_client[client.id] = feed
+        log.info("a backup begins for %s", feed.address)
+        self.machine.scheduler.call_soon(self._prepare, feed)
+
+    def remove(self, client: Any) -> None:
+        """A backup has ended, or a connection was closed. Connections without a backup are
+        ignored."""
+        feed = self.by_client.pop(client.id, None)
+        if feed is None:
+            return
+        client.feed = None
+        feed.close()
+
+    def tick_second(self) -> None:
+        if not self.by_client:
+            return
+        clients = [feed.client for feed in self]
+        self.note_readers(clients, self.machine.steady_clock())
+        for feed in self:
+            feed.tick_second(self.config.repl_timeout * 1000)
+
+    def stop(self) -> None:
+        for feed in self:
+            feed.drop("the server stops")
+        self._worker.stop()
+
+    # Choosing the data
+
+    def _is_over(self, feed: BackupFeed) -> bool:
+        return self.by_client.get(feed.client.id) is not feed or feed.client.closed
+
+    def _prepare(self, feed: BackupFeed, tries: int = 0) -> None:
+        """Open the files, or have a snapshot written. Both may have to wait for another step of the
+        server: the client gets a line each second."""
+        if self._is_over(feed):
+            return
+        if feed.client.held_bytes:  # replies to earlier requests of this connection
+            self._prepare_later(feed, tries)
+            return
+        if not self.persistence.appendonly:
+            written = self.persistence.snapshots.copy(lambda *done: self._copied(feed, *done))
+            if not written:
+                self._prepare_later(feed, 0)
+            return
+        try:
+            opened = self._open()
+        except FileNotFoundError as error:  # a rewrite has just replaced it
+            if tries >= _OPEN_TRIES:
+                feed.refuse(f"ERR a file cannot be opened: {in_words(error)}")
+            else:
+                self._prepare_later(feed, tries + 1)
+        except (OSError, DataError) as error:
+            feed.refuse(f"ERR a file cannot be read: {in_words(error)}")
+        else:
+            feed.begin(*opened)
+
+    def _prepare_later(self, feed: BackupFeed, tries: int) -> None:
+        self.machine.scheduler.call_later(_AGAIN_S, self._prepare, feed, tries)
+
+    def _open(self) -> tuple[BackupAnswer, OldData]:
+        """The current base, and all frames after it that are durable."""
+        files, last_seq = self.persistence.files, self.persistence.commits.durable_seq
+        manifest = files.manifest
+        base = None if manifest.base is None else files.disk.read(manifest.base)
+        try:
+            base_seq = 0 if base is None else _header_of(base).seq
+        except BaseException:
+            assert base is not None
+            base.close()
+            raise
+        return self._opened(manifest, base, base_seq, max(last_seq, base_seq))
+
+    def _opened(
+        self, manifest: Manifest, base: File | None, base_seq: int, last_seq: int
+    ) -> tuple[BackupAnswer, OldData]:
+        data = OldData(
+            self.persistence.files.disk,
+            manifest,
+            base_seq + 1,
+            last_seq,
+            base=base,
+            pause=self._worker.pause,
+        )
+        lines = self.keyspace.histories
+        answer = BackupAnswer(
+            version=__version__,
+            role="slave" if self.is_replica() else "master",
+            history=lines[-1][0] if lines else NO_HISTORY,
+            base_seq=base_seq,
+            base_bytes=0 if base is None else base.size,
+            last_seq=last_seq,
+            wall_ms=self.machine.clock(),
+        )
+        return answer, data
+
+    def _copied(
+        self, feed: BackupFeed, copy: File | None, seq: int, error: BaseException | None
+    ) -> None:
+        """A snapshot is written to a file without a name, or has failed."""
+        if self._is_over(feed):
+            with contextlib.suppress(OSError):
+                if copy is not None:
+                    copy.close()
+        elif copy is None:
+            reason = "it was cancelled" if error is None else in_words(error)
+            feed.refuse(f"ERR the snapshot for the backup could not be written: {reason}")
+        else:
+            manifest = self.persistence.files.manifest._replace(journals=())
+            feed.begin(*self._opened(manifest, copy, seq, seq))
+
+
+def _header_of(base: File) -> Header:
+    """DataError when the base is damaged, or has format 1."""
+    header = SnapshotEnds(base).read_header()
+    if not header.has_identity:
+        raise DataError(_FORMAT_1)
+    return header
