@@ -141,7 +141,7 @@ def backup(
         copy = (
             (lambda disk: _from_server(url, timeout_s, disk))
             if source is None
-            else (lambda disk: _from_directory(Path(source), disk))
+            else (lambda disk: copy_of_directory(Path(source), disk))
         )
         facts = write_copy(final, copy, level)
         removed, notes = ([], []) if keep is None else remove_old(Path(dest), keep)
@@ -150,7 +150,7 @@ def backup(
     if as_json:
         click.echo(json.dumps({**facts, "removed": removed}))
     else:
-        click.echo(_line(facts, removed))
+        click.echo(result_line(facts, removed))
 
 
 def _places(ctx: click.Context, places: tuple[str, ...]) -> tuple[str | None, str]:
@@ -261,7 +261,8 @@ def _refusal(text: str) -> str:
     return text
 
 
-def _from_directory(directory: Path, disk: SystemDisk) -> tuple[Copied, dict[str, Any]]:
+def copy_of_directory(directory: Path, disk: SystemDisk) -> tuple[Copied, dict[str, Any]]:
+    """Write a copy of a data directory that no server uses. Failure if it cannot be read."""
     source = SystemDisk(directory)
     try:
         source.lock_for("or use --url", alone=False)
@@ -289,7 +290,7 @@ def _time_of(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def _line(facts: dict[str, Any], removed: list[str]) -> str:
+def result_line(facts: dict[str, Any], removed: list[str]) -> str:
     """The result in one line."""
     held = []
     if facts["keys"] is not None:

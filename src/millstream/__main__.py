@@ -46,6 +46,11 @@ COMMANDS = {
     "backup": Subcommand(
         "millstream.server.backup.backup_cli:backup", "Copy all data of a server.", "tools"
     ),
+    "restore": Subcommand(
+        "millstream.server.backup.restore_cli:restore",
+        "Make a data directory from a backup.",
+        "tools",
+    ),
     "top": Subcommand(
         "millstream.tools.top:top", "Show streams and groups by lag, age or rate.", "tools"
     ),

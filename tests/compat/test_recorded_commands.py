@@ -203,6 +203,7 @@ DIFFERENT_ARGUMENTS = {
 }
 # Commands that Redis does not have.
 OURS_ALONE = {
+    "backup",
     "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcomplete",
     "tcreate", "tinfo", "tmread", "tpeek", "tpolicy", "tposition", "trange", "tread", "trenew",
     "treserve", "tseal", "tseek",

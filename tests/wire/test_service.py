@@ -19,6 +19,7 @@ from millstream.server.process import BETWEEN_S, Supervision
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "millstream.service"
+UNITS = (UNIT.name, "millstream-backup.service", "millstream-backup.timer")
 REDIS_UNIT = Path("/lib/systemd/system/redis-server.service")  # of Debian's package
 NewServer = Callable[..., Server]
 
@@ -125,10 +126,10 @@ def test_a_reload_opens_the_log_file_again(new_server: NewServer, tmp_path: Path
 # The file
 
 
-def installed_unit(folder: Path) -> Path:
+def installed_unit(folder: Path, source: Path = UNIT) -> Path:
     """The unit as if millstream were installed: with a program that exists on this machine."""
-    text = UNIT.read_text().replace("/opt/millstream/bin", str(Path(sys.prefix) / "bin"))
-    unit = folder / UNIT.name
+    text = source.read_text().replace("/opt/millstream/bin", str(Path(sys.prefix) / "bin"))
+    unit = folder / source.name
     unit.write_text(text)
     return unit
 
@@ -141,8 +142,9 @@ def analyze(*words: str | Path) -> str:
     return done.stdout
 
 
-def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
-    assert analyze("verify", "--man=no", installed_unit(tmp_path)) == ""
+def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
+    units = [installed_unit(tmp_path, ROOT / "deploy" / name) for name in UNITS]
+    assert analyze("verify", "--man=no", *units) == ""
 
 
 def exposure(unit: Path) -> float:
@@ -153,6 +155,8 @@ def exposure(unit: Path) -> float:
 
 def test_the_unit_exposes_less_than_the_unit_of_redis_in_debian(tmp_path: Path) -> None:
     assert exposure(installed_unit(tmp_path)) < exposure(REDIS_UNIT)
+    backup = installed_unit(tmp_path, ROOT / "deploy" / UNITS[1])
+    assert exposure(backup) < exposure(REDIS_UNIT)
 
 
 def test_the_directives_of_the_unit_and_its_file_are_valid(tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""Backups of a data directory, dated backups, and restoring: `millstream backup` and `restore`
+without a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.server import Server
+from tests.wire.test_backup import digest, failed, write_everything
+from tests.wire.test_tools import run, url_of
+
+from millstream.server.backup.backup_cli import Outcome
+
+NewServer = Callable[..., Server]
+
+
+@pytest.fixture
+def stopped(new_server: NewServer) -> tuple[Path, object]:
+    """A data directory without a server, with a torn end, and the digest of its data."""
+    server = new_server("data").start()
+    with server.client() as client:
+        write_everything(client)
+        server.rewrite_journal()
+        client.call("XADD", "s", "*", "n", "last")
+    before = digest(server)
+    server.kill()
+    with (server.directory / "journal-2.log").open("ab") as journal:
+        journal.write(b"\x05")
+    return server.directory, before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_directory_is_copied_and_restored(
+    new_server: NewServer, stopped: tuple[Path, object], tmp_path: Path
+) -> None:
+    source, before = stopped
+    files = contents(source)
+    done = run("backup", str(source), str(tmp_path / "backup"))
+    assert done.returncode == 0, done.stderr
+    assert contents(source) == files
+    backed_up = contents(tmp_path / "backup")
+    (tmp_path / "new").mkdir(mode=0o750)
+    done = run("restore", str(tmp_path / "backup"), str(tmp_path / "new"), "--json")
+    assert json.loads(done.stdout)["keys"] == 3
+    assert contents(tmp_path / "backup") == backed_up
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o750
+    assert digest(new_server("new").start()) == before
+
+
+def test_a_restore_replaces_nothing(stopped: tuple[Path, object], tmp_path: Path) -> None:
+    source, _ = stopped
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine").touch()
+    done = run("restore", str(source), str(tmp_path / "full"))
+    assert "is not empty" in failed(done, Outcome.DESTINATION)
+    assert os.listdir(tmp_path / "full") == ["mine"]
+
+
+def test_a_damaged_backup_is_not_restored(stopped: tuple[Path, object], tmp_path: Path) -> None:
+    source, _ = stopped
+    base = source / "base-2.msnap"
+    data = bytearray(base.read_bytes())
+    data[len(data) // 2] ^= 1
+    base.write_bytes(data)
+    done = run("restore", str(source), str(tmp_path / "new"))
+    assert "is damaged" in failed(done, Outcome.DAMAGED)
+    done = run("backup", str(source), str(tmp_path / "new"))
+    assert "is damaged" in failed(done, Outcome.DAMAGED)
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new.partial").exists()
+
+
+def test_a_directory_in_use_is_refused(server: Server, tmp_path: Path) -> None:
+    server_directory = str(server.directory)
+    for program in ("backup", "restore"):
+        done = run(program, server_directory, str(tmp_path / "copy"))
+        assert "is used by a server" in failed(done, Outcome.REFUSED)
+    done = run("backup", str(tmp_path), str(tmp_path / "copy"))
+    assert "holds no data of a server" in failed(done, Outcome.REFUSED)
+    done = run("restore", str(tmp_path / "none"), str(tmp_path / "copy"))
+    assert "No such file or directory" in failed(done, Outcome.REFUSED)
+    assert os.listdir(tmp_path) == []
+
+
+def test_only_the_newest_backups_are_kept(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+
+    def again(keep: int) -> list[str]:
+        options = ["--keep", str(keep), "--check", "none", "--json"]
+        done = run("backup", str(folder), *options, url=url_of(server))
+        assert done.returncode == 0, done.stderr
+        facts = json.loads(done.stdout)
+        assert Path(facts["path"]).is_dir()
+        return list(facts["removed"])
+
+    assert (again(2), again(2)) == ([], [])
+    first, second = sorted(os.listdir(folder), key=lambda name: name.split("-")[1:])
+    # Nothing else is touched: other files, a folder of somebody, a changed backup, a copy of one.
+    (folder / "notes").write_text("mine")
+    (folder / "millstream-20200101T000000Z").mkdir()
+    (folder / "millstream-20200101T000000Z/mine").touch()
+    shutil.copytree(folder / first, folder / "my-copy")
+    (folder / f"{second}.partial").mkdir()
+    assert again(2) == [first]
+    left = set(os.listdir(folder))
+    assert {"notes", "millstream-20200101T000000Z", "my-copy", second} < left
+    assert len(left) == 5
+    with (folder / second / "manifest").open("ab") as manifest:
+        manifest.write(b" ")
+    done = run("backup", str(folder), "--keep", "1", url=url_of(server))
+    assert f"{second} is kept: its files have changed since it was made" in done.stderr
+    assert done.returncode == 0
+    assert (folder / second).is_dir()
+
+
+def test_a_failed_backup_removes_no_older_one(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    assert run("backup", str(folder), "--keep", "1", url=url_of(server)).returncode == 0
+    before = os.listdir(folder)
+    with server.client() as client:
+        client.call("ACL", "SETUSER", "u", "on", ">p")
+    url = f"redis://u:p@127.0.0.1:{server.port}"
+    assert run("backup", str(folder), "--keep", "1", url=url).returncode == Outcome.REFUSED
+    assert os.listdir(folder) == before
+
+
+def test_wrong_usage_is_refused(tmp_path: Path) -> None:
+    for words in (
+        ["backup"],
+        ["backup", "a", "b", "c"],
+        ["backup", "--url", "redis://h", "a", "b"],
+    ):
+        assert run(*words).returncode == Outcome.USAGE
