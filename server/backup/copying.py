@@ -7,16 +7,12 @@ an ID of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millstream.errors import DataError
 from millstream.server.durability.data_files import DataFiles
 from millstream.server.replication.replacement import ReceivedFiles
+from millstream.storage.files.disk import Disk
 from millstream.storage.files.journal_format import ID_SIZE
 from millstream.storage.files.manifest import Manifest, base_name, journal_name
-
-if TYPE_CHECKING:
-    from millstream.storage.files.disk import Disk
 
 _BATCH_BYTES = 1 << 20  # of frames, written together
 _NUMBER = 1  # of the files

@@ -13,15 +13,13 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millstream.errors import DataError
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import NAME, is_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DESCRIPTION = "backup.json"  # describes a backup; a server ignores it
 PARTIAL = ".partial"

@@ -13,29 +13,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millstream import __version__
 from millstream.errors import CommandError, DataError
 from millstream.server.backup.answer import BackupAnswer
+from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import in_words
-from millstream.server.durability.workers import post
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.server.replication.backlog import OldData, Piece
 from millstream.server.replication.history import NO_HISTORY
+from millstream.storage.files.disk import File
+from millstream.storage.files.manifest import Manifest
+from millstream.storage.files.snapshot_format import Header
 from millstream.storage.files.snapshot_reader import SnapshotEnds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
-    from millstream.server.durability.workers import Machine, TaskWorker
-    from millstream.storage.files.disk import File
-    from millstream.storage.files.manifest import Manifest
-    from millstream.storage.files.snapshot_format import Header
-    from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace
 
 log = logging.getLogger("millstream.backup")
 

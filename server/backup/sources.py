@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from millstream.errors import DataError, printable
 from millstream.server.backup.answer import BackupAnswer
@@ -17,13 +17,11 @@ from millstream.server.replication.records import (
     RecordKind,
     parse_piece,
 )
+from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.journal_writer import PAYLOAD_MAX
 from millstream.storage.files.manifest import load_manifest
 from millstream.storage.files.snapshot_reader import SnapshotEnds
-
-if TYPE_CHECKING:
-    from millstream.storage.files.disk import Disk, File
 
 _LINE_MAX = 4096
 Progress = Callable[[int, int], None]

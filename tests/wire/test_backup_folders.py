@@ -103,7 +103,7 @@ def test_only_the_newest_backups_are_kept(server: Server, tmp_path: Path) -> Non
 
     assert (again(2), again(2)) == ([], [])
     first, second = sorted(os.listdir(folder), key=lambda name: name.split("-")[1:])
-    # Nothing else is touched: other files, a folder that is no backup, a changed backup, a copy of one.
+    # Nothing else is touched: other files, a folder that is no backup, a copy of a backup.
     (folder / "notes").write_text("mine")
     (folder / "millstream-20200101T000000Z").mkdir()
     (folder / "millstream-20200101T000000Z/mine").touch()
