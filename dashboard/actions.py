@@ -1,10 +1,11 @@
 """The actions: a page that says what will happen, and the request that does it.
 
-They exist only with `--actions`. A GET never changes anything.
+They exist only with `--actions`. A GET never changes anything. Each action is one line of the log.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -15,9 +16,12 @@ from starlette.responses import RedirectResponse, Response
 from millstream.dashboard import shown
 from millstream.dashboard.board import Dashboard, form_values, query, stream_key_of
 from millstream.dashboard.pages import find_group
-from millstream.dashboard.server_link import Word
+from millstream.dashboard.proxied import Visitor, visitor_of
+from millstream.dashboard.server_link import RequestRefused, Unavailable, Word
 from millstream.dashboard.stream_info import StreamInfo
 
+LOGGER = logging.getLogger("millstream.dashboard")
+INPUTS = ("number", "text")  # the values of a form that a person has typed
 BODY_MAX = 65_536
 CONSUMER_MAX = 200  # characters
 AT_ONCE = 1000
@@ -71,8 +75,9 @@ ACTIONS = {
 class Actions:
     """The handlers of actions."""
 
-    def __init__(self, board: Dashboard) -> None:
+    def __init__(self, board: Dashboard, trusts_proxy: bool = False) -> None:
         self._board = board
+        self._trusts_proxy = trusts_proxy
         self._link = board.sampler.link
         self._run: dict[str, Callable[[StreamInfo, bytes, dict[str, str]], Awaitable[str]]] = {
             "/group/ack": self._acknowledge,
@@ -97,7 +102,9 @@ class Actions:
         name = values.get("name", b"")
         group = find_group(found[0], name) if path.startswith("/group/") else None
         if form is not None:
-            return await self._act(path, found[0], name, form)
+            visitor = visitor_of(request, self._trusts_proxy)
+            done = await self._act(path, found[0], name, form, visitor)
+            return self._after(path, found[0], name, done)
         return self._board.page(
             request, "confirm.html", action=ACTIONS[path], stream=found[0], group=group,
             query=request.scope["query_string"].decode("ascii", "replace"),
@@ -116,9 +123,26 @@ class Actions:
         return values
 
     async def _act(
-        self, path: str, stream: StreamInfo, name: bytes, values: dict[str, str]
-    ) -> Response:
-        done = await self._run[path](stream, name, values)
+        self, path: str, stream: StreamInfo, name: bytes, values: dict[str, str], visitor: Visitor
+    ) -> str:
+        """Run an action, and log it with its result; the sentence for the browser."""
+        of_group = f" group={_quoted(name)}" if path.startswith("/group/") else ""
+        typed = [key for key in INPUTS if values.get(key)]
+        of_form = "".join(f" {key}={_quoted(values[key].encode())}" for key in typed)
+        line = (
+            f"action {path[1:]} db={stream.db} stream={_quoted(stream.key)}{of_group}{of_form}"
+            f" user={_quoted(visitor.user.encode())} address={visitor.address}"
+        )
+        try:
+            done = await self._run[path](stream, name, values)
+        except (RequestRefused, Unavailable) as problem:
+            LOGGER.warning("%s: not done: %s", line, shown.readable(str(problem).encode()))
+            raise
+        LOGGER.info("%s: %s", line, done)
+        return done
+
+    def _after(self, path: str, stream: StreamInfo, name: bytes, done: str) -> Response:
+        """The page to which the browser returns."""
         stream_query = f"db={stream.db}&key={shown.in_url(stream.key)}"
         after = "/"
         if path in ("/group/ack", "/group/claim"):
@@ -126,7 +150,9 @@ class Actions:
         elif path != "/stream/delete":
             after = f"/stream?{stream_query}"
         mark = "&" if "?" in after else "?"
-        return RedirectResponse(f"{after}{mark}done={shown.in_url(done.encode())}", 303)
+        return RedirectResponse(
+            f"{self._board.prefix}{after}{mark}done={shown.in_url(done.encode())}", 303
+        )
 
     async def _pending(
         self, stream: StreamInfo, name: bytes, values: dict[str, str]
@@ -168,6 +194,11 @@ class Actions:
     async def _delete(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
         await self._link.call("UNLINK", stream.key, db=stream.db)
         return "The stream was deleted."
+
+
+def _quoted(raw: bytes) -> str:
+    """A name in a line of the log, on one line and with an end that it cannot imitate."""
+    return '"' + shown.readable(raw).replace('"', '\\"') + '"'
 
 
 def _number(values: dict[str, str]) -> int:

@@ -17,6 +17,7 @@ from millstream.dashboard.actions import ACTIONS, Actions
 from millstream.dashboard.board import HERE, Dashboard
 from millstream.dashboard.guard import Guard
 from millstream.dashboard.pages import PageHandlers
+from millstream.dashboard.proxied import WithoutPrefix
 from millstream.dashboard.server_link import RequestRefused, Unavailable
 
 
@@ -27,10 +28,12 @@ def make_app(
     hosts: Collection[str],
     any_address: bool = False,
     password: str | None = None,
+    prefix: str = "",
+    trusts_proxy: bool = False,
 ) -> Starlette:
     """The application for the server at `url`. ValueError for an invalid URL."""
-    board = Dashboard(url, has_actions)
-    pages, actions = PageHandlers(board), Actions(board)
+    board = Dashboard(url, has_actions, hosts, prefix)
+    pages, actions = PageHandlers(board), Actions(board, trusts_proxy)
 
     async def unavailable(request: Request, error: Exception) -> Response:
         return board.problem(request, 503, "The server does not answer", str(error))
@@ -67,7 +70,10 @@ def make_app(
     return Starlette(
         routes=routes,
         lifespan=life,
-        middleware=[Middleware(Guard, hosts=hosts, any_address=any_address, password=password)],
+        middleware=[
+            Middleware(WithoutPrefix, prefix=prefix),
+            Middleware(Guard, hosts=hosts, any_address=any_address, password=password),
+        ],
         exception_handlers={
             Unavailable: unavailable,
             RequestRefused: refused,

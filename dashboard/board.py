@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -45,12 +46,16 @@ HERE = Path(__file__).resolve().parent
 class Dashboard:
     """The state that all handlers share."""
 
-    def __init__(self, url: str, has_actions: bool) -> None:
-        """ValueError for an invalid URL."""
+    def __init__(
+        self, url: str, has_actions: bool, hosts: Collection[str] = (), prefix: str = ""
+    ) -> None:
+        """`hosts` are the names that browsers may use; `prefix` begins all paths that they ask for.
+        ValueError for an invalid URL."""
         self.url = url
         self.has_actions = has_actions
+        self.prefix = prefix
         self.sampler = Sampler(ServerLink(url))
-        self.tokens = Tokens()
+        self.tokens = Tokens(hosts)
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,

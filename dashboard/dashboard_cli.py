@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import click
 import uvicorn
 
+from millstream.dashboard.actions import LOGGER
 from millstream.dashboard.app import make_app
 from millstream.dashboard.guard import LOCAL_NAMES
+from millstream.dashboard.proxied import checked_prefix
 from millstream.listening import ListenError, bind_host
-from millstream.remote import DEFAULT_URL, url_reason_of
+from millstream.remote import DEFAULT_URL, read_url, url_reason_of
 
 PORT = 6480
 STOP_S = 2  # for browsers that follow a stream
@@ -23,6 +27,12 @@ HEADER_MAX = 16_384  # bytes
 
 @click.command(epilog="The password of the server may come from REDISCLI_AUTH.")
 @click.argument("url", required=False, metavar="[URL]", envvar="MILLSTREAM_URL")
+@click.option(
+    "--url-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File with this URL, for a password that no list of processes shows.",
+)
 @click.option("--bind", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=PORT, show_default=True, help="Port."
@@ -36,13 +46,24 @@ HEADER_MAX = 16_384  # bytes
     "--host", "hosts", multiple=True, metavar="NAME",
     help="Host name that browsers use to reach the dashboard; repeatable.",
 )  # fmt: skip
+@click.option(
+    "--prefix", default="", metavar="PATH",
+    help="Path under which a proxy serves the dashboard, for example /ms.",
+)  # fmt: skip
+@click.option(
+    "--trust-proxy", is_flag=True,
+    help="Log the address and the user that a proxy sends (X-Forwarded-For, X-Forwarded-User).",
+)  # fmt: skip
 @click.option("--actions", is_flag=True, help="Allow changes: acknowledge, claim, trim, delete.")
 def dashboard(
     url: str | None,
+    url_file: Path | None,
     bind: str,
     port: int,
     password_file: Path | None,
     hosts: tuple[str, ...],
+    prefix: str,
+    trust_proxy: bool,
     actions: bool,
 ) -> None:
     """Show streams and groups in a browser.
@@ -54,13 +75,17 @@ def dashboard(
     if not _is_local(bind) and password is None:
         raise click.ClickException(f"--bind {bind} needs --password-file")
     shown = bind if ":" not in bind else f"[{bind}]"
+    url = _chosen_url(url, url_file)
+    path = _prefix(prefix)
     try:
         app = make_app(
-            url or DEFAULT_URL,
+            url,
             has_actions=actions,
             hosts=allowed_hosts([*LOCAL_NAMES, shown], port, hosts),
             any_address=bind in ("0.0.0.0", "::"),
             password=password,
+            prefix=path,
+            trusts_proxy=trust_proxy,
         )
     except ValueError as problem:
         raise click.ClickException(f"the URL is invalid: {url_reason_of(problem)}") from None
@@ -68,9 +93,11 @@ def dashboard(
         sockets = bind_host(bind, port)
     except ListenError as problem:
         raise click.ClickException(str(problem)) from None
-    click.echo(f"The dashboard is at http://{shown}:{port}/", err=True)
+    click.echo(f"The dashboard is at http://{shown}:{port}{path}/", err=True)
+    _log_actions()
+    # Without proxy_headers=False, uvicorn believes every local client that sends X-Forwarded-For.
     server = uvicorn.Server(uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False,
+        app, log_level="warning", access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=STOP_S, limit_concurrency=REQUESTS_MAX,
         h11_max_incomplete_event_size=HEADER_MAX,
     ))  # fmt: skip
@@ -83,6 +110,43 @@ def allowed_hosts(names: Sequence[str], port: int, extra: Sequence[str]) -> set[
     port, because a proxy may have another one; browsers leave out port 80."""
     without_port = {*names, *extra} if port == 80 else set(extra)
     return {f"{name}:{port}" for name in (*names, *extra)} | without_port
+
+
+def _chosen_url(url: str | None, file: Path | None) -> str:
+    """The URL of --url-file takes precedence over the environment, and excludes one in words."""
+    if file is None:
+        return url or DEFAULT_URL
+    source = click.get_current_context().get_parameter_source("url")
+    if source is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("URL and --url-file exclude each other.")
+    try:
+        return read_url(file)
+    except ValueError as problem:
+        raise click.ClickException(str(problem)) from None
+
+
+def _prefix(text: str) -> str:
+    try:
+        return checked_prefix(text)
+    except ValueError as problem:
+        raise click.ClickException(f"--prefix {text}: {problem}") from None
+
+
+class _LineFormat(logging.Formatter):
+    """The time with its offset from UTC, and the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created).astimezone()
+        return f"{moment.isoformat(' ', 'milliseconds')} {record.getMessage()}"
+
+
+def _log_actions() -> None:
+    """Write the lines of actions to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_LineFormat())
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
 
 
 def _password(file: Path | None) -> str | None:

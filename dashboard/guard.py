@@ -79,27 +79,38 @@ class Guard:
         return True
 
     def _may_enter(self, authorization: str) -> bool:
-        kind, _, text = authorization.partition(" ")
-        if kind.lower() != "basic" or self._password is None:
+        given = login_of(authorization)
+        if given is None or self._password is None:
             return False
-        try:
-            given = base64.b64decode(text, validate=True).partition(b":")[2]
-        except (binascii.Error, ValueError):
-            return False
-        return hmac.compare_digest(given, self._password.encode())
+        return hmac.compare_digest(given[1], self._password.encode())
+
+
+def login_of(authorization: str) -> tuple[bytes, bytes] | None:
+    """User and password of an Authorization header; None if it has none."""
+    kind, _, text = authorization.partition(" ")
+    if kind.lower() != "basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(text, validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return None
+    return user, password
 
 
 class Tokens:
     """The secret that forms of this dashboard send back."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: Collection[str]) -> None:
+        """`hosts` are names of this dashboard. A proxy may send another Host header than the
+        browser did."""
         self.value = secrets.token_urlsafe(32)
+        self._hosts = frozenset(hosts)
 
     def allows(self, request: Request, token: object) -> bool:
         """True if a POST comes from a page of this dashboard: its origin and its token."""
-        host = request.headers.get("host", "")
-        origin = request.headers.get("origin")
-        is_ours = origin in (f"http://{host}", f"https://{host}")
+        scheme, _, name = request.headers.get("origin", "").partition("://")
+        is_named = name == request.headers.get("host", "") or name in self._hosts
+        is_ours = scheme in ("http", "https") and is_named
         is_known = isinstance(token, str) and hmac.compare_digest(
             token.encode(), self.value.encode()
         )

@@ -174,7 +174,11 @@ class PageHandlers:
         if self._tails >= TAILS_MAX:
             raise HTTPException(503, "too many pages follow streams; close one")
         self._tails += 1
-        return StreamingResponse(self._events(request, db, key), media_type="text/event-stream")
+        return StreamingResponse(
+            self._events(request, db, key),
+            media_type="text/event-stream",
+            headers={"x-accel-buffering": "no"},  # nginx would collect the events
+        )
 
     async def _events(self, request: Request, db: int, key: bytes) -> AsyncIterator[bytes]:
         link = ServerLink(self._board.url, timeout_s=None)

@@ -10,7 +10,7 @@
 #                           a Java 17 or 21, on which Spark runs,
 #                           and PostgreSQL, whose changes are captured;
 #                           Prometheus and redis_exporter, which the metrics are compared with,
-#                           and Chromium, which shows the dashboard
+#                           and Chromium, which shows the dashboard, also through nginx
 #   scripts/need.sh java    installs nothing, and prints the JAVA_HOME of such a Java
 #
 # Missing programs are installed with apt, as root or with sudo without a password. If that is not
@@ -83,6 +83,7 @@ missing_packages() {
         { command -v prometheus && command -v promtool; } >/dev/null || echo prometheus
         command -v prometheus-redis-exporter >/dev/null || echo prometheus-redis-exporter
         command -v chromium >/dev/null || echo chromium
+        [[ -x /usr/sbin/nginx ]] || command -v nginx >/dev/null || echo nginx-light
         compgen -G '/usr/share/fonts/truetype/*/*.ttf' >/dev/null || echo fonts-dejavu-core
     fi
 }

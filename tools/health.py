@@ -12,6 +12,7 @@ from millstream.tools.tool_connection import (
     Seconds,
     ToolConnection,
     ToolError,
+    chosen_url,
     url_option,
     wants_password,
 )
@@ -36,7 +37,7 @@ from millstream.tools.tool_connection import (
 def health(server: str | None, url: str, timeout_s: float, as_json: bool) -> None:
     """Check whether a server replies."""
     try:
-        answer = _answer_of(server or url, timeout_s)
+        answer = _answer_of(chosen_url(server, url), timeout_s)
     except ToolError as problem:
         if as_json:
             click.echo(json.dumps({"healthy": False, "reason": problem.message}))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -19,10 +20,18 @@ from redis.retry import Retry
 
 from millstream.backoff import Backoff
 from millstream.errors import printable
-from millstream.remote import DEFAULT_URL, add_password, connect_reason_of, reason_of, url_reason_of
+from millstream.remote import (
+    DEFAULT_URL,
+    add_password,
+    connect_reason_of,
+    read_url,
+    reason_of,
+    url_reason_of,
+)
 
 SCHEMES = ("redis", "rediss", "unix")
 Word = bytes | str | int
+F = TypeVar("F", bound=Callable[..., Any])
 # Between two attempts to connect again.
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 2.0
@@ -181,12 +190,54 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-url_option = click.option(
-    "--url",
-    envvar="MILLSTREAM_URL",
-    default=DEFAULT_URL,
-    show_default=True,
-    metavar="URL",
-    help="Server: redis://, rediss:// or unix://; also from MILLSTREAM_URL. The password can come "
-    "from REDISCLI_AUTH.",
-)
+_URL_FILE = "millstream.url_file"  # the key of the file's URL in a context of click
+
+
+def _note_url_file(ctx: click.Context, param: click.Parameter, file: Path | None) -> None:
+    """Read the file of --url-file, before --url is looked at."""
+    if file is not None:
+        try:
+            ctx.meta[_URL_FILE] = read_url(file)
+        except ValueError as problem:
+            raise ToolError(str(problem)) from None
+
+
+def _chosen_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
+    """The URL of --url-file takes precedence over the environment, and excludes one in words."""
+    if _URL_FILE not in ctx.meta:
+        return url
+    if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--url and --url-file exclude each other.", ctx)
+    from_file: str = ctx.meta[_URL_FILE]
+    return from_file
+
+
+def chosen_url(server: str | None, url: str) -> str:
+    """The URL of a tool that also takes it as an argument."""
+    if server is not None and _URL_FILE in click.get_current_context().meta:
+        raise click.UsageError("URL and --url-file exclude each other.")
+    return server or url
+
+
+def url_option(command: F) -> F:
+    """The options that name the server."""
+    of_file = click.option(
+        "--url-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        is_eager=True,
+        expose_value=False,
+        callback=_note_url_file,
+        metavar="FILE",
+        help="File with this URL, for a password that no list of processes shows.",
+    )
+    of_url = click.option(
+        "--url",
+        envvar="MILLSTREAM_URL",
+        default=DEFAULT_URL,
+        show_default=True,
+        callback=_chosen_url,
+        metavar="URL",
+        help="Server: redis://, rediss:// or unix://; also from MILLSTREAM_URL. The password can "
+        "come from REDISCLI_AUTH.",
+    )
+    return of_url(of_file(command))

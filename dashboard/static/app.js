@@ -173,7 +173,7 @@ document.addEventListener("DOMContentLoaded", () => {
   if (at) {
     at.form.addEventListener("submit", (event) => {
       event.preventDefault();
-      location.assign(`/stream?${at.dataset.query}&at=${encodeURIComponent(at.value)}`);
+      location.assign(`${at.form.getAttribute("action")}?${at.dataset.query}&at=${encodeURIComponent(at.value)}`);
     });
   }
   document.body.addEventListener("htmx:beforeSwap", (event) => {

@@ -68,18 +68,34 @@ def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
 class Board:
     """A running dashboard."""
 
-    def __init__(self, server: Server, folder: Path, *options: str, login: str = "") -> None:
-        """`login` is a user and a password for the URL, with a colon and an at sign."""
+    def __init__(
+        self,
+        server: Server,
+        folder: Path,
+        *options: str,
+        login: str = "",
+        url_file: Path | None = None,
+    ) -> None:
+        """`login` is a user and a password for the URL, with a colon and an at sign. The URL is
+        written to `url_file`, if there is one."""
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
-        url = f"redis://{login}127.0.0.1:{server.port}"
+        where = [f"redis://{login}127.0.0.1:{server.port}"]
+        if url_file is not None:
+            url_file.write_text(where[0] + "\n")
+            where = ["--url-file", str(url_file)]
         self._log = folder / f"dashboard-{self.port}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [PROGRAM, "dashboard", url, "--port", str(self.port), *options],
+                [PROGRAM, "dashboard", *where, "--port", str(self.port), *options],
                 stdout=log, stderr=log, env={**os.environ, "TZ": "UTC"},
             )  # fmt: skip
         wait_until(self._answers, what=f"the dashboard: {self.log}", deadline_s=30)
+
+    @property
+    def command_line(self) -> str:
+        """The words that a list of processes shows."""
+        return Path(f"/proc/{self._process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
     @property
     def log(self) -> str:
@@ -133,8 +149,8 @@ def board(
 def new_board(tmp_path: Path) -> Iterator[Callable[..., Board]]:
     made: list[Board] = []
 
-    def make(server: Server, *options: str, login: str = "") -> Board:
-        made.append(Board(server, tmp_path, *options, login=login))
+    def make(server: Server, *options: str, login: str = "", url_file: Path | None = None) -> Board:
+        made.append(Board(server, tmp_path, *options, login=login, url_file=url_file))
         return made[-1]
 
     yield make

@@ -7,8 +7,12 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
+import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,7 +21,7 @@ from tests.dashboard.conftest import HOSTILE, SCRIPT, Board, Visit, fill, fill_j
 from tests.support.client import RawClient
 from tests.support.http import fetch
 from tests.support.resp import Simple
-from tests.support.server import Server
+from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
 
 from millstream.dashboard.sampler import Sampler
@@ -347,8 +351,112 @@ def test_an_action_that_the_server_refuses(ours: Server, new_board: Boards) -> N
             assert answer.status == 403
             assert b"The server refused" in answer.body
             assert b"has no permissions" in answer.body
+        lines = board.log.splitlines()[1:]
+        assert len(lines) == 3
+        assert all(
+            "not done: User reader has no" in line and "address=127.0.0.1" in line for line in lines
+        )
         client.call("ACL", "LOG", "RESET")
         client.call("ACL", "DELUSER", "reader")
+
+
+# ---------------------------------------------------------------- a proxy
+
+NGINX = """
+daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log; worker_processes 1;
+events {{ worker_connections 64; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/1; proxy_temp_path {folder}/2; fastcgi_temp_path {folder}/3;
+    uwsgi_temp_path {folder}/4; scgi_temp_path {folder}/5;
+    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+    server {{
+        listen 127.0.0.1:{removing};
+        location /ms/ {{ proxy_pass http://127.0.0.1:{board}/; }}
+    }}
+    server {{
+        listen 127.0.0.1:{keeping};
+        location /ms/ {{ proxy_pass http://127.0.0.1:{board}; }}
+    }}
+}}
+"""
+
+
+@pytest.fixture
+def nginx(tmp_path: Path) -> Iterator[Callable[[int, list[int]], None]]:
+    """Serves a dashboard at /ms/ of two ports: the first one removes this path from requests."""
+    started: list[subprocess.Popen[bytes]] = []
+    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert program, "nginx is missing: scripts/need.sh test installs it"
+
+    def start(board: int, ports: list[int]) -> None:
+        file = tmp_path / "nginx.conf"
+        file.write_text(
+            NGINX.format(folder=tmp_path, board=board, removing=ports[0], keeping=ports[1])
+        )
+        started.append(subprocess.Popen([program, "-e", str(tmp_path / "error.log"), "-c", file]))
+        for port in ports:
+            wait_until(partial(is_listening, port), what="nginx")
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait()
+
+
+def is_listening(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
+        return True
+    return False
+
+
+def test_everything_works_under_a_path_of_nginx(
+    ours: Server, new_board: Boards, visit: Visits, nginx: Callable[..., None], tmp_path: Path
+) -> None:
+    """Pages, static files, following, forms and redirects, whether or not nginx removes the path
+    from requests. nginx sends a Host header of its own."""
+    ports = [free_port(), free_port()]
+    hosts = [word for port in ports for word in ("--host", f"127.0.0.1:{port}")]
+    file = tmp_path / "url"
+    with ours.client() as client:
+        client.call("ACL", "SETUSER", "proxied", "on", ">secret", "~*", "+@all")
+        board = new_board(ours, "--actions", "--prefix", "/ms/", "--trust-proxy", *hosts,
+                          login="proxied:secret@", url_file=file)  # fmt: skip
+        assert "secret" not in board.command_line
+        nginx(board.port, ports)
+        for port in ports:
+            fill_jobs(client)
+            page = visit().page
+            asked: list[str] = []
+            page.on("request", lambda request, asked=asked: asked.append(request.url))
+            page.goto(f"http://127.0.0.1:{port}/ms/")
+            page.get_by_role("link", name="Clients").click()
+            page.get_by_role("link", name="millstream", exact=True).click()
+            page.get_by_role("searchbox").fill("job")
+            page.get_by_role("button", name="Search").click()
+            page.get_by_role("link", name="jobs").click()
+            page.get_by_role("button", name="Follow live").click()
+            page.get_by_text("Following, 0 new").wait_for()
+            client.call("XADD", "jobs", "*", "n", "1")
+            page.get_by_text("Following, 1 new").wait_for()
+            page.locator("#at").fill("5-0")
+            page.locator("#at").press("Enter")
+            page.get_by_role("link", name="Newest").click()
+            page.get_by_role("link", name="Trim ...").click()
+            page.get_by_label("Entries to keep").fill("3")
+            page.get_by_role("button", name="Trim").click()
+            page.get_by_text("8 entries were removed").wait_for()
+            page.get_by_role("link", name="g", exact=True).click()
+            page.get_by_role("link", name="Delete ...").click()
+            page.get_by_role("button", name="Delete the group").click()
+            page.get_by_text("The group was deleted").wait_for()
+            assert len(asked) > 15
+            assert all(url.startswith(f"http://127.0.0.1:{port}/ms/") for url in asked), asked
+            page.close()
+        client.call("ACL", "DELUSER", "proxied")
+        client.call("DEL", "jobs")
+    line = 'action stream/trim db=0 stream="jobs" number="3" user="-" address=127.0.0.1: 8 entries'
+    assert board.log.count(line) == 2
 
 
 # ---------------------------------------------------------------- access

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -17,6 +18,8 @@ from millstream.dashboard import pages
 from millstream.dashboard import sampler as sampler_module
 from millstream.dashboard.board import Dashboard
 from millstream.dashboard.dashboard_cli import allowed_hosts
+from millstream.dashboard.guard import Tokens
+from millstream.dashboard.proxied import checked_prefix, visitor_of
 from millstream.dashboard.sampler import Sampler
 from millstream.dashboard.server_link import RequestRefused, ServerLink, Word
 from millstream.dashboard.stream_columns import COLUMNS, sort_key
@@ -271,3 +274,59 @@ def test_sampling_continues_after_any_error(
     assert problems[1:4] == ["ValueError: odd", "ValueError: odd", "not you"]
     logged = [record.exc_info[1] for record in caplog.records if record.exc_info]
     assert [str(error) for error in logged] == ["odd", "'odd'"]
+
+
+# ---------------------------------------------------------------- a proxy
+
+
+@pytest.mark.parametrize(
+    ("text", "prefix"), [("", ""), ("/", ""), ("ms", "/ms"), ("/ms/", "/ms"), ("/a/b.c", "/a/b.c")]
+)
+def test_a_prefix_begins_with_a_slash(text: str, prefix: str) -> None:
+    assert checked_prefix(text) == prefix
+
+
+@pytest.mark.parametrize("text", ["/a b", "/../x", "/a//b", "/ä", '/"', "http://host/ms", "/a?b"])
+def test_a_prefix_that_is_no_path_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="it has to be a path"):
+        checked_prefix(text)
+
+
+def test_a_prefix_that_is_a_page_is_refused() -> None:
+    """A request for the page would look like one with the prefix."""
+    with pytest.raises(ValueError, match="/stream is a page of the dashboard"):
+        checked_prefix("/stream/x")
+
+
+def request_with(**headers: str) -> Request:
+    pairs = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
+    return Request({"type": "http", "headers": pairs, "client": ("192.0.2.1", 5)})
+
+
+FORWARDED = {
+    "authorization": "Basic " + base64.b64encode("Zoë:secret".encode()).decode(),
+    "x_forwarded_for": "198.51.100.7, 203.0.113.9",
+    "x_forwarded_user": "ops",
+}
+
+
+def test_headers_of_a_proxy_count_only_if_it_is_trusted() -> None:
+    """Any client can send them. A trusted proxy adds the last address."""
+    request = request_with(**FORWARDED)
+    assert visitor_of(request, trusts_proxy=False) == ("Zoë", "192.0.2.1")
+    assert visitor_of(request, trusts_proxy=True) == ("ops", "203.0.113.9")
+    assert visitor_of(request_with(), trusts_proxy=True) == ("-", "192.0.2.1")
+    strange = request_with(x_forwarded_for="1.2.3.4\x1b[2J")
+    assert visitor_of(strange, trusts_proxy=True) == ("-", "192.0.2.1")
+
+
+def test_a_form_from_a_name_of_the_proxy_is_accepted() -> None:
+    """A proxy may send a Host header of its own."""
+    tokens = Tokens(["ops.example"])
+    for origin, is_allowed in (
+        ("https://ops.example", True), ("http://127.0.0.1:6480", True),
+        ("https://evil.example", False), ("ops.example", False), ("", False),
+    ):  # fmt: skip
+        request = request_with(host="127.0.0.1:6480", origin=origin)
+        assert tokens.allows(request, tokens.value) is is_allowed
+        assert not tokens.allows(request, "other")

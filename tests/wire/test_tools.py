@@ -143,6 +143,29 @@ def test_health_over_tls_a_unix_socket_and_with_a_password(
     assert "password" in refused(run("health", url_of(server), REDISCLI_AUTH="wrong"))
 
 
+def test_a_url_with_a_password_comes_from_a_file(server: Server, tmp_path: Path) -> None:
+    """The file takes precedence over the environment, and excludes a URL in the command."""
+    with server.client() as client:
+        client.call("ACL", "SETUSER", "tool", "on", ">secret", "~none", "+@all")
+    file = tmp_path / "url"
+    file.write_text(f"\ufeffredis://tool:secret@127.0.0.1:{server.port}\n")
+    other = f"redis://127.0.0.1:{free_port()}"
+    assert run("health", "--url-file", str(file), url=other).stdout == "PONG\n"
+    assert json.loads(run("top", "--json", "--url-file", str(file)).stdout)["streams"] == []
+    file.write_text(file.read_text().replace("secret", "wrong"))
+    assert "password" in refused(run("health", "--url-file", str(file)))
+    for words in (("health", other), ("health", "--url", other), ("top", "--url", other)):
+        done = run(*words, "--url-file", str(file))
+        assert done.returncode == 2
+        assert "exclude each other" in done.stderr
+    file.write_text("redis://127.0.0.1 6455")
+    assert "has 2 words" in refused(run("top", "--url-file", str(file)))
+    file.unlink()
+    assert "No such file" in refused(run("tail", "s", "--url-file", str(file)))
+    with server.client() as client:
+        client.call("ACL", "DELUSER", "tool")
+
+
 def test_a_missing_certificate_of_the_client_is_named(
     new_server: NewServer, tmp_path: Path
 ) -> None:
