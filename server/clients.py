@@ -12,6 +12,8 @@ from typing import Any
 
 from millstream.commands.admin.client_line import CLIENT_BYTES, Client
 from millstream.commands.runtime.context import Session
+from millstream.errors import CommandError
+from millstream.server.client_limits import ClientLimits
 from millstream.server.config.directives import Config
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
@@ -71,7 +73,10 @@ class Clients:
         access: Access,
         pubsub: PubSub,
         steady_ms: Callable[[], int],
+        call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
+        self.limits = ClientLimits(config, by_id, self.kill, call_later)
+        access.limit_refusal = self.limits.refusal
         self.connections_received = 0
         self.connections_rejected = 0
         self.output_limit_closings = 0
@@ -101,15 +106,14 @@ class Clients:
         """Register an accepted connection, or refuse it with Redis' error."""
         self.connections_received += 1
         refusal = self._refusal(client)
+        if refusal is None:
+            refusal = self._log_in(client)
         if refusal is not None:
             self.connections_rejected += 1
             client.closed = True
             client.transport.write(refusal)
             client.transport.close()
             return
-        self._access.log_in_default(client)
-        if self._config.tls.auth_clients_user != "off":
-            self._log_in_by_certificate(client)
         self.by_id[client.id] = client
         if self._config.tcp_keepalive:
             client.keep_alive(self._config.tcp_keepalive)
@@ -121,6 +125,21 @@ class Clients:
             return TOO_MANY_CLIENTS
         guarded = self._config.protected_mode and self._access.users.default.no_password
         return PROTECTED if guarded and not is_local(client) else None
+
+    def _log_in(self, client: Connection) -> bytes | None:
+        """Log in the user that a new client has without a password. If that user has too many
+        clients already, return the refusal."""
+        access = self._access
+        try:
+            access.log_in_default(client)
+            if self._config.tls.auth_clients_user != "off":
+                self._log_in_by_certificate(client)
+            if client.authenticated and client.user is access.users.default:
+                access.check_limit(access.users.default)
+        except CommandError as refusal:
+            access.forget(client)
+            return b"-%s\r\n" % refusal.message.encode("utf-8", "backslashreplace")
+        return None
 
     def _log_in_by_certificate(self, client: Connection) -> None:
         """tls-auth-clients-user: the client is the user that its certificate names."""
@@ -210,6 +229,7 @@ class Clients:
         self.connections_received = 0
         self.connections_rejected = 0
         self.output_limit_closings = 0
+        self.limits.reset_stats()
 
     # Limits
 

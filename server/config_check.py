@@ -4,12 +4,14 @@ a start logs. `millstream serve --check`."""
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from millstream.commands.access.users import Users
 from millstream.commands.table.loader import load_table
 from millstream.memory_reserve import never_overcommits, own_limit
-from millstream.server.config.directives import Config
+from millstream.server.config.directives import DIRECTIVES, Config
+from millstream.server.config.ignored_directives import INSTEAD
 from millstream.server.config.user_files import configured_users
 from millstream.server.monitor import log
 from millstream.server.net.sockets import check_ports
@@ -44,6 +46,23 @@ def warnings(config: Config, file: Path | None) -> list[str]:
             " a restart returns to the earlier role"
         )
     found += _memory_warnings(config)
+    found += warnings_of_ignored(config, DIRECTIVES)
+    return found
+
+
+def warnings_of_ignored(config: Config, names: Collection[str]) -> list[str]:
+    """One sentence for each of these directives that has no effect, although its value asks for
+    one."""
+    default = Config()
+    found = [
+        f"{name} {config.shown(name)} has no effect: {INSTEAD[name]}"
+        for name in names
+        if name in INSTEAD and config.shown(name) != default.shown(name)
+    ]
+    share = config.maxmemory_clients
+    has_share = share.endswith("%") and int(share[:-1]) > 0
+    if has_share and not config.maxmemory and {"maxmemory", "maxmemory-clients"} & set(names):
+        found.append(f"maxmemory-clients {share} has no effect: maxmemory is 0")
     return found
 
 

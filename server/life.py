@@ -51,6 +51,7 @@ from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection, note_readers
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls_contexts import make_link_context
+from millstream.server.oom_score import OomScore
 from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxclients
 from millstream.server.replication.link_connection import Connector, dial
 from millstream.server.replication.role import Role
@@ -197,7 +198,13 @@ class Server:
         self.user_store = UserStore(self.config, self.access)
         self.pubsub = PubSub(self.executor.push_encoded, self.executor.push_at_once)
         self.clients = Clients(
-            self.config, by_id, self.executor, self.access, self.pubsub, self.steady_ms
+            self.config,
+            by_id,
+            self.executor,
+            self.access,
+            self.pubsub,
+            self.steady_ms,
+            self.loop.call_later,
         )
         self.executor.outbox.check_output = self.clients.check_output
         self.waits = FrameWaits(self.executor, self.persistence, by_id)
@@ -237,6 +244,7 @@ class Server:
             note_readers=note_readers,
         )
         self.clients.when_gone(self.backups.remove)
+        self.oom_score = OomScore(config, lambda: self.replication.is_replica)
         self.clients.when_gone(self.replication.client_gone)
         self.shutdown = Shutdown(
             self.config, self.persistence, self.executor, self.clients, self.replication, self.loop
@@ -261,7 +269,7 @@ class Server:
         config, clients, executor = self.config, self.clients, self.executor
         keyspace, replication, latency = self.keyspace, self.replication, self.latency
         traffic = partial(info.traffic_stats, clients, executor, replication, self.rates)
-        data = partial(info.data_stats, keyspace, executor, self.eviction, self.pubsub)
+        data = partial(info.data_stats, keyspace, executor, self.eviction, self.pubsub, clients)
         requests = partial(info.request_stats, executor, clients, self.access)
         supervisor = lambda: self.supervision.name  # noqa: E731
         sections: dict[str, info.Collect] = {
@@ -321,6 +329,7 @@ class Server:
         fit_maxclients(self.config)
         if self._system_disk_is_used:
             prepare_directory(self.config.dir)
+        self.oom_score.start()
         self.persistence.start_workers()
         if not await self._load():
             return
@@ -447,6 +456,7 @@ class Server:
         self.memory.tick_second()
         executor.eviction_work.tick_second()
         self.clients.tick_second()
+        self.oom_score.tick_second()
         self.persistence.tick_second(self.keyspace.dirty)
         self.replication.tick_second()
         self.backups.tick_second()
@@ -580,6 +590,7 @@ class Shutdown:
         self._save_choice: bool | None = None
         self._is_forced = False
         self._signal = ""
+        self._words: list[str] = []  # shutdown-on-sigterm or -sigint, for this signal
         self._waiting: set[int] = set()  # clients of SHUTDOWN
         self._last_signal_failed = False
 
@@ -622,26 +633,34 @@ class Shutdown:
     # Signals
 
     def stop_by_signal(self, name: str) -> None:
-        """Stop as SHUTDOWN does. If the last snapshot would be the only copy and cannot be written,
-        the server continues, as Redis does; a second signal ends it anyway. A second signal also
-        ends the wait for replicas."""
+        """Stop as SHUTDOWN does, with the words of shutdown-on-sigterm or shutdown-on-sigint. If
+        the last snapshot would be the only copy and cannot be written, the server continues, as
+        Redis does; a second signal ends it anyway. A second signal also ends the wait for
+        replicas."""
         self._signal = name
+        config = self._config
+        wanted = config.shutdown_on_sigint if name == "SIGINT" else config.shutdown_on_sigterm
+        self._words = wanted.split()
         if self._timer is not None:
             self._finish()
-        elif not self._begin_waiting():
+        elif "now" in self._words or not self._begin_waiting():
             self._end_by_signal(name)
 
     def _end_by_signal(self, name: str) -> None:
         RESERVE.give_back_all()
-        loading = self._persistence.loading
-        if self._saves_at_end() and not loading and not self._last_signal_failed:
+        words = self._words
+        saves = "save" in words or (self._saves_at_end() and "nosave" not in words)
+        if saves and not self._persistence.loading and not self._last_signal_failed:
             try:
                 save_anyway(self._persistence)
             except CommandError as problem:
-                self._last_signal_failed = True
                 LOGGER.error("received %s, but the data cannot be saved: %s", name, problem)
-                self._cancel()
-                return
+                if "force" not in words:
+                    self._last_signal_failed = True
+                    self._cancel()
+                    return
+        if {"save", "nosave"} & set(words):
+            self.tries_base = False  # a new base was tried, or is not wanted
         self.request(f"received {name}")
 
     # Waiting for replicas

@@ -10,6 +10,7 @@ from millstream.errors import CommandError, StartError
 from millstream.server.config.apply import Apply
 from millstream.server.config.config_rewrite import rewrite_file
 from millstream.server.config.directives import DIRECTIVES, Config, changed_values, refused
+from millstream.server.config_check import warnings_of_ignored
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
 from millstream.server.process import allowed_clients
@@ -65,6 +66,8 @@ class Settings:
             self._listeners.use(tls)
             self._put_in_force(name for name in before if not name.startswith("tls-"))
             raise CommandError(f"ERR CONFIG SET failed - {problem}") from None
+        for warning in warnings_of_ignored(self._config, values):
+            LOGGER.warning("config   %s", warning)
 
     def _assign(self, values: dict[str, Any]) -> None:
         for name, value in values.items():

@@ -21,6 +21,7 @@ class Client(Protocol):
     id: int
     db_index: int
     resp: int
+    authenticated: bool
     close_after_reply: bool
     blocked: bool
     name: bytes

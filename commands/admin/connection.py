@@ -45,10 +45,11 @@ class Logins(Protocol):
 
     users: Users
 
-    def log_in_default(self, client: Session) -> None:
+    def reset(self, client: Session) -> None:
         """Makes the client `default` again, logged in only if that user needs no password."""
 
-    def log_in(self, client: Session, user: User) -> None: ...
+    def log_in(self, client: Session, user: User) -> None:
+        """CommandError if the user has too many clients."""
 
     def refuse_login(self, client: Session, name: bytes, word: bytes) -> None:
         """Records a wrong password; `word` is the command that had it."""
@@ -138,7 +139,7 @@ def reset(ctx: Context[ConnectionHost], args: Args) -> object:
     session.name = b""
     session.no_evict = False
     session.no_touch = False
-    ctx.server.access.log_in_default(session)
+    ctx.server.access.reset(session)
     return Simple(b"RESET")
 
 

@@ -42,8 +42,18 @@ class Values(Protocol):
     log_format: str
 
 
+class Limits(Protocol):
+    def update(self) -> None: ...
+
+
 class Clients(Protocol):
+    @property
+    def limits(self) -> Limits: ...
     def set_output_limits(self) -> None: ...
+
+
+class OomScore(Protocol):
+    def update(self) -> None: ...
 
 
 class Listeners(Protocol):
@@ -80,6 +90,8 @@ class Parts(Protocol):
     def clients(self) -> Clients: ...
     @property
     def listeners(self) -> Listeners: ...
+    @property
+    def oom_score(self) -> OomScore: ...
     @property
     def replication(self) -> Role: ...
     def check_waits(self) -> None: ...
@@ -142,6 +154,15 @@ def queue_limit(parts: Parts, limit_bytes: int) -> None:
 
 def output_limits(parts: Parts, _: object) -> None:
     parts.clients.set_output_limits()
+
+
+def client_limits(parts: Parts, _: object) -> None:
+    """maxmemory-clients and user-limits."""
+    parts.clients.limits.update()
+
+
+def oom_score(parts: Parts, _: object) -> None:
+    parts.oom_score.update()
 
 
 def memory_limit(parts: Parts, _: object) -> None:

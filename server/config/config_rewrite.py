@@ -36,11 +36,11 @@ def _escaped(letter: str) -> str:
 
 def lines_of(config: Config, name: str) -> list[str]:
     """A directive as lines of a file."""
-    value = config.shown(name)
-    if name == "client-output-buffer-limit":
-        words = value.split()
-        return [f"{name} {' '.join(words[at : at + 4])}" for at in range(0, len(words), 4)]
-    many = DIRECTIVES[name].kind.many and value
+    value, kind = config.shown(name), DIRECTIVES[name].kind
+    if kind.line_words and value:
+        words, step = value.split(), kind.line_words
+        return [f"{name} {' '.join(words[at : at + step])}" for at in range(0, len(words), step)]
+    many = kind.many and value
     return [f"{name} {value if many else quoted(value)}"]
 
 
@@ -99,7 +99,7 @@ def _directive_of(line: str) -> str | None:
 
 def _says_it(line: str, config: Config, name: str) -> bool:
     """True if a line alone already gives the directive its value; such a line keeps its form."""
-    if name in ("save", "client-output-buffer-limit"):  # several lines of these are combined
+    if name == "save" or DIRECTIVES[name].kind.line_words:  # several lines of these are combined
         return False
     words = words_of(line.encode())[1:]
     try:

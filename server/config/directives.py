@@ -19,6 +19,7 @@ from millstream.errors import CommandError
 from millstream.glob import matcher
 from millstream.server.config.apply import (
     READ,
+    client_limits,
     default_channels,
     default_password,
     denial_log_length,
@@ -50,13 +51,14 @@ from millstream.server.config.kinds import (
     REPLICAS,
     SAVE_POINTS,
     SAVE_POINTS_DEFAULT,
-    SCORES,
     SIZE_OR_SHARE,
     TEXT,
+    USER_LIMITS,
     YES_NO,
     Directive,
     Kind,
     OutputLimits,
+    UserLimits,
     clipped,
     data,
     integer,
@@ -70,6 +72,7 @@ from millstream.server.config.kinds import (
 )
 from millstream.server.config.lines import Line
 from millstream.server.config.metrics_directives import MetricsDirectives
+from millstream.server.config.process_directives import ProcessDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
 from millstream.server.config.tls_directives import TlsDirectives, UnixDirectives
 
@@ -77,8 +80,7 @@ from millstream.server.config.tls_directives import TlsDirectives, UnixDirective
 
 
 FORMS = {
-    "yes": YES_NO, "text": TEXT, "size": size(0), "share": SIZE_OR_SHARE, "scores": SCORES,
-    "hz": clipped(1, 500), "foreground": FOREGROUND,
+    "yes": YES_NO, "text": TEXT, "size": size(0), "hz": clipped(1, 500), "foreground": FOREGROUND,
 }  # fmt: skip
 
 
@@ -105,7 +107,7 @@ for _name, _written, _form, _mutable in ACCEPTED:
     setattr(Accepted, _row.attribute, _row)
 
 
-class Config(ReplicaDirectives):
+class Config(ReplicaDirectives, ProcessDirectives):
     """All directives with their values; sizes in bytes."""
 
     unix: UnixDirectives
@@ -215,6 +217,18 @@ class Config(ReplicaDirectives):
         dict(OUTPUT_LIMITS), LIMITS,
         "for each class of clients: disconnect a client that has this much unsent output, or that "
         "exceeds the soft limit for this many seconds; 0: no limit", apply=output_limits,
+    )  # fmt: skip
+    maxmemory_clients: str = limits(
+        "0", SIZE_OR_SHARE,
+        "maximum memory of all clients together, or a percentage of maxmemory; above it, those "
+        "that take most are disconnected. Replicas do not count, and CLIENT NO-EVICT exempts a "
+        "client. 0: no limit", apply=client_limits,
+    )  # fmt: skip
+    user_limits: UserLimits = limits(
+        {}, USER_LIMITS,
+        "for each user, or `*` for each one that is not named: the maximum number of its "
+        "connections, and the maximum memory of these; above it, those that take most are "
+        "disconnected; 0: no limit. There may be several lines", apply=client_limits,
     )  # fmt: skip
 
     stream_node_max_bytes: int = streams(
@@ -375,6 +389,7 @@ def _rows() -> Iterable[Directive]:
             TlsDirectives,
             MetricsDirectives,
             ReplicaDirectives,
+            ProcessDirectives,
             Config,
         )
         for row in vars(owner).values()

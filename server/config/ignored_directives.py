@@ -1,10 +1,10 @@
 """Directives that are accepted for compatibility: they can be read and set, without any effect.
 
 Configuration files of Redis, clients and test harnesses set them routinely, and an error would stop
-these programs for no reason. The list is closed: each directive in it tunes a feature that this
-server does not have (lists, forks, lazy freeing), so no value of it can break a promise.
-Directives with guarantees that users may rely on (TLS, ACL files) do not
-belong here; they are refused.
+these programs for no reason. The list is closed: most directives in it tune a feature that this
+server does not have (lists, forks, lazy freeing). Those in `INSTEAD` ask for something that does
+not happen here if they have another value than the default; the log says so. Directives with
+guarantees that users may rely on (TLS, ACL files) do not belong here; they are refused.
 
 A row: name, default text, the form of its values, and whether CONFIG SET may change it.
 """
@@ -14,14 +14,13 @@ from __future__ import annotations
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
-# Forms: "yes" (yes or no), "text", "size" of memory, "share" (that or a percentage), "scores",
-# "hz", "foreground", (low, high) for an integer, or the words that are accepted.
+# Forms: "yes" (yes or no), "text", "size" of memory, "hz", "foreground", (low, high) for an
+# integer, or the words that are accepted.
 Form = str | tuple[int, int] | list[str]
 Row = tuple[str, str, Form, bool]
 
 _NATURAL = (0, INT_MAX)
 _LARGE = (0, LONG_MAX)
-_STOPPING = ["default", "save", "nosave", "now", "force"]
 
 ACCEPTED: tuple[Row, ...] = (
     # Files and saving: there is one journal and one snapshot format, written without a fork.
@@ -55,13 +54,9 @@ ACCEPTED: tuple[Row, ...] = (
     ("io-threads-do-reads", "no", "yes", False),
     ("jemalloc-bg-thread", "yes", "yes", True),
     ("max-new-connections-per-cycle", "10", (1, 1000), True),
-    ("oom-score-adj", "no", ["no", "yes", "relative", "absolute"], True),
-    ("oom-score-adj-values", "0 200 800", "scores", True),
     ("proc-title-template", "{title} {listen-addr} {server-mode}", "text", True),
     ("propagation-error-behavior", "ignore", ["ignore", "panic", "panic-on-replicas"], True),
     ("set-proc-title", "yes", "yes", False),
-    ("shutdown-on-sigint", "default", _STOPPING, True),
-    ("shutdown-on-sigterm", "default", _STOPPING, True),
     ("socket-mark-id", "0", _NATURAL, False),
     # Memory: no key is evicted, and freeing needs no settings.
     ("active-expire-effort", "1", (1, 10), True),
@@ -72,7 +67,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("lazyfree-lazy-user-flush", "no", "yes", True),
     ("lfu-decay-time", "1", _NATURAL, True),
     ("lfu-log-factor", "10", _NATURAL, True),
-    ("maxmemory-clients", "0", "share", True),
     ("maxmemory-eviction-tenacity", "10", (0, 100), True),
     ("maxmemory-samples", "5", (1, 64), True),
     ("tls-session-cache-size", "20480", _NATURAL, True),
@@ -103,6 +97,22 @@ ACCEPTED: tuple[Row, ...] = (
     ("replica-ignore-disk-write-errors", "no", "yes", True),
     ("replica-lazy-flush", "no", "yes", True),
 )
+
+# What happens although these have another value than the default, as the end of a warning. The
+# others only tune something, or promise less than this server does.
+INSTEAD = {
+    "aof-load-truncated": "a torn end of the journal is cut off at start, and logged",
+    "aof-timestamp-enabled": "the journal cannot be restored to a point in time",
+    "appenddirname": "the data files have names of their own",
+    "appendfilename": "the data files have names of their own",
+    "dbfilename": "the data files have names of their own",
+    "propagation-error-behavior": "a replica that cannot apply a frame gets a full sync",
+    "rdb-del-sync-files": "a replica keeps the data of a full sync on its disk",
+    "replica-ignore-disk-write-errors": "a replica without a working disk acknowledges no writes",
+    "replica-ignore-maxmemory": "a replica evicts nothing itself; set maxmemory of its primary",
+    "socket-mark-id": "connections are not marked, so no rule of a firewall can match the mark",
+    "tls-session-cache-timeout": "OpenSSL decides how long sessions can be resumed",
+}
 
 # CONFIG GET shows these only if they are named in full: Redis has them for its own tests.
 HIDDEN = frozenset(("key-load-delay", "rdb-key-save-delay"))

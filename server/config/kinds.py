@@ -19,9 +19,10 @@ MEGABYTE = 1024**2
 
 class Kind:
     """`parse(text, current)` returns the value or raises ValueError with Redis' text; `show`
-    returns the text for CONFIG GET; `many` allows several words in a file's line."""
+    returns the text for CONFIG GET; `many` allows several words in a file's line. With
+    `line_words`, a file has a line for each so many words, and `parse` combines them."""
 
-    __slots__ = ("many", "name", "parse", "show")
+    __slots__ = ("line_words", "many", "name", "parse", "show")
 
     def __init__(
         self,
@@ -29,7 +30,9 @@ class Kind:
         show: Callable[[Any], str],
         name: str,
         many: bool = False,
+        line_words: int = 0,
     ) -> None:
+        self.line_words = line_words
         self.parse = parse
         self.show = show
         self.name = name
@@ -188,6 +191,32 @@ def _parse_scores(text: str, current: object) -> str:
 
 SCORES = Kind(_parse_scores, str, "three numbers", many=True)
 
+_SCORE_MODES = one_of("no", "yes", "relative", "absolute")
+
+
+def _parse_score_mode(text: str, current: object) -> str:
+    mode: str = _SCORE_MODES.parse(text, current)
+    return "yes" if mode == "relative" else mode  # two names of one mode, as in Redis
+
+
+SCORE_MODE = Kind(_parse_score_mode, str, _SCORE_MODES.name)
+
+STOP_WORDS = ("save", "nosave", "now", "force")
+
+
+def _parse_stop_words(text: str, current: object) -> str:
+    words = text.lower().split()
+    if not words or not set(words) <= {"default", *STOP_WORDS}:
+        raise ValueError(
+            f"argument(s) must be one of the following: default, {', '.join(STOP_WORDS)}"
+        )
+    if "save" in words and "nosave" in words:
+        raise ValueError("shutdown options SAVE and NOSAVE can't be used simultaneously")
+    return " ".join(word for word in STOP_WORDS if word in words) or "default"
+
+
+STOPPING = Kind(_parse_stop_words, str, f"default, or some of {' '.join(STOP_WORDS)}", many=True)
+
 
 def _parse_events(text: str, current: object) -> str:
     """The letters without A, each once, in the order of CONFIG GET; empty: no events."""
@@ -299,6 +328,47 @@ LIMITS = Kind(
     ),
     "class, hard limit, soft limit, seconds",
     many=True,
+    line_words=4,
+)
+
+
+class UserLimit(NamedTuple):
+    """The most connections of a user, and the most memory that they may take; 0 is no limit."""
+
+    connections: int
+    memory_bytes: int
+
+
+UserLimits = dict[str, UserLimit]
+OTHER_USERS = "*"  # the limit of each user that has none of its own
+
+
+def _parse_user_limits(text: str, current: UserLimits) -> UserLimits:
+    words = text.split()
+    if not words:
+        return {}
+    if len(words) % 3:
+        raise ValueError("argument must be a user, a number of connections and a size of memory")
+    limits = dict(current)
+    for name, connections, memory in zip(words[::3], words[1::3], words[2::3], strict=True):
+        limit = UserLimit(
+            _within(parse_integer(connections), 0, INT32_MAX),
+            _within(parse_size(memory), 0, INT64_MAX),
+        )
+        limits.pop(name, None)
+        if any(limit):
+            limits[name] = limit
+    return limits
+
+
+USER_LIMITS = Kind(
+    _parse_user_limits,
+    lambda limits: " ".join(
+        f"{name} {limit.connections} {limit.memory_bytes}" for name, limit in limits.items()
+    ),
+    "user, connections, memory",
+    many=True,
+    line_words=3,
 )
 
 

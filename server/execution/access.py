@@ -30,6 +30,8 @@ class Access:
     def __init__(self, executor: Executor, clients: Mapping[int, Any], kill: Kill) -> None:
         self.users = Users()
         self.log = DenialLog()
+        # The reason why no other client may log in as a user; None if one may.
+        self.limit_refusal: Callable[[User], str | None] = lambda user: None
         self._executor = executor
         self._clients = clients
         self._kill = kill
@@ -54,7 +56,23 @@ class Access:
         else:
             self._assign(client, default)
 
+    def reset(self, client: Any) -> None:
+        """RESET: make a client `default` again. It is closed if that user has too many clients."""
+        was_default = client.authenticated and client.user is self.users.default
+        if not was_default and not self.password_required:
+            client.close_after_reply |= self.limit_refusal(self.users.default) is not None
+        self.log_in_default(client)
+
+    def check_limit(self, user: User) -> None:
+        """CommandError if no other client may log in as this user."""
+        refusal = self.limit_refusal(user)
+        if refusal is not None:
+            raise CommandError(refusal)
+
     def log_in(self, client: Any, user: User) -> None:
+        """CommandError if the user has too many clients."""
+        if not client.authenticated or client.user is not user:
+            self.check_limit(user)
         client.authenticated = True
         self._assign(client, user)
 

@@ -216,7 +216,9 @@ def traffic_stats(clients: Clients, executor: Executor, replication: Role, rates
     )
 
 
-def data_stats(keyspace: Keyspace, executor: Executor, eviction: Eviction, pubsub: PubSub) -> str:
+def data_stats(
+    keyspace: Keyspace, executor: Executor, eviction: Eviction, pubsub: PubSub, clients: Clients
+) -> str:
     return (
         "expired_subkeys:0\r\n"
         f"expired_keys:{keyspace.expired_count}\r\n"
@@ -229,7 +231,7 @@ def data_stats(keyspace: Keyspace, executor: Executor, eviction: Eviction, pubsu
         "evicted_keys:0\r\n"
         f"evicted_entries:{eviction.evicted_entries}\r\n"
         f"evicted_blocks:{eviction.evicted_blocks}\r\n"
-        "evicted_clients:0\r\n"
+        f"evicted_clients:{clients.limits.evicted_clients}\r\n"
         "evicted_scripts:0\r\n"
         "total_eviction_exceeded_time:0\r\n"
         "current_eviction_exceeded_time:0\r\n"
@@ -267,6 +269,8 @@ def request_stats(executor: Executor, clients: Clients, access: Access) -> str:
         "io_threaded_total_prefetch_batches:0\r\n"
         "io_threaded_total_prefetch_entries:0\r\n"
         f"client_output_buffer_limit_disconnections:{clients.output_limit_closings}\r\n"
+        f"user_limit_disconnections:{clients.limits.user_closings}\r\n"
+        f"user_limit_refusals:{clients.limits.user_refusals}\r\n"
         "reply_buffer_shrinks:0\r\n"
         "reply_buffer_expands:0\r\n"
         f"acl_access_denied_auth:{denied.get('auth', 0)}\r\n"

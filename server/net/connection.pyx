@@ -390,6 +390,17 @@ def note_readers(list clients not None, uint64_t now_ms) -> None:
             client.last_active_ms = now_ms
 
 
+cdef uint64_t memory_of(Connection client, uint64_t client_bytes) except? 0:
+    """The memory of a connection, which takes `client_bytes` beyond its buffers."""
+    cdef uint64_t memory_bytes = client_bytes + client.held_bytes + client.unsent_bytes
+    if client.backlog or client.direct_number < 0:
+        memory_bytes += <uint64_t>client.transport.get_write_buffer_size()
+    memory_bytes += client.queued_bytes
+    if client.parser is not None:
+        memory_bytes += client.parser.capacity + client.parser.table_bytes()
+    return memory_bytes
+
+
 def sums_of(list clients not None, uint64_t client_bytes) -> tuple:
     """The totals of these connections for INFO: the most received and the most unsent bytes of
     one of them, the memory of replicas, that of all other clients, the number of subscribers, and a
@@ -407,10 +418,9 @@ def sums_of(list clients not None, uint64_t client_bytes) -> tuple:
         output_bytes = client.held_bytes + client.unsent_bytes
         if client.backlog or client.direct_number < 0:
             output_bytes += <uint64_t>client.transport.get_write_buffer_size()
-        memory_bytes = client_bytes + output_bytes + client.queued_bytes
+        memory_bytes = memory_of(client, client_bytes)
         if client.parser is not None:
             input_bytes = client.parser.waiting_bytes()
-            memory_bytes += client.parser.capacity + client.parser.table_bytes()
         input_max = max(input_max, input_bytes)
         output_max = max(output_max, output_bytes)
         if client.feed is None:
@@ -422,3 +432,12 @@ def sums_of(list clients not None, uint64_t client_bytes) -> tuple:
         if client.watches:
             watching.append(client)
     return input_max, output_max, of_replicas, of_others, subscribed, watching
+
+
+def memories_of(list clients not None, uint64_t client_bytes) -> list:
+    """The memory of each of these connections; 0 for replicas, which have limits of their own."""
+    cdef Connection client
+    cdef list found = []
+    for client in clients:
+        found.append(0 if client.feed is not None else memory_of(client, client_bytes))
+    return found

@@ -13,18 +13,21 @@ from hypothesis import strategies as st
 
 from millstream.errors import CommandError, StartError
 from millstream.server.config.apply import READ
+from millstream.server.config.config_rewrite import lines_of
 from millstream.server.config.directives import (
     DIRECTIVES,
     Config,
     changed_values,
 )
-from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN
-from millstream.server.config.kinds import COMPATIBILITY, EVENTS, OutputLimit, parse_size
-from millstream.server.config.lines import INCLUDES_MAX, read_arguments, words_of
-from millstream.server.config.loading import load
+from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN, INSTEAD
+from millstream.server.config.kinds import COMPATIBILITY, EVENTS, OutputLimit, UserLimit, parse_size
+from millstream.server.config.lines import INCLUDES_MAX, Line, read_arguments, words_of
+from millstream.server.config.loading import apply_lines, load
 from millstream.server.config.metrics_directives import MetricsDirectives
+from millstream.server.config.process_directives import ProcessDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
 from millstream.server.config.tls_directives import TlsDirectives, UnixDirectives
+from millstream.server.config_check import warnings_of_ignored
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,6 +83,7 @@ def test_ignored_directives_are_a_named_list() -> None:
     ]
     assert set(ALIASES.values()) <= DIRECTIVES.keys()
     assert not ALIASES.keys() & DIRECTIVES.keys()
+    assert INSTEAD.keys() <= {name for name, *_ in ACCEPTED}
 
 
 def test_the_server_reads_no_ignored_directive() -> None:
@@ -97,7 +101,10 @@ def test_the_server_reads_no_ignored_directive() -> None:
 
 def test_every_field_is_a_directive() -> None:
     found = {name for name, *_ in ACCEPTED}
-    for owner in (ReplicaDirectives, MetricsDirectives, UnixDirectives, TlsDirectives, Config):
+    for owner in (
+        ReplicaDirectives, ProcessDirectives, MetricsDirectives, UnixDirectives, TlsDirectives,
+        Config,
+    ):  # fmt: skip
         prefix = getattr(owner, "PREFIX", "")
         names = inspect.get_annotations(owner).keys() - {
             "user_lines", "unix", "tls", "metrics", "accepted",
@@ -572,6 +579,11 @@ def test_event_classes_are_shown_in_the_order_of_redis(written: str, shown: str)
         (b"latency-tracking-info-percentiles", b"101", "should sit between [0.0,100.0]"),
         (b"oom-score-adj-values", b"-2001 0 0", "must be between -2000 and 2000"),
         (b"oom-score-adj-values", b"1 2", "wrong number of arguments"),
+        (b"shutdown-on-sigterm", b"later", "must be one of the following: default, save, nosave"),
+        (b"shutdown-on-sigint", b"save nosave", "SAVE and NOSAVE can't be used simultaneously"),
+        (b"user-limits", b"app 1", "a user, a number of connections and a size of memory"),
+        (b"user-limits", b"app -1 0", "argument must be between 0 and"),
+        (b"user-limits", b"app 1 much", "argument must be a memory value"),
         (b"oom-score-adj-values", b"1 2 1_0", "must be between -2000 and 2000"),
         (b"enable-debug-command", b"yes", "can't set immutable config"),
         (b"slowlog-log-slower-than", b"-2", "argument must be between -1 and"),
@@ -623,6 +635,10 @@ def test_the_port_of_a_primary_is_checked(port: str) -> None:
         ("latency-tracking-info-percentiles", "99.99999 50.50 1e1 .5", "99.99999 50.5 10 0.5"),
         ("oom-score-adj-values", "1 2 +3", "1 2 3"),
         ("save", "+1 01", "1 1"),
+        ("shutdown-on-sigterm", "FORCE nosave now", "nosave now force"),
+        ("shutdown-on-sigint", "default", "default"),
+        ("oom-score-adj", "relative", "yes"),
+        ("user-limits", "a 1 1mb * 0 2k a 5 0 b 0 0", "* 0 2000 a 5 0"),
         ("maxclients", "0" * 5000 + "7", "7"),
     ],
 )
@@ -633,3 +649,46 @@ def test_a_number_keeps_its_value(name: str, text: str, shown: str) -> None:
 def test_an_output_limit_has_at_most_64_bits() -> None:
     limits = Config().parsed("client-output-buffer-limit", f"normal {'9' * 23} 0 +5")
     assert limits["normal"] == OutputLimit(2**64 - 1, 0, 5)
+
+
+# Values without effect
+
+
+def warnings_with(**values: object) -> list[str]:
+    return warnings_of_ignored(Config(**values), DIRECTIVES)
+
+
+def test_a_value_that_has_no_effect_is_a_warning() -> None:
+    """Only if it differs from the default of Redis and asks for something."""
+    assert warnings_with() == []
+    assert warnings_with(io_threads=4, hz=100, no_appendfsync_on_rewrite=True) == []
+    assert warnings_with(aof_load_truncated=False) == [
+        "aof-load-truncated no has no effect: a torn end of the journal is cut off at start, and "
+        "logged"
+    ]
+    replica = warnings_with(replica_ignore_maxmemory=False, replica_ignore_disk_write_errors=True)
+    assert [sentence.split()[0] for sentence in replica] == [
+        "replica-ignore-maxmemory", "replica-ignore-disk-write-errors",
+    ]  # fmt: skip
+
+
+def test_a_share_of_no_maxmemory_is_a_warning() -> None:
+    assert "maxmemory is 0" in warnings_with(maxmemory_clients="5%")[0]
+    assert warnings_with(maxmemory_clients="5%", maxmemory=1 << 30) == []
+    assert warnings_with(maxmemory_clients="0%") == []
+
+
+def test_lines_of_user_limits_are_combined_and_rewritten() -> None:
+    config = Config()
+    lines = ["user-limits app 100 64mb", "user-limits * 0 1mb"]
+    apply_lines(config, [Line("f, line 1", *_name_and_words(line)) for line in lines])
+    assert config.user_limits == {"app": UserLimit(100, 64 << 20), "*": UserLimit(0, 1 << 20)}
+    assert lines_of(config, "user-limits") == [
+        "user-limits app 100 67108864", "user-limits * 0 1048576",
+    ]  # fmt: skip
+    assert lines_of(Config(), "user-limits") == ['user-limits ""']
+
+
+def _name_and_words(line: str) -> tuple[str, list[str]]:
+    name, *words = line.split()
+    return name, words

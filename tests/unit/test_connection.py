@@ -255,8 +255,9 @@ def test_a_client_is_idle_when_it_neither_sends_nor_reads(
     config: Any = SimpleNamespace(timeout=10)
     executor: Any = SimpleNamespace(outbox=SimpleNamespace(lagging=[]))
     unused: Any = None
+    access: Any = SimpleNamespace()
     clients = Clients(
-        config, {1: connection}, executor, unused, unused, lambda: begin_ms + now_s * 1000
+        config, {1: connection}, executor, access, unused, lambda: begin_ms + now_s * 1000, unused
     )
     for now_s in range(1, 31):
         clients.tick_second()
