@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 import uvicorn
@@ -23,6 +24,23 @@ PORT = 6480
 STOP_S = 2  # for browsers that follow a stream
 REQUESTS_MAX = 200
 HEADER_MAX = 16_384  # bytes
+_URL_FILE = "millstream.url_file"  # the key of the file's URL in a context of click
+
+
+class Reached(NamedTuple):
+    """The ways to the dashboard: the options about names and proxies."""
+
+    hosts: tuple[str, ...]
+    prefix: str
+    trust_proxy: bool
+
+
+def _note_url_file(ctx: click.Context, param: click.Parameter, file: Path | None) -> None:
+    if file is not None:
+        try:
+            ctx.meta[_URL_FILE] = read_url(file)
+        except ValueError as problem:
+            raise click.ClickException(str(problem)) from None
 
 
 @click.command(epilog="The password of the server may come from REDISCLI_AUTH.")
@@ -30,6 +48,9 @@ HEADER_MAX = 16_384  # bytes
 @click.option(
     "--url-file",
     type=click.Path(dir_okay=False, path_type=Path),
+    expose_value=False,
+    is_eager=True,
+    callback=_note_url_file,
     metavar="FILE",
     help="File with this URL, for a password that no list of processes shows.",
 )
@@ -57,14 +78,11 @@ HEADER_MAX = 16_384  # bytes
 @click.option("--actions", is_flag=True, help="Allow changes: acknowledge, claim, trim, delete.")
 def dashboard(
     url: str | None,
-    url_file: Path | None,
     bind: str,
     port: int,
     password_file: Path | None,
-    hosts: tuple[str, ...],
-    prefix: str,
-    trust_proxy: bool,
     actions: bool,
+    **names: Any,
 ) -> None:
     """Show streams and groups in a browser.
 
@@ -75,17 +93,18 @@ def dashboard(
     if not _is_local(bind) and password is None:
         raise click.ClickException(f"--bind {bind} needs --password-file")
     shown = bind if ":" not in bind else f"[{bind}]"
-    url = _chosen_url(url, url_file)
-    path = _prefix(prefix)
+    url = _chosen_url(url)
+    reached = Reached(**names)
+    path = _prefix(reached.prefix)
     try:
         app = make_app(
             url,
             has_actions=actions,
-            hosts=allowed_hosts([*LOCAL_NAMES, shown], port, hosts),
+            hosts=allowed_hosts([*LOCAL_NAMES, shown], port, reached.hosts),
             any_address=bind in ("0.0.0.0", "::"),
             password=password,
             prefix=path,
-            trusts_proxy=trust_proxy,
+            trusts_proxy=reached.trust_proxy,
         )
     except ValueError as problem:
         raise click.ClickException(f"the URL is invalid: {url_reason_of(problem)}") from None
@@ -112,17 +131,15 @@ def allowed_hosts(names: Sequence[str], port: int, extra: Sequence[str]) -> set[
     return {f"{name}:{port}" for name in (*names, *extra)} | without_port
 
 
-def _chosen_url(url: str | None, file: Path | None) -> str:
+def _chosen_url(url: str | None) -> str:
     """The URL of --url-file takes precedence over the environment, and excludes one in words."""
-    if file is None:
+    ctx = click.get_current_context()
+    if _URL_FILE not in ctx.meta:
         return url or DEFAULT_URL
-    source = click.get_current_context().get_parameter_source("url")
-    if source is click.core.ParameterSource.COMMANDLINE:
+    if ctx.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("URL and --url-file exclude each other.")
-    try:
-        return read_url(file)
-    except ValueError as problem:
-        raise click.ClickException(str(problem)) from None
+    from_file: str = ctx.meta[_URL_FILE]
+    return from_file
 
 
 def _prefix(text: str) -> str:

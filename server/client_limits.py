@@ -22,7 +22,7 @@ from millstream.server.net.connection import memories_of
 BETWEEN_S = 0.1
 BETWEEN_SLICES_S = 0.005
 SLICE = 2000  # clients measured in one turn
-LEAST_BYTES = 128 * 1024  # as in Redis: with less, nobody could raise the limit
+LEAST_BYTES = 128 * 1024  # as in Redis: with less, no client could raise the limit
 NO_LIMIT = UserLimit(0, 0)
 Sizes = list[tuple[int, Client]]
 

@@ -20,7 +20,7 @@ MEGABYTE = 1024**2
 class Kind:
     """`parse(text, current)` returns the value or raises ValueError with Redis' text; `show`
     returns the text for CONFIG GET; `many` allows several words in a file's line. With
-    `line_words`, a file has a line for each so many words, and `parse` combines them."""
+    `line_words`, a file has one line for this number of words, and `parse` combines lines."""
 
     __slots__ = ("line_words", "many", "name", "parse", "show")
 
