@@ -218,13 +218,17 @@ def flushdb(ctx: Context, args: Args) -> object:
 def flushall(ctx: Context[DatabasesHost], args: Args) -> object:
     """Removes all keys from all databases.
 
-    The reply is OK. ASYNC and SYNC make no difference here. If save points are set, an empty
-    snapshot replaces the last one immediately, unless a snapshot is being written.
+    The reply is OK. ASYNC and SYNC make no difference here. With a journal, the keys are in
+    it until the next rewrite or snapshot. Without one, if save points are set, an empty snapshot
+    replaces the last one immediately, unless a snapshot is being written.
     """
     removed = _flush(args, ctx.keyspace.databases)
     ctx.changed_databases(b"FLUSHALL", count=removed + 1)
-    # Not inside a transaction, whose effects must stay in one frame.
-    if ctx.may_block and ctx.server.config.shown("save"):
+    # Without a journal, a start would load the keys again. With one, a new base would remove the
+    # frames from which the keys can be restored. Not inside a transaction, whose effects must stay
+    # in one frame.
+    config = ctx.server.config
+    if ctx.may_block and config.shown("appendonly") == "no" and config.shown("save"):
         try:
             ctx.server.snapshots.save()
         except CommandError:

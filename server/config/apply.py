@@ -189,6 +189,13 @@ def certificates(parts: Parts, _: object) -> None:
     parts.listeners.renew_all()
 
 
+def refused_writes(parts: Parts, _: object) -> None:
+    """Directives that decide whether writes are refused after a failed snapshot: the next request
+    of the same client, too, is judged by the new values."""
+    parts.persistence.refusal.update()
+    parts.executor.recheck_limits()
+
+
 def journal(parts: Parts, _: object) -> None:
     """appendfsync and appendonly. During EXEC, the journal is switched afterwards, so that it has
     all of the transaction's effects or none."""
@@ -204,6 +211,7 @@ def switch_journal(parts: Parts) -> None:
     wanted = parts.config.appendonly
     parts.executor.effects.enabled = wanted
     parts.persistence.set_appendonly(wanted)
+    refused_writes(parts, wanted)
     parts.replication.journal_switched()
     if not wanted:
         parts.check_waits()

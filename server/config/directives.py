@@ -32,6 +32,7 @@ from millstream.server.config.apply import (
     of_requests,
     output_limits,
     queue_limit,
+    refused_writes,
     slow_commands,
     slowlog_length,
 )
@@ -165,12 +166,12 @@ class Config(ReplicaDirectives, ProcessDirectives):
         "take a snapshot after this many seconds if there were at least this many changes; empty: "
         f"never. If not set: `{SAVE_POINTS_DEFAULT}` without a journal, and never with a journal, "
         "because its rewriting does the same work",
-        apply=READ,
+        apply=refused_writes,
     )
     stop_writes_on_bgsave_error: bool = data(
         True, YES_NO,
         "with save points: refuse writes after a snapshot has failed, until one succeeds",
-        apply=READ,
+        apply=refused_writes,
     )  # fmt: skip
     rdbcompression: bool = data(
         False, YES_NO,

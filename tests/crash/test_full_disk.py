@@ -269,7 +269,15 @@ def test_save_points_refuse_writes_until_a_snapshot_works(
     refused = wait_until(writer.append, lambda reply: isinstance(reply, Error), "a refusal")
     assert isinstance(refused, Error)
     assert refused.text.startswith("MISCONF Redis is configured to save RDB snapshots")
-    assert isinstance(writer.client.call("TRANGE", "s", "-", "+", "COUNT", "1"), list)
+    client = writer.client
+    assert isinstance(client.call("TRANGE", "s", "-", "+", "COUNT", "1"), list)
+    # Each setting applies to the next request, even of the same batch.
+    for off, on in [
+        ("stop-writes-on-bgsave-error no", "stop-writes-on-bgsave-error yes"),
+        ('save ""', 'save "1 1"'),
+    ]:
+        client.send_raw(f"CONFIG SET {off}\r\nSET x 1\r\nCONFIG SET {on}\r\nSET x 2\r\n".encode())
+        assert [client.read() for _ in range(4)] == [OK, OK, OK, refused]
     disk.free()
-    assert writer.client.call("BGSAVE") == Simple("Background saving started")
+    assert client.call("BGSAVE") == Simple("Background saving started")
     wait_writable(writer)

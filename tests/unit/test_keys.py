@@ -38,8 +38,10 @@ class Host:
     def __init__(self) -> None:
         self.numbers = count()
         self.save_points = ""
+        self.appendonly = "no"
         self.config = SimpleNamespace(
-            proto_max_bulk_len=2 * 1024**2, shown=lambda name: {"save": self.save_points}[name]
+            proto_max_bulk_len=2 * 1024**2,
+            shown=lambda name: {"save": self.save_points, "appendonly": self.appendonly}[name],
         )
         self.snapshots = self
         self.saves = 0
@@ -562,11 +564,15 @@ def test_chance_reaches_every_key(room: Room) -> None:
 # ---------------------------------------------------------------- flushing
 
 
-def test_flushall_leaves_an_empty_snapshot_with_save_points(room: Room) -> None:
+def test_flushall_leaves_an_empty_snapshot_without_a_journal(room: Room) -> None:
     room.call("SET", "a", "v")
     assert room.call("FLUSHALL") == OK
     assert room.host.saves == 0
     room.host.save_points = "3600 1"
+    room.host.appendonly = "yes"
+    assert room.call("FLUSHALL") == OK
+    assert room.host.saves == 0, "the journal has the keys"
+    room.host.appendonly = "no"
     assert room.call("FLUSHALL") == OK
     assert room.host.saves == 1
     room.host.saving_fails = True
