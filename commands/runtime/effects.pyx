@@ -21,7 +21,7 @@ from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database,
 
 from millstream.errors import CommandError
 from millstream.memory_reserve import RESERVE
-from millstream.storage.files.journal_format import FRAME_SIZE
+from millstream.storage.files.frame_times import FRAME_EXTRA_BYTES
 
 APPLY = {}
 # Effects after which readers that wait on the key are retried.
@@ -29,7 +29,7 @@ WAKES_READERS = set()
 
 cdef int64_t ROOM_UNBOUNDED = 1 << 62
 # The size of a frame in the journal in addition to its payload.
-cdef int64_t FRAME_BYTES = FRAME_SIZE
+cdef int64_t FRAME_BYTES = FRAME_EXTRA_BYTES
 
 
 class EffectError(Exception):
@@ -278,6 +278,8 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
             compiled = compiled_function(name)
             if compiled != NULL:
                 compiled(keyspace, db, args)
+            elif name.size == 4 and memcmp(name.ptr, b"TIME", 4) == 0:
+                continue  # it changes nothing
             else:
                 function = APPLY.get(args[0])
                 if function is None:

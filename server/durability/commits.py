@@ -20,6 +20,7 @@ from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.server.monitor.histogram import Histogram
 from millstream.storage.files import journal_writer as frames
 from millstream.storage.files.disk import File
+from millstream.storage.files.frame_times import TIME_BYTES_MAX, encode_time
 from millstream.storage.files.journal_file import JournalFile
 from millstream.storage.files.journal_writer import UNBOUNDED, Journal
 
@@ -135,6 +136,8 @@ class Commits:
         self.listener: Listener = unheard
         self._replies: Replies = unheard
         self._config = config
+        self._clock = machine.clock
+        self._timed_s = -1  # the last time in the journal; -1: the next frame gets one
         self._scheduler = machine.scheduler
         self._worker = worker
         self._recovery = recovery
@@ -175,6 +178,19 @@ class Commits:
         None: the effects could not be encoded. The journal then fails, like after a write error,
         because no frame may follow a missing one.
         """
+        if payload is not None:
+            now_s = self._clock() // 1000
+            if now_s != self._timed_s:
+                self._timed_s = now_s
+                payload = encode_time(now_s) + payload
+        return self._record(payload)
+
+    def commit_received(self, payload: bytes) -> int:
+        """Record a frame of the primary, unchanged."""
+        self._timed_s = -1
+        return self._record(payload)
+
+    def _record(self, payload: bytes | None) -> int:
         seq = self.last_seq = self.last_seq + 1
         journal = self.journal
         if payload is not None:
@@ -249,11 +265,11 @@ class Commits:
         the disk is full."""
         if self.journal is None:
             return UNBOUNDED
-        first_bytes = 0 if self.first_effect is None else FIRST_EFFECT_MAX
-        if payload_bytes + first_bytes > frames.PAYLOAD_MAX:
+        added_bytes = TIME_BYTES_MAX + (0 if self.first_effect is None else FIRST_EFFECT_MAX)
+        if payload_bytes + added_bytes > frames.PAYLOAD_MAX:
             raise CommandError(TOO_LARGE % frames.PAYLOAD_MAX)
         try:
-            return self.journal.make_room(payload_bytes + first_bytes) - first_bytes
+            return self.journal.make_room(payload_bytes + added_bytes) - added_bytes
         except OSError as error:
             raise CommandError(misconf(error).decode()) from error
 
@@ -274,6 +290,7 @@ class Commits:
     # The current journal
 
     def switch_journal(self, opened: JournalFile) -> None:
+        self._timed_s = -1
         if self.journal is not None:
             self.older_bytes += self.journal.size_bytes
             self.journal.rotate(opened)

@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
@@ -26,9 +26,12 @@ from millstream.errors import DataError, printable, readable
 from millstream.server.repair.check_report import FileReport, Report, Verdict, counted
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.cli_hint import advised
+from millstream.server.repair.frames import Moment
+from millstream.server.repair.frames_cli import MOMENT, fail, in_directory, in_words
 from millstream.server.repair.inspecting import Contents, Ordering, Row, inspect_directory
 from millstream.server.repair.repairing import repair
-from millstream.storage.files.disk import SystemDisk, unusable
+from millstream.server.repair.restoring import Restored, Wanted, restore, sentences
+from millstream.storage.files.disk import SystemDisk
 
 _LINES_SHOWN = 20
 _VERDICTS = {
@@ -49,18 +52,6 @@ _WIDE = 10_000  # columns if the output is not a terminal, so that nothing is cu
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _fail(problem: DataError | OSError) -> NoReturn:
-    click.echo(f"millstream: {_in_words(problem)}", err=True)
-    sys.exit(Verdict.UNCHECKED)
-
-
-def _in_words(problem: DataError | OSError) -> str:
-    if isinstance(problem, DataError):
-        return str(problem)
-    name = f" ({problem.filename})" if problem.filename else ""
-    return f"{problem.strerror or problem}{name}"
 
 
 @contextmanager
@@ -85,6 +76,36 @@ def _as_json(value: object) -> str:
 # ---------------------------------------------------------------------------------------- check
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """The options that ask for the data of an earlier moment."""
+
+    moment: Moment | None
+    effect: str | None
+    pattern: str | None
+    target: Path | None
+
+    def wanted(self, mend: bool) -> Wanted | None:
+        """The moment; None without these options. UsageError if they do not fit together."""
+        if self.moment is None and self.effect is None:
+            if self.target is not None or self.pattern is not None:
+                raise click.UsageError("--to and --key need --until or --before")
+            return None
+        if self.moment is not None and self.effect is not None:
+            raise click.UsageError("--until and --before exclude each other")
+        if self.target is None:
+            raise click.UsageError("--to NEWDIR is missing: where to write the data of that moment")
+        if mend:
+            raise click.UsageError("--repair changes DIR, and --until and --before never do")
+        if self.pattern is not None and self.effect is None:
+            raise click.UsageError("--key needs --before")
+        return Wanted(
+            self.moment or Moment(),
+            None if self.effect is None else self.effect.upper().encode(),
+            None if self.pattern is None else self.pattern.encode("utf-8", "surrogateescape"),
+        )
+
+
 @click.command(
     epilog="Exit codes: 0 the data is undamaged, or now repaired; 1 it is damaged; 2 it cannot be "
     "checked. A journal end torn by a crash is not damage."
@@ -94,16 +115,39 @@ def _as_json(value: object) -> str:
     "--repair", "mend", is_flag=True, help="Recover what can be read, and keep the replaced files."
 )
 @click.option(
+    "--until",
+    "moment",
+    type=MOMENT,
+    help="Write the data of this moment, a frame or a second, to a new directory.",
+)
+@click.option(
+    "--before",
+    "effect",
+    metavar="EFFECT",
+    help="The same, before the last frame with this effect: FLUSHALL, DEL, EVICT ...",
+)
+@click.option("--key", "pattern", metavar="PATTERN", help="With --before: an effect on such a key.")
+@click.option("--to", "target", metavar="NEWDIR", type=click.Path(path_type=Path),
+              help="The new directory, which must not exist or be empty.")  # fmt: skip
+@click.option(
     "--no-load",
     is_flag=True,
     help="Only read the files; do not load the data, which takes as much memory as a server.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def check(directory: Path, mend: bool, no_load: bool, as_json: bool) -> None:
+def check(directory: Path, mend: bool, no_load: bool, as_json: bool, **earlier: Any) -> None:
     """Verify every byte of a data directory, and report what a repair would lose.
 
-    Nothing is changed without --repair. No server may be using the directory.
+    Nothing is changed without --repair. No server may be using the directory. With --until or
+    --before, a server may be using it: the data of an earlier moment is written to a new directory,
+    and that one is verified.
     """
+    options = Earlier(**earlier)
+    wanted = options.wanted(mend)
+    restored: Restored | None = None
+    if wanted is not None and options.target is not None:
+        restored = _restore(directory, options.target, wanted)
+        directory = options.target
     disk = SystemDisk(directory)
     done: list[str] | None = None
     try:
@@ -113,14 +157,27 @@ def check(directory: Path, mend: bool, no_load: bool, as_json: bool) -> None:
         if mend and report.verdict is Verdict.DAMAGED and not report.hopeless:
             done = _mend(disk, report)
     except (DataError, OSError) as problem:
-        _fail(problem)
+        fail(problem)
     finally:
         disk.unlock()
     if as_json:
-        _print_json(_report_as_json(report, done))
+        _print_json({**_report_as_json(report, done), **_restored_as_json(restored)})
     else:
+        for sentence in () if restored is None else sentences(restored):
+            click.echo(sentence)
         _print_report(report, done, tried=mend)
     sys.exit(report.verdict if done is None else Verdict.WHOLE)
+
+
+def _restore(directory: Path, target: Path, wanted: Wanted) -> Restored:
+    try:
+        return restore(SystemDisk(directory), target, wanted)
+    except (DataError, OSError) as problem:
+        fail(in_directory(directory, problem))
+
+
+def _restored_as_json(restored: Restored | None) -> dict[str, Any]:
+    return {} if restored is None else {"restored": asdict(restored)}
 
 
 def _mend(disk: SystemDisk, report: Report) -> list[str] | None:
@@ -131,7 +188,7 @@ def _mend(disk: SystemDisk, report: Report) -> list[str] | None:
     except DataError as problem:
         report.notes.append(str(problem))
     except OSError as problem:
-        report.notes.append(f"the repair could not be done: {_in_words(problem)}")
+        report.notes.append(f"the repair could not be done: {in_words(problem)}")
     return None
 
 
@@ -216,9 +273,9 @@ def inspect(
             now_ms=_now_ms(),
         )
     except OSError as problem:
-        _fail(unusable(directory, problem) if problem.filename == str(directory) else problem)
+        fail(in_directory(directory, problem))
     except DataError as problem:
-        _fail(problem)
+        fail(problem)
     if as_json:
         _print_json(_contents_as_json(contents))
     else:

@@ -233,7 +233,7 @@ class Receiver:
                 keyspace.dirty += apply_effects(keyspace, record.payload)
                 if record.payload.startswith(LINE_EFFECT):
                     commits.line_begins()
-                commits.commit(record.payload)
+                commits.commit_received(record.payload)
         except EffectError as error:
             self._close()  # the frames after it have nothing to follow
             self.trust = Trust.WRONG

@@ -43,6 +43,10 @@ COMMANDS = {
     "inspect": Subcommand(
         "millstream.server.repair.cli:inspect", "List the keys in a data directory."
     ),
+    "frames": Subcommand(
+        "millstream.server.repair.frames_cli:frames",
+        "List the frames of the journals, with times.",
+    ),
     "backup": Subcommand(
         "millstream.server.backup.backup_cli:backup", "Copy all data of a server.", "tools"
     ),

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.support import data_directory
+from tests.support.resp import Error
 from tests.support.server import Server
+
+from millstream.__main__ import main
 
 NewServer = Callable[..., Server]
 ENTRIES = 20
@@ -187,3 +191,59 @@ def test_a_repair_without_disk_space_leaves_the_data_unchanged(killed: Server) -
     assert "the repair could not be done: File too large" in output
     assert "--repair" not in output
     assert contents(killed.directory) == before
+
+
+# ---------------------------------------------------------------- after a mistake
+
+ROOT = Path(__file__).resolve().parents[2]
+MISTAKES = {  # by the beginning of the option that the page has for it
+    "--before FLUSHALL": ["FLUSHALL"],
+    "--before FLUSHDB": ["FLUSHDB"],
+    "--before DEL": ["UNLINK orders"],
+    "--before EVICT": ["XTRIM orders MAXLEN 0"],
+    "--before XDEL": ["XDEL orders 1-1 2-1 3-1"],
+    "--before SWAPDB": ["SWAPDB 0 1"],
+}
+
+
+def within(*words: str | Path) -> str:
+    """The output of millstream in this process."""
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def orders_in(directory: Path) -> int:
+    output = within("inspect", directory, "--json", "--key", "orders")
+    return sum(row["entries"] for row in json.loads(output)["rows"] if row["database"] == 0)
+
+
+def test_the_page_restores_the_data_before_a_mistake(new_server: NewServer, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    section = page.split("## After a mistake")[1].split("\n## ")[0]
+    hold_off, restoring, *_ = re.findall(r"```\n(.*?)\n```", section, re.DOTALL)
+    options = re.findall(r"`(--before [^`]+)`", section.split("|---|---|")[1])
+    assert [option for option in options if not option.startswith(tuple(MISTAKES))] == []
+    assert len(options) == len(MISTAKES)
+    server = new_server("data", {"save": "3600 1"}).start()
+    with server.client() as client:
+        for number, (option, mistake) in enumerate(zip(options, MISTAKES.values(), strict=True)):
+            client.call("DEL", "orders")
+            for entry in range(1, ENTRIES + 1):
+                client.call("XADD", "orders", f"{entry}-1", "f", f"value {entry}")
+            for line in mistake:
+                assert not isinstance(client.call(*line.split()), Error)
+            client.call("SET", "later", str(number))
+            if number == 0:
+                hold_off = hold_off.replace("-p 6455", f"-p {server.port}")
+                assert typed(hold_off) == (0, "OK\n")
+            restored = tmp_path / f"restored-{number}"
+            typed_here = restoring.replace("--before FLUSHALL", option)
+            typed_here = typed_here.replace("check data", f"check {server.directory} --no-load")
+            words = typed_here.replace("--to restored", f"--to {restored}").split()[1:]
+            output = within(*words)
+            assert "left out: 2 frames with 0 added entries" in output
+            assert orders_in(restored) == ENTRIES
+    assert orders_in(server.directory) == 0
+    with new_server("restored-0").start().client() as client:
+        assert client.call("XLEN", "orders") == ENTRIES

@@ -16,10 +16,13 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.storage_access import BlockWriter, deliver_id, hand_over_id, redeliver_id
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 
+from millstream.commands.runtime.effects import apply_effects
 from millstream.storage.blocks.block import Block
+from millstream.storage.files.frame_times import encode_time
 from millstream.storage.files.journal_format import read_head
 from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import Manifest
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
@@ -215,7 +218,12 @@ def test_the_pages_journal_is_a_journal(request: Any) -> None:
     payload = data[152:]
     assert (len(payload), zlib.crc32(payload, payload_start)) == (length, crc)
     assert zlib.crc32(data[128:148], (head_start + 128) % 2**32) == head_crc
-    assert (seq, unsynced, payload) == (1, 0, b"*1\r\n$8\r\nFLUSHALL\r\n")
+    assert (seq, unsynced, payload) == (
+        1,
+        0,
+        encode_time(1_700_000_000) + b"*1\r\n$8\r\nFLUSHALL\r\n",
+    )
+    assert apply_effects(Keyspace(), payload) == 1
     disk = FakeDisk()
     disk.put("journal-1.log", data)
     assert [found for _, _, found in JournalReader([disk.read("journal-1.log")], 1).frames()] == [

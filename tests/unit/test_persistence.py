@@ -35,10 +35,12 @@ from millstream.server.durability.workers import Machine
 from millstream.server.monitor.info import fields_of
 from millstream.storage.files import journal_writer as journal_module
 from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.frame_times import TIME_BYTES_MAX, encode_time
 from millstream.storage.files.journal_file import create_journal
 from millstream.storage.files.journal_format import read_head
 
 MODES = ["always", "everysec", "no"]
+TIME = encode_time(1_700_000_000)  # in the first frame of a second
 FULL = b"MISCONF Errors writing to the AOF file: No space left on device"
 
 
@@ -122,6 +124,7 @@ def test_loading_reports_its_findings() -> None:
     assert report.torn_bytes == 0
     assert seen[-1][0] == seen[-1][1] > 0
     frame_bytes = 20 * 20 + sum(len(f"ADD s {number}\r\n") for number in range(1, 21))
+    frame_bytes += len(TIME)
     assert again.keyspace.restored_global == {"databases": 16, "frame_bytes": frame_bytes}
 
 
@@ -1247,9 +1250,10 @@ def test_more_than_a_frame_can_hold_is_refused_before_it_runs(
 ) -> None:
     monkeypatch.setattr(journal_module, "PAYLOAD_MAX", 1000)
     world = new_world()
-    assert world.persistence.commits.make_room(1000) <= 1000
+    most = 1000 - TIME_BYTES_MAX
+    assert world.persistence.commits.make_room(most) <= most
     with pytest.raises(CommandError, match="more than 1000 bytes in the journal at once"):
-        world.persistence.commits.make_room(1001)
+        world.persistence.commits.make_room(most + 1)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -1360,7 +1364,7 @@ def test_the_first_effect_precedes_those_of_the_next_frame() -> None:
     world.persistence.commits.keep_frames(lambda seq, payload: reported.append((seq, payload)))
     world.write_tick()
     world.write_tick()
-    assert reported == [(1, b"NOP\r\nADD s 1\r\n"), (2, b"ADD s 2\r\n")]
+    assert reported == [(1, b"NOP\r\n" + TIME + b"ADD s 1\r\n"), (2, b"ADD s 2\r\n")]
 
 
 def test_the_total_size_of_frames_is_the_same_after_a_restart() -> None:
@@ -1370,7 +1374,7 @@ def test_the_total_size_of_frames_is_the_same_after_a_restart() -> None:
         world.write_tick()
     world.settle()
     counted = world.persistence.commits.frame_bytes
-    assert counted == 3 * (20 + len(b"ADD s 1\r\n"))
+    assert counted == 3 * (20 + len(b"ADD s 1\r\n")) + len(TIME)
     again = World(world.disk.copy())
     again.load()
     assert again.persistence.commits.frame_bytes == counted
@@ -1380,4 +1384,4 @@ def test_the_total_size_of_frames_is_the_same_after_a_restart() -> None:
     again.settle()
     third = World(again.disk.copy())
     third.load()
-    assert third.persistence.commits.frame_bytes == counted + 20 + len(b"ADD s 4\r\n")
+    assert third.persistence.commits.frame_bytes == counted + 20 + len(TIME + b"ADD s 4\r\n")
