@@ -43,7 +43,17 @@ def opened(made: Made) -> Made:
     return made
 
 
-class Reader(Opened, Generic[T]):
+class Closing(Opened):
+    """An object that is closed at the end of its `with` block."""
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+class Reader(Closing, Generic[T]):
     """A stream or a consumer."""
 
     def __aiter__(self) -> AsyncIterator[Record[T]]:

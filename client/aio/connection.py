@@ -1,16 +1,20 @@
-"""A connection to a server: redis-py's client with the commands of millstream."""
+"""A connection to a server: redis-py's client with the commands of millstream; repeats of single
+commands, and errors of this package."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import redis.asyncio
 import redis.asyncio.client
 from redis.asyncio.retry import Retry
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 
 from millstream.client import redis_py
-from millstream.client.aio.command_calls import ask, execute
 from millstream.client.aio.commands import NAMES, StreamCommands
 from millstream.client.aio.consumer import consumer as new_consumer
 from millstream.client.aio.interruptible import (
@@ -21,6 +25,10 @@ from millstream.client.aio.interruptible import (
 from millstream.client.aio.stream import stream as new_stream
 from millstream.client.aio.writer import writer as new_writer
 from millstream.client.core.decoding import read_reply
+from millstream.client.core.reads_and_waits import block_s, is_read
+from millstream.client.core.repeating import LIMIT_TRIES, ReadRepeats, is_too_long
+from millstream.client.core.words import check_length, text
+from millstream.client.errors import Sealed, refusal
 from millstream.client.queued import QueuedCommands
 from millstream.client.records import T
 
@@ -151,3 +159,50 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
     stream = new_stream
     writer = new_writer
     consumer = new_consumer
+
+
+async def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Send a command with `send`, which is redis-py's. A read is repeated after a broken
+    connection."""
+    if wait_s := block_s(words):
+        options["wait_s"] = wait_s
+    repeats = ReadRepeats(is_read(words))
+    while True:
+        try:
+            return await send(*words, **options)
+        except (RedisConnectionError, ResponseError) as error:
+            if is_too_long(error, words):
+                await _check_length(client, words)
+            pause_s = repeats.pause_s(error)
+            if pause_s is None:
+                raise
+        await asyncio.sleep(pause_s)
+
+
+async def _check_length(client: Any, words: Sequence[Any]) -> None:
+    for _ in range(LIMIT_TRIES):
+        try:
+            limits = await client.config_get("proto-max-bulk-len")
+        except RedisError:  # it may not be allowed
+            continue
+        check_length(words, limits)
+        return
+
+
+async def ask(client: Any, command: Command[R]) -> R:
+    """The reply to a command, as the command reads it."""
+    try:
+        options = {"wait_s": command.wait_s} if command.wait_s else {}
+        return command.read(await client.execute_command(*command.words, **options))
+    except ResponseError as error:
+        refused = refusal(error, command.words, redis_py.address(client))
+        if isinstance(refused, Sealed):
+            await _name_children(client, refused, command.words[1])
+        raise refused from None
+
+
+async def _name_children(client: Any, sealed: Sealed, key: Any) -> None:
+    with suppress(RedisError):
+        info = await client.tinfo(key)
+        if info is not None:
+            sealed.children = list(map(text, info["children"]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.aio.concurrency import Reader, Records, opened, record_loop
@@ -59,14 +58,6 @@ class Consumer(Reader[T]):
             await self._run(self._deliveries.open())
             self._opened = True
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def read(self, timeout: float | None = None) -> Record[T] | None:
         """Wait for the next record; None after `timeout` seconds, at the end of a sealed stream, or

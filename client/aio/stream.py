@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import redis.asyncio
@@ -78,14 +77,6 @@ class Stream(Reader[T]):
             await self._begin(self._start)
             self._opened = True
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def read(self, timeout: float | None = None) -> Record[T] | None:
         """Wait for the next record. None after `timeout` seconds, at the end of the stream, or

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
-from millstream.client.aio.concurrency import Opened, Turn, opened
+from millstream.client.aio.concurrency import Closing, Opened, Turn, opened
 from millstream.client.aio.running import Runner
 from millstream.client.core.argument_checks import flag
 from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
@@ -77,17 +76,12 @@ class Fact(Opened, FactFields[T]):
         if self._settled is None:
             await self._writer._run(self._writer._state.abort(self))
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         if self._settled is None:
             await self._writer._run(self._writer._state.leave(self, failed=kind is not None))
 
 
-class Writer(Opened, Generic[T]):
+class Writer(Closing, Generic[T]):
     """A writer of one stream, with a name that no other running writer has.
 
     `ms.writer(..)` makes one, and its arguments are described there. Several tasks may use it:
@@ -119,14 +113,6 @@ class Writer(Opened, Generic[T]):
             await self._run(self._state.take_over())
             self._takes_over = False
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def append(self, fields: Fields) -> ID:
         """Append an entry exactly once, and return its ID. Readers are not held back.

@@ -38,7 +38,17 @@ def opened(made: Made) -> Made:
     return made._open()
 
 
-class Reader(Opened, Generic[T]):
+class Closing(Opened):
+    """An object that is closed at the end of its `with` block."""
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Reader(Closing, Generic[T]):
     """A stream or a consumer."""
 
     def __iter__(self) -> Iterator[Record[T]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.core.deadlines import check_block
@@ -60,14 +59,6 @@ class Consumer(Reader[T]):
             self._run(self._deliveries.open())
             self._opened = True
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def read(self, timeout: float | None = None) -> Record[T] | None:
         """Wait for the next record; None after `timeout` seconds, at the end of a sealed stream, or

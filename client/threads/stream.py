@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import redis
@@ -74,14 +73,6 @@ class Stream(Reader[T]):
             self._begin(self._start)
             self._opened = True
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def read(self, timeout: float | None = None) -> Record[T] | None:
         """Wait for the next record. None after `timeout` seconds, at the end of the stream, or

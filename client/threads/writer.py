@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.core.argument_checks import flag
@@ -13,7 +12,7 @@ from millstream.client.core.writing import FactFields, WriterState, fact_count, 
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import T
-from millstream.client.threads.concurrency import Opened, Turn, opened
+from millstream.client.threads.concurrency import Closing, Opened, Turn, opened
 from millstream.client.threads.running import Runner
 
 if TYPE_CHECKING:
@@ -78,17 +77,12 @@ class Fact(Opened, FactFields[T]):
         if self._settled is None:
             self._writer._run(self._writer._state.abort(self))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if self._settled is None:
             self._writer._run(self._writer._state.leave(self, failed=kind is not None))
 
 
-class Writer(Opened, Generic[T]):
+class Writer(Closing, Generic[T]):
     """A writer of one stream, with a name that no other running writer has.
 
     `ms.writer(..)` makes one, and its arguments are described there. Several threads may use it:
@@ -120,14 +114,6 @@ class Writer(Opened, Generic[T]):
             self._run(self._state.take_over())
             self._takes_over = False
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def append(self, fields: Fields) -> ID:
         """Append an entry exactly once, and return its ID. Readers are not held back.
