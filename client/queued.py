@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
 from millstream.client.core.reads_and_waits import block_s, sent_words
+from millstream.client.core.steps import Command
 from millstream.client.errors import refusal
 from millstream.client.threads.commands import StreamCommands
-
-if TYPE_CHECKING:
-    from millstream.client.core.steps import Command
 
 P = ParamSpec("P")
 Queue = TypeVar("Queue", bound="QueuedCommands")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,9 @@ import pyarrow.compute as pc
 
 from millstream.pipeline.casting import cast_texts
 from millstream.pipeline.schema import ColumnPlan, is_text, plan_columns, type_name
+from millstream.pipeline.snapshot_plan import Pieces
 from millstream.storage.blocks.column_buffers import Buffer, not_utf8
 from millstream.storage.blocks.columns import Decoder, Kind
-
-if TYPE_CHECKING:
-    from millstream.pipeline.snapshot_plan import Pieces
 
 PERMISSIVE = "PERMISSIVE"
 DROPMALFORMED = "DROPMALFORMED"

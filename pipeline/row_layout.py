@@ -8,8 +8,8 @@ fields, and refuses a schema in which a column would be lost silently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -34,9 +34,6 @@ from millstream.pipeline.casting import is_common_time, time_texts
 from millstream.pipeline.positions import Id, key_bytes
 from millstream.pipeline.row_encoder import Column, Kind, RowEncoder
 from millstream.pipeline.source_options import OptionError, SourceOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # The columns that the reader derives from an entry's ID.
 _OF_THE_ID = ("ts", "ms", "seq")

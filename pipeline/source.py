@@ -5,7 +5,7 @@ Spark creates a source from the options on the driver and in each of its plannin
 source therefore holds only the options, and imports readers and writers when they are needed.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, MutableMapping
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -25,9 +25,6 @@ from millstream.pipeline.source_options import (
     OptionError,
     SourceOptions,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
 
 
 class MillstreamDataSource(DataSource):

@@ -8,14 +8,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from millstream.client.core.deadlines import Stops
 from millstream.client.guards import OwnProcess
 from millstream.client.records import Record, T
-
-if TYPE_CHECKING:
-    from typing import Self
 
 R = TypeVar("R")
 

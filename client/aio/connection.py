@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, Self, overload
 
 import redis.asyncio
 import redis.asyncio.client
@@ -27,15 +27,11 @@ from millstream.client.aio.writer import writer as new_writer
 from millstream.client.core.decoding import read_reply
 from millstream.client.core.reads_and_waits import block_s, is_read
 from millstream.client.core.repeating import LIMIT_TRIES, ReadRepeats, is_too_long
+from millstream.client.core.steps import Command, R
 from millstream.client.core.words import check_length, text
 from millstream.client.errors import Sealed, refusal
 from millstream.client.queued import QueuedCommands
 from millstream.client.records import T
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from millstream.client.core.steps import Command, R
 
 
 @overload

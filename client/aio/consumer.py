@@ -5,23 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
+from millstream.client.aio.commands import StreamCommands
 from millstream.client.aio.concurrency import Reader, Records, opened, record_loop
 from millstream.client.aio.running import Runner
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
-from millstream.client.core.words import IdWord
+from millstream.client.core.steps import R, Steps
+from millstream.client.core.words import IdWord, Key
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from millstream.client.aio.commands import StreamCommands
-    from millstream.client.core.steps import R, Steps
-    from millstream.client.core.words import Key
 
 
 class Consumer(Reader[T]):

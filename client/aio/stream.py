@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 import redis.asyncio
 
+from millstream.client.aio.commands import StreamCommands
 from millstream.client.aio.concurrency import Reader, Records, opened, record_loop
 from millstream.client.aio.running import Runner
 from millstream.client.core import position as positions
@@ -19,20 +20,14 @@ from millstream.client.core.options import BATCH, MAX_WAIT_S, Options
 from millstream.client.core.position import Position
 from millstream.client.core.shard_order import Servers
 from millstream.client.core.shards import Shard, parse_shards
+from millstream.client.core.steps import R, Steps
 from millstream.client.core.token import Token
+from millstream.client.core.words import Key
 from millstream.client.errors import MillstreamError
 from millstream.client.events import Event, Gap
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
 from millstream.client.redis_py import check_client
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from millstream.client.aio.commands import StreamCommands
-    from millstream.client.core.steps import R, Steps
-    from millstream.client.core.words import Key
-
 
 UNOPENED = (  # asyncio only
     "the stream is not open yet, and has no position: await it, or enter it with `async with`"

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, overload
 
 from millstream.client.core import requests
+from millstream.client.core.steps import Command, R
+from millstream.client.core.words import Fields, IdWord, Key
+from millstream.client.ids import ID
 from millstream.client.records import Record, T
 from millstream.client.rows import Row, Seek, WriterPosition
-
-if TYPE_CHECKING:
-    from millstream.client.core.steps import Command, R
-    from millstream.client.core.words import Fields, IdWord, Key
-    from millstream.client.ids import ID
 
 
 class StreamCommands(Generic[T]):

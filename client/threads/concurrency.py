@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from millstream.client.core.deadlines import Stops
 from millstream.client.guards import OwnProcess
 from millstream.client.records import Record, T
-
-if TYPE_CHECKING:
-    from typing import Self
 
 R = TypeVar("R")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, Self, overload
 
 import redis
 import redis.client
@@ -19,6 +19,7 @@ from millstream.client import redis_py
 from millstream.client.core.decoding import read_reply
 from millstream.client.core.reads_and_waits import block_s, is_read
 from millstream.client.core.repeating import LIMIT_TRIES, ReadRepeats, is_too_long
+from millstream.client.core.steps import Command, R
 from millstream.client.core.words import check_length, text
 from millstream.client.errors import Sealed, refusal
 from millstream.client.queued import QueuedCommands
@@ -32,11 +33,6 @@ from millstream.client.threads.interruptible import (
 )
 from millstream.client.threads.stream import stream as new_stream
 from millstream.client.threads.writer import writer as new_writer
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from millstream.client.core.steps import Command, R
 
 
 @overload

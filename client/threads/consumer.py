@@ -6,23 +6,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
-from millstream.client.core.words import IdWord
+from millstream.client.core.steps import R, Steps
+from millstream.client.core.words import IdWord, Key
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
+from millstream.client.threads.commands import StreamCommands
 from millstream.client.threads.concurrency import Reader, Records, opened, record_loop
 from millstream.client.threads.running import Runner
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from millstream.client.core.steps import R, Steps
-    from millstream.client.core.words import Key
-    from millstream.client.threads.commands import StreamCommands
 
 
 class Consumer(Reader[T]):

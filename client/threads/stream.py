@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 import redis
 
@@ -18,21 +18,17 @@ from millstream.client.core.options import BATCH, MAX_WAIT_S, Options
 from millstream.client.core.position import Position
 from millstream.client.core.shard_order import Servers
 from millstream.client.core.shards import Shard, parse_shards
+from millstream.client.core.steps import R, Steps
 from millstream.client.core.token import Token
+from millstream.client.core.words import Key
 from millstream.client.errors import MillstreamError
 from millstream.client.events import Event, Gap
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
 from millstream.client.redis_py import check_client
+from millstream.client.threads.commands import StreamCommands
 from millstream.client.threads.concurrency import Reader, Records, opened, record_loop
 from millstream.client.threads.running import Runner
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from millstream.client.core.steps import R, Steps
-    from millstream.client.core.words import Key
-    from millstream.client.threads.commands import StreamCommands
 
 
 class Stream(Reader[T]):

@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic, Self
 
 from millstream.client.core.argument_checks import flag
+from millstream.client.core.steps import R, Steps
+from millstream.client.core.words import Fields, Key
 from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import T
+from millstream.client.threads.commands import StreamCommands
 from millstream.client.threads.concurrency import Closing, Opened, Turn, opened
 from millstream.client.threads.running import Runner
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from millstream.client.core.steps import R, Steps
-    from millstream.client.core.words import Fields, Key
-    from millstream.client.threads.commands import StreamCommands
 
 
 class Fact(Opened, FactFields[T]):
