@@ -181,7 +181,7 @@ class _ApplyTransaction:
             else:
                 begun.append((job, applier))
         appliers = [applier for _, applier in begun]
-        order = SourceOrder(self._session, appliers, lambda one: self._places[one.key])
+        order = SourceOrder(self._session, appliers, lambda one: self._places[one.job.key])
         for (job, applier), failure in zip(begun, order.run(), strict=True):
             outcomes.append(self._end(job, applier, failure))
         return outcomes

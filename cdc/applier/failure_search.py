@@ -64,7 +64,7 @@ class FailureSearch:
 
     def run(self) -> Failure | None:
         """The failure; None if everything could be applied in smaller steps."""
-        if self._applier.is_copy:
+        if self._applier.job.is_copy:
             return self._run_copy()
         in_transactions = self._applier.has_whole_transactions
         pending: list[Change] = []

@@ -79,7 +79,7 @@ class SourceOrder:
         failures: dict[int, Failure | None] = {}
         by_source: dict[str, list[TableApplier]] = {}
         for one in self._appliers:
-            by_source.setdefault(one.source, []).append(one)
+            by_source.setdefault(one.job.source, []).append(one)
         for own in by_source.values():
             lanes = [
                 _Lane(one, self._place(one), one.entries())

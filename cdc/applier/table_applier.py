@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from millstream.cdc.applier.apply_jobs import ApplyJob
-from millstream.cdc.config import TableKey
 from millstream.cdc.destination.connections import TargetSession
 from millstream.cdc.destination.missing_columns import missing_columns, missing_text
 from millstream.cdc.destination.offsets import AppliedOffset
@@ -51,7 +50,7 @@ class TableApplier:
         TargetError if the target lacks columns of the copy."""
         self._session = session
         self._server = server
-        self._job = job
+        self.job = job
         self._route = self._written_route = to
         self._reader = EntryReader([column.name for column in job.columns])
         self.offset = offset
@@ -67,32 +66,20 @@ class TableApplier:
             self._copy_writer = CopyWriter(session, to, names, offset)
 
     @property
-    def is_copy(self) -> bool:
-        return self._job.is_copy
-
-    @property
-    def source(self) -> str:
-        return self._job.source
-
-    @property
-    def key(self) -> TableKey:
-        return self._job.key
-
-    @property
     def has_whole_transactions(self) -> bool:
         """True if its changes can only be applied by whole transactions of the source."""
         return self._route.kind.has_whole_transactions
 
     def entries(self) -> Iterator[list[Entry]]:
         """The entries to apply, in lists that fit into memory."""
-        after = self._job.after
-        if not self._job.is_copy:
+        after = self.job.after
+        if not self.job.is_copy:
             after = max(after, self.offset.id)
-        elif self.offset.copy_id is not None and self.offset.copy_id[0] == self._job.copy_lsn:
+        elif self.offset.copy_id is not None and self.offset.copy_id[0] == self.job.copy_lsn:
             after = max(after, self.offset.copy_id)
-        if after >= self._job.until:
+        if after >= self.job.until:
             return iter(())
-        job = self._job
+        job = self.job
         range_ = Range(job.stream.encode(), after, job.until, job.entries, job.incarnation)
         return fetch(self._server, range_)
 
@@ -130,7 +117,7 @@ class TableApplier:
             noun = "column" if len(gone) == 1 else "columns"
             raise TargetError(
                 lost(
-                    self._job,
+                    self.job,
                     f"the changes lack the {noun} {', '.join(gone)}, which `columns` lists and the"
                     " source renamed or dropped; correct `columns`, and copy the table again",
                 )
@@ -142,9 +129,9 @@ class TableApplier:
         if not missing:
             return
         if self._route.table.missing_columns == "stop":
-            key = columns_key(self._job.changes)
+            key = columns_key(self.job.changes)
             record = ColumnRecord.from_json(self._server.call("GET", key))
-            record = record.with_copied(self._job.columns)
+            record = record.with_copied(self.job.columns)
             raise TargetError(missing_text(self._route, missing, record))
         text = f"{self._route.target.sql} lacks {', '.join(missing)}: ignored"
         if text not in self.warnings:
@@ -152,7 +139,7 @@ class TableApplier:
 
     def run(self) -> None:
         """Apply everything."""
-        if self.is_copy:
+        if self.job.is_copy:
             for chunk in self.entries():
                 self.load(chunk)
             return
@@ -176,14 +163,14 @@ class TableApplier:
     def load(self, entries: Sequence[Entry]) -> None:
         """Apply entries of a copy."""
         assert self._copy_writer is not None
-        self._copy_writer.apply(self._job.copy_lsn, entries)
+        self._copy_writer.apply(self.job.copy_lsn, entries)
         self.offset = self._copy_writer.offset
         self.rows = self._copy_writer.rows
         self.applied += len(entries)
 
     def reload(self) -> None:
         """Entries of a copy were rolled back: continue at the offset."""
-        names = [column.name for column in self._job.columns]
+        names = [column.name for column in self.job.columns]
         rows = self.rows
         self._copy_writer = CopyWriter(self._session, self._route, names, self.offset)
         self._copy_writer.rows = rows

@@ -34,6 +34,7 @@ class KeyedWriter:
     def __init__(self, session: TargetSession, to: Route) -> None:
         self._session = session
         self._route = to
+        self._target = to.target.sql
         self._staging = Staging(session, to)
         self._keys = RowKeys(to.key)
         self._keeps_deleted = to.kind.keeps_deleted
@@ -50,10 +51,6 @@ class KeyedWriter:
 
     def flush(self) -> None:
         """Nothing is held: `apply` has written everything."""
-
-    @property
-    def _target(self) -> str:
-        return self._route.target.sql
 
     # ------------------------------------------------------------ folds
 

@@ -38,6 +38,7 @@ class VersionStore:
     def __init__(self, session: TargetSession, to: Route) -> None:
         self._session = session
         self._route = to
+        self._target = to.target.sql
         time = to.target.columns[START].base_type
         extra = [(N, "integer"), (START_AT, time), (BASE_AT, time), (END_AT, time)]
         self._staging = Staging(session, to, [*extra, (IS_DELETED, "boolean")])
@@ -57,10 +58,6 @@ class VersionStore:
 
     def _same(self, one: str, other: str) -> str:
         return " AND ".join(f"{one}.{number} = {other}.{number}" for number in self._keys)
-
-    @property
-    def _target(self) -> str:
-        return self._route.target.sql
 
     # ------------------------------------------------------------ looking up
 

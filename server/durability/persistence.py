@@ -98,7 +98,7 @@ class Persistence:
     def start_workers(self) -> None:
         """Start the threads that a stop and a snapshot need, while that is possible."""
         self._worker.start()
-        self.snapshots.start_worker()
+        self.snapshots.worker.start()
 
     # -------------------------------------------------------------------------- refused writes
 

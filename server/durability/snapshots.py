@@ -132,7 +132,8 @@ class _Cancelled(Exception):
 
 
 class Snapshots:
-    """The running snapshot, if any, the scheduled one, and the results of the last ones."""
+    """The running snapshot, if any, the scheduled one, and the results of the last ones. `worker`
+    also runs other tasks that change the manifest, between the steps of a snapshot."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class Snapshots:
         self._clock = machine.clock
         self._steady_clock = machine.steady_clock
         self._scheduler = machine.scheduler
-        self._worker = worker
+        self.worker = worker
         self.job: Job | None = None
         self.suspended = False  # while the data is being replaced, none is started
         self.scheduled: str | None = None
@@ -182,7 +183,7 @@ class Snapshots:
         """Finish the running snapshot or rewrite and the one scheduled after it, synchronously.
         Callbacks already posted to the loop then have no effect."""
         while (job := self.job) is not None:
-            self._worker.drain()  # submitted steps are complete, the rest is done here
+            self.worker.drain()  # submitted steps are complete, the rest is done here
             if job.writer is None:
                 self._step(job, self._begin_capture)
                 self._step(job, self._open_base)
@@ -233,10 +234,10 @@ class Snapshots:
         if job is not None:
             job.cancelled = True
             self._end_capture(job)
-        self._worker.drain(tell)
+        self.worker.drain(tell)
         if job is not None and job.file is not None:
             self._discard(job)
-        self._worker.stop()
+        self.worker.stop()
 
     def suspend(self) -> bool:
         """Start no snapshot until `resume`, and cancel the running one. Returns whether
@@ -264,18 +265,6 @@ class Snapshots:
             " SCHEDULE in order to schedule a BGSAVE whenever possible."
         )
 
-    def start_worker(self) -> None:
-        """Start the thread of snapshots before the first one."""
-        self._worker.start()
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run a task that changes the manifest, between the steps of a snapshot."""
-        self._worker.submit(task)
-
-    def pause(self) -> None:
-        """Called inside long tasks of `submit`: yield the interpreter to the event loop."""
-        self._worker.pause()
-
     # When an automatic snapshot is due
 
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:
@@ -295,7 +284,7 @@ class Snapshots:
     # The steps
 
     def start(self, kind: str, on_copied: Copied | None = None) -> None:
-        job = self.job = self._new_job(kind, self._worker.pause)
+        job = self.job = self._new_job(kind, self.worker.pause)
         job.on_copied = on_copied
         self._in_worker(job, self._prepare, self._after_prepare)
 
@@ -315,7 +304,7 @@ class Snapshots:
             if then is not None:
                 post(self._scheduler, then, job)
 
-        self._worker.submit(task)
+        self.worker.submit(task)
 
     def _step(self, job: Job, step: Callable[[Job], None]) -> None:
         """Run a step unless an earlier one failed."""
@@ -486,7 +475,7 @@ class Snapshots:
     def _pass_on(self, job: Job, on_copied: Copied) -> None:
         """Give a copy to the backup that it was written for."""
         if job.error is not None:
-            self._worker.submit(lambda: self._discard(job))
+            self.worker.submit(lambda: self._discard(job))
         is_cancelled = isinstance(job.error, _Cancelled)
         on_copied(None if job.error else job.copy, job.seq, None if is_cancelled else job.error)
 
@@ -526,7 +515,7 @@ class Snapshots:
             refuses = job.kind == "save" and self._config.stop_writes_on_bgsave_error
             self.save_points.note_failure(refuses=refuses)
             self.tallies[job.kind].ok = False
-        self._worker.submit(lambda: self._discard(job))
+        self.worker.submit(lambda: self._discard(job))
         self._keeper.snapshot_failed(error)
 
     def _discard(self, job: Job) -> None:

@@ -67,7 +67,7 @@ class Acceptance:
 
     def _store(self) -> None:
         self._is_storing = True
-        self._snapshots.submit(self._publish)
+        self._snapshots.worker.submit(self._publish)
 
     def _publish(self) -> None:  # on the thread of snapshots
         try:

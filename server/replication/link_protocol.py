@@ -48,15 +48,12 @@ class Opening(NamedTuple):
 class Continued(NamedTuple):
     """The frames that were asked for follow."""
 
-    history: str
-
 
 class FullSync(NamedTuple):
     """A base of `size_bytes` with the frames up to `seq` follows, then the frames after it.
     `common_seq` is the last frame that both servers have, -1 if they have no history in common;
     `frame_bytes` the size of all frames of the primary."""
 
-    history: str
     seq: int
     size_bytes: int
     common_seq: int
@@ -66,7 +63,6 @@ class FullSync(NamedTuple):
 class Rewind(NamedTuple):
     """The replica's frames after `seq` belong to a line of history that ended there."""
 
-    history: str
     seq: int
 
 
@@ -210,16 +206,16 @@ class LinkProtocol:
         try:
             if word == "+CONTINUE" and len(rest) == 1:
                 self.is_streaming = True
-                return Continued(rest[0])
+                return Continued()
             if word == "+FULLRESYNC" and len(rest) == 5:
-                full = FullSync(rest[0], *map(int, rest[1:]))
+                full = FullSync(*map(int, rest[1:]))
                 if full.seq < 0 or full.size_bytes < 0 or (full.seq and not full.size_bytes):
                     raise ValueError("no such base")
                 self.is_streaming = True
                 return full
             if word == "-REWIND" and len(rest) == 2:
                 self._ended = True
-                return Rewind(rest[0], int(rest[1]))
+                return Rewind(int(rest[1]))
         except ValueError:
             raise LinkError(f"{text[:80]!r} as the answer to PSYNC") from None
         if text.startswith("-"):

@@ -286,7 +286,7 @@ class Replacement:
         if not self._snapshots.suspend():
             self._machine.scheduler.call_later(_AGAIN_S, self._written)
         elif self._removes_data():
-            self._submit(self._keep, self._begin_publishing, self._snapshots.submit)
+            self._submit(self._keep, self._begin_publishing, self._snapshots.worker.submit)
         else:
             self._begin_publishing()
 
@@ -309,7 +309,7 @@ class Replacement:
             )
         self.is_published = True
         self._final = self._files.new_number()  # above those of all files of the old data
-        self._submit(self._publish, self._published, self._snapshots.submit)
+        self._submit(self._publish, self._published, self._snapshots.worker.submit)
 
     def _publish(self) -> None:
         base, journal = self._received.names
@@ -336,7 +336,7 @@ class Replacement:
 
     def _close(self) -> None:
         self._received.close()
-        self._snapshots.submit(self._remove)
+        self._snapshots.worker.submit(self._remove)
 
     def _remove(self) -> None:
         self._files.unfinished.difference_update(self._received.temporary_names)

@@ -98,7 +98,7 @@ class Rewinding:
                 self._end(DataError(reason))
                 return
             if frames.commits.on_disk_seq >= frames.commits.last_seq:
-                snapshots.submit(self._keep_in_worker)
+                snapshots.worker.submit(self._keep_in_worker)
                 return
             frames.commits.sync_soon()
         self._machine.scheduler.call_later(_AGAIN_S, self._wait)
@@ -106,7 +106,7 @@ class Rewinding:
     def _kept(self, found: Cut | Exception) -> None:
         if self._is_over:  # cancelled: nothing is cut off
             snapshots = self._persistence.snapshots
-            snapshots.submit(lambda: remove_copy(self._files, self._folder))
+            snapshots.worker.submit(lambda: remove_copy(self._files, self._folder))
             return
         if isinstance(found, Exception):
             self._end(found)
@@ -123,7 +123,7 @@ class Rewinding:
         self._persistence.end_writing(self._stopped)
 
     def _stopped(self) -> None:
-        self._persistence.snapshots.submit(self._cut_in_worker)
+        self._persistence.snapshots.worker.submit(self._cut_in_worker)
 
     def _was_cut(self, made: tuple[JournalFile, int] | Exception) -> None:
         if isinstance(made, Exception):
@@ -173,7 +173,7 @@ class Rewinding:
         streams: set[tuple[int, bytes]] = set()
         for file, offset, payload in reader.frames():
             if reader.next_seq % _FRAMES_PER_PAUSE == 0:
-                self._persistence.snapshots.pause()
+                self._persistence.snapshots.worker.pause()
             if reader.next_seq <= self._seq:
                 continue
             at = at or (file, offset)
