@@ -255,6 +255,9 @@ class Server:
         self.latency = LatencyMonitor(
             counts=lambda: self.executor.table.latencies() if self.config.latency_tracking else {}
         )
+        self.persistence.commits.note_slow_sync = lambda milliseconds: self.latency.note(
+            "aof-fsync-always", self.now_ms(), milliseconds
+        )
         self.memory = MemoryInfo(
             self._gauge,
             self.config,

@@ -145,6 +145,7 @@ def slow_commands(parts: Parts, _: int) -> None:
     latency_ms = parts.config.latency_monitor_threshold
     parts.slowlog.threshold_us = slow_us
     parts.latency.threshold_ms = latency_ms
+    parts.persistence.commits.slow_sync_ns = min(latency_ms or LONGEST_MS, LONGEST_MS) * 1_000_000
     parts.executor.set_slow(min(slow_us, LONGEST_US), min(latency_ms, LONGEST_MS))
 
 

@@ -115,5 +115,5 @@ def rewrite_file(path: Path, config: Config, users: Sequence[Sequence[bytes]] = 
     included = [line.where for line in config.user_lines if line.file != str(path)]
     if included:  # a second line for a user would prevent the next start
         raise ValueError(f"users are defined in an included file ({included[0]})")
-    text = rewritten(path.read_text() if path.exists() else "", config, users)
+    text = rewritten(path.read_text("utf-8-sig") if path.exists() else "", config, users)
     replace_file(path, text.encode("utf-8", "surrogateescape"))

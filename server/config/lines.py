@@ -3,6 +3,7 @@ lines. Every line keeps its place, so that an error can name it."""
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from glob import glob, has_magic
 from pathlib import Path
@@ -46,7 +47,7 @@ def read_file(path: Path) -> list[Line]:
 
 def _lines_of(path: Path, included_by: str = "") -> Iterator[Line]:
     try:
-        data = path.read_bytes()
+        data = path.read_bytes().removeprefix(BOM_UTF8)
         data.decode("utf-8")
     except OSError as problem:
         raise StartError(f"{included_by}cannot read {path}: {problem.strerror}") from None

@@ -5,6 +5,7 @@ Nothing of a file with an error is applied. The error names each line and what i
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,7 +32,7 @@ HOLD_NO_SECRET = (b"+", b"-", b"~", b"%", b"&")  # how rules that may be shown b
 def read_users(path: Path, users: Users) -> list[User]:
     """The users of an aclfile; `users` makes them. CommandError with a sentence for each error."""
     try:
-        data = path.read_bytes()
+        data = path.read_bytes().removeprefix(BOM_UTF8)
     except OSError as problem:
         raise CommandError(
             f"ERR Error loading ACLs, opening file '{path}': {problem.strerror}"

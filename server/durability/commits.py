@@ -109,6 +109,9 @@ class Unheard:
     def flush_tick(self) -> None: ...
 
 
+NEVER_NS = 2**63 - 1  # longer than any sync
+
+
 class Commits:
     """Writes frames to the current journal. All methods are called on the loop's thread, except
     those of JournalOwner.
@@ -117,7 +120,8 @@ class Commits:
     size of all frames so far: their payloads, and FRAME_BYTES for each. `bytes_before_line` is the
     same at the beginning of the newest line of history; -1: unknown. `first_effect(seq)`, unless it
     is None, returns an effect of at most FIRST_EFFECT_MAX bytes for the beginning of the next
-    frame; it is called once.
+    frame; it is called once. `note_slow_sync(milliseconds)` is called
+    for a sync under `appendfsync always` that took at least `slow_sync_ns`.
     """
 
     def __init__(
@@ -129,6 +133,8 @@ class Commits:
         self.bytes_before_line = -1
         self.attached = False
         self.sync_times = Histogram()
+        self.slow_sync_ns = NEVER_NS
+        self.note_slow_sync: Callable[[int], object] = lambda milliseconds: None
         self.first_effect: Callable[[int], bytes] | None = None
         self.journal: Journal | None = None
         self.older_bytes = 0  # in the journals before the current one
@@ -314,7 +320,10 @@ class Commits:
         """Sync a journal, on the worker's thread."""
         begun_ns = time.perf_counter_ns()
         file.sync()
-        self.sync_times.add(time.perf_counter_ns() - begun_ns)
+        taken_ns = time.perf_counter_ns() - begun_ns
+        self.sync_times.add(taken_ns)
+        if taken_ns >= self.slow_sync_ns and self._config.appendfsync == "always":
+            post(self._scheduler, self.note_slow_sync, taken_ns // 1_000_000)
 
     def ended_failed(self, journal: Journal, sentence: str) -> None:
         """Handle the failure of a journal that appendonly no has ended, if it is one."""

@@ -18,7 +18,7 @@ from millstream.server.metrics.page import Page, Pages
 from millstream.server.metrics.server_series import Sources
 from millstream.server.metrics.text import CONTENT_TYPE
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.sockets import bind_sockets, start_listening
+from millstream.server.net.sockets import bind_sockets, name_of_socket, start_listening
 
 BACKLOG = 100
 CONNECTIONS_MAX = 32
@@ -54,7 +54,7 @@ class Metrics:
             found = await loop.create_server(lambda: HttpConnection(self, loop), sock=bound)
             self._servers.append(found)
         if self._servers:
-            where = ", ".join(f"{one}:{self.port}" for one in self._sources.config.metrics.bind)
+            where = ", ".join(map(name_of_socket, self._sockets))
             LOGGER.info("metrics  http://%s/metrics", where)
 
     def close(self) -> None:

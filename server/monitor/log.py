@@ -46,10 +46,12 @@ def _on_one_line(message: str) -> str:
 
 
 class TextFormat(logging.Formatter):
-    """``2025-01-31 23:59:59.123 notice  message``, local time; one line, except for a traceback."""
+    """``2025-01-31 23:59:59.123+01:00 notice  message``: local time and its offset from UTC. One
+    line, except for a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created).isoformat(" ", "milliseconds")
+        local = datetime.fromtimestamp(record.created).astimezone()
+        moment = local.isoformat(" ", "milliseconds")
         text = f"{moment} {_level_name(record.levelno):<7} {_on_one_line(record.getMessage())}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)

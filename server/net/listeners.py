@@ -17,7 +17,13 @@ from typing import Any, cast
 from millstream.errors import StartError
 from millstream.server.config.directives import Config
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.sockets import bind_sockets, bind_unix, check_ports, start_listening
+from millstream.server.net.sockets import (
+    bind_sockets,
+    bind_unix,
+    check_ports,
+    name_of_socket,
+    start_listening,
+)
 from millstream.server.net.tls_contexts import HANDSHAKE_S, Tls, make_link_context, make_tls
 
 NewConnection = Callable[[], Any]
@@ -143,15 +149,11 @@ class Listeners:
         return Path(self._config.located(self._config.unix.socket))
 
     def described(self) -> str:
-        """The addresses at which the server listens, for the log."""
-        config = self._config
-        found = [
-            f"{address}:{port}{mark}"
-            for port, mark in ((self.port, ""), (self.tls_port, " (TLS)"))
-            for address in config.bind
-            if port
-        ]
-        return ", ".join(found + ([config.unix.socket] if config.unix.socket else []))
+        """The addresses at which the server listens, for the log. `bind` may also name some that
+        this machine does not have."""
+        found = [name_of_socket(bound) for bound in self._sockets]
+        found += [f"{name_of_socket(bound)} (TLS)" for bound in self._tls_sockets]
+        return ", ".join(found)
 
     def info(self) -> str:
         """The listeners as INFO shows them."""

@@ -49,6 +49,14 @@ def bind_sockets(
     return sockets
 
 
+def name_of_socket(bound: socket.socket) -> str:
+    """The address and port, or the path, of a bound socket."""
+    if bound.family == socket.AF_UNIX:
+        return str(bound.getsockname())
+    address, port = bound.getsockname()[:2]
+    return f"[{address}]:{port}" if bound.family == socket.AF_INET6 else f"{address}:{port}"
+
+
 def bind_unix(path: Path, permissions: int) -> socket.socket:
     """A bound Unix socket. One that an ended process left is replaced. StartError otherwise."""
     bound = socket.socket(socket.AF_UNIX)

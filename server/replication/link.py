@@ -381,7 +381,9 @@ class Link:
             self._wait_s = 1
         else:
             self._wait_longer()
-            log.warning("the primary %s refuses this replica: %s", self.address, event.text)
+            if event.text != self._logged_reason:
+                log.warning("the primary %s refuses this replica: %s", self.address, event.text)
+                self._logged_reason = event.text
         self._drop(event.text)
 
     def _connected(self) -> None:

@@ -80,6 +80,7 @@ class Role:
         self._worker = machine.new_worker("millstream-replicas", _NICENESS)
         self._orders = 0  # to change the role; one that is put off does nothing after another
         self.totals = LinkTotals()
+        self._is_stopping = False
         self.histories = Histories(self.keyspace, persistence, self.executor, self.new_id)
         self.upstream = Upstream(self.new_id())
         self.acceptance = Acceptance(machine, persistence, self._acceptance_stored)
@@ -159,9 +160,12 @@ class Role:
         else:
             self.histories.begin()
             self.handover.restore()
+        self.restrictions.reports = True
         self.restrictions.update()
 
     def stop(self) -> None:
+        self._is_stopping = True
+        self.restrictions.reports = False
         self.promotion.stop()
         if self.link is not None:
             self.link.stop()
@@ -204,7 +208,8 @@ class Role:
     def client_gone(self, client: Any) -> None:
         self.resync.forget(client)
         if client.id in self.feeds.by_client:
-            log.warning("the replica %s has disconnected", client.feed.address)
+            if not self._is_stopping:  # all clients are closed
+                log.warning("the replica %s has disconnected", client.feed.address)
             self.feeds.remove(client)
             self.restrictions.count_good_replicas()
 

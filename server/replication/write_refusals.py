@@ -52,6 +52,9 @@ class Restrictions:
     handover: Handover
     hold_point: HoldPoint = field(default_factory=HoldPoint, init=False)
     _held_for: int = field(default=0, init=False)  # the number of replicas for which replies wait
+    # The log names refusals of a primary: not before its role is known, and not while it stops.
+    reports: bool = field(default=False, init=False)
+    _reported_lack: bool = field(default=False, init=False)
 
     def update(self) -> None:
         """Refuse the commands that the role forbids at present."""
@@ -93,12 +96,14 @@ class Restrictions:
             self.release_replies()
         feeds, wanted = self.feeds, 0 if is_replica else config.min_replicas_to_write
         lacks = feeds.good_count() < wanted or feeds.good_count(least_synced_seq=0) < durable
-        admission = self.executor.admission
-        if not is_replica and lacks != (admission.lacks_replicas is not None):
+        if is_replica:
+            self._reported_lack = False
+        elif self.reports and lacks != self._reported_lack:
             self._report(lacks, max(wanted, durable))
-        admission.set_lack_of_replicas(NOREPLICAS if lacks else None)
+        self.executor.admission.set_lack_of_replicas(NOREPLICAS if lacks else None)
 
     def _report(self, lacks: bool, wanted: int) -> None:
+        self._reported_lack = lacks
         if lacks:
             log.warning(
                 "writes are refused with NOREPLICAS: too few replicas are connected and acknowledge"

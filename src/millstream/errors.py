@@ -47,6 +47,11 @@ class ForeignError(DamageError):
 class FormatError(DataError):
     """An undamaged file in a format that this version does not support."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(
+            f"{sentence}: it was written by a newer millstream. Use that one, or a backup"
+        )
+
 
 class BlockError(ValueError):
     """Bytes that are not a block; `at` is the offset of the fault in the given bytes."""

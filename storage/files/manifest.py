@@ -107,9 +107,7 @@ class Manifest(NamedTuple):
             raise _damaged(max(end, 0), "its checksum is wrong")
         lines = data[:end].decode("utf-8").splitlines()
         if not lines or lines[0] not in (_TITLE, _OLD_TITLE):
-            raise FormatError(
-                f"{NAME} has a format that this version does not know; nothing was changed"
-            )
+            raise FormatError(f"{NAME} has a format that this version does not know")
         return cls._from_lines(lines[1:], is_old=lines[0] == _OLD_TITLE)
 
     @classmethod

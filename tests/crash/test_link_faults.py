@@ -44,6 +44,8 @@ def test_a_wrong_password(replicas: Replicas) -> None:
     primary.config_set("requirepass", "right")
     replicas.follow("b", "a")
     assert_is_refused(replicas, "WRONGPASS invalid username-password pair")
+    wait_until(lambda: facts(replica)["repl_refusals"] >= 2)
+    assert replicas.servers["b"].log.count("WRONGPASS") == 1
     replica.config_set("masterauth", "right")
     replicas.follow("b", "a")
     wait_until(has_same(primary, replica, "s"))
@@ -82,12 +84,19 @@ def test_a_port_without_a_server(replicas: Replicas) -> None:
 
 
 def test_a_primary_that_ends(replicas: Replicas) -> None:
-    replicas.start("a")
-    replica = replicas.start("b", replicaof=replicas.address("a"))
-    wait_until(lambda: is_up(replica))
+    """Only the primary logs that it refuses writes for lack of replicas, and not because it stops:
+    a replica would say so at each start."""
+    durable = {"replicas-durable": "1"}
+    replicas.start("a", **durable)
+    replica = replicas.start("b", replicaof=replicas.address("a"), **durable)
+    primary = replicas.servers["a"]
+    wait_until(lambda: is_up(replica) and "writes are accepted" in primary.log)
     assert facts(replica)["repl_connection_errors"] == 0
-    replicas.servers["a"].kill()
+    primary.stop()
     wait_until(lambda: facts(replica)["repl_connection_errors"] >= 1)
+    assert primary.log.count("NOREPLICAS") == 1  # before it had a replica
+    assert "has disconnected" not in primary.log
+    assert "NOREPLICAS" not in replicas.servers["b"].log
     assert str(facts(replica)["repl_last_error"]).startswith("no link to the primary 127.0.0.1:")
 
 

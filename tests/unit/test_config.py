@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import CommandError, StartError
 from millstream.server.config.apply import READ
-from millstream.server.config.config_rewrite import lines_of
+from millstream.server.config.config_rewrite import lines_of, rewrite_file
 from millstream.server.config.directives import (
     DIRECTIVES,
     Config,
@@ -649,6 +649,17 @@ def test_a_number_keeps_its_value(name: str, text: str, shown: str) -> None:
 def test_an_output_limit_has_at_most_64_bits() -> None:
     limits = Config().parsed("client-output-buffer-limit", f"normal {'9' * 23} 0 +5")
     assert limits["normal"] == OutputLimit(2**64 - 1, 0, 5)
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    """CONFIG REWRITE leaves it out."""
+    (tmp_path / "more.conf").write_text("\ufeffmaxclients 77\n")
+    config = from_file(tmp_path, f"\ufeffport 7000\ninclude {tmp_path}/more.conf\n")
+    assert (config.port, config.maxclients) == (7000, 77)
+    file = tmp_path / "millstream.conf"
+    config.port = 7001
+    rewrite_file(file, config)
+    assert file.read_text().splitlines()[0] == "port 7001"
 
 
 # Values without effect

@@ -266,5 +266,6 @@ def test_files_of_a_newer_version_are_refused(written: Written) -> None:
         LAST: newer_journal() + files[LAST][HEADER_SIZE:],
     }
     for name, content in newer.items():
-        with pytest.raises(FormatError, match=f"{name} has .*format.* this version does not know"):
+        words = f"{name} has .*format.* this version does not know: it was written by a newer mill"
+        with pytest.raises(FormatError, match=words):
             load(with_file(written, name, content))

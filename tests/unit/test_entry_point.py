@@ -67,6 +67,20 @@ def test_a_shell_completes_commands_options_and_directives() -> None:
     assert {"--port", "--protected-mode"} <= completions("serve", "--p")
 
 
+def test_bash_completes_directives_of_the_server() -> None:
+    script = CliRunner().invoke(main, ["completion", "bash"], prog_name="millstream").output
+    server = Path(sys.executable).with_name("millstream-server")
+    question = f"""
+complete() {{ :; }}
+{script}
+COMP_WORDS=({server} --save --repl-back) COMP_CWORD=2
+_millstream_server_completion {server}
+echo "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash"], input=question, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["--repl-backlog-size", "--repl-backlog-ttl"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(shell: str) -> None:
     done = CliRunner().invoke(main, ["completion", shell], prog_name="millstream")

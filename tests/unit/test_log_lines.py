@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
@@ -12,6 +13,18 @@ from millstream.server.monitor.log import TextFormat
 def line(message: str) -> str:
     record = logging.LogRecord("millstream", logging.INFO, "", 0, "%s", (message,), None)
     return TextFormat().format(record).partition("notice  ")[2]
+
+
+def test_a_line_has_local_time_and_its_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = logging.LogRecord("millstream", logging.INFO, "", 0, "text", (), None)
+    record.created = 1_769_851_812.4816
+    try:
+        monkeypatch.setenv("TZ", "Asia/Kolkata")
+        time.tzset()
+        assert TextFormat().format(record) == "2026-01-31 15:00:12.481+05:30 notice  text"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,18 @@ def test_always_acknowledges_after_the_sync_and_in_groups() -> None:
     assert world.disk.log.count("sync journal-1.log") == syncs + 1
 
 
+@pytest.mark.parametrize(("mode", "count"), [("always", 1), ("everysec", 0)])
+def test_a_slow_sync_is_noted_if_replies_wait_for_it(mode: str, count: int) -> None:
+    world = new_world(appendfsync=mode)
+    world.settle()
+    noted: list[int] = []
+    world.persistence.commits.note_slow_sync = noted.append
+    world.persistence.commits.slow_sync_ns = 0
+    world.write_tick()
+    world.settle()
+    assert len(noted) == count
+
+
 @pytest.mark.parametrize("mode", ["everysec", "no"])
 def test_everysec_and_no_acknowledge_in_commit(mode: str) -> None:
     world = new_world(appendfsync=mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ user default on nopass sanitize-payload ~* &* +@all
 
 def test_a_file_is_read_and_written_the_same(tmp_path: Path) -> None:
     file = tmp_path / "users.acl"
-    file.write_bytes(WRITTEN_BY_REDIS)
+    file.write_bytes(BOM_UTF8 + WRITTEN_BY_REDIS)  # the mark of an editor is skipped
     users = Users()
     users.replace(read_users(file, users))
     assert [user.name for user in users] == [b"alice", b"default"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 import socket
@@ -367,11 +368,20 @@ def test_protected_mode_turns_visitors_away(new_server: NewServer) -> None:
         assert visitor.recv(100) == b"+PONG\r\n"
 
 
-@pytest.mark.parametrize("bind", ["* -::*", "127.0.0.1 -::*", "127.0.0.1 -::1 127.0.0.1"])
+@pytest.mark.parametrize(
+    "bind", ["* -::*", "127.0.0.1 -::*", "127.0.0.1 -::1 127.0.0.1", "-198.51.100.1 127.0.0.1"]
+)
 def test_addresses_are_written_as_in_redis(new_server: NewServer, bind: str) -> None:
+    """The log has those at which the server really listens."""
     server = new_server("data", {"bind": bind}).start()
     with server.client() as client:
         assert client.call("CONFIG", "GET", "bind") == [b"bind", bind.encode()]
+    host = "0.0.0.0" if bind.startswith("*") else "127.0.0.1"
+    found = re.search(r"listens on (.+) \(process", server.log)
+    assert found is not None
+    assert f"{host}:{server.port}" in found[1]
+    assert "-" not in found[1]
+    assert "198.51.100.1" not in found[1]
 
 
 def test_the_counters_start_again_with_resetstat(server: Server) -> None:
