@@ -54,7 +54,10 @@ class Replay:
     def apply(self, payload: bytes) -> None:
         """One frame's payload."""
         self._db = 0
-        for name, *words in effects_of(payload):
+        for number, (name, *words) in enumerate(effects_of(payload)):
+            if name == b"TIME":  # after the line of history, if one begins
+                demand(number <= 1 and words[0].isdigit(), f"TIME {words!r} as effect {number}")
+                continue
             if name == b"SELECT":
                 self._db = int(words[0])
                 continue
