@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millstream.commands.engine.group_replies import shown_count
-from millstream.commands.engine.ranges import take_end_id, take_start_id
+from millstream.commands.engine.ranges import take_bounds
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import ArrayHead, LongReply, MapHead, Several
@@ -33,7 +33,7 @@ NOT_POSITIVE = "ERR value is out of range, must be positive"
 def tblocks(ctx: Context, args: Args) -> LongReply | None:
     """Returns the blocks that hold the entries between two IDs, page by page."""
     key = args.take()
-    start, end = take_start_id(args, True), take_end_id(args, True)
+    start, end = take_bounds(args, True)
     most, size_bytes = PAGE_BLOCKS_MAX, PAGE_BYTES
     while args.remaining:
         if args.option(b"COUNT"):

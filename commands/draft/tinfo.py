@@ -5,7 +5,6 @@ from __future__ import annotations
 from millstream.commands.draft.tpolicy import policy_reply
 from millstream.commands.engine.group_replies import shown_count
 from millstream.commands.engine.lifecycle import live_held
-from millstream.commands.engine.listings import live_group_count
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
@@ -36,7 +35,7 @@ def tinfo(ctx: Context, args: Args) -> Fields | None:
         b"entries-deleted": stream.entries_deleted,
         b"blocks": stream.block_count,
         b"bytes": bytes_of(stream),
-        b"groups": live_group_count(ctx, stream),
+        b"groups": stream.live_group_count(ctx.steady_ms),
         b"producers": 0 if stream.producers is None else len(stream.producers),
         b"policy": policy_reply(stream.policy),
         b"incarnation": stream.incarnation,

@@ -13,10 +13,11 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.engine.lifecycle cimport live_held
 from millstream.commands.engine.waiting cimport StreamsRead
-from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
+from millstream.commands.engine.ranges cimport EntryRange, make_range
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES
+from millstream.commands.runtime.replies cimport make_raw, make_several
 from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
@@ -144,8 +145,8 @@ cdef class FollowRead(StreamsRead):
                 put_missing(head, ms, seq, resp)
             else:
                 self.put_row(head, parts, stream, EntryId(ms, seq), promised_ms)
-        parts.append(head.take_bytes())
-        return make_parts(parts)
+        parts.append(make_raw(head.take()))
+        return make_several(parts)
 
     cdef int put_row(self, Output head, list parts, Stream stream, EntryId after,
                      uint64_t promised_ms) except -1:
@@ -174,7 +175,7 @@ cdef class FollowRead(StreamsRead):
         if count:
             entries = make_range(stream, True, count)
             entries.start = start
-            parts.append(head.take_bytes())
+            parts.append(make_raw(head.take()))
             head.clear()
             parts.append(entries)
         else:

@@ -136,7 +136,7 @@ cdef class PeekRead(BlockedRead):
         for i in range(self.to_come.count):
             out.put_raw(b"," if i else b"~", 1)
             put_token_id(out, &self.to_come.items[i])
-        return out.take_bytes()
+        return out.take()
 
     cdef int begin_now(self, Stream stream) except -1:
         """Skip everything that can be returned now."""
@@ -222,8 +222,8 @@ cdef class PeekRead(BlockedRead):
         out.put_head(c'*', peek.count + gap)
         if gap:
             put_nil(out, ctx.session.resp)
-        out.put(peek.out.take_bytes())
-        return make_raw(out.take_bytes())
+        out.put(peek.out.take())
+        return make_raw(out.take())
 
     def attempt(self, Context ctx not None):
         value = ctx.db.get((<tuple>self.keys[0])[1])
@@ -242,10 +242,9 @@ cdef class PlainPeek(EntryRange):
 
     cdef EntryId token
 
-    cdef int encode(self, Output out, int resp) except -1:
+    cdef int put_before(self, Output out, int resp) except -1:
         out.put_raw(b"*2\r\n", 4)
-        out.put_id(self.token.ms, self.token.seq, True)
-        return EntryRange.encode(self, out, resp)
+        return out.put_id(self.token.ms, self.token.seq, True)
 
 
 cdef class Peek:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.commands.engine.lifecycle import live_held
-from millstream.commands.engine.listings import FEW, named_rows
+from millstream.commands.engine.listings import named_rows
 from millstream.commands.engine.reservation_arguments import take_writer
 from millstream.commands.runtime.arguments import Args, take_timeout
 from millstream.commands.runtime.context import Context
@@ -81,8 +81,6 @@ def _writers(ctx: Context, key: bytes) -> object:
         return []
     handed_out = handed_out_id(stream)
     rows = stream.held.writers.rows()
-    if len(rows) <= FEW:
-        return [_writer(row, handed_out) for row in sorted(rows)]
     return LongReply(
         named_rows(
             [row[0] for row in rows],

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport UINT64_MAX as MAX
 
-from millstream.commands.engine.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
+from millstream.commands.engine.ranges cimport EntryRange, make_range, take_bound, take_limit
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.storage.streams.stream cimport Stream
@@ -20,8 +20,8 @@ def trange(Context ctx not None, Args args not None):
     cdef EntryRange reply = make_range(None, True, MAX)
     cdef Stream stream
     args.pos = 2
-    take_start(args, &reply.start, True)
-    take_end(args, &reply.end, True)
+    take_bound(args, &reply.start, False, True)
+    take_bound(args, &reply.end, True, True)
     take_limit(args, &reply.limit)
     stream = ctx.read_stream_at(&args.items[1])
     if stream is None or reply.limit == 0:

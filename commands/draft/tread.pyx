@@ -11,7 +11,7 @@ from millstream.commands.engine.delivery cimport (
     is_long_delivery, no_retry, redeliver_due,
 )
 from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range
-from millstream.commands.runtime.replies cimport BlockedRead, make_raw
+from millstream.commands.runtime.replies cimport BlockedRead, make_raw, make_several
 from millstream.commands.runtime.stream_effects cimport Terms
 from millstream.commands.engine.lifecycle cimport (
     live_group, new_group, note_used, read_effects_most,
@@ -213,8 +213,8 @@ cdef class PlainRead(BlockedRead):
         out = Output()
         entries.encode(out, ctx.session.resp)
         if entries.rest() is not None:
-            return entries
-        reply = make_raw(out.take_bytes())
+            return make_several([make_raw(out.take()), entries])
+        reply = make_raw(out.take())
         ctx.shared[self.asked_for(ctx)] = reply
         ctx.shared[NEWEST] = (self, ctx.session.resp, reply)
         return reply
@@ -231,7 +231,7 @@ cdef info_reply(Context ctx, int db_index, bytes key):
     value = (<Database>ctx.keyspace.databases[db_index]).get(key)
     out.put_raw(b"*1\r\n", 4)
     put_info(out, value if isinstance(value, Stream) else None, ctx.session.resp)
-    return make_raw(out.take_bytes())
+    return make_raw(out.take())
 
 
 # ---------------------------------------------------------------- group reads
@@ -349,7 +349,7 @@ cdef class GroupRead(GroupsRead):
             put_nil(out, ctx.session.resp)
             lead += 1
         if made:
-            out.put(again.take_bytes())
+            out.put(again.take())
         if long_delivery:
             entries = make_range(stream, True, left)
             deliver_long(ctx, self.key, stream, group, &terms, entries)
@@ -359,7 +359,7 @@ cdef class GroupRead(GroupsRead):
         begin_budget(&budget, left)
         made += deliver_new(ctx, self.key, stream, group, &terms, out, &budget)
         out.end_array(&head, lead + made)
-        return make_raw(out.take_bytes())
+        return make_raw(out.take())
 
     cdef int set_terms(self, Terms* terms, bint first) noexcept:
         """Set the terms: entries have no owner, and become pending if they may be delivered

@@ -9,11 +9,12 @@ from libc.stdint cimport INT64_MAX, UINT64_MAX as MAX, int64_t, uint32_t, uint64
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.replies cimport put_signed
 from millstream.commands.runtime.stream_effects cimport (
     ClaimTerms, Ids, Terms, ids_of, record_ack, record_claim, record_delivery, record_redelivery,
 )
 from millstream.commands.engine.ranges cimport EntryRange
-from millstream.commands.engine.group_replies cimport entries_up_to, idle_of, put_idle
+from millstream.commands.engine.group_replies cimport entries_up_to, idle_of
 from millstream.commands.engine.lifecycle cimport live_group, note_acked, note_used
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
@@ -263,7 +264,7 @@ cdef bint is_full(Output out, const ReplyBudget* budget) noexcept:
 cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries) except -1:
     """Add the idle time and the number of earlier deliveries after the entry encoded at `at`."""
     out.buf[at + 1] = c'4'  # it began with `*2`
-    put_idle(out, idle_ms)
+    put_signed(out, idle_ms)
     return out.put_head(c':', deliveries)
 
 

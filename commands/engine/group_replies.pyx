@@ -6,11 +6,14 @@ With a least idle time or a consumer, very many records may have to be examined 
 and their number comes first in the reply. Therefore a long search runs in turns: the first pass
 counts, and the second encodes the results as the client reads them. Meanwhile the reply shares the
 chunks of its moment with the group, like a snapshot; chunks without results are released.
+
+A listing has a row for each consumer or group: from the objects themselves if they are few,
+otherwise from a copy (`storage/groups/shared_groups`).
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
-from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
+from millstream.commands.runtime.replies cimport Encodable, RowSource, put_map_head, put_signed
 from millstream.encoding cimport ArrayHead, Output, format_u64, put_nil, put_null_array
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport Entry, View
@@ -22,7 +25,7 @@ from millstream.storage.groups.pending cimport IDLE, UNOWNED, Chunk, Pending, Pe
 from millstream.storage.groups.pending_chunks cimport SharedPending, first_pending, share_chunks
 from millstream.storage.groups.pending_list cimport deliveries_of
 from millstream.storage.groups.shared_groups cimport (
-    GroupRow, MemberRow, SharedGroups, SharedMembers,
+    GroupRow, MemberRow, SharedGroups, SharedMembers, group_row, member_row,
 )
 from millstream.storage.log.trim_nodes cimport node_count, radix_tree_nodes
 from millstream.storage.streams.stream cimport Stream
@@ -49,21 +52,6 @@ cdef enum:
 
 # ---------------------------------------------------------------- pending entries
 
-# The state of a search: its place, the number of records found, and the cost so far.
-cdef struct Search:
-    PendingAt at
-    uint64_t found
-    uint64_t looks
-    # The number of the consumer's entries that were not found yet; the largest number for all
-    # consumers.
-    uint64_t unmet
-    bint over
-
-
-cdef int put_idle(Output out, int64_t idle_ms) except -1:
-    return out.put_raw(b":-1\r\n", 5) if idle_ms < 0 else out.put_head(c':', idle_ms)
-
-
 cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
     """Milliseconds since the last delivery as shown in replies: -1 for entries released by
     XNACK."""
@@ -72,14 +60,13 @@ cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
     return now_ms - record.last_delivery_ms if now_ms > record.last_delivery_ms else 0
 
 
-def pending_range(Group group not None, start, end, int64_t limit, int64_t min_idle_ms,
-                  uint64_t now_ms, Consumer owner=None):
-    """The pending entries with start <= ID <= end, (ms, seq) each, at most `limit`; with an owner,
+cdef Encodable pending_range(Group group, EntryId start, EntryId end, int64_t limit,
+                             int64_t min_idle_ms, uint64_t now_ms, Consumer owner):
+    """The pending entries with start <= ID <= end, at most `limit`; with an owner (otherwise None),
     only those of that consumer."""
     cdef PendingRange made = PendingRange.__new__(PendingRange)
     made.group = group
-    made.start.ms, made.start.seq = start
-    made.end.ms, made.end.seq = end
+    made.start, made.end = start, end
     made.limit = max(limit, 0)
     made.min_idle_ms = min_idle_ms
     made.now_ms = now_ms
@@ -92,11 +79,13 @@ def pending_range(Group group not None, start, end, int64_t limit, int64_t min_i
     return made
 
 
-cdef class PendingRange(Encodable):
+cdef class PendingRange(RowSource):
     """[[ID, consumer, idle ms, deliveries], ...] in ID order. An entry without an owner has an
     empty name, and an entry released by XNACK an idle time of -1. Encode it before the group
     changes."""
+    # None when the reply is long: then it has shared the chunks.
     cdef Group group
+    cdef SharedPending shared
     cdef EntryId start
     cdef EntryId end
     cdef uint64_t limit
@@ -111,28 +100,38 @@ cdef class PendingRange(Encodable):
     cdef list consumers
     cdef bint has_idle_bounds
     cdef dict large_counts
-    cdef bint is_long
+    # The state of the search: its chunks and its place in them, the number of records found, and
+    # the cost so far.
+    cdef Chunk** chunks
+    cdef uint32_t chunk_count
+    cdef PendingAt at
+    cdef uint64_t found
+    cdef uint64_t looks
+    # The number of the consumer's entries that were not found yet; the largest number for all
+    # consumers.
+    cdef uint64_t unmet
+    cdef bint over
+    # Of a long reply: where the first chunk begins, the first pass, and its result is not sent yet.
+    cdef uint32_t first_index
+    cdef bint counting
+    cdef bint head_due
 
     cdef int encode(self, Output out, int resp) except -1:
-        cdef Search search
         cdef ArrayHead head
         if self.is_empty():
             return out.put_head(c'*', 0)
         out.begin_array(&head, min(self.limit, self.group.pendings.count))
-        self.begin(&search)
-        first_pending(self.group.pendings, self.start, &search.at)
-        self.scan(
-            &search, self.group.pendings.chunks, self.group.pendings.chunk_count, LOOKS_AT_ONCE,
-            out, PY_SSIZE_T_MAX)
-        self.group.pendings.work_counter += search.looks
-        if search.over:
-            return out.end_array(&head, search.found)
+        self.chunks = self.group.pendings.chunks
+        self.chunk_count = self.group.pendings.chunk_count
+        self.unmet = MAX if self.owner is None else self.owner.pending
+        first_pending(self.group.pendings, self.start, &self.at)
+        self.scan(LOOKS_AT_ONCE, out, PY_SSIZE_T_MAX)
+        self.group.pendings.work_counter += self.looks
+        if self.over:
+            return out.end_array(&head, self.found)
         out.size = head.at
-        self.is_long = True
+        self.later(resp)
         return 0
-
-    cdef Sliced rest(self):
-        return self.sliced() if self.is_long else None
 
     cdef bint is_empty(self) noexcept:
         """True if it is known without a search that there are no results."""
@@ -142,59 +141,76 @@ cdef class PendingRange(Encodable):
     cdef bint takes_all(self) noexcept:
         return self.owner is None and self.min_idle_ms <= 0
 
-    cdef int begin(self, Search* search) noexcept:
-        search.at.chunk = search.at.index = 0
-        search.found = search.looks = 0
-        search.unmet = MAX if self.owner is None else self.owner.pending
-        search.over = False
+    cdef int begin_pass(self) noexcept:
+        """Begin to count, or to send."""
+        self.at.chunk = 0
+        self.at.index = self.first_index
+        self.found = self.looks = 0
+        self.over = False
         return 0
 
-    cdef int scan(self, Search* search, Chunk** chunks, uint32_t count, uint64_t looks,
-                  Output out, Py_ssize_t full_size) except -1:
-        """Continue a search for about `looks` steps; results are encoded until `out` is full."""
+    cdef int scan(self, uint64_t looks, Output out, Py_ssize_t full_size) except -1:
+        """Continue the search for about `looks` steps. Results are encoded until `out` is full;
+        without `out`, they are counted, and shared chunks without any are released."""
         cdef const Chunk* chunk
-        looks += search.looks
-        while not search.over and search.looks < looks and out.size < full_size:
-            if search.at.chunk >= count:
-                search.over = True
+        cdef uint64_t before
+        looks += self.looks
+        while not self.over and self.looks < looks and (out is None or out.size < full_size):
+            if self.at.chunk >= self.chunk_count:
+                self.over = True
                 break
-            chunk = chunks[search.at.chunk]
+            chunk = self.chunks[self.at.chunk]
             if chunk != NULL:
-                self.scan_chunk(search, chunk, looks, out, full_size)
-                if search.over or search.at.index < chunk.used:
+                before = self.found
+                self.scan_chunk(chunk, looks, out, full_size)
+                if self.counting and self.found == before:
+                    self.shared.release(self.at.chunk)
+                if self.over or out is not None and self.at.index < chunk.used:
                     break
-            search.at.chunk += 1
-            search.at.index = 0
+                if self.shared is not None and not self.counting:
+                    self.shared.release(self.at.chunk)
+            self.at.chunk += 1
+            self.at.index = 0
         return 0
 
-    cdef int scan_chunk(self, Search* search, const Chunk* chunk, uint64_t looks, Output out,
-                       Py_ssize_t full_size) except -1:
-        """`scan` in the current chunk; without `out`, results are only counted."""
+    cdef int scan_chunk(self, const Chunk* chunk, uint64_t looks, Output out,
+                        Py_ssize_t full_size) except -1:
+        """`scan` in the current chunk, as a whole without `out`."""
         cdef const Pending* record
-        cdef uint32_t i = search.at.index
+        cdef uint32_t i = self.at.index
         if self.has_idle_bounds and chunk.bounds[IDLE] > self.latest_ms:
-            search.looks += SKIPPED_LOOKS
+            self.looks += SKIPPED_LOOKS
+            i = chunk.used
+        elif out is None and self.has_only_results(chunk):
+            self.looks += SKIPPED_LOOKS
+            self.found += chunk.used - i
             i = chunk.used
         while i < chunk.used:
             record = &chunk.items[i]
-            if search.found == self.limit or search.unmet == 0 or id_less(
+            if self.found == self.limit or self.unmet == 0 or id_less(
                     self.end.ms, self.end.seq, record.ms, record.seq):
-                search.over = True
+                self.over = True
                 break
-            if out is not None and (out.size >= full_size or search.looks >= looks):
+            if out is not None and (out.size >= full_size or self.looks >= looks):
                 break
             i += 1
-            search.looks += 1
+            self.looks += 1
             if self.owner is not None:
                 if record.consumer != self.owner.index:
                     continue
-                search.unmet -= 1
+                self.unmet -= 1
             if self.is_idle(record):
-                search.found += 1
+                self.found += 1
                 if out is not None:
                     self.put_row(out, record)
-        search.at.index = i
+        self.at.index = i
         return 0
+
+    cdef bint has_only_results(self, const Chunk* chunk) noexcept:
+        """True if the remaining records of a chunk need not be read to be counted."""
+        cdef const Pending* last = &chunk.items[chunk.used - 1]
+        return self.takes_all() and self.found + chunk.used - self.at.index <= self.limit and (
+            not id_less(self.end.ms, self.end.seq, last.ms, last.seq))
 
     cdef inline bint is_idle(self, const Pending* record) noexcept:
         cdef int64_t idle_ms
@@ -208,110 +224,59 @@ cdef class PendingRange(Encodable):
         out.put_raw(b"*4\r\n", 4)
         out.put_id(record.ms, record.seq, False)
         out.put_bulk_bytes(b"" if owner is None else owner.name)
-        put_idle(out, idle_of(record, self.now_ms))
+        put_signed(out, idle_of(record, self.now_ms))
         return out.put_head(c':', deliveries_of(record, self.large_counts))
 
-    cdef Sliced sliced(self):
-        """The whole reply, to be sent in slices; the group may change meanwhile."""
-        cdef SlicedPending made = SlicedPending.__new__(SlicedPending)
-        cdef PendingAt at
-        made.asked = self
-        self.begin(&made.search)
-        first_pending(self.group.pendings, self.start, &at)
-        made.first_index = made.search.at.index = at.index
-        made.shared = share_chunks(self.group.pendings, at.chunk, self.chunks_from(at))
-        made.counting = True
-        self.is_long = False
+    # ------------------------------------------------------------ a long reply
+
+    cdef int keep(self) except -1:
+        """Share the chunks, and begin to count."""
+        first_pending(self.group.pendings, self.start, &self.at)
+        self.first_index = self.at.index
+        self.shared = share_chunks(self.group.pendings, self.at.chunk, self.chunks_needed())
+        self.chunks = self.shared.chunks
+        self.chunk_count = self.shared.count
+        self.unmet = MAX if self.owner is None else self.owner.pending
         self.consumers = list(self.consumers)
         if self.large_counts is not None:
             self.large_counts = dict(self.large_counts)
         self.group = None
-        return made
+        self.counting = True
+        return self.begin_pass()
 
-    cdef uint32_t chunks_from(self, PendingAt at) noexcept:
+    cdef uint32_t chunks_needed(self) noexcept:
         """The number of chunks, from that of the first record on, that may have results."""
         cdef PendingAt last
         cdef uint32_t place
         cdef uint64_t found = 0
         first_pending(self.group.pendings, self.end, &last)
         if self.takes_all() and self.limit < self.group.pendings.count:
-            for place in range(at.chunk, last.chunk):
+            for place in range(self.at.chunk, last.chunk):
                 found += self.group.pendings.chunks[place].used
-                if found >= self.limit + at.index:
-                    return place + 1 - at.chunk
-        return last.chunk + 1 - at.chunk
-
-
-cdef class SlicedPending(Sliced):
-    """A long PendingRange at one moment: the results are counted, then sent."""
-    cdef PendingRange asked
-    cdef SharedPending shared
-    cdef Search search
-    cdef uint32_t first_index
-    cdef bint counting
-    cdef bint head_due
+                if found >= self.limit + self.at.index:
+                    return place + 1 - self.at.chunk
+        return last.chunk + 1 - self.at.chunk
 
     def prepare(self) -> bool:
-        cdef uint64_t looks = self.search.looks + LOOKS_TO_COUNT
-        while self.counting and self.search.looks < looks:
-            self.count_chunk()
+        cdef uint32_t place
+        if self.counting:
+            self.scan(LOOKS_TO_COUNT, None, 0)
+        if self.counting and self.over:
+            for place in range(self.at.chunk + 1, self.chunk_count):
+                self.shared.release(place)
+            self.counting = False
+            self.head_due = True
+            self.limit = self.found
+            self.unmet = MAX
+            self.begin_pass()
         return self.counting
 
-    cdef int count_chunk(self) except -1:
-        """Count the results in the next chunk, and release the chunk if there are none."""
-        cdef uint64_t before = self.search.found
-        cdef const Chunk* chunk
-        if self.search.at.chunk >= self.shared.count:
-            self.search.over = True
-        else:
-            chunk = self.shared.chunks[self.search.at.chunk]
-            if not self.count_whole(chunk):
-                self.asked.scan_chunk(&self.search, chunk, 0, None, 0)
-            if self.search.found == before:
-                self.shared.release(self.search.at.chunk)
-            self.search.at.chunk += 1
-            self.search.at.index = 0
-        if self.search.over:
-            self.begin_sending()
-        return 0
-
-    cdef bint count_whole(self, const Chunk* chunk) noexcept:
-        """Count a chunk of which all records are results, without reading them."""
-        cdef uint64_t count = chunk.used - self.search.at.index
-        cdef const Pending* last = &chunk.items[chunk.used - 1]
-        if not self.asked.takes_all() or self.search.found + count > self.asked.limit or id_less(
-                self.asked.end.ms, self.asked.end.seq, last.ms, last.seq):
-            return False
-        self.search.found += count
-        self.search.looks += SKIPPED_LOOKS
-        return True
-
-    cdef int begin_sending(self) except -1:
-        cdef uint32_t place
-        for place in range(self.search.at.chunk, self.shared.count):
-            self.shared.release(place)
-        self.counting = False
-        self.asked.limit = self.search.found
-        self.search.at.chunk = 0
-        self.search.at.index = self.first_index
-        self.search.found = 0
-        self.search.unmet = MAX
-        self.search.over = False
-        self.head_due = True
-        return 0
-
-    def next_slice(self) -> bytes:
-        cdef Output out = Output()
-        cdef uint32_t place = self.search.at.chunk
+    cdef bint put_rows(self, Output out, Py_ssize_t full_size) except -1:
         if self.head_due:
             self.head_due = False
-            out.put_head(c'*', self.asked.limit)
-        self.asked.scan(&self.search, self.shared.chunks, self.shared.count, LOOKS_TO_SEND, out,
-                        SLICE_BYTES)
-        while place < self.search.at.chunk:
-            self.shared.release(place)
-            place += 1
-        return out.take()
+            out.put_head(c'*', self.limit)
+        self.scan(LOOKS_TO_SEND, out, full_size)
+        return self.over
 
 
 # ---------------------------------------------------------------- the number of entries read by a
@@ -432,190 +397,166 @@ cpdef int64_t entries_up_to(Stream stream, uint64_t ms, uint64_t seq) except? -1
 
 # ---------------------------------------------------------------- rows of a listing
 
-cdef int put_signed(Output out, int64_t number) except -1:
-    if number < 0:
-        return out.put(b":%d\r\n" % number)
-    return out.put_head(c':', number)
-
-
-cdef int put_map_head(Output out, int resp, uint64_t pairs) except -1:
-    return out.put_head(c'%', pairs) if resp == 3 else out.put_head(c'*', 2 * pairs)
-
-
-cdef class Rows(Encodable):
-    """Rows of a listing: with `numbers`, only these rows; otherwise all rows by name, after the
-    head of the array."""
-    cdef list names
-    cdef list numbers
-
-    cdef bint is_listed(self, Py_ssize_t number) noexcept:
-        """True if a complete listing has the row."""
-        return True
-
-    cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
-        raise NotImplementedError
-
-    cdef int encode(self, Output out, int resp) except -1:
-        cdef Py_ssize_t number
-        numbers = self.numbers
-        if numbers is None:
-            numbers = self.by_name()
-            out.put_head(c'*', len(numbers))
-        for number in numbers:
-            self.put_row(out, resp, number)
-        return 0
-
-    cdef list by_name(self):
-        cdef Py_ssize_t number
-        cdef list found = []
-        for number in range(len(self.names)):
-            if self.names[number] is not None and self.is_listed(number):
-                found.append((self.names[number], number))
-        found.sort()
-        return [number for _, number in found]
-
-
-cdef class ConsumerRows(Rows):
-    """XINFO CONSUMERS: a map for each consumer."""
+cdef class MemberRows(Encodable):
+    """Rows of consumers: all of these, after the head of the array; or, of many, those with these
+    numbers in a copy."""
+    cdef list consumers
     cdef SharedMembers members
     cdef uint64_t now_ms
 
-    def __init__(self, SharedMembers members not None, uint64_t now_ms, list numbers=None):
+    def __init__(self, list numbers not None, SharedMembers members not None, uint64_t now_ms):
+        self.consumers = numbers
         self.members = members
-        self.names = members.names
-        self.numbers = numbers
         self.now_ms = now_ms
 
-    cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
-        cdef const MemberRow* row = self.members.find(number)
-        return put_consumer(out, resp, self.names[number], row.pending, row.seen_ms, row.active_ms,
-                            self.now_ms)
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef MemberRow row
+        cdef Py_ssize_t number
+        if self.members is None:
+            out.put_head(c'*', len(self.consumers))
+        for one in self.consumers:
+            if self.members is None:
+                member_row(<Consumer>one, &row)
+                self.put_row(out, resp, (<Consumer>one).name, &row)
+            else:
+                number = one
+                self.put_row(out, resp, self.members.names[number], self.members.find(number))
+        return 0
+
+    cdef int put_row(self, Output out, int resp, bytes name, const MemberRow* row) except -1:
+        raise NotImplementedError
 
 
-cdef int put_consumer(Output out, int resp, bytes name, uint64_t pending, int64_t seen_ms,
-                      int64_t active_ms, int64_t now_ms) except -1:
-    put_map_head(out, resp, 4)
-    out.put_raw(b"$4\r\nname\r\n", 10)
-    out.put_bulk_bytes(name)
-    out.put_raw(b"$7\r\npending\r\n", 13)
-    out.put_head(c':', pending)
-    out.put_raw(b"$4\r\nidle\r\n", 10)
-    out.put_head(c':', max(now_ms - seen_ms, 0))
-    out.put_raw(b"$8\r\ninactive\r\n", 14)
-    return put_signed(out, -1 if active_ms < 0 else max(now_ms - active_ms, 0))
+cdef class ConsumerRows(MemberRows):
+    """XINFO CONSUMERS: a map for each consumer."""
+
+    cdef int put_row(self, Output out, int resp, bytes name, const MemberRow* row) except -1:
+        cdef int64_t now_ms = self.now_ms
+        put_map_head(out, resp, 4)
+        out.put_raw(b"$4\r\nname\r\n", 10)
+        out.put_bulk_bytes(name)
+        out.put_raw(b"$7\r\npending\r\n", 13)
+        out.put_head(c':', row.pending)
+        out.put_raw(b"$4\r\nidle\r\n", 10)
+        out.put_head(c':', max(now_ms - row.seen_ms, 0))
+        out.put_raw(b"$8\r\ninactive\r\n", 14)
+        return put_signed(out, -1 if row.active_ms < 0 else max(now_ms - row.active_ms, 0))
 
 
-cdef list consumers_by_name(Group group):
-    """The consumers of a group in the order of their names."""
-    cdef list found = [one for one in group.members() if one is not None]
+cdef class OwnerRows(MemberRows):
+    """The summary of XPENDING: [name, number] of each consumer that owns pending entries."""
+
+    cdef int put_row(self, Output out, int resp, bytes name, const MemberRow* row) except -1:
+        cdef char[20] text
+        out.put_raw(b"*2\r\n", 4)
+        out.put_bulk_bytes(name)
+        return out.put_bulk(text, format_u64(text, row.pending))
+
+
+cdef class PendingSummary(OwnerRows):
+    """XPENDING of a group with few consumers: [total, first ID, last ID, [[consumer, number], ...]].
+    The total includes entries without an owner."""
+    cdef Group group
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef const Chunk* chunk
+        cdef Group group = self.group
+        out.put_raw(b"*4\r\n", 4)
+        out.put_head(c':', group.pendings.count)
+        if group.pendings.count == 0:
+            put_nil(out, resp)
+            put_nil(out, resp)
+            return put_null_array(out, resp)
+        chunk = group.pendings.chunks[0]
+        out.put_id(chunk.items[0].ms, chunk.items[0].seq, False)
+        chunk = group.pendings.chunks[group.pendings.chunk_count - 1]
+        out.put_id(chunk.items[chunk.used - 1].ms, chunk.items[chunk.used - 1].seq, False)
+        return OwnerRows.encode(self, out, resp)
+
+
+cdef class GroupRows(Encodable):
+    """XINFO GROUPS, a map for each group: all of these, after the head of the array; or, of many, those
+    with these numbers in a copy."""
+    cdef list groups
+    cdef SharedGroups shared
+    cdef StreamEnds ends
+
+    def __init__(self, list numbers not None, SharedGroups shared not None, StreamEnds ends not None):
+        self.groups = numbers
+        self.shared = shared
+        self.ends = ends
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef GroupRow row
+        cdef Py_ssize_t number
+        if self.shared is None:
+            out.put_head(c'*', len(self.groups))
+        for one in self.groups:
+            if self.shared is None:
+                group_row(<Group>one, &row)
+                self.put_row(out, resp, (<Group>one).name, &row)
+            else:
+                number = one
+                self.put_row(out, resp, self.shared.names[number], self.shared.find(number))
+        return 0
+
+    cdef int put_row(self, Output out, int resp, bytes name, const GroupRow* row) except -1:
+        put_map_head(out, resp, 6)
+        out.put_raw(b"$4\r\nname\r\n", 10)
+        out.put_bulk_bytes(name)
+        out.put_raw(b"$9\r\nconsumers\r\n", 15)
+        out.put_head(c':', row.consumers)
+        out.put_raw(b"$7\r\npending\r\n", 13)
+        out.put_head(c':', row.pending)
+        return put_progress(out, resp, self.ends, row)
+
+
+# Rows that are made at once, in less than a tenth of a millisecond; None if they are too many.
+
+def few_consumers(Group group not None, uint64_t now_ms) -> ConsumerRows | None:
+    """All consumers of a group. Encode them before the group changes."""
+    cdef ConsumerRows made = ConsumerRows.__new__(ConsumerRows)
+    cdef list members = group.members()
+    if len(members) > FEW:
+        return None
+    made.consumers = by_name([one for one in members if one is not None])
+    made.now_ms = now_ms
+    return made
+
+
+def few_owners(Group group not None) -> PendingSummary | None:
+    """The consumers of a group that own pending entries, after the figures of the group."""
+    cdef PendingSummary made = PendingSummary.__new__(PendingSummary)
+    cdef list members = group.members()
+    if len(members) > FEW and group.pendings.count:
+        return None
+    made.group = group
+    made.consumers = by_name(
+        [one for one in members if one is not None and (<Consumer>one).pending])
+    return made
+
+
+def few_groups(Stream stream not None, uint64_t now_ms) -> GroupRows | None:
+    """All groups of a stream that have not ended by now_ms."""
+    cdef GroupRows made = GroupRows.__new__(GroupRows)
+    cdef Group group
+    if group_count(stream.group_set) > FEW:
+        return None
+    made.groups = by_name([group for group in all_groups(stream.group_set)
+                           if not (group.ttl_ms and group.is_over(now_ms))])
+    made.ends = StreamEnds(stream)
+    return made
+
+
+cdef list by_name(list found):
+    """Sort consumers or groups."""
     if len(found) > 1:
         found.sort(key=name_of)
     return found
 
 
-def name_of(Consumer consumer not None) -> bytes:
-    return consumer.name
-
-
-cdef class FewConsumers(Encodable):
-    """`ConsumerRows` of all consumers of a group with few consumers. Encode it before the group
-    changes."""
-    cdef Group group
-    cdef uint64_t now_ms
-
-    def __init__(self, Group group not None, uint64_t now_ms):
-        self.group = group
-        self.now_ms = now_ms
-
-    cdef int encode(self, Output out, int resp) except -1:
-        cdef Consumer one
-        cdef list found = consumers_by_name(self.group)
-        out.put_head(c'*', len(found))
-        for one in found:
-            put_consumer(out, resp, one.name, one.pending, one.seen_ms, one.active_ms, self.now_ms)
-        return 0
-
-
-cdef class OwnerRows(Rows):
-    """The summary of XPENDING: [name, number] of each consumer that owns pending entries."""
-    cdef SharedMembers members
-
-    def __init__(self, SharedMembers members not None, list numbers=None):
-        self.members = members
-        self.names = members.names
-        self.numbers = numbers
-
-    cdef bint is_listed(self, Py_ssize_t number) noexcept:
-        return self.members.rows[number].pending > 0
-
-    cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
-        out.put_raw(b"*2\r\n", 4)
-        out.put_bulk_bytes(self.names[number])
-        return out.put_bulk_bytes(b"%d" % self.members.find(number).pending)
-
-
-cdef class GroupRows(Rows):
-    """XINFO GROUPS: a map for each group."""
-    cdef SharedGroups groups
-    cdef StreamEnds ends
-
-    def __init__(self, SharedGroups groups not None, StreamEnds ends not None, list numbers=None):
-        self.groups = groups
-        self.names = groups.names
-        self.ends = ends
-        self.numbers = numbers
-
-    cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
-        return put_group(out, resp, self.names[number], self.ends, self.groups.find(number))
-
-
-cdef int put_group(Output out, int resp, bytes name, StreamEnds ends, const GroupRow* row) except -1:
-    put_map_head(out, resp, 6)
-    out.put_raw(b"$4\r\nname\r\n", 10)
-    out.put_bulk_bytes(name)
-    out.put_raw(b"$9\r\nconsumers\r\n", 15)
-    out.put_head(c':', row.consumers)
-    out.put_raw(b"$7\r\npending\r\n", 13)
-    out.put_head(c':', row.pending)
-    return put_progress(out, resp, ends, row)
-
-
-cdef class FewGroups(Encodable):
-    """`GroupRows` of a stream with few groups. Encode it before anything changes the stream."""
-    cdef Stream stream
-    cdef uint64_t now_ms
-
-    def __init__(self, Stream stream not None, uint64_t now_ms):
-        self.stream = stream
-        self.now_ms = now_ms
-
-    cdef int encode(self, Output out, int resp) except -1:
-        cdef StreamEnds ends = StreamEnds(self.stream)
-        cdef Group group
-        cdef GroupRow row
-        cdef list found = [group for group in all_groups(self.stream.group_set)
-                           if not (group.ttl_ms and group.is_over(self.now_ms))]
-        if len(found) > 1:
-            found.sort(key=group_name_of)
-        out.put_head(c'*', len(found))
-        for group in found:
-            row.offset.ms = group.offset_ms
-            row.offset.seq = group.offset_seq
-            row.entries_read = group.entries_read
-            row.pending = group.pendings.count
-            row.consumers = group.consumer_count()
-            put_group(out, resp, group.name, ends, &row)
-        return 0
-
-
-def group_name_of(Group group not None) -> bytes:
-    return group.name
-
-
-def few_groups(Stream stream not None, uint64_t now_ms) -> FewGroups | None:
-    """The rows of all groups that have not ended by now_ms; None if there are too many to make them
-    at once."""
-    return FewGroups(stream, now_ms) if group_count(stream.group_set) <= FEW else None
+def name_of(one) -> bytes:
+    return (<Consumer>one).name if type(one) is Consumer else (<Group>one).name
 
 
 cdef class StreamFields(Encodable):
@@ -716,45 +657,3 @@ cdef int put_progress(Output out, int resp, StreamEnds ends, const GroupRow* row
     if ends.find_lag(row.offset, row.entries_read, &lag):
         return put_signed(out, lag)
     return put_nil(out, resp)
-
-
-def has_few_consumers(Group group not None) -> bool:
-    """True if the rows of all consumers of a group can be made at once, in less than a tenth of a
-    millisecond."""
-    return len(group.members()) <= FEW
-
-
-cdef class PendingSummary(Encodable):
-    """XPENDING of a group with few consumers: [total, first ID, last ID, [[consumer, number], ...]].
-    The total includes entries without an owner. Encode it before the group changes."""
-    cdef Group group
-
-    def __init__(self, Group group not None):
-        self.group = group
-
-    cdef int encode(self, Output out, int resp) except -1:
-        cdef const Chunk* chunk
-        cdef Group group = self.group
-        out.put_raw(b"*4\r\n", 4)
-        out.put_head(c':', group.pendings.count)
-        if group.pendings.count == 0:
-            put_nil(out, resp)
-            put_nil(out, resp)
-            return put_null_array(out, resp)
-        chunk = group.pendings.chunks[0]
-        out.put_id(chunk.items[0].ms, chunk.items[0].seq, False)
-        chunk = group.pendings.chunks[group.pendings.chunk_count - 1]
-        out.put_id(chunk.items[chunk.used - 1].ms, chunk.items[chunk.used - 1].seq, False)
-        return self.put_owners(out)
-
-    cdef int put_owners(self, Output out) except -1:
-        cdef Consumer one
-        cdef char[20] text
-        cdef list owners = [
-            one for one in consumers_by_name(self.group) if (<Consumer>one).pending]
-        out.put_head(c'*', len(owners))
-        for one in owners:
-            out.put_raw(b"*2\r\n", 4)
-            out.put_bulk_bytes(one.name)
-            out.put_bulk(text, format_u64(text, one.pending))
-        return 0

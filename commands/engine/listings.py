@@ -16,14 +16,13 @@ from typing import cast
 from millstream.clock_offset import shifted_ms
 from millstream.commands.engine.group_replies import (
     ConsumerRows,
-    FewConsumers,
     GroupProgress,
     GroupRows,
     OwnerRows,
-    PendingSummary,
     StreamEnds,
+    few_consumers,
     few_groups,
-    has_few_consumers,
+    few_owners,
 )
 from millstream.commands.engine.references import settle_groups
 from millstream.commands.runtime.context import Context
@@ -50,7 +49,6 @@ from millstream.storage.streams.stream import Stream
 EntryId = tuple[int, int]
 
 SORTED_AT_ONCE = 8192  # names, about two milliseconds' work
-FEW = 500  # rows that are made at once, in less than a tenth of a millisecond
 LOOKS = 20_000  # records examined in one step, about a millisecond's work
 ROWS_AT_ONCE = 128  # pending entries made into one part of a reply
 EVERY_RECORD = 2**64 - 1
@@ -88,37 +86,30 @@ def named_rows(
 
 def consumers_reply(ctx: Context, group: Group) -> Encodable:
     """XINFO CONSUMERS: a map for each consumer, by name."""
-    if has_few_consumers(group):
-        return FewConsumers(group, ctx.steady_ms)
-    members, now_ms = shared_members(group), ctx.steady_ms
+    now_ms = ctx.steady_ms
+    few = few_consumers(group, now_ms)
+    if few is not None:
+        return few
+    members = shared_members(group)
     numbers = range(len(members.names))
     return LongReply(
-        named_rows(members.names, numbers, lambda part: ConsumerRows(members, now_ms, part))
+        named_rows(members.names, numbers, lambda part: ConsumerRows(part, members, now_ms))
     )
 
 
 def pending_summary(group: Group) -> Encodable:
     """XPENDING without a range; the consumers are those that own any pending entries, by name."""
-    if has_few_consumers(group):
-        return PendingSummary(group)
-    ends = group.pending_ends()
-    if ends is None:
-        return PendingSummary(group)
-    return LongReply(_summary(group.pending_count, ends, shared_members(group)))
+    return few_owners(group) or LongReply(
+        _summary(group.pending_count, group.pending_ends() or (), shared_members(group))
+    )
 
 
-def _summary(total: int, ends: tuple[EntryId, EntryId], members: SharedMembers) -> Iterator[object]:
-    yield ArrayHead(4)
-    yield Several([total, *(Id(*entry_id) for entry_id in ends)])
-    yield from named_rows(members.names, members.owners(), lambda part: OwnerRows(members, part))
+def _summary(total: int, ends: tuple[EntryId, ...], members: SharedMembers) -> Iterator[object]:
+    yield Several([ArrayHead(4), total, *(Id(*entry_id) for entry_id in ends)])
+    yield from named_rows(members.names, members.owners(), lambda part: OwnerRows(part, members, 0))
 
 
 # ---------------------------------------------------------------- groups
-
-
-def live_group_count(ctx: Context, stream: Stream) -> int:
-    """The number of groups of a stream whose time to live has not ended."""
-    return stream.live_group_count(ctx.steady_ms)
 
 
 def groups_reply(ctx: Context, key: bytes, stream: Stream) -> Encodable:
@@ -129,7 +120,7 @@ def groups_reply(ctx: Context, key: bytes, stream: Stream) -> Encodable:
         return few
     groups, ends = shared_groups(stream.groups, False, ctx.steady_ms), StreamEnds(stream)
     numbers = range(len(groups.names))
-    return LongReply(named_rows(groups.names, numbers, lambda part: GroupRows(groups, ends, part)))
+    return LongReply(named_rows(groups.names, numbers, lambda part: GroupRows(part, groups, ends)))
 
 
 # ---------------------------------------------------------------- XINFO STREAM FULL

@@ -10,21 +10,8 @@ a LongReply if the reply is too long to make at once.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.encoding cimport Output, format_u64
+from millstream.encoding cimport Output, format_u64, put_nil, put_null_array
 from millstream.ids cimport Id
-
-
-cdef class Sliced:
-    """A reply that is too long to make at once, or its rest. `next_slice()` is called whenever the
-    client has read the last slice; b"" ends the reply. Before the first slice, `prepare()` is
-    called once per turn until it returns False."""
-
-    def prepare(self) -> bool:
-        """Do a part of the work before the first slice; False when it is done."""
-        return False
-
-    def next_slice(self) -> bytes:
-        raise NotImplementedError
 
 
 cdef class Encodable:
@@ -36,6 +23,66 @@ cdef class Encodable:
     cdef Sliced rest(self):
         """The part of a long reply that `encode` has left out; None if there is none."""
         return None
+
+
+cdef class Sliced(Encodable):
+    """A reply that is too long to make at once, or its rest. `next_slice()` is called whenever the
+    client has read the last slice; b"" ends the reply. Before the first slice, `prepare()` is
+    called once per turn until it returns False."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        return 0
+
+    cdef Sliced rest(self):
+        return self
+
+    def prepare(self) -> bool:
+        """Do a part of the work before the first slice; False when it is done."""
+        return False
+
+    def next_slice(self) -> bytes:
+        raise NotImplementedError
+
+
+cdef class RowSource(Sliced):
+    """A list reply: all rows at once if they are few, otherwise the same rows in slices.
+
+    `put_rows` continues where it stopped. Until `keep` is called, it reads the data itself, which
+    must not change meanwhile; afterwards it needs only what `keep` has kept.
+    """
+
+    cdef bint put_rows(self, Output out, Py_ssize_t full_size) except -1:
+        """Write the next rows, after the head of the list, until `out` has full_size bytes; True
+        when none is left."""
+        raise NotImplementedError
+
+    cdef int keep(self) except -1:
+        """Keep the data of the remaining rows as they are now."""
+        return 0
+
+    cdef int encode(self, Output out, int resp) except -1:
+        self.resp = resp
+        if not self.put_rows(out, out.size + SLICE_BYTES):
+            self.later(resp)
+        return 0
+
+    cdef Sliced rest(self):
+        return self if self.is_kept else None
+
+    cdef RowSource later(self, int resp):
+        """The remaining rows as they are now, to be sent in slices."""
+        if not self.is_kept:
+            self.resp = resp
+            self.keep()
+            self.is_kept = True
+        return self
+
+    def next_slice(self) -> bytes:
+        cdef Output out = Output()
+        while self.prepare():
+            pass
+        self.put_rows(out, SLICE_BYTES)
+        return out.take()
 
 
 cdef class Raw(Encodable):
@@ -70,10 +117,6 @@ cdef class NumberTexts(Encodable):
         return out.put_bulk(text, format_u64(text, self.second))
 
 
-cdef int put_map_head(Output out, int resp, uint64_t pairs) except -1:
-    return out.put_head(c'%', pairs) if resp == 3 else out.put_head(c'*', 2 * pairs)
-
-
 cdef class MapHead(Encodable):
     """The head of a map that is returned in parts (Several)."""
 
@@ -94,7 +137,19 @@ cdef class ArrayHead(Encodable):
         return out.put_head(c'*', self.length)
 
 
-cdef class LongReply(Encodable):
+cdef ArrayHead make_array_head(uint64_t length):
+    cdef ArrayHead made = ArrayHead.__new__(ArrayHead)
+    made.length = length
+    return made
+
+
+cdef MapHead make_map_head(uint64_t pairs):
+    cdef MapHead made = MapHead.__new__(MapHead)
+    made.pairs = pairs
+    return made
+
+
+cdef class LongReply(RowSource):
     """A reply that a generator makes in steps, so that other clients are served between two steps.
 
     `parts` yields the reply in order: an ArrayHead or a MapHead, then the elements, each in the
@@ -107,45 +162,25 @@ cdef class LongReply(Encodable):
 
     def __init__(self, parts):
         self.parts = parts
-
-    cdef int encode(self, Output out, int resp) except -1:
-        if not put_parts(out, self.parts, resp, out.size + SLICE_BYTES):
-            self.remainder = self.sliced(resp)
-        return 0
-
-    cdef Sliced rest(self):
-        return self.remainder
-
-    cpdef Sliced sliced(self, int resp):
-        """The parts that are not encoded yet, to be sent in slices."""
-        return SlicedParts(self.parts, resp)
-
-
-cdef bint put_parts(Output out, parts, int resp, Py_ssize_t full_size) except -1:
-    """Encode parts up to a PAUSE or a full slice; True when none is left."""
-    for part in parts:
-        if part is PAUSE:
-            return False
-        put_reply(out, part, resp)
-        if out.size >= full_size:
-            return False
-    return True
-
-
-class SlicedParts(Sliced):
-    """The parts of a LongReply that were not sent yet."""
-
-    def __init__(self, parts, resp):
-        self.parts = parts
-        self.resp = resp
         self.ready = b""
-        self.is_complete = False
+
+    cdef bint put_rows(self, Output out, Py_ssize_t full_size) except -1:
+        """Encode parts up to a PAUSE or a full slice."""
+        for part in self.parts:
+            if part is PAUSE:
+                return False
+            put_reply(out, part, self.resp)
+            if out.size >= full_size:
+                return False
+        self.is_complete = True
+        return True
 
     def prepare(self) -> bool:
-        out = Output()
+        cdef Output out
         if not self.ready and not self.is_complete:
-            self.is_complete = put_parts(out, self.parts, self.resp, SLICE_BYTES)
-            self.ready = out.take_bytes()
+            out = Output()
+            self.put_rows(out, SLICE_BYTES)
+            self.ready = out.take()
         return not self.ready and not self.is_complete
 
     def next_slice(self) -> bytes:
@@ -153,6 +188,55 @@ class SlicedParts(Sliced):
             pass
         data, self.ready = self.ready, b""
         return data
+
+
+cdef class Several(Encodable):
+    """Several replies in order (SUBSCRIBE has one for each channel), or the parts of one: a head,
+    then elements. After a long part, or a full slice, the others are sent later."""
+
+    def __init__(self, parts):
+        self.parts = list(parts)
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef Py_ssize_t full_size = out.size + SLICE_BYTES
+        cdef Py_ssize_t start
+        cdef Sliced rest
+        for part in self.parts:
+            start = out.size
+            rest = None
+            if not isinstance(part, Encodable):
+                put_reply(out, part, resp)
+            elif isinstance(part, RowSource) and (
+                    self.later is not None or start >= full_size or (<RowSource>part).is_kept):
+                rest = (<RowSource>part).later(resp)
+            else:
+                (<Encodable>part).encode(out, resp)
+                rest = (<Encodable>part).rest()
+            if rest is not None or self.later is not None:
+                self.later = put_later(self.later, out, start, rest)
+        return 0
+
+    cdef Sliced rest(self):
+        return None if self.later is None else SlicedChain(self.later)
+
+
+cdef Several make_several(list parts):
+    cdef Several made = Several.__new__(Several)
+    made.parts = parts
+    return made
+
+
+cdef list put_later(list later, Output out, Py_ssize_t start, Sliced rest):
+    """Add a reply, encoded from `start` on, and its rest to the list of what follows a long reply.
+    The first long reply begins the list (None before)."""
+    if later is None:
+        later = []
+    elif out.size > start:
+        later.append(out.buf[start:out.size])
+        out.size = start
+    if rest is not None:
+        later.append(rest)
+    return later
 
 
 class SlicedChain(Sliced):
@@ -236,11 +320,6 @@ class Again:
         self.args = args
 
 
-class Several(list):
-    """Several replies in order (SUBSCRIBE has one for each channel), or the parts of one that may
-    be long: after a MapHead, an Encodable may leave its rest for later slices."""
-
-
 class Pairs(list):
     """A map given as (name, value) pairs where the order matters or names repeat."""
 
@@ -298,18 +377,6 @@ cdef class BlockedRead:
 
 # ---------------------------------------------------------------- encoding
 
-cdef inline int put_null(Output out, int resp) except -1:
-    return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"$-1\r\n", 5)
-
-
-cdef int put_int(Output out, reply) except -1:
-    cdef int64_t number = reply
-    if number >= 0:
-        return out.put_head(c':', <uint64_t>number)
-    out.put(b":%d\r\n" % number)
-    return 0
-
-
 cdef int put_reply(Output out, reply, int resp) except -1:
     """Encode the value that a handler returned, by its type."""
     cdef Id entry_id
@@ -318,17 +385,17 @@ cdef int put_reply(Output out, reply, int resp) except -1:
         entry_id = <Id>reply
         return out.put_id(entry_id.ms, entry_id.seq, entry_id.dotted)
     if kind is int:
-        return put_int(out, reply)
+        return put_signed(out, reply)
     if kind is bytes:
         return out.put_bulk_bytes(<bytes>reply)
     if reply is None:
-        return put_null(out, resp)
+        return put_nil(out, resp)
     if kind is Simple:
         out.put_raw(b"+", 1)
         out.put_raw(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply))
         return out.put_raw(b"\r\n", 2)
     if kind is NullArray:
-        return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"*-1\r\n", 5)
+        return put_null_array(out, resp)
     if isinstance(reply, Encodable):
         return (<Encodable>reply).encode(out, resp)
     return put_other(out, reply, kind, resp)
@@ -364,11 +431,7 @@ cdef int put_other(Output out, reply, kind, int resp) except -1:
         if resp == 3:
             out.put(b"#t\r\n" if reply else b"#f\r\n")
             return 0
-        return put_int(out, int(reply))
-    if kind is Several:
-        for item in reply:
-            put_reply(out, item, resp)
-        return 0
+        return out.put_head(c':', 1 if reply else 0)
     if kind is OrderedSet:
         out.put_head(c'~' if resp == 3 else c'*', len(reply))
         for item in reply:

@@ -14,7 +14,7 @@ from millstream.commands.engine.claiming cimport (
 from millstream.commands.engine.lifecycle cimport (
     checked_consumer_name, note_used, read_effects_most, requesting_consumer,
 )
-from millstream.commands.engine.ranges cimport take_start
+from millstream.commands.engine.ranges cimport take_bound
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport make_raw
@@ -84,7 +84,7 @@ def xautoclaim(Context ctx not None, Args args not None):
     except CommandError as error:
         refusal = error  # Redis looks up the key first, and checks its type after the arguments
     min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XAUTOCLAIM")
-    take_start(args, &start, False)
+    take_bound(args, &start, False, False)
     take_options(args, &count, &just_id)
     if refusal is not None:
         raise refusal

@@ -6,14 +6,15 @@ Redis 8.6.
 from libc.stdint cimport int64_t
 
 from millstream.commands.engine.claiming cimport Target, take_target
+from millstream.commands.engine.group_replies cimport pending_range
 from millstream.commands.engine.lifecycle cimport note_used
+from millstream.commands.engine.ranges cimport take_bound
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
+from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer
 
-from millstream.commands.engine.group_replies import pending_range
 from millstream.commands.engine.listings import pending_summary
-from millstream.commands.engine.ranges import take_end_id, take_start_id
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
 
@@ -30,6 +31,7 @@ def xpending(Context ctx not None, Args args not None):
     cdef Consumer owner
     cdef int64_t min_idle_ms = 0
     cdef int64_t limit
+    cdef EntryId start, end
     cdef bytes name
     if args.count == 3:
         target = take_target(ctx, args)
@@ -46,8 +48,8 @@ def xpending(Context ctx not None, Args args not None):
     args.pos += 2
     limit = args.take_int()
     args.pos -= 3
-    start = take_start_id(args)
-    end = take_end_id(args)
+    take_bound(args, &start, False, False)
+    take_bound(args, &end, True, False)
     args.pos += 1
     name = args.take() if args.pos < args.count else None
     args.pos = 1

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport UINT64_MAX as MAX
 
-from millstream.commands.engine.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
+from millstream.commands.engine.ranges cimport EntryRange, make_range, take_bound, take_limit
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.storage.streams.stream cimport Stream
@@ -20,9 +20,9 @@ cdef take_range(Context ctx, Args args, bint reverse):
     cdef Stream stream
     # As in Redis, the start is checked first, wherever it is.
     args.pos = 3 if reverse else 2
-    take_start(args, &reply.start, False)
+    take_bound(args, &reply.start, False, False)
     args.pos = 2 if reverse else 3
-    take_end(args, &reply.end, False)
+    take_bound(args, &reply.end, True, False)
     args.pos = 4
     take_limit(args, &reply.limit)
     stream = ctx.read_stream_at(&args.items[1])

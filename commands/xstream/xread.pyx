@@ -10,9 +10,11 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.ranges cimport EntryRange, Parts, make_range
+from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.waiting cimport StreamsRead
-from millstream.commands.runtime.replies cimport Encodable, make_raw
+from millstream.commands.runtime.replies cimport (
+    make_array_head, make_map_head, make_raw, make_several,
+)
 from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.entry_id cimport EntryId, step_down, step_up
 from millstream.ids cimport parse_id
@@ -126,10 +128,9 @@ cdef class OneStream(EntryRange):
 
     cdef Slice* key
 
-    cdef int encode(self, Output out, int resp) except -1:
+    cdef int put_before(self, Output out, int resp) except -1:
         out.put_raw(b"%1\r\n" if resp == 3 else b"*1\r\n*2\r\n", 4 if resp == 3 else 8)
-        out.put_bulk(self.key.ptr, self.key.size)
-        return EntryRange.encode(self, out, resp)
+        return out.put_bulk(self.key.ptr, self.key.size)
 
 
 cdef read_one(Context ctx, Args args, uint64_t limit):
@@ -208,7 +209,7 @@ cdef class PlainRead(StreamsRead):
         """The reply with the entries of each stream; None without any. As in Redis, each stream
         counts as looked up once more."""
         cdef Stream stream
-        cdef EntryRange entries
+        cdef KeyedRange entries
         cdef uint64_t left = self.limits.all_entries
         cdef uint64_t ms, seq
         cdef Py_ssize_t i
@@ -223,11 +224,14 @@ cdef class PlainRead(StreamsRead):
             ctx.count_hits(1)
             ms, seq = <tuple>self.after[i]
             if stream.has_newer(EntryId(ms, seq)):
-                entries = make_range(stream, False, min(self.limits.entries, left))
-                entries.start.ms = ms
-                entries.start.seq = seq
+                entries = KeyedRange.__new__(KeyedRange)
+                entries.key = key
+                entries.stream = stream
+                entries.limit = min(self.limits.entries, left)
+                entries.start = EntryId(ms, seq)
                 step_up(&entries.start)
-                ranges.append((key, entries))
+                entries.end = EntryId(MAX, MAX)
+                ranges.append(entries)
                 if left != MAX:
                     left -= entries.count()
                     if left == 0:
@@ -236,12 +240,14 @@ cdef class PlainRead(StreamsRead):
             return None
         if self.limits.size_bytes < SIZE_LARGEST:
             return self.limited(ctx, ranges)
-        return make_replies(ranges)
+        ranges.insert(0, make_map_head(len(ranges)) if ctx.session.resp == 3 else (
+            make_array_head(len(ranges))))
+        return make_several(ranges)
 
     cdef limited(self, Context ctx, list ranges):
         """A reply with entries until it has reached MAXSIZE, at least one entry."""
         cdef Output out = Output()
-        cdef EntryRange entries
+        cdef KeyedRange entries
         cdef EntryId last
         cdef ArrayHead all_streams, one_stream
         cdef Py_ssize_t full_size
@@ -251,10 +257,10 @@ cdef class PlainRead(StreamsRead):
         out.begin_array(&all_streams, len(ranges))
         # The heads of arrays mostly use 4 of the bytes reserved for them.
         full_size = self.limits.size_bytes + all_streams.size - 4
-        for key, entries in ranges:
+        for entries in ranges:
             if streams and out.size >= full_size:
                 break
-            put_key(out, key, resp)
+            put_key(out, entries.key, resp)
             out.begin_array(&one_stream, min(entries.limit, entries.stream.length))
             # The bytes before the first entry may already exceed the limit.
             made = entries.encode_entries(
@@ -264,7 +270,7 @@ cdef class PlainRead(StreamsRead):
         out.end_array(&all_streams, streams)
         if resp == 3:
             out.buf[0] = c'%'
-        return make_raw(out.take_bytes())
+        return make_raw(out.take())
 
     def attempt(self, Context ctx not None):
         """Read again, as if XREAD were sent now: the look-ups count again, and WRONGTYPE is raised
@@ -288,28 +294,13 @@ cdef tuple before_last(Stream stream):
     return stream.last_ms, stream.last_seq
 
 
-cdef class StreamReplies(Parts):
-    """XREAD's reply: (key, entries) of each stream, a map in RESP3."""
+cdef class KeyedRange(EntryRange):
+    """A key and its entries, in XREAD's reply for several streams."""
 
-    cdef int encode(self, Output out, int resp) except -1:
-        cdef Output head
-        self.begin(out)
-        out.put_head(c'%' if resp == 3 else c'*', len(self.parts))
-        for key, entries in self.parts:
-            if self.later:
-                head = Output()
-                put_key(head, key, resp)
-                self.later.append(head.take_bytes())
-            else:
-                put_key(out, key, resp)
-            self.put_entries(out, entries, resp)
-        return 0
+    cdef bytes key
 
-
-cdef Encodable make_replies(list ranges):
-    cdef StreamReplies made = StreamReplies.__new__(StreamReplies)
-    made.parts = ranges
-    return made
+    cdef int put_before(self, Output out, int resp) except -1:
+        return put_key(out, self.key, resp)
 
 
 cdef int put_key(Output out, bytes key, int resp) except -1:

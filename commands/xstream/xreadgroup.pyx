@@ -15,9 +15,9 @@ from millstream.commands.engine.delivery cimport (
     LONG_DELIVERY, ReplyBudget, begin_budget, claim_idle, deliver_long,
     deliver_new, is_full, is_long_delivery, no_retry,
 )
-from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
+from millstream.commands.engine.ranges cimport EntryRange, make_range
 from millstream.commands.engine.waiting cimport GroupsRead
-from millstream.commands.runtime.replies cimport Encodable, make_raw
+from millstream.commands.runtime.replies cimport Encodable, Raw, make_raw, make_several
 from millstream.commands.runtime.stream_effects cimport Ids, Terms, record_redelivery
 from millstream.commands.xstream.xread cimport (
     ReadLimits, check_limits, no_limits, put_key, take_read_limit,
@@ -232,7 +232,7 @@ cdef class ConsumerRead(GroupsRead):
         out.put_head(c'%' if ctx.session.resp == 3 else c'*', 1)
         put_key(out, key, ctx.session.resp)
         out.put_head(c'*', 0)
-        return make_raw(out.take_bytes())
+        return make_raw(out.take())
 
     cdef serve(self, Context ctx, list opened, list after, bint first):
         """The reply with the streams that have entries; None without any. On the first attempt the
@@ -302,7 +302,7 @@ cdef class ConsumerRead(GroupsRead):
         """Add entries that are encoded as the client reads, from the blocks as they are now."""
         if self.parts is None:
             self.parts = []
-        self.parts.append(self.out.take_bytes())
+        self.parts.append(make_raw(self.out.take()))
         self.parts.append(entries)
         return 0
 
@@ -310,16 +310,16 @@ cdef class ConsumerRead(GroupsRead):
         """The reply, with its length."""
         cdef Output first = self.out
         if self.parts is not None:
-            self.parts.append(self.out.take_bytes())
+            self.parts.append(make_raw(self.out.take()))
             first = Output()
-            first.put(self.parts[0])
+            first.put((<Raw>self.parts[0]).data)
         first.end_array(&self.head, self.answered)
         if resp == 3:
             first.buf[0] = c'%'
         if self.parts is None:
-            return make_raw(first.take_bytes())
-        self.parts[0] = first.take_bytes()
-        return make_parts(self.parts)
+            return make_raw(first.take())
+        self.parts[0] = make_raw(first.take())
+        return make_several(self.parts)
 
     cdef int put_stream(self, Context ctx, bytes key, Stream stream, Group group, after) except -1:
         """Write the key and the array of one stream's entries; nothing, when all claimable entries
@@ -333,17 +333,17 @@ cdef class ConsumerRead(GroupsRead):
         cdef Consumer consumer = requesting_consumer(ctx, key, group, self.consumer)
         put_key(out, key, ctx.session.resp)
         self.answered += 1
+        self.budget.limit = self.limits.entries
         if full_size == PY_SSIZE_T_MAX and self.put_many(
                 ctx, key, stream, group, consumer, after, limit):
             return 0
         out.begin_array(&head, min(self.limits.entries, stream.length + group.pendings.count))
         # A stream with a head gets at least one entry, whatever the size of its head.
         self.budget.full_size = max(widened(full_size, head.size), out.size + 1)
-        self.budget.limit = self.limits.entries
         if after is None:
             made = self.put_new(ctx, key, stream, group, consumer)
         else:
-            made = self.put_history(ctx, key, stream, group, consumer, after)
+            made = self.put_history(ctx, key, stream, group, consumer, after, None)
         self.budget.full_size = full_size
         if after is not None or made == 0:
             note_seen(ctx, key, group, consumer)
@@ -372,9 +372,10 @@ cdef class ConsumerRead(GroupsRead):
         return claimed + given
 
     cdef uint64_t put_history(self, Context ctx, bytes key, Stream stream, Group group,
-                              Consumer consumer, after) except? 0xffffffffffffffff:
+                              Consumer consumer, after, list ids) except? 0xffffffffffffffff:
         """Deliver a consumer's own pending entries after an ID again; an entry that no longer exists
-        has a null in place of its fields. Returns their number."""
+        has a null in place of its fields. Returns their number. With `ids`, only their IDs are
+        collected, (ms, seq) each."""
         cdef EntryId start
         cdef Pending* record
         cdef PendingAt at
@@ -384,6 +385,7 @@ cdef class ConsumerRead(GroupsRead):
         cdef Ids again = Ids.__new__(Ids)
         cdef View view
         cdef Entry entry
+        cdef bint found
         id_text.size = 0
         id_text.dotted = False
         start.ms, start.seq = after
@@ -392,13 +394,17 @@ cdef class ConsumerRead(GroupsRead):
         while record != NULL and made < min(self.budget.limit, left) and not is_full(
                 self.out, &self.budget):
             if record.consumer == consumer.index:
-                if stream.find(EntryId(record.ms, record.seq), &view, &entry):
+                found = stream.find(EntryId(record.ms, record.seq), &view, &entry)
+                if ids is not None:
+                    ids.append((record.ms, record.seq))
+                elif found:
                     encode_entry(self.out, &view, &entry, &id_text)
-                    again.add(record.ms, record.seq)
                 else:
                     self.out.put_raw(b"*2\r\n", 4)
                     self.out.put_id(record.ms, record.seq, False)
                     put_null_array(self.out, ctx.session.resp)
+                if found:
+                    again.add(record.ms, record.seq)
                 made += 1
                 self.budget.made += 1
                 self.budget.entries -= 1
@@ -413,26 +419,25 @@ cdef class ConsumerRead(GroupsRead):
         cdef Terms terms
         cdef EntryRange entries
         cdef list ids
-        if after is None:
-            if self.claim_idle_ms != NO_CLAIM or not is_long_delivery(stream, group, limit):
-                return False
-            no_retry(&terms, self.keep, consumer.index)
-            entries = make_range(stream, False, limit)
-            deliver_long(ctx, key, stream, group, &terms, entries)
-            if self.keep:
-                consumer.active_ms = ctx.steady_ms
-            limit = entries.limit
-            self.put_later(entries)
-        else:
+        if after is not None:
             if min(limit, consumer.pending) <= LONG_DELIVERY:
                 return False
-            ids = choose_history(ctx, key, stream, group, consumer, after, limit)
+            ids = []
+            self.put_history(ctx, key, stream, group, consumer, after, ids)
             note_seen(ctx, key, group, consumer)
-            limit = len(ids)
-            self.out.put_head(c'*', limit)
+            self.out.put_head(c'*', len(ids))
             self.put_later(entries_by_id(stream, ids))
-        self.budget.entries -= limit
-        self.budget.made += limit
+            return True
+        if self.claim_idle_ms != NO_CLAIM or not is_long_delivery(stream, group, limit):
+            return False
+        no_retry(&terms, self.keep, consumer.index)
+        entries = make_range(stream, False, limit)
+        deliver_long(ctx, key, stream, group, &terms, entries)
+        if self.keep:
+            consumer.active_ms = ctx.steady_ms
+        self.put_later(entries)
+        self.budget.entries -= entries.limit
+        self.budget.made += entries.limit
         return True
 
     # ------------------------------------------------------------ waiting
@@ -491,30 +496,6 @@ cdef no_group(bytes key, bytes name):
     return CommandError(
         f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}' in XREADGROUP with "
         "GROUP option")
-
-
-cdef list choose_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
-                         after, uint64_t limit):
-    """Like `put_history` for very many entries: returns only their IDs, (ms, seq) each."""
-    cdef EntryId start
-    cdef Pending* record
-    cdef PendingAt at
-    cdef list ids = []
-    cdef Ids again = Ids.__new__(Ids)
-    cdef View view
-    cdef Entry entry
-    start.ms, start.seq = after
-    step_up(&start)
-    limit = min(limit, consumer.pending)
-    record = first_pending(group.pendings, start, &at)
-    while record != NULL and <uint64_t>len(ids) < limit:
-        if record.consumer == consumer.index:
-            ids.append((record.ms, record.seq))
-            if stream.find(EntryId(record.ms, record.seq), &view, &entry):
-                again.add(record.ms, record.seq)
-        record = next_pending(group.pendings, &at)
-    deliver_again(ctx, key, group, again)
-    return ids
 
 
 cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1:

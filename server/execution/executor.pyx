@@ -341,7 +341,7 @@ cdef class Executor:
         """Send a separate message to a client, after the reply of the running command."""
         cdef Output out = Output()
         put_reply(out, message, client.resp)
-        self.push_encoded(client, out.take_bytes())
+        self.push_encoded(client, out.take())
 
     def push_encoded(self, Client client not None, bytes data not None) -> None:
         """`push` for a message that is already encoded in the client's protocol."""

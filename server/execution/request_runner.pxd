@@ -51,7 +51,6 @@ cdef class RequestRunner:
     cdef int refuse_unknown(self, Client client, Args args) except -1
     cdef int encode_other(self, Client client, reply) except -1
     cdef int call_again(self, Client client, args) except -1
-    cdef int put_several(self, Client client, parts) except -1
     cdef int reply_error(self, str message) except -1
     cdef int reply_exception(self, error) except -1
     cdef int protocol_error(self, Client client) except -1

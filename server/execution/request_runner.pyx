@@ -12,7 +12,7 @@ import logging
 from millstream.commands.runtime.arguments cimport Args, OwnedArgs
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport (
-    LONG_BYTES, Encodable, Run, Sliced, SlicedBytes, Wait, put_reply,
+    LONG_BYTES, Encodable, Run, SlicedBytes, Wait, put_later, put_reply,
 )
 from millstream.encoding cimport Output
 from millstream.ids cimport Id
@@ -23,7 +23,7 @@ from millstream.server.protocol.outbox cimport Client
 from millstream.server.protocol.resp cimport Limits, put_error
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 
-from millstream.commands.runtime.replies import NULL_ARRAY, Again, Several, Simple, SlicedChain
+from millstream.commands.runtime.replies import NULL_ARRAY, Again, Simple, SlicedChain
 from millstream.errors import DEBUG_NOT_ALLOWED, SYNTAX, CommandError, wrong_arity
 from millstream.server.execution.blocking import INTERNAL
 from millstream.server.execution.monitors import Monitors
@@ -232,13 +232,8 @@ cdef class RequestRunner:
                 args.pos = pos
                 mark = self.out.size
                 self.run_queued(client, row, args)
-                if later is not None:
-                    later.append(self.out.buf[mark:self.out.size])
-                    self.out.size = mark
-                if client.producer is not None:
-                    # The rest of a long reply. Later elements of the array must come after it.
-                    later = [] if later is None else later
-                    later.append(client.producer)
+                if client.producer is not None or later is not None:
+                    later = put_later(later, self.out, mark, client.producer)
                     client.producer = None
             if later is not None:
                 client.producer = SlicedChain(later)
@@ -327,10 +322,6 @@ cdef class RequestRunner:
         elif type(reply) is bytes and len(<bytes>reply) > LONG_BYTES:
             self.out.put_head(c'$', len(<bytes>reply))
             client.producer = SlicedBytes(reply)
-        elif type(reply) is Several:
-            self.put_several(client, reply)
-        elif isinstance(reply, Sliced):
-            client.producer = reply
         else:
             put_reply(self.out, reply, client.resp)
         return 0
@@ -343,23 +334,6 @@ cdef class RequestRunner:
         self.statistics.commands -= 1
         client.total_commands -= 1
         self.resume(client)
-        return 0
-
-    cdef int put_several(self, Client client, parts) except -1:
-        """Encode replies in order; those after a sliced reply are sent after its last slice."""
-        cdef list later = []
-        cdef Py_ssize_t mark
-        for part in parts:
-            mark = self.out.size
-            put_reply(self.out, part, client.resp)
-            if later:
-                later.append(self.out.buf[mark:self.out.size])
-                self.out.size = mark
-            rest = (<Encodable>part).rest() if isinstance(part, Encodable) else None
-            if rest is not None:
-                later.append(rest)
-        if later:
-            client.producer = SlicedChain(later)
         return 0
 
     cdef int reply_error(self, str message) except -1:

@@ -122,10 +122,6 @@ cdef class Output:
         """Append one RESP bulk string."""
         return self.put_bulk(data, len(data))
 
-    def take_bytes(self) -> bytes:
-        """Return the content and clear the buffer."""
-        return self.take()
-
     def __len__(self) -> int:
         return self.size
 

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId
+from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending_chunks cimport SharedPending
 
@@ -50,3 +51,22 @@ cdef class SharedGroups:
 cpdef SharedMembers shared_members(Group group)
 cdef GroupParts shared_parts(Group group)
 cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms)
+
+
+cdef inline void group_row(Group group, GroupRow* row) noexcept:
+    """Get the figures of a group."""
+    row.offset.ms = group.offset_ms
+    row.offset.seq = group.offset_seq
+    row.gap_floor.ms = group.gap_floor_ms
+    row.gap_floor.seq = group.gap_floor_seq
+    row.entries_read = group.entries_read
+    row.ttl_ms = group.ttl_ms
+    row.pending = group.pendings.count
+    row.consumers = group.consumer_count()
+
+
+cdef inline void member_row(Consumer consumer, MemberRow* row) noexcept:
+    """Get the figures of a consumer."""
+    row.seen_ms = consumer.seen_ms
+    row.active_ms = consumer.active_ms
+    row.pending = consumer.pending

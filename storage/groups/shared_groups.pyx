@@ -67,9 +67,7 @@ cpdef SharedMembers shared_members(Group group):
         one = members[i]
         if one is not None:
             made.names[i] = one.name
-            made.rows[i].seen_ms = one.seen_ms
-            made.rows[i].active_ms = one.active_ms
-            made.rows[i].pending = one.pending
+            member_row(one, &made.rows[i])
     return made
 
 
@@ -92,7 +90,6 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
     none). Without parts only their rows are copied."""
     cdef SharedGroups made = SharedGroups.__new__(SharedGroups)
     cdef Group group
-    cdef GroupRow* row
     made.rows = <GroupRow*>malloc(max(<size_t>1, <size_t>len(groups)) * sizeof(GroupRow))
     if made.rows == NULL:
         raise MemoryError("no memory to list groups")
@@ -101,15 +98,7 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
     for group in groups.values():
         if now_ms and group.ttl_ms and group.is_over(now_ms):
             continue
-        row = &made.rows[made.count]
-        row.offset.ms = group.offset_ms
-        row.offset.seq = group.offset_seq
-        row.gap_floor.ms = group.gap_floor_ms
-        row.gap_floor.seq = group.gap_floor_seq
-        row.entries_read = group.entries_read
-        row.ttl_ms = group.ttl_ms
-        row.pending = group.pendings.count
-        row.consumers = group.consumer_count()
+        group_row(group, &made.rows[made.count])
         made.names[made.count] = group.name
         if with_parts:
             made.parts[made.count] = shared_parts(group)

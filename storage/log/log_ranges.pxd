@@ -10,3 +10,5 @@ cdef int64_t encode_range(EntryLog log, Output out, const Selection* wanted, bin
                           EntryId* last) except -1
 cdef int64_t encode_reverse(EntryLog log, Output out, const Selection* wanted, bint dotted,
                             EntryId* last) except -1
+cdef int64_t encode_blocks(list blocks, Output out, const Selection* wanted, bint dotted,
+                           bint reverse, EntryId* last) except -1

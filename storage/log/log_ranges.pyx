@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint64_t
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.block cimport Block
-from millstream.storage.blocks.layout cimport Entry, View, view_disk_size
+from millstream.storage.blocks.layout cimport Entry, View, view_disk_size, view_of
 from millstream.storage.blocks.prefetch cimport LINE_BYTES, fetch_line
 from millstream.storage.blocks.reply_entries cimport (
     IdText, Selection, encode_backward, encode_entry, encode_forward,
@@ -66,6 +66,26 @@ cdef int64_t encode_reverse(EntryLog log, Output out, const Selection* wanted, b
             break
         rest.limit -= encode_backward(out, &view, &rest, &id_text, last)
         place = place_before(place)
+    return <int64_t>(wanted.limit - rest.limit)
+
+
+cdef int64_t encode_blocks(list blocks, Output out, const Selection* wanted, bint dotted,
+                           bint reverse, EntryId* last) except -1:
+    """Like encode_range or encode_reverse, from a list of blocks, of which the last one comes first.
+    Blocks that are finished are removed from the list."""
+    cdef IdText id_text
+    cdef View view
+    cdef Selection rest = wanted[0]
+    id_text.size = 0
+    id_text.dotted = dotted
+    while rest.limit and blocks and out.size < rest.full_size:
+        view_of((<Block>blocks[len(blocks) - 1]).head, &view)
+        if reverse:
+            rest.limit -= encode_backward(out, &view, &rest, &id_text, last)
+        else:
+            rest.limit -= encode_forward(out, &view, &rest, &id_text, last)
+        if out.size < rest.full_size:
+            blocks.pop()
     return <int64_t>(wanted.limit - rest.limit)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ from tests.support.storage_access import check_group, deliver_ids, shared_chunks
 from millstream.commands.runtime.replies import PAUSE, ArrayHead, LongReply
 from millstream.commands.table.registry import COMMANDS
 from millstream.storage.groups.group_snapshot import dump_group
+from millstream.storage.log.log_ranges import blocks_between
 
 SLICE_MAX_BYTES = 3 * 262_144
 COUNT = 300
@@ -114,6 +117,106 @@ def test_xread_of_many_small_streams_is_sent_in_slices(in_process: InProcessServ
     reply = reader.call(f"XREAD STREAMS {' '.join(keys)} {' '.join('0' for _ in keys)}")
     assert reply == [[key.encode(), entries(1, 4)] for key in keys]
     assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
+# ---------------------------------------------------------------- ranges
+
+
+class Log:
+    """A stream and the numbers of its entries, changed at random by another client. Entry n has the
+    ID n-1 and a value of its own size."""
+
+    def __init__(self, in_process: InProcessServer, seed: int) -> None:
+        self.in_process = in_process
+        self.chance = random.Random(seed)
+        self.player = in_process.player()
+        self.numbers: list[int] = []
+        self.next = 1
+        while self.next < 2500:
+            self.append()
+        for _ in range(40):
+            self.change()
+
+    def ask(self, line: str) -> None:
+        self.in_process.executor.feed(self.player, encode_command(line.split()))
+
+    def append(self) -> None:
+        self.ask(f"XADD a {self.next}-1 n {value_of(self.next)}")
+        self.numbers.append(self.next)
+        self.next += 1
+
+    def change(self) -> None:
+        kind = self.chance.randrange(10)
+        if kind < 6 and self.numbers:
+            at = self.chance.randrange(len(self.numbers))
+            gone = self.numbers[at : at + self.chance.choice([1, 1, 30])]
+            self.ask("XDEL a " + " ".join(f"{number}-1" for number in gone))
+            self.numbers = [number for number in self.numbers if number not in set(gone)]
+        elif kind == 6:
+            self.ask(f"XTRIM a MAXLEN {max(len(self.numbers) - 20, 0)}")
+            self.numbers = self.numbers[-max(len(self.numbers) - 20, 0) :]
+        else:
+            self.append()
+
+    def rows(self, low: int, high: int, count: int, *, reverse: bool) -> list[Reply]:
+        found = [number for number in self.numbers if low <= number <= high]
+        found = found[::-1][:count] if reverse else found[:count]
+        return [[b"%d-1" % n, [b"n", value_of(n).encode()]] for n in found]
+
+
+def value_of(number: int) -> str:
+    return f"{number}" + "v" * (number * 7919 % 1500)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ranges_in_slices_are_those_of_the_request(in_process: InProcessServer, seed: int) -> None:
+    log = Log(in_process, seed)
+    chance = log.chance
+    turns = 0
+    for _ in range(12):
+        low = chance.choice([0, 0, chance.randrange(log.next)])
+        high = chance.choice([10**9, 10**9, chance.randrange(log.next)])
+        count = chance.choice([1, 100, 300, 1000, 10**9, 10**9])
+        reverse, within = chance.random() < 0.5, chance.random() < 0.4
+        request = f"XREVRANGE a {high} {low}" if reverse else f"XRANGE a {low} {high}"
+        lines = [f"{request} COUNT {count}"]
+        expected: list[Reply] = [log.rows(low, high, count, reverse=reverse)]
+        if within:  # several long elements of one reply
+            after = chance.randrange(log.next)
+            lines.append(f"XREAD COUNT {count} STREAMS a a {after} 0")
+            found = [log.rows(first, 10**9, count, reverse=False) for first in (after, 0)]
+            expected.append([[b"a", rows] for rows in found if rows] or Null.ARRAY)
+            lines = ["MULTI", *lines, "EXEC"]
+        reader = listener(in_process)
+        for line in lines:
+            in_process.executor.feed(reader, encode_command(line.split()))
+        turns += disturbed(in_process, reader, log.change)
+        replies = [reader.read() for _ in lines]
+        assert (replies[-1] if within else replies) == expected
+        assert not reader.unread
+        assert max(reader.sizes) < SLICE_MAX_BYTES
+    assert turns > 5, "too few of them were long"
+
+
+@pytest.mark.parametrize(
+    "request_line", ["XRANGE a - + COUNT 300", "XREVRANGE a + - COUNT 300", "XRANGE a 500 799"]
+)
+def test_a_long_range_keeps_only_the_blocks_of_its_entries(
+    in_process: InProcessServer, request_line: str
+) -> None:
+    fill(in_process, "a", LONG)
+    stream = in_process.stream(b"a")
+    blocks = blocks_between(stream, 0, 0, 10**9, 0)
+    holders = list(map(sys.getrefcount, blocks))
+    reader = listener(in_process)
+    in_process.executor.feed(reader, encode_command(request_line.split()))
+    in_process.executor.end_tick()
+    kept = sum(map(operator.ne, map(sys.getrefcount, blocks), holders))
+    assert 0 < kept <= len(blocks) * 300 // LONG + 2
+    in_process.settle()
+    assert list(map(sys.getrefcount, blocks)) == holders
+    assert isinstance(reply := reader.read(), list)
+    assert len(reply) == 300
 
 
 def deliver(in_process: InProcessServer, key: str, count: int) -> None:
