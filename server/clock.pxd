@@ -20,5 +20,5 @@ cdef inline uint64_t monotonic_ns() noexcept nogil:
 
 
 cdef inline uint64_t steady_now_ms(clock) except? 0:
-    """What `now_ms` of a SteadyClock returns."""
+    """The result of `now_ms` of a SteadyClock."""
     return <uint64_t>(<int64_t>clock.ahead_ns + <int64_t>monotonic_ns()) // 1000000

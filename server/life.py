@@ -36,6 +36,7 @@ from millstream.server.durability.data_loading import without_collections
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.persistence_info import persistence_section
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.access import Access
 from millstream.server.execution.eviction import Eviction
@@ -279,7 +280,9 @@ class Server:
             "server": partial(
                 info.server_section, self.process, supervisor, self.listeners, config, self.now_us
             ),
-            "persistence": partial(info.persistence_section, self.persistence, keyspace, executor),
+            "persistence": lambda: persistence_section(
+                self.persistence, keyspace.dirty, executor.backpressure.count, self.steady_ms()
+            ),
             "stats": lambda: traffic() + data() + requests(),
             "replication": replication.info,
             "cpu": partial(info.cpu_section, self.steady_ms),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 
@@ -42,6 +43,8 @@ from millstream.pipeline.server_connection import ServerError
 log = logging.getLogger("millstream.cdc.apply")
 
 RETRIED = (psycopg.Error, ServerError, OSError)
+
+Outcome = TypeVar("Outcome")
 
 
 class ApplyWorker:
@@ -108,11 +111,7 @@ class ApplyWorker:
     ) -> list[JobOutcome] | None:
         """Apply the jobs in one transaction; None if one of them cannot be applied."""
         try:
-            with self.connections.destination.transaction():
-                part = _ApplyTransaction(self, jobs)
-                outcomes = apply(part, jobs)
-                part.commit()
-            return outcomes
+            return self._committed(jobs, lambda part: apply(part, jobs))
         except (*STOPPING, StreamChanged) as error:
             if not stops(error) and not isinstance(error, StreamChanged):
                 raise
@@ -120,25 +119,25 @@ class ApplyWorker:
 
     def _alone(self, job: ApplyJob) -> JobOutcome:
         try:
-            with self.connections.destination.transaction():
-                part = _ApplyTransaction(self, [job])
-                outcome = part.apply(job)
-                part.commit()
-            return outcome
+            try:
+                return self._committed([job], lambda part: part.apply(job))
+            except STOPPING as error:
+                if not stops(error):
+                    raise
+                log.debug("%s %s: %s", job.source, job.key[2], in_one_line(error))
+            return self._committed([job], lambda part: part.apply_up_to_error(job))
         except StreamChanged:
             return JobOutcome(job.key, is_stale=True)
-        except STOPPING as error:
-            if not stops(error):
-                raise
-            log.debug("%s %s: %s", job.source, job.key[2], in_one_line(error))
-        try:
-            with self.connections.destination.transaction():
-                part = _ApplyTransaction(self, [job])
-                outcome = part.apply_up_to_error(job)
-                part.commit()
-            return outcome
-        except StreamChanged:
-            return JobOutcome(job.key, is_stale=True)
+
+    def _committed(
+        self, jobs: Sequence[ApplyJob], apply: Callable[[_ApplyTransaction], Outcome]
+    ) -> Outcome:
+        """The outcome of a transaction."""
+        with self.connections.destination.transaction():
+            part = _ApplyTransaction(self, jobs)
+            outcome = apply(part)
+            part.commit()
+        return outcome
 
     def table(self, key: TableKey) -> Table:
         return self._tables[key]

@@ -41,10 +41,6 @@ class Subscriptions(Protocol):
     def publish_shard(self, channel: bytes, message: bytes) -> int:
         """Sends a message to the subscribers of a shard channel; returns their number."""
 
-
-class Channels(Subscriptions, Protocol):
-    """The same, with the channels that have subscribers."""
-
     @property
     def pattern_count(self) -> int: ...
 
@@ -61,7 +57,7 @@ class ReplicaSubscribers(Protocol):
 
 class PubSubHost(Protocol):
     @property
-    def pubsub(self) -> Channels: ...
+    def pubsub(self) -> Subscriptions: ...
     @property
     def replication(self) -> ReplicaSubscribers: ...
 

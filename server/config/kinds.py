@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,26 +18,17 @@ UINT64_MAX = 2**64 - 1
 MEGABYTE = 1024**2
 
 
+@dataclass(frozen=True, slots=True)
 class Kind:
     """`parse(text, current)` returns the value or raises ValueError with Redis' text; `show`
     returns the text for CONFIG GET; `many` allows several words in a file's line. With
     `line_words`, a file has one line for this number of words, and `parse` combines lines."""
 
-    __slots__ = ("line_words", "many", "name", "parse", "show")
-
-    def __init__(
-        self,
-        parse: Callable[[str, Any], Any],
-        show: Callable[[Any], str],
-        name: str,
-        many: bool = False,
-        line_words: int = 0,
-    ) -> None:
-        self.line_words = line_words
-        self.parse = parse
-        self.show = show
-        self.name = name
-        self.many = many
+    parse: Callable[[str, Any], Any]
+    show: Callable[[Any], str]
+    name: str
+    many: bool = False
+    line_words: int = 0
 
 
 def _parse_yes_no(text: str, current: object) -> bool:

@@ -24,7 +24,6 @@ from millstream.server.durability.data_file_watch import DataFileWatch
 from millstream.server.durability.data_files import DataFiles, in_words, misconf
 from millstream.server.durability.data_loading import DataLoading, without_collections
 from millstream.server.durability.directory_loader import Loader, LoadReport, Progress, Restorable
-from millstream.server.durability.persistence_info import persistence_section
 from millstream.server.durability.refusal import Refusal
 from millstream.server.durability.snapshots import Capturable, Snapshots
 from millstream.server.durability.unsynced import UnsyncedFrames
@@ -409,7 +408,3 @@ class Persistence:
                 f"the journal ends at frame {loader.next_seq - 1} of {commits.last_seq}"
             )
         return report
-
-    def info(self, dirty: int) -> str:
-        """INFO persistence. `dirty` counts all changes so far."""
-        return persistence_section(self, dirty, self._machine.steady_clock())

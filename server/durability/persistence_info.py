@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from millstream.server.durability.commits import Commits
 from millstream.server.durability.data_loading import DataLoading
-from millstream.server.durability.refusal import Refusal
-from millstream.server.durability.snapshots import Snapshots
+from millstream.server.durability.persistence import Persistence
 
 
-class State(Protocol):
-    """The attributes of a Persistence that INFO reads."""
-
-    snapshots: Snapshots
-    data_loading: DataLoading
-    refusal: Refusal
-    appendonly: bool
-    base_bytes: int
-
-    commits: Commits
-
-    def current_bytes(self) -> int: ...
-
-
-def persistence_section(persistence: State, dirty: int, now_ms: int) -> str:
-    """INFO persistence. `dirty` counts all changes so far, `now_ms` is a time of the steady
-    clock."""
+def persistence_section(
+    persistence: Persistence, dirty: int, queue_stalls: int, now_ms: int
+) -> str:
+    """INFO persistence. `dirty` counts all changes so far, `queue_stalls` how often requests have
+    waited for the journal; `now_ms` is a time of the steady clock."""
     is_loading = persistence.data_loading.is_running
     text = (
         f"loading:{int(is_loading)}\r\n"
@@ -47,11 +31,12 @@ def persistence_section(persistence: State, dirty: int, now_ms: int) -> str:
             f"aof_buffer_length:{persistence.commits.queued_bytes}\r\n"
             "aof_pending_bio_fsync:0\r\n"
             "aof_delayed_fsync:0\r\n"
+            f"journal_queue_stalls:{queue_stalls}\r\n"
         )
     return text
 
 
-def _snapshot_lines(persistence: State, dirty: int, now_ms: int) -> str:
+def _snapshot_lines(persistence: Persistence, dirty: int, now_ms: int) -> str:
     snapshots = persistence.snapshots
     save, rewrite = snapshots.tallies["save"], snapshots.tallies["rewrite"]
     job = snapshots.job

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from millstream.server.clients import Clients, ClientTotals
     from millstream.server.config.directives import Config
-    from millstream.server.durability.persistence import Persistence
     from millstream.server.execution.access import Access
     from millstream.server.execution.client_pause import Pause
     from millstream.server.execution.eviction import Eviction
@@ -185,13 +184,6 @@ def _pause_lines(pause: Pause, steady_ms: int) -> str:
         f"paused_actions:{'all' if pause.all else 'write'}\r\n"
         f"paused_timeout_milliseconds:{max(0, pause.until_ms - steady_ms)}\r\n"
     )
-
-
-def persistence_section(persistence: Persistence, keyspace: Keyspace, executor: Executor) -> str:
-    text = persistence.info(keyspace.dirty)
-    if persistence.appendonly:
-        text += f"journal_queue_stalls:{executor.backpressure.count}\r\n"
-    return text
 
 
 def traffic_stats(clients: Clients, executor: Executor, replication: Role, rates: Rates) -> str:

@@ -14,7 +14,7 @@ cdef class Connection(Client):
     # send.
     cdef int direct_number
     cdef readonly bint is_unix
-    # Whether the transport may have unsent bytes.
+    # True if the transport may have unsent bytes.
     cdef bint backlog
     # Bytes objects that were not passed to the transport yet; the first `first_sent` bytes of the
     # first one were. None if unused.

@@ -4,7 +4,7 @@ from millstream.entry_id cimport EntryId
 from millstream.storage.streams.stream cimport Stream
 
 
-# Where to trim a stream: `first` is the first ID to keep, unless `all` entries are evicted.
+# The place at which to trim a stream: `first` is the first ID to keep, unless `all` entries are evicted.
 # `blocks` is the number of whole blocks to evict; `more`: there may be others, which were not
 # checked.
 cdef struct TrimPoint:

@@ -30,6 +30,7 @@ from tests.support.journals import journal_bytes
 from millstream.errors import CommandError, DataError
 from millstream.server.durability.commits import Unheard
 from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.persistence_info import persistence_section
 from millstream.server.durability.snapshots import Snapshots
 from millstream.server.durability.workers import Machine
 from millstream.server.monitor.info import fields_of
@@ -49,6 +50,12 @@ def new_world(disk: FakeDisk | None = None, **config: object) -> World:
     world.load()
     world.settle()
     return world
+
+
+def persistence_fields(persistence: Persistence) -> dict[str, int | str]:
+    """INFO persistence."""
+    now_ms = persistence._machine.steady_clock()
+    return fields_of(persistence_section(persistence, 0, queue_stalls=0, now_ms=now_ms))
 
 
 def reload(disk: FakeDisk, **config: object) -> World:
@@ -259,7 +266,7 @@ def test_a_slow_worker_bounds_the_queue() -> None:
         pass
     assert len(world.workers[1].tasks) <= 40
     assert world.keyspace.captures[0].keys
-    while fields_of(world.persistence.info(0))["rdb_bgsave_in_progress"]:
+    while persistence_fields(world.persistence)["rdb_bgsave_in_progress"]:
         world.loop.advance(2)
         world.settle()
     assert len(reload(world.disk.copy()).keyspace.numbers()) == 10_000
@@ -274,14 +281,14 @@ def test_only_one_snapshot_runs_and_another_waits() -> None:
         world.persistence.snapshots.save()
     scheduled = "Background append only file rewriting scheduled"
     assert world.persistence.snapshots.rewrite() == scheduled
-    assert fields_of(world.persistence.info(0))["aof_rewrite_scheduled"] == 1
+    assert persistence_fields(world.persistence)["aof_rewrite_scheduled"] == 1
     world.settle()
     assert world.disk.names() == ["base-3.msnap", "journal-3.log", "manifest"]
-    assert fields_of(world.persistence.info(0))["aof_rewrites"] == 1
+    assert persistence_fields(world.persistence)["aof_rewrites"] == 1
 
 
 def shown_jobs(world: World) -> list[object]:
-    info = fields_of(world.persistence.info(0))
+    info = persistence_fields(world.persistence)
     names = ["rdb_saves", "aof_rewrites", "rdb_bgsave_in_progress", "aof_rewrite_in_progress"]
     return [info[name] for name in [*names, "aof_rewrite_scheduled"]]
 
@@ -321,7 +328,7 @@ def test_a_job_is_finished_at_any_of_its_steps(
             world.persistence.snapshots.save()
         world.settle()
         assert shown_jobs(world) == [2 + (not appendonly), 2, 0, 0, 0]
-        assert fields_of(world.persistence.info(0))["rdb_last_bgsave_status"] == "ok"
+        assert persistence_fields(world.persistence)["rdb_last_bgsave_status"] == "ok"
         assert failures == [], "what was published is published once"
         assert all(capture.closed for capture in world.keyspace.captures)
         again = reload(world.disk.copy(), appendonly=appendonly)
@@ -374,7 +381,7 @@ def test_a_failed_snapshot_changes_no_file() -> None:
         world.persistence.snapshots.save()
     world.persistence.snapshots.bgsave()
     world.settle()
-    info = fields_of(world.persistence.info(0))
+    info = persistence_fields(world.persistence)
     assert (info["rdb_last_bgsave_status"], info["aof_last_write_status"]) == ("err", "ok")
     assert world.persistence.writable_error() is None
     write_many(world, 5)
@@ -423,7 +430,7 @@ def test_failed_attempts_leave_no_files(operation: str, name: str) -> None:
         world.disk.fail(operation, errno.ENOSPC, name_now, times=1)
         world.persistence.snapshots.rewrite()
         world.settle()
-        assert fields_of(world.persistence.info(0))["aof_last_bgrewrite_status"] == "err"
+        assert persistence_fields(world.persistence)["aof_last_bgrewrite_status"] == "err"
         world.disk.mend()
         write_many(world, 1)
         world.settle()
@@ -748,7 +755,7 @@ def test_a_failed_journal_acknowledges_nothing_and_recovers(mode: str, operation
     assert (
         world.persistence.commits.durable_seq == world.persistence.commits.last_seq
     )  # reads are answered
-    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "err"
+    assert persistence_fields(world.persistence)["aof_last_write_status"] == "err"
     world.persistence.commits.commit(world.keyspace.add(b"timer", 5))  # an effect of the clock
     world.next_number = 6
     assert world.persistence.commits.durable_seq == world.persistence.commits.last_seq
@@ -792,7 +799,7 @@ def test_a_full_disk_refuses_writes_before_they_execute() -> None:
         written += 1
         assert written < 5000
     assert world.persistence.writable_error() == FULL
-    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "err"
+    assert persistence_fields(world.persistence)["aof_last_write_status"] == "err"
     assert world.failed == []
     assert len(world.acked) == written
     world.disk.mend()
@@ -801,7 +808,7 @@ def test_a_full_disk_refuses_writes_before_they_execute() -> None:
     world.write_tick()
     world.settle()
     assert len(world.acked) == written + 1
-    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "ok"
+    assert persistence_fields(world.persistence)["aof_last_write_status"] == "ok"
 
 
 def test_a_full_disk_is_reported_with_directive_and_size(caplog: pytest.LogCaptureFixture) -> None:
@@ -839,11 +846,11 @@ def test_a_removed_directory_refuses_writes_until_it_is_back(
     assert error.startswith(b"MISCONF ")
     world.second()
     assert len([line for line in caplog.messages if "is gone" in line]) == 1
-    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "err"
+    assert persistence_fields(world.persistence)["aof_last_write_status"] == "err"
     world.disk.files.update(files)
     world.second()
     assert world.persistence.writable_error() is None
-    assert fields_of(world.persistence.info(0))["aof_last_write_status"] == "ok"
+    assert persistence_fields(world.persistence)["aof_last_write_status"] == "ok"
 
 
 def test_a_rewrite_restores_removed_files() -> None:
@@ -961,7 +968,7 @@ def test_the_journal_is_rewritten_when_it_has_grown() -> None:
         world.write_tick()
         world.second()
     assert world.disk.names() == ["base-2.msnap", "journal-2.log", "manifest"]
-    info = fields_of(world.persistence.info(0))
+    info = persistence_fields(world.persistence)
     assert info["aof_rewrites"] == 1
     assert info["aof_base_size"] == len(world.disk.content("base-2.msnap"))
     assert info["aof_current_size"] == sum(
@@ -974,10 +981,10 @@ def test_save_points() -> None:
     write_many(world, 50)
     for _ in range(20):
         world.second()
-    assert fields_of(world.persistence.info(0))["rdb_saves"] == 0
+    assert persistence_fields(world.persistence)["rdb_saves"] == 0
     write_many(world, 60)
     world.second()
-    assert fields_of(world.persistence.info(0))["rdb_saves"] == 1
+    assert persistence_fields(world.persistence)["rdb_saves"] == 1
     assert world.persistence.snapshots.last_save_s == world.loop.now_ms // 1000
 
 
@@ -986,7 +993,7 @@ def test_save_points_are_off_by_default_with_appendonly() -> None:
     write_many(world, 50)
     world.loop.advance(4_000_000)
     world.second()
-    assert fields_of(world.persistence.info(0))["rdb_saves"] == 0
+    assert persistence_fields(world.persistence)["rdb_saves"] == 0
 
 
 # ------------------------------------------------------------------------------------------ crashes
@@ -1163,7 +1170,7 @@ def test_with_threads_an_event_loop_and_a_directory(mode: str, tmp_path: Path) -
                 await until_idle(persistence)
                 persistence.snapshots.bgsave()
         await until_idle(persistence)
-        saves = fields_of(persistence.info(0))["rdb_saves"]
+        saves = persistence_fields(persistence)["rdb_saves"]
         persistence.close()
         assert isinstance(saves, int)
         return saves
@@ -1185,7 +1192,7 @@ def test_with_threads_an_event_loop_and_a_directory(mode: str, tmp_path: Path) -
 
 async def until_idle(persistence: Persistence) -> None:
     running = ("rdb_bgsave_in_progress", "aof_rewrite_in_progress")
-    while any(fields_of(persistence.info(0))[field] for field in running):
+    while any(persistence_fields(persistence)[field] for field in running):
         await asyncio.sleep(0)
 
 
