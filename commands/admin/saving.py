@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
-from millstream.commands.table.registry import CommandGroup
+from millstream.commands.table.registry import OUR_FIRST_VERSION, CommandGroup
 from millstream.errors import SYNTAX, CommandError
 
 command = CommandGroup("server")
@@ -49,8 +49,9 @@ class Shutdown(Protocol):
 class Backups(Protocol):
     """The backups that the server sends (server/backup/sending)."""
 
-    def begin(self, client: Any) -> None:
-        """Sends all data to the client. CommandError if that is impossible."""
+    def begin(self, client: Any, stream: tuple[int, bytes] | None) -> None:
+        """Sends all data, or a stream (its database and key), to the client. CommandError if that
+        is impossible."""
 
 
 class SavingHost(Protocol):
@@ -103,8 +104,9 @@ def bgrewriteaof(ctx: Context[SavingHost], args: Args) -> object:
 
 
 @command(
-    "BACKUP",
+    "BACKUP [stream: STREAM db:integer name]",
     "admin noscript no_async_loading no_multi dataless",
+    since=OUR_FIRST_VERSION,
     complexity="O(N), N the bytes of the data, outside of the event loop",
 )
 def backup(ctx: Context[SavingHost], args: Args) -> object:
@@ -113,10 +115,16 @@ def backup(ctx: Context[SavingHost], args: Args) -> object:
     `millstream backup` sends this command and writes the copy to a data directory. The copy has
     everything that was acknowledged before the command, in all databases. No setting changes, and
     nothing is left if the connection ends early. The reply is a line that describes the copy; after
-    it, everything is a record of a link. Then the server closes the connection.
+    it, everything is a record of a link. Then the server closes the connection. With STREAM, the
+    copy has only one stream, with its groups and everything else that belongs to it.
     """
+    stream = None
+    if args.remaining:
+        if not args.option(b"STREAM"):
+            raise CommandError(SYNTAX)
+        stream = args.take_int(), args.take()
     args.finish()
-    ctx.server.backups.begin(ctx.session)
+    ctx.server.backups.begin(ctx.session, stream)
     return NO_REPLY
 
 

@@ -7,10 +7,12 @@ else goes to standard error.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any, NoReturn
 import click
 
 from millstream import __version__
-from millstream.errors import DataError
+from millstream.errors import DataError, readable
 from millstream.server.backup.destination import Destination, Unusable
 from millstream.server.backup.kept_backups import new_name, remove_old
 from millstream.server.backup.sources import (
@@ -89,6 +91,39 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+stream_option = click.option(
+    "--stream", metavar="KEY", help="Only this stream, with its groups and everything else of it."
+)
+db_option = click.option(
+    "--db", type=click.IntRange(min=0), default=0, metavar="N", help="The database of --stream. [0]"
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `backup`."""
+
+    url: str
+    keep: int | None
+    level: str
+    timeout_s: float
+    stream: str | None
+    db: int
+    as_json: bool
+
+    @property
+    def words(self) -> list[str | bytes]:
+        """The words after BACKUP."""
+        return [] if self.stream is None else ["STREAM", str(self.db), os.fsencode(self.stream)]
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The facts about a copy of one stream."""
+        if self.stream is None:
+            return {}
+        return {"stream": readable(os.fsencode(self.stream)), "db": self.db}
+
+
 @click.command(epilog=CODES)
 @click.argument("places", nargs=-1, required=True, metavar="[DIR] DEST")
 @url_option
@@ -116,38 +151,38 @@ def stoppable() -> Iterator[None]:
     metavar="SECONDS",
     help="How long the server may send nothing.",
 )
+@stream_option
+@db_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
-def backup(
-    ctx: click.Context,
-    places: tuple[str, ...],
-    url: str,
-    keep: int | None,
-    level: str,
-    timeout_s: float,
-    as_json: bool,
-) -> None:
-    """Copy all data of a server into the new folder DEST.
+def backup(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None:
+    """Copy all data of a server, or one stream of it, into the new folder DEST.
 
     The server of --url is running; its user needs the right to BACKUP and no other one. DIR is the
     data directory of a server that is not running. The copy has everything that was acknowledged
     before it began.
     """
     source, dest = _places(ctx, places)
+    options = Options(**given)
+    keep = options.keep
+    if options.stream is not None and source is not None:
+        raise click.UsageError(
+            "--stream needs a running server: `restore --stream` takes one stream of a whole backup"
+        )
     with stoppable():
         final = Path(dest)
         if keep is not None:
             final = _in_words(lambda: new_name(Path(dest), time.time_ns() // 1_000_000))
         copy = (
-            (lambda disk: _from_server(url, timeout_s, disk))
+            (lambda disk: _from_server(options, disk))
             if source is None
             else (lambda disk: copy_of_directory(Path(source), disk))
         )
-        facts = write_copy(final, copy, level)
+        facts = write_copy(final, copy, options.level)
         removed, notes = ([], []) if keep is None else remove_old(Path(dest), keep)
     for note in notes:
         click.echo(f"millstream: {note}", err=True)
-    if as_json:
+    if options.as_json:
         click.echo(json.dumps({**facts, "removed": removed}))
     else:
         click.echo(result_line(facts, removed))
@@ -229,14 +264,15 @@ def _check(disk: SystemDisk, level: str) -> Report:
 # The two sources
 
 
-def _from_server(url: str, timeout_s: float, disk: SystemDisk) -> tuple[Copied, dict[str, Any]]:
+def _from_server(options: Options, disk: SystemDisk) -> tuple[Copied, dict[str, Any]]:
     try:
-        server = ToolConnection(url, timeout_s)
+        server = ToolConnection(options.url, options.timeout_s)
     except ToolError as error:
         raise Failure(Outcome.REFUSED, error.message) from None
     with closing(server):
         try:
-            copied = copy_from_server(server.stream("BACKUP"), disk, lambda done, total: None)
+            received = server.stream("BACKUP", *options.words)
+            copied = copy_from_server(received, disk, lambda done, total: None)
         except Refused as error:
             raise Failure(Outcome.REFUSED, f"{server.name}: {_refusal(str(error))}") from None
         except (Broken, ToolError) as error:
@@ -252,6 +288,7 @@ def _from_server(url: str, timeout_s: float, disk: SystemDisk) -> tuple[Copied, 
         "history": answer.history,
         "time": _time_of(answer.wall_ms),
         "time_ms": answer.wall_ms,
+        **options.shown,
     }
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from millstream import __version__
 from millstream.errors import CommandError, DataError
 from millstream.server.backup.answer import BackupAnswer
+from millstream.server.backup.stream_copy import StreamCopy, capture_stream
 from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import in_words
 from millstream.server.durability.persistence import Persistence
@@ -38,6 +39,7 @@ BACKUPS_MAX = 8  # at once: each keeps files open that a rewrite may replace
 _TURN_BYTES = 1 << 20  # sent to one client in one turn of the event loop
 _OPEN_TRIES = 5
 _AGAIN_S = 0.1
+_DURABLE_S = 0.005
 _NICENESS = 5
 _JOURNAL_FAILED = (
     "ERR the journal of this server does not work, so its files do not have all data: see its log"
@@ -184,8 +186,9 @@ class Backups:
         """A copy: sending may end a backup."""
         return iter(list(self.by_client.values()))
 
-    def begin(self, client: Any) -> None:
-        """BACKUP: the client gets all data. CommandError when that is impossible."""
+    def begin(self, client: Any, stream: tuple[int, bytes] | None = None) -> None:
+        """BACKUP: the client gets all data, or that of one stream, given by its database and key.
+        CommandError when that is impossible."""
         if client.feed is not None:
             raise CommandError("ERR this connection has a backup or is the link of a replica")
         if len(self.by_client) >= BACKUPS_MAX:
@@ -196,11 +199,15 @@ class Backups:
         if persistence.snapshots.suspended:
             raise CommandError(_REPLACED)
         persistence.commits.flush_tick()
+        copy = None if stream is None else self._copy_of(*stream)
         feed = BackupFeed(client, self.machine, self._worker, self.remove)
         client.feed = feed
         self.by_client[client.id] = feed
         log.info("a backup begins for %s", feed.address)
-        self.machine.scheduler.call_soon(self._prepare, feed)
+        if copy is None:
+            self.machine.scheduler.call_soon(self._prepare, feed)
+        else:
+            self.machine.scheduler.call_soon(self._prepare_stream, feed, copy)
 
     def remove(self, client: Any) -> None:
         """A backup has ended, or a connection was closed. Connections without a backup are
@@ -223,6 +230,41 @@ class Backups:
         for feed in self:
             feed.drop("the server stops")
         self._worker.stop()
+
+    # One stream
+
+    def _copy_of(self, db: int, key: bytes) -> StreamCopy:
+        """A stream at this moment. CommandError if there is none."""
+        if not 0 <= db < len(self.keyspace.databases):
+            raise CommandError("ERR DB index is out of range")
+        files, commits = self.persistence.files, self.persistence.commits
+        copy = capture_stream(self.keyspace, db, key, commits, self.machine.clock())
+        if copy is None:
+            raise CommandError(f"ERR no such stream in database {db}")
+        copy.number, copy.directory = files.new_number(), files.directory
+        return copy
+
+    def _prepare_stream(self, feed: BackupFeed, copy: StreamCopy) -> None:
+        """Write the stream to a file without a name, when everything in it is durable."""
+        if self._is_over(feed):
+            return
+        if feed.client.held_bytes or self.persistence.commits.durable_seq < copy.seq:
+            self.machine.scheduler.call_later(_DURABLE_S, self._prepare_stream, feed, copy)
+            return
+        snapshots, files = self.persistence.snapshots, self.persistence.files
+        files.unfinished.add(copy.name)
+
+        def write() -> None:
+            file, error = copy.write(files.disk, snapshots.worker.pause)
+            post(self.machine.scheduler, self._stream_written, feed, copy, file, error)
+
+        snapshots.worker.submit(write)
+
+    def _stream_written(
+        self, feed: BackupFeed, copy: StreamCopy, file: File | None, error: Exception | None
+    ) -> None:
+        self.persistence.files.unfinished.discard(copy.name)
+        self._copied(feed, file, copy.seq, error)
 
     # Choosing the data
 

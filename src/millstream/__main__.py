@@ -52,7 +52,7 @@ COMMANDS = {
     ),
     "restore": Subcommand(
         "millstream.server.backup.restore_cli:restore",
-        "Make a data directory from a backup.",
+        "Copy a backup into a new data directory.",
         "tools",
     ),
     "top": Subcommand(

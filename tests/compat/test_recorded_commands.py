@@ -206,7 +206,7 @@ OURS_ALONE = {
     "backup",
     "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcomplete",
     "tcreate", "tinfo", "tmread", "tpeek", "tpolicy", "tposition", "trange", "tread", "trenew",
-    "treserve", "tseal", "tseek",
+    "treserve", "trestore", "tseal", "tseek",
 }  # fmt: skip
 EXPECTED = LATER_ARGUMENTS | DIFFERENT_ARGUMENTS
 

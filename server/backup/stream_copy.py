@@ -1,0 +1,88 @@
+"""One stream at one moment, as a snapshot with a single key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.server.durability.commits import Commits
+from millstream.server.durability.data_files import temporary
+from millstream.storage.capture.captured_keys import Captured
+from millstream.storage.capture.ordering_snapshot import ordering_meta
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
+from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.manifest import base_name
+from millstream.storage.files.snapshot_format import BASE_SALT_SIZE
+from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
+from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
+
+_FREED_BLOCKS = 512
+
+
+@dataclass(eq=False)
+class StreamCopy:
+    """The stream, and the last frame that it may have. `number` and `directory` are those of the
+    file."""
+
+    captured: Captured
+    seq: int
+    created_ms: int
+    global_meta: dict[str, Any]
+    number: int = field(default=0, init=False)
+    directory: bytes = field(default=b"", init=False)
+
+    @property
+    def name(self) -> str:
+        return temporary(base_name(self.number))
+
+    def write(self, disk: Disk, pause: Callable[[], None]) -> tuple[File | None, Exception | None]:
+        """Write it to a file without a name, which is open for reading; or the error. On a
+        worker."""
+        try:
+            file = disk.create(self.name)
+            try:
+                self._write_to(file, disk, pause)
+                return disk.read(self.name), None
+            finally:
+                file.close()
+                with suppress(OSError):
+                    disk.remove(self.name)
+        except Exception as error:
+            return None, error
+
+    def _write_to(self, file: File, disk: Disk, pause: Callable[[], None]) -> None:
+        identity = Identity(
+            uuid=disk.random(16),
+            created_ms=self.created_ms,
+            seq=self.seq,
+            directory=self.directory,
+            salt=disk.random(BASE_SALT_SIZE),
+        )
+        writer = SnapshotWriter(file, identity, pause=pause)
+        writer.add(self.captured)
+        writer.finish(self.global_meta)
+        while self.captured.free_step(_FREED_BLOCKS):
+            pause()
+
+
+def capture_stream(
+    keyspace: Keyspace, db: int, key: bytes, commits: Commits, now_ms: int
+) -> StreamCopy | None:
+    """The stream at this key now; None if there is none. Its blocks are shared, not copied."""
+    database = keyspace.databases[db]
+    value = database.table.get(key)
+    expiry_ms = database.expiry_ms(key)
+    if not isinstance(value, Stream) or (expiry_ms and expiry_ms <= now_ms):
+        return None
+    meta, blocks = dump_stream(value, True)
+    meta |= ordering_meta(value)
+    if expiry_ms:
+        meta["expires_ms"] = expiry_ms
+    global_meta = StoredKeyspace(keyspace).global_meta()
+    global_meta["frame_bytes"] = commits.frame_bytes
+    captured = Captured(db, key, "stream", meta, blocks)
+    return StreamCopy(captured, commits.last_seq, now_ms, global_meta)

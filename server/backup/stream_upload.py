@@ -1,0 +1,117 @@
+"""One stream of a backup, into a running server.
+
+The entries go to a key of their own, in pipelines of limited size. That key expires if this program
+dies. At the end, TRESTORE completes the stream and moves it to its key in one step: readers see all
+of it or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from millstream.server.durability.directory_loader import LoadReport
+from millstream.server.repair.checking import load_strictly
+from millstream.storage.capture.ordering_snapshot import ordering_meta
+from millstream.storage.files.disk import Disk
+from millstream.storage.files.manifest import load_manifest
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
+from millstream.tools.tool_connection import ToolConnection, ToolError, Word, is_error
+
+_ENTRIES_MAX = 500  # in one pipeline
+_BYTES_MAX = 1 << 20
+_EXPIRY_MS = 3_600_000  # of the key with the entries, if this program dies
+
+
+class NoStream(Exception):
+    """The backup has no such stream."""
+
+
+class Unwanted(Exception):
+    """The server has refused a request. The text is its error."""
+
+
+class BackedUpStream:
+    """A stream of a backup: its entries, and everything else as TRESTORE takes it."""
+
+    def __init__(self, disk: Disk, db: int, key: bytes, now_ms: int) -> None:
+        """Load the whole backup. NoStream, or DataError when it is damaged."""
+        manifest = load_manifest(disk)
+        if manifest is None:
+            raise NoStream(f"{disk.directory} holds no data of a server")
+        keyspace = load_strictly(disk, manifest, LoadReport(), now_ms)
+        database = keyspace.databases[db]
+        value = database.table.get(key)
+        if not isinstance(value, Stream):
+            raise NoStream(f"{disk.directory} has no such stream in database {db}")
+        self.stream = value
+        meta: dict[str, Any] = {**dump_stream(value)[0], **ordering_meta(value)}
+        if "held" in meta:
+            meta["held"] = meta["held"].dump()
+        if database.expiry_ms(key):
+            meta["expires_ms"] = database.expiry_ms(key)
+        self.state: bytes = msgpack.packb(meta)
+
+    def entries(self) -> Iterator[tuple[int, int, Sequence[bytes]]]:
+        ms = seq = 0
+        while found := self.stream.range(ms, seq, None, _ENTRIES_MAX):
+            yield from found
+            ms, seq, _ = found[-1]
+            seq += 1
+            if seq == 1 << 64:
+                ms, seq = ms + 1, 0
+                if ms == 1 << 64:
+                    return
+
+
+def upload(url: str, timeout_s: float, stream: BackedUpStream, key: bytes, replace: bool) -> str:
+    """Restore the stream at this key. Returns the name of the server. Unwanted when it refuses, and
+    ToolError when the connection breaks; the key is then as it was."""
+    source = key + b".restoring-" + os.urandom(8).hex().encode()
+    with closing(ToolConnection(url, timeout_s)) as server:
+        if not replace:
+            (found,) = server.pipeline([["EXISTS", key]])
+            if found == 1:  # an error is no answer: TRESTORE asks again
+                raise Unwanted("BUSYKEY Target key name already exists.")
+        try:
+            for requests in _pipelines(stream, source):
+                _require_success(server.pipeline(requests))
+            options = ["REPLACE"] if replace else []
+            _require_success(server.pipeline([["TRESTORE", source, key, stream.state, *options]]))
+        except BaseException:
+            _remove(url, timeout_s, source)
+            raise
+        return server.name
+
+
+def _pipelines(stream: BackedUpStream, source: bytes) -> Iterator[list[list[Word]]]:
+    """XADD for each entry. The second request of each pipeline lets the key expire later."""
+    requests: list[list[Word]] = []
+    size_bytes = 0
+    for ms, seq, words in stream.entries():
+        requests.append(["XADD", source, f"{ms}-{seq}", *words])
+        if len(requests) == 1:
+            requests.append(["PEXPIRE", source, _EXPIRY_MS])
+        size_bytes += sum(map(len, words))
+        if len(requests) > _ENTRIES_MAX or size_bytes >= _BYTES_MAX:
+            yield requests
+            requests, size_bytes = [], 0
+    if requests:
+        yield requests
+
+
+def _require_success(replies: Sequence[object]) -> None:
+    for reply in replies:
+        if is_error(reply):
+            raise Unwanted(str(reply))
+
+
+def _remove(url: str, timeout_s: float, source: bytes) -> None:
+    """Remove the entries that were appended so far; if that fails, the key expires."""
+    with suppress(ToolError), closing(ToolConnection(url, timeout_s)) as server:
+        server.pipeline([["DEL", source]])
