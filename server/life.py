@@ -12,7 +12,7 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from millstream import __version__
 from millstream.commands.admin.saving import SHUTDOWN_FAILED
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
-from millstream.errors import LOADING, CommandError, DataError, StartError
+from millstream.errors import LOADING, CommandError, DataError
 from millstream.memory_reserve import RESERVE, share_heap
 from millstream.server.backup.sending import Backups
 from millstream.server.clients import Clients, is_local
@@ -43,6 +43,7 @@ from millstream.server.execution.eviction import Eviction
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore
+from millstream.server.lame_duck import LameDuck
 from millstream.server.monitor import info, log
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.log import LOGGER
@@ -57,6 +58,7 @@ from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxc
 from millstream.server.replication.link_connection import Connector, dial
 from millstream.server.replication.role import Role
 from millstream.server.settings import Settings
+from millstream.server.settings_file import SettingsFile
 from millstream.server.signals import Signals
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.lazyfree import defer
@@ -95,9 +97,10 @@ PROMISES = {
 }
 
 
-def serve_until_stopped(config: Config, file: Path | None) -> bool:
+def serve_until_stopped(config: Config, file: Path | None, arguments: Sequence[str] = ()) -> bool:
     """Run a server; return whether all data is on the disk at the end. `file` is the configuration
-    file, which CONFIG REWRITE changes."""
+    file, which CONFIG REWRITE changes, and SIGHUP reads again with the directives in
+    `arguments`."""
     if config.logfile:
         prepare_directory(config.dir)  # a relative name is in it
     log.configure(config.loglevel, config.located(config.logfile), config.log_format)
@@ -106,11 +109,11 @@ def serve_until_stopped(config: Config, file: Path | None) -> bool:
     # in any case.
     os.environ.setdefault("UV_USE_IO_URING", "0")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, file))
+        return runner.run(_serve(config, file, arguments))
 
 
-async def _serve(config: Config, file: Path | None) -> bool:
-    server = Server(config, config_file=file)
+async def _serve(config: Config, file: Path | None, arguments: Sequence[str]) -> bool:
+    server = Server(config, config_file=file, arguments=arguments)
     LoopErrors(server.loop)
     signals = Signals(server, server.loop)
     signals.start()
@@ -135,6 +138,7 @@ class Server:
         config: Config,
         *,
         config_file: Path | None = None,
+        arguments: Sequence[str] = (),
         disk: Disk | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
@@ -157,12 +161,30 @@ class Server:
         self._build_roles()
         self._build_figures()
         self.listeners = Listeners(config, partial(Connection, self.clients, self.executor))
+        self.lame_duck = LameDuck(
+            config,
+            self.clients,
+            self.listeners,
+            self.executor,
+            self.process,
+            stop=self.shutdown.stop_by_signal,
+            tell=self.supervision.lame_duck,
+        )
         self.settings = Settings(
             config,
             config_file,
             self.listeners,
             self.user_store.lines,
             lambda apply, value: apply(self, value),
+        )
+        self.settings_file = SettingsFile(
+            config,
+            arguments,
+            self.settings,
+            self.listeners,
+            self.process,
+            lambda: self.persistence.loading,
+            now_ms,
         )
         self.info = self._make_info()
         self.metrics = self._make_metrics()
@@ -251,6 +273,7 @@ class Server:
             self.config, self.persistence, self.executor, self.clients, self.replication, self.loop
         )
         self.stopping = self.shutdown.requested
+        self.snapshots.busy = self.supervision.busy
 
     def _build_figures(self) -> None:
         self.latency = LatencyMonitor(
@@ -327,6 +350,7 @@ class Server:
 
     async def start(self) -> None:
         """Load the data, then serve clients. Raises StartError or DataError with one sentence."""
+        self.supervision.watch(self.loop)
         self.user_store.load_first()
         make_link_context(self.config)  # StartError now, and not when the link is made
         self.listeners.bind()
@@ -501,20 +525,9 @@ class Server:
         self.persistence.unsynced.tell_given_up()
         self.pid_file.remove()
 
-    def reopen_files(self) -> None:
-        """SIGHUP: open the log file again, and read the certificates again."""
-        try:
-            logfile = self.config.located(self.config.logfile)
-            log.configure(self.config.loglevel, logfile, self.config.log_format)
-        except StartError as problem:
-            LOGGER.error("SIGHUP: %s; the log continues where it was", problem)
-        else:
-            LOGGER.info("SIGHUP: the log file was reopened")
-        try:
-            if self.listeners.renew():
-                LOGGER.info("SIGHUP: the certificates were reread")
-        except StartError as problem:
-            LOGGER.error("SIGHUP: %s; the earlier certificates stay in use", problem)
+    def reload_files(self) -> None:
+        """SIGHUP."""
+        self.settings_file.reload()
 
     # What commands ask of the server as a whole
 

@@ -62,7 +62,7 @@ def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False
         huge_pages.prepare(config.disable_thp or config.tls.port > 0)
         from millstream.server.life import serve_until_stopped
 
-        return 0 if serve_until_stopped(config, file) else 1
+        return 0 if serve_until_stopped(config, file, arguments) else 1
     except DamageError as problem:
         from millstream.server.repair.cli_hint import advised
 

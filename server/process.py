@@ -14,7 +14,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from millstream.server.monitor.log import LOGGER
 SPARE_FILES = 32  # descriptors in addition to the clients': journals, snapshots, log
 EXTENSION_S = 60.0
 BETWEEN_S = 1.0
+BEATS = 4  # in the time after which systemd ends a silent process
 Progress = Callable[[int, int], None]
 
 
@@ -103,6 +104,7 @@ class Supervision:
         self._socket: socket.socket | None = None
         self._next_s = 0.0
         self._progress = (0, 0)
+        self._watchdog_s = 0.0  # systemd ends a process that is silent for this time; 0: never
         address = environment.get("NOTIFY_SOCKET", "")
         if mode == "no" or (mode == "auto" and not address):
             return
@@ -118,6 +120,11 @@ class Supervision:
         except OSError as problem:
             LOGGER.warning("supervised %s: NOTIFY_SOCKET: %s", mode, problem.strerror)
             self.close()
+            return
+        of_process = environment.get("WATCHDOG_PID", str(os.getpid()))
+        if of_process == str(os.getpid()):
+            with contextlib.suppress(ValueError):
+                self._watchdog_s = int(environment.get("WATCHDOG_USEC", "0")) / 1e6
 
     @property
     def name(self) -> str:
@@ -150,6 +157,29 @@ class Supervision:
         done, total = self._progress
         share = f" {100 * done // total} % of {total / 1024**2:.0f} MB" if total else ""
         self._send(f"EXTEND_TIMEOUT_USEC={EXTENSION_S * 1e6:.0f}", f"STATUS=loading{share}")
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell systemd from now on that the loop runs. The loop itself does it, so that systemd
+        ends a process whose loop does not."""
+        if self._watchdog_s > 0 and self._socket is not None:
+            self._send("WATCHDOG=1")
+            loop.call_later(self._watchdog_s / BEATS, self.watch, loop)
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """The loop waits for the disk or for a long step on purpose: systemd must not end the
+        process."""
+        if self._watchdog_s <= 0:
+            yield
+            return
+        self._send("WATCHDOG_USEC=0")
+        try:
+            yield
+        finally:
+            self._send(f"WATCHDOG_USEC={self._watchdog_s * 1e6:.0f}", "WATCHDOG=1")
+
+    def lame_duck(self, period_s: int) -> None:
+        self._send(f"STATUS=disconnecting clients for up to {period_s} seconds, then stopping")
 
     def ready(self, where: str) -> None:
         self._send("READY=1", f"STATUS=listening on {where}")

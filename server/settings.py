@@ -47,7 +47,10 @@ class Settings:
 
     def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """CONFIG SET: all of these directives or none. CommandError when one is refused."""
-        values = changed_values(self._config, pairs)
+        self.change(changed_values(self._config, pairs))
+
+    def change(self, values: dict[str, Any]) -> None:
+        """Put all of these values in force, by name, or none; CommandError when one is refused."""
         most = allowed_clients(values.get("maxclients", 0))
         if most < values.get("maxclients", 0):
             raise refused(

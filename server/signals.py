@@ -1,4 +1,5 @@
-"""The signals of a server's process: SIGTERM and SIGINT stop it, SIGHUP opens its files again.
+"""The signals of a server's process: SIGTERM and SIGINT stop it, SIGHUP reads its files again, and
+SIGUSR2 stops it slowly.
 
 A thread waits for the signals from the start on, so that they depend neither on memory for the
 event loop nor on a loop that waits for a slow disk. The thread is the only receiver: the signals
@@ -19,7 +20,7 @@ from millstream.memory_reserve import RESERVE
 from millstream.server.monitor.log import LOGGER
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-HANDLED = (*ENDING, signal.SIGHUP)
+HANDLED = (*ENDING, signal.SIGHUP, signal.SIGUSR2)
 _AGAIN_S = 0.01
 # timeout(1) signals a program and its group: a repetition so soon is not another signal.
 _SAME_S = 0.005
@@ -30,6 +31,11 @@ class Stop(Protocol):
         """Stop as SHUTDOWN does."""
 
 
+class SlowStop(Protocol):
+    def begin(self) -> None:
+        """Disconnect all clients slowly, then stop."""
+
+
 class Signalled(Protocol):
     """The server that the signals are for."""
 
@@ -38,8 +44,11 @@ class Signalled(Protocol):
 
     @property
     def shutdown(self) -> Stop: ...
+    @property
+    def lame_duck(self) -> SlowStop: ...
 
-    def reopen_files(self) -> None: ...
+    def reload_files(self) -> None:
+        """Open the log file again, and read the settings and the certificates again."""
 
     def give_up(self) -> None:
         """Log which data is not on the disk."""
@@ -118,7 +127,9 @@ class Signals:
     def _in_loop(self, number: int) -> None:
         server = self._server
         if number == signal.SIGHUP:
-            server.reopen_files()
+            server.reload_files()
+        elif number == signal.SIGUSR2 and not server.stopping.is_set():
+            server.lame_duck.begin()
         elif server.stopping.is_set():
             self._give_up()
         else:

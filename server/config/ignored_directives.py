@@ -102,7 +102,6 @@ ACCEPTED: tuple[Row, ...] = (
 # others only tune something, or promise less than this server does.
 INSTEAD = {
     "aof-load-truncated": "a torn end of the journal is cut off at start, and logged",
-    "aof-timestamp-enabled": "the journal cannot be restored to a point in time",
     "appenddirname": "the data files have names of their own",
     "appendfilename": "the data files have names of their own",
     "dbfilename": "the data files have names of their own",

@@ -6,7 +6,14 @@ from __future__ import annotations
 from functools import partial
 
 from millstream.server.config.apply import READ, oom_score
-from millstream.server.config.kinds import SCORE_MODE, SCORES, STOPPING, directive
+from millstream.server.config.kinds import (
+    INT32_MAX,
+    SCORE_MODE,
+    SCORES,
+    STOPPING,
+    directive,
+    integer,
+)
 
 process = partial(directive, section="Process")
 
@@ -20,6 +27,10 @@ class ProcessDirectives:
         "wait for replicas, `force`: also if the data cannot be saved", apply=READ,
     )  # fmt: skip
     shutdown_on_sigint: str = process("default", STOPPING, "the same for SIGINT", apply=READ)
+    lame_duck_period: int = process(
+        60, integer(1, INT32_MAX),
+        "seconds over which SIGUSR2 disconnects clients, before it stops the server", apply=READ,
+    )  # fmt: skip
     oom_score_adj: str = process(
         "no", SCORE_MODE,
         "set how likely the kernel ends this process when memory runs out: `yes` or `relative`: "

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -159,6 +160,8 @@ class Snapshots:
         self.last_save_s = machine.clock() // 1000
         self.last_duration_s: float | None = None  # of the last snapshot or rewrite
         self.save_points = SavePoints(config, keeper, machine.steady_clock)
+        # Entered while the event loop waits for the disk.
+        self.busy: Callable[[], AbstractContextManager[None]] = nullcontext
 
     # Requests
 
@@ -168,7 +171,11 @@ class Snapshots:
         self._refuse_if_suspended()
         if self.job is not None and self.job.kind == "save":
             self._refuse_if_running()
-        self.finish()
+        with self.busy():
+            self._save_now()
+
+    def _save_now(self) -> None:
+        self._finish_now()
         job = self.job = self._new_job("save", lambda: None)
         self._step(job, self._prepare)
         self._step(job, self._begin_capture)
@@ -182,6 +189,11 @@ class Snapshots:
     def finish(self) -> None:
         """Finish the running snapshot or rewrite and the one scheduled after it, synchronously.
         Callbacks already posted to the loop then have no effect."""
+        if self.job is not None:
+            with self.busy():
+                self._finish_now()
+
+    def _finish_now(self) -> None:
         while (job := self.job) is not None:
             self.worker.drain()  # submitted steps are complete, the rest is done here
             if job.writer is None:

@@ -88,10 +88,13 @@ class Metrics:
         return _status(HTTPStatus.OK, "ok")
 
     def _readiness(self) -> Answer:
-        """200, or 503 with the reason: loading, stopping, or why commands are refused."""
+        """200, or 503 with the reason: stopping, a lame duck, loading, or why commands are
+        refused."""
         sources, unready = self._sources, HTTPStatus.SERVICE_UNAVAILABLE
         if sources.stopping.is_set():
             return _status(unready, "stopping")
+        if sources.process.is_lame_duck:
+            return _status(unready, "lame duck")
         if sources.persistence.loading or sources.executor.loading:
             loader = sources.persistence.data_loading.loader
             return _status(

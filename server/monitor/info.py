@@ -82,7 +82,21 @@ class Process:
         self.config_file = config_file
         self.number = os.getpid()
         self.started_at_ms = started_at_ms
+        self.is_lame_duck = False
+        self._reload_is_good, self._reload_s = True, 0  # the last SIGHUP
         self._started_s = time.monotonic()
+
+    def note_reload(self, is_good: bool, now_ms: int) -> None:
+        """SIGHUP: whether everything in the files could be used."""
+        self._reload_is_good, self._reload_s = is_good, now_ms // 1000
+
+    def state_lines(self) -> str:
+        """The fields of INFO about signals that the process has got."""
+        return (
+            f"config_last_reload_status:{'ok' if self._reload_is_good else 'err'}\r\n"
+            f"config_last_reload_time:{self._reload_s}\r\n"
+            f"lame_duck:{int(self.is_lame_duck)}\r\n"
+        )
 
     def uptime_s(self) -> int:
         return int(time.monotonic() - self._started_s)
@@ -137,7 +151,7 @@ def server_section(
         f"config_file:{_absolute(process.config_file)}\r\n"
         "io_threads_active:0\r\n"
     )
-    return _PROGRAM + process_lines + listeners.info()
+    return _PROGRAM + process_lines + process.state_lines() + listeners.info()
 
 
 def clients_section(

@@ -136,7 +136,10 @@ class Listeners:
         tls.log()
 
     def close(self) -> None:
-        """Accept no more connections. A Unix socket is removed."""
+        """Accept no more connections. A Unix socket is removed; a second call does nothing, because
+        another server may have its path by then."""
+        if self._is_closed:
+            return
         self._is_closed = True
         _close([*self._servers, *self._tls_servers])
         for bound in self._tls_sockets:

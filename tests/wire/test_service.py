@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.resp import Simple
-from tests.support.server import PROGRAM, Server
+from tests.support.http import fetch, scrape, value
+from tests.support.resp import Null, Simple
+from tests.support.server import PROGRAM, Server, free_port, server_program
 from tests.support.waiting import wait_until
 
 from millstream.server.process import BETWEEN_S, Supervision
@@ -87,6 +88,28 @@ def test_the_time_to_start_is_extended_while_data_is_loaded(
     supervision.close()
 
 
+@pytest.mark.parametrize("of_process", ["", "1"])
+def test_the_loop_tells_systemd_that_it_runs(
+    new_server: NewServer, address: str, manager: Manager, of_process: str
+) -> None:
+    """The watchdog is off while SAVE keeps the loop, and for another process."""
+    variables = [f"NOTIFY_SOCKET={address}", "WATCHDOG_USEC=200000"]
+    if of_process:
+        variables.append(f"WATCHDOG_PID={of_process}")
+    server = new_server("data", {"supervised": "systemd"}, wrapper=["env", *variables]).start()
+    messages = [manager.next()]
+    while sum("WATCHDOG" in one for one in messages) < 4 and not of_process:
+        messages.append(manager.next())
+    with server.client() as client:
+        assert client.call("SAVE") == Simple("OK")
+    assert server.stop() == 0
+    while "STOPPING" not in messages[-1]:
+        messages.append(manager.next())
+    changes = [one["WATCHDOG_USEC"] for one in messages if "WATCHDOG_USEC" in one]
+    assert changes == ([] if of_process else ["0", "200000"])
+    assert any("WATCHDOG" in one for one in messages) is not bool(of_process)
+
+
 def test_without_systemd_the_server_only_warns(new_server: NewServer) -> None:
     wrapper = ["env", "--unset=NOTIFY_SOCKET"]
     server = new_server("data", {"supervised": "systemd"}, wrapper=wrapper).start()
@@ -116,11 +139,66 @@ def test_a_reload_opens_the_log_file_again(new_server: NewServer, tmp_path: Path
     """As `systemctl reload` does after logrotate has renamed the file."""
     (reload,) = re.findall(r"^ExecReload=/bin/kill -(\w+) \$MAINPID$", UNIT.read_text(), re.M)
     log, rotated = tmp_path / "server.log", tmp_path / "server.log.1"
-    server = new_server("data", {"logfile": str(log)}).start()
+    file = tmp_path / "millstream.conf"
+    file.write_text("maxmemory 100mb\ntimeout 10\n")
+    server = new_server("data", {"logfile": str(log)}, program=[*server_program(), str(file)])
+    server.start()
     log.rename(rotated)
-    server.signal(signal.Signals[f"SIG{reload}"])
-    wait_until(lambda: log.exists() and "SIGHUP" in log.read_text(), what="a new log file")
+    with server.client() as client:
+        client.call("CONFIG", "SET", "maxmemory", "50mb")
+        file.write_text("maxmemory 100mb\ntimeout 20\n")
+        server.signal(signal.Signals[f"SIG{reload}"])
+        wait_until(lambda: log.exists() and "timeout 10 -> 20" in log.read_text(), what="a new log")
+        assert client.call("CONFIG", "GET", "timeout", "maxmemory") == [
+            b"timeout", b"20", b"maxmemory", b"%d" % (50 << 20),
+        ]  # fmt: skip
+        assert client.info("server")["config_last_reload_status"] == "ok"
+        assert int(client.info("server")["config_last_reload_time"]) > 0
+        file.write_text("timeout 30\ntimeouts 20\n")
+        server.signal(signal.Signals[f"SIG{reload}"])
+        wait_until(lambda: "unknown directive 'timeouts'" in log.read_text(), what="the refusal")
+        assert client.info("server")["config_last_reload_status"] == "err"
+        assert client.call("CONFIG", "GET", "timeout") == [b"timeout", b"20"]
     assert "ready" in rotated.read_text()
+
+
+# A slow stop
+
+
+def test_a_lame_duck_disconnects_its_clients_and_stops(new_server: NewServer) -> None:
+    """A read that waits ends as at its timeout."""
+    port = free_port()
+    server = new_server("data", {"lame-duck-period": "2", "metrics-port": str(port)}).start()
+    with server.client() as blocked, server.client() as busy, server.client() as idle:
+        busy.call("MULTI")
+        blocked.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+        idle.wait_blocked(1)
+        server.signal(signal.SIGUSR2)
+        wait_until(lambda: fetch(port, "/readyz").status == 503, what="the lame duck")
+        assert b"lame duck" in fetch(port, "/readyz").body
+        assert fetch(port, "/healthz").status == 200
+        assert value(scrape(port), "millstream_lame_duck") == 1
+        with pytest.raises(ConnectionRefusedError):
+            server.client()
+        assert blocked.read() is Null.ARRAY
+        assert blocked.read_to_end() == idle.read_to_end() == busy.read_to_end() == b""
+    wait_until(lambda: not server.is_alive(), what="the stop")
+    assert server.exit_code == 0
+    assert "stopping: received SIGUSR2" in server.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
+def test_another_signal_stops_a_lame_duck_at_once(
+    new_server: NewServer, number: signal.Signals
+) -> None:
+    server = new_server("data", {"lame-duck-period": "100000"}).start()
+    with server.client() as client:
+        client.call("PING")
+        server.signal(signal.SIGUSR2)
+        wait_until(lambda: client.info("server")["lame_duck"] == "1", what="the lame duck")
+        server.signal(number)
+        wait_until(lambda: not server.is_alive(), what="the stop")
+    assert server.exit_code == 0
 
 
 # The file

@@ -1,0 +1,133 @@
+"""SIGHUP: the log file is opened again, the configuration file and the certificates are read again.
+
+Of the configuration file, those directives are applied whose value there is not the one that was
+read last: so a value that CONFIG SET has given since stays unless its line changes, and a log
+rotation does not undo it. All changes are applied, or none. Directives on the command line take
+precedence, as at start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millstream.errors import CommandError, StartError
+from millstream.server.config.directives import DIRECTIVES, Config
+from millstream.server.config.loading import load
+from millstream.server.config_check import check_config
+from millstream.server.monitor import log
+from millstream.server.monitor.info import Process
+from millstream.server.monitor.log import LOGGER
+from millstream.server.net.listeners import Listeners
+from millstream.server.settings import Settings
+
+SECRETS = {"requirepass", "masterauth", "tls-key-file-pass", "tls-client-key-file-pass"}
+SHOWN_MAX = 200  # characters of a value in the log
+
+
+class SettingsFile:
+    """The configuration file of a running server, if it has one; `arguments` are the directives of
+    its command line."""
+
+    def __init__(
+        self,
+        config: Config,
+        arguments: Sequence[str],
+        settings: Settings,
+        listeners: Listeners,
+        process: Process,
+        is_loading: Callable[[], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._file = process.config_file
+        self._arguments = arguments
+        self._settings = settings
+        self._listeners = listeners
+        self._process = process
+        self._is_loading = is_loading
+        self._now_ms = now_ms
+        self._last_read = {name: row.value_in(config) for name, row in DIRECTIVES.items()}
+
+    def reload(self) -> None:
+        """SIGHUP. What cannot be used is left as it was, and logged."""
+        is_good = True
+        for step in (self._reopen_log, self._read_settings, self._renew_certificates):
+            try:
+                step()
+            except StartError as problem:
+                LOGGER.error("SIGHUP: %s", problem)
+                is_good = False
+        self._process.note_reload(is_good, self._now_ms())
+
+    def _reopen_log(self) -> None:
+        config = self._config
+        try:
+            log.configure(config.loglevel, config.located(config.logfile), config.log_format)
+        except StartError as problem:
+            raise StartError(f"{problem}; the log continues where it was") from None
+        LOGGER.info("SIGHUP: the log file was reopened")
+
+    def _renew_certificates(self) -> None:
+        try:
+            is_renewed = self._listeners.renew()
+        except StartError as problem:
+            raise StartError(f"{problem}; the earlier certificates stay in use") from None
+        if is_renewed:
+            LOGGER.info("SIGHUP: the certificates were reread")
+
+    # The configuration file
+
+    def _read_settings(self) -> None:
+        if self._file is None:
+            return
+        if self._is_loading():
+            raise StartError(f"{self._file} was not read, because the data is being loaded")
+        try:
+            wanted = load(self._file, self._arguments)
+            check_config(wanted, self._file)
+            self._take(wanted)
+        except StartError as problem:
+            raise StartError(f"{problem}; no setting was changed") from None
+        except CommandError as refusal:
+            reason = refusal.message.removeprefix("ERR CONFIG SET failed ").strip("- ")
+            raise StartError(f"{self._file}: {reason}; no setting was changed") from None
+
+    def _take(self, wanted: Config) -> None:
+        """Apply what can be applied; CommandError if nothing was."""
+        values: dict[str, Any] = {}
+        restart: dict[str, Any] = {}
+        read = {name: row.value_in(wanted) for name, row in DIRECTIVES.items()}
+        for name, value in read.items():
+            row = DIRECTIVES[name]
+            if value != self._last_read[name] and value != row.value_in(self._config):
+                (values if row.mutable else restart)[name] = value
+        changes = self._changes(values)
+        if values:
+            self._settings.change(values)
+            LOGGER.warning("SIGHUP: settings were changed: %s", changes)
+        else:
+            LOGGER.info("SIGHUP: %s changes no setting", self._file)
+        self._last_read = {**read, **{name: self._last_read[name] for name in restart}}
+        names = self._changes(restart)
+        if _users_of(wanted) != _users_of(self._config):
+            names += f"{', ' if names else ''}lines `user` (or ACL SETUSER)"
+        if names:
+            LOGGER.warning("SIGHUP: these settings need a restart: %s", names)
+
+    def _changes(self, values: dict[str, Any]) -> str:
+        """Old and new values for the log, without secrets."""
+        found = []
+        for name, value in values.items():
+            before, after = self._config.shown(name), DIRECTIVES[name].kind.show(value)
+            change = f" {_short(before)} -> {_short(after)}"
+            found.append(name + ("" if name in SECRETS else change))
+        return ", ".join(found)
+
+
+def _short(text: str) -> str:
+    return f"{text[:SHOWN_MAX]}..." if len(text) > SHOWN_MAX else text or '""'
+
+
+def _users_of(config: Config) -> list[tuple[str, list[str]]]:
+    return [(line.name, line.words) for line in config.user_lines]

@@ -1,0 +1,143 @@
+"""SIGHUP reads the configuration file again: what is applied, refused, and logged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from millstream.errors import CommandError, StartError
+from millstream.server.config.directives import DIRECTIVES, Config
+from millstream.server.config.loading import load
+from millstream.server.monitor import log
+from millstream.server.monitor.info import Process
+from millstream.server.net.listeners import Listeners
+from millstream.server.settings import Settings
+from millstream.server.settings_file import SettingsFile
+
+
+class Running:
+    """A server with a configuration file. `refuses` is the name of a directive that cannot be put
+    in force; `certificates` is what is wrong with them."""
+
+    def __init__(self, file: Path, text: str, *arguments: str) -> None:
+        self.file = file
+        file.write_text(text)
+        self.config = load(file, arguments)
+        self.refuses = self.certificates = ""
+        self.is_loading = False
+        self.process = Process("", file, 0)
+        self._settings_file = SettingsFile(
+            self.config, arguments, cast(Settings, self), cast(Listeners, self),
+            self.process, lambda: self.is_loading, lambda: 5000,
+        )  # fmt: skip
+
+    def change(self, values: dict[str, Any]) -> None:
+        if self.refuses in values:
+            raise CommandError("ERR CONFIG SET failed - no")
+        for name, value in values.items():
+            DIRECTIVES[name].set_in(self.config, value)
+
+    def renew(self) -> bool:
+        if self.certificates:
+            raise StartError(self.certificates)
+        return False
+
+    def reload(self, text: str) -> str:
+        """The status after SIGHUP with this text in the file."""
+        self.file.write_text(text)
+        self._settings_file.reload()
+        return (
+            self.process.state_lines().split("\r\n")[0].removeprefix("config_last_reload_status:")
+        )
+
+
+@pytest.fixture(autouse=True)
+def no_log_file(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(log, "configure", lambda *words: None)
+    monkeypatch.setattr(logging.getLogger("millstream"), "propagate", True)
+    caplog.set_level(logging.INFO, "millstream")
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Callable[..., Running]:
+    return lambda text, *arguments: Running(tmp_path / "millstream.conf", text, *arguments)
+
+
+def test_only_what_has_changed_in_the_file_is_applied(
+    running: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A value of CONFIG SET stays, and a directive that is gone has its default again."""
+    server = running("timeout 10\nmaxmemory 1mb\nloglevel warning\n")
+    server.config.maxmemory = 7
+    assert server.reload("timeout 20\nmaxmemory 1mb\n") == "ok"
+    config = server.config
+    assert (config.timeout, config.maxmemory, config.loglevel) == (20, 7, "notice")
+    assert "changed: timeout 10 -> 20, loglevel warning -> notice" in caplog.text
+    assert server.reload("timeout 20\nmaxmemory 2mb\n") == "ok"
+    assert config.maxmemory == 2 << 20
+    assert server.reload("timeout 20\nmaxmemory 2mb\n") == "ok"
+    assert "changes no setting" in caplog.text
+    assert "config_last_reload_time:5\r\n" in server.process.state_lines()
+
+
+def test_a_directive_of_the_command_line_stays(running: Callable[..., Running]) -> None:
+    server = running("timeout 10\n", "--timeout", "5")
+    assert server.reload("timeout 20\n") == "ok"
+    assert server.config.timeout == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["timeout 20\nbogus 1\n", "timeout 20\ntls-port 1\ntls-cert-file absent\n",
+     "timeout 20\naclfile absent\n", "timeout 20\nuser a +nosuch\n", "timeout 20\nhz 20\n"],
+)  # fmt: skip
+def test_nothing_of_a_file_with_a_fault_is_applied(
+    running: Callable[..., Running], caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    server = running("timeout 10\n")
+    server.refuses = "hz"
+    assert server.reload(text) == "err"
+    assert server.config == Config(timeout=10)
+    assert "no setting was changed" in caplog.text
+    assert server.reload("timeout 30\n") == "ok"
+    assert server.config.timeout == 30
+
+
+def test_what_needs_a_restart_is_named_each_time(
+    running: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = running("timeout 10\n")
+    for timeout in (20, 30):
+        caplog.clear()
+        assert server.reload(f"port 7000\nuser a on\ntimeout {timeout}\n") == "ok"
+        assert (server.config.timeout, server.config.port) == (timeout, 6455)
+        sentence = "need a restart: port 6455 -> 7000, lines `user` (or ACL SETUSER)"
+        assert sentence in caplog.text
+
+
+def test_a_secret_is_not_logged(
+    running: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = running("requirepass first\n")
+    assert server.reload("requirepass second\nmasterauth third\n") == "ok"
+    assert server.config.requirepass == "second"
+    assert "changed: requirepass, masterauth" in caplog.text
+    assert not {word for word in ("first", "second", "third") if word in caplog.text}
+
+
+def test_a_fault_of_one_part_does_not_prevent_the_others(
+    running: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = running("timeout 10\n")
+    server.certificates = "the certificate has expired"
+    assert server.reload("timeout 20\n") == "err"
+    assert server.config.timeout == 20
+    assert "has expired; the earlier certificates stay in use" in caplog.text
+    server.certificates, server.is_loading = "", True
+    assert server.reload("timeout 30\n") == "err"
+    assert server.config.timeout == 20
+    assert "the data is being loaded" in caplog.text
