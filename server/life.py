@@ -541,10 +541,14 @@ class Server:
     def log(self, message: str) -> None:
         LOGGER.info("%s", message)
 
+    def warn(self, message: str) -> None:
+        LOGGER.warning("%s", message)
+
     def reset_stats(self) -> None:
         self.executor.reset_stats()
         self.access.log.counts.clear()
         self.keyspace.hits = self.keyspace.misses = self.keyspace.expired_count = 0
+        self.keyspace.missed_entries = 0
         self.clients.reset_stats()
         self.eviction.reset_stats()
         self.rates.clear()

@@ -12,6 +12,8 @@ from millstream.storage.streams.stream cimport RESERVING, Stream
 cdef enum:
     # The maximum of blocks that a policy evicts in one step; the rest follows in later turns.
     BLOCKS_AT_ONCE = 1000
+    # The pause between two lines about entries that groups missed.
+    MISSED_LOG_EVERY_MS = 60000
 
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)

@@ -15,15 +15,17 @@ from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport Id, make_id
 from millstream.storage.blocks.open_block cimport payload_of
 from millstream.storage.keyspace.keyspace_core cimport AT_ONCE
-from millstream.storage.log.trimming cimport evict_all, evict_oldest
 from millstream.storage.reservations.held cimport Held, handed_out
+from millstream.storage.streams.head_eviction cimport (
+    evict_before, evict_every, evict_few, missed_by_trim,
+)
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
 
 from millstream.commands.engine.refusals import held_error, sealed_error
 from millstream.commands.runtime.stream_effects import IDMP
-from millstream.errors import EXHAUSTED, CommandError
-
+from millstream.errors import EXHAUSTED, CommandError, shown
+from millstream.storage.streams.head_eviction import overtaken_group
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
     """The stream for an entry with these words, created if necessary."""
@@ -152,14 +154,15 @@ cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
     if boundary is None:
         return 0
     if boundary == "all":
-        evicted = evict_all(stream)
+        evicted = evict_every(stream)
         if evicted:
             record_evict_all(ctx.effects, ctx.db.index, key)
+            note_missed(ctx, key, stream)
             ctx.count_change(key, b"xtrim", evicted if counts else 0)
         return evicted
-    evicted = stream.evict(boundary[0], boundary[1])
+    evicted = evict_before(stream, boundary[0], boundary[1])
     if evicted:
-        note_evicted(ctx, key, EntryId(boundary[0], boundary[1]), evicted, counts)
+        note_evicted(ctx, key, stream, EntryId(boundary[0], boundary[1]), evicted, counts)
     return evicted
 
 
@@ -170,18 +173,41 @@ cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t ke
     cdef uint64_t evicted
     if stream.length <= keep:
         return 0
-    evicted = evict_oldest(stream, stream.length - keep)
+    evicted = evict_few(stream, stream.length - keep)
     if evicted == 0:
         return evict_to(ctx, key, stream, length_boundary(stream, keep), counts)
-    note_evicted(ctx, key, EntryId(stream.head_ms, stream.head_seq), evicted, counts)
+    note_evicted(ctx, key, stream, EntryId(stream.head_ms, stream.head_seq), evicted, counts)
     return evicted
 
 
-cdef inline int note_evicted(Context ctx, bytes key, EntryId first_kept, uint64_t evicted,
-                             bint counts) except -1:
+cdef inline int note_evicted(Context ctx, bytes key, Stream stream, EntryId first_kept,
+                             uint64_t evicted, bint counts) except -1:
     """Record and count the eviction of all entries below an ID."""
     record_eviction(ctx.effects, ctx.db.index, key, first_kept)
+    note_missed(ctx, key, stream)
     return ctx.count_change(key, b"xtrim", evicted if counts else 0)
+
+
+cdef inline int note_missed(Context ctx, bytes key, Stream stream) except -1:
+    """Count the entries of a trim that groups had not read."""
+    cdef uint64_t missed = missed_by_trim(stream)
+    if missed:
+        ctx.keyspace.missed_entries += missed
+        ctx.keyspace.unlogged_missed += missed
+        if ctx.steady_ms >= ctx.keyspace.missed_log_ms:
+            log_missed(ctx, key, stream)
+    return 0
+
+
+cdef int log_missed(Context ctx, bytes key, Stream stream) except -1:
+    """Log that entries were missed, at most one line a minute."""
+    ctx.server.warn(
+        f"entries that group '{shown(overtaken_group(stream))}' of stream '{shown(key)}' had not read "
+        f"are evicted: {ctx.keyspace.unlogged_missed} entries, counted for each group, since the "
+        "last such line")
+    ctx.keyspace.unlogged_missed = 0
+    ctx.keyspace.missed_log_ms = ctx.steady_ms + MISSED_LOG_EVERY_MS
+    return 0
 
 
 cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1:

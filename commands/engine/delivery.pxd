@@ -44,6 +44,7 @@ cdef struct Delivery:
     uint32_t owner
     bint keep
     bint broken
+    bint was_overtaken
 
 
 cdef bint group_has_gap(Stream stream, Group group) noexcept

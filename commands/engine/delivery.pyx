@@ -189,6 +189,7 @@ cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group gr
     if terms.has_retry:
         delivery.retry_number = group.retry_number(terms.retry_ms, terms.expire_ms)
     delivery.broken = is_broken(stream, group)
+    delivery.was_overtaken = stream.missed is not None and stream.missed.is_overtaken(group)
     delivery.given = 0
     delivery.first.ms = group.offset_ms
     delivery.first.seq = group.offset_seq
@@ -249,6 +250,8 @@ cdef int end_delivery(Delivery* delivery, Context ctx, bytes key, Stream stream,
                       const Terms* terms) except -1:
     """Count and record the delivered entries; after a failure, those before it."""
     if delivery.given:
+        if delivery.was_overtaken:
+            stream.missed.moved_on(group)
         count_read(stream, group, delivery.first, delivery.given, delivery.broken)
         ctx.count_change(key, None, 1)
         record_delivery(

@@ -28,8 +28,9 @@ from millstream.storage.groups.shared_groups cimport (
     GroupRow, MemberRow, SharedGroups, SharedMembers, group_row, member_row,
 )
 from millstream.storage.log.trim_nodes cimport node_count, radix_tree_nodes
+from millstream.storage.streams.head_eviction cimport counted_groups, missed_by
 from millstream.storage.streams.stream cimport Stream
-from millstream.storage.streams.stream_groups cimport all_groups, group_count
+from millstream.storage.streams.stream_groups cimport group_count
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -359,7 +360,7 @@ cdef class StreamEnds:
 def group_figures(Group group not None, Stream stream not None, StreamEnds ends not None) -> tuple:
     """(consumers, pending entries, milliseconds of the last delivered ID, entries read or -1, lag or
     -1, milliseconds of the ID of the oldest entry that is pending or not delivered or -1, blocked
-    clients) of a group, for the metrics. -1 stands for a number that is unknown or does not
+    clients, entries missed) of a group, for the metrics. -1 stands for a number that is unknown or does not
     exist."""
     cdef EntryId offset
     cdef EntryId entry
@@ -379,7 +380,7 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
             oldest_ms == UNKNOWN or entry.ms < <uint64_t>oldest_ms):
         oldest_ms = entry.ms
     return (group.consumer_count(), group.pendings.count, offset.ms, group.entries_read, lag,
-            oldest_ms, group.blocked_clients)
+            oldest_ms, group.blocked_clients, missed_by(stream, group))
 
 
 cdef bint first_after(Stream stream, EntryId offset, EntryId* out) noexcept:
@@ -501,14 +502,18 @@ cdef class GroupRows(Encodable):
         return 0
 
     cdef int put_row(self, Output out, int resp, bytes name, const GroupRow* row) except -1:
-        put_map_head(out, resp, 6)
+        put_map_head(out, resp, 7 if row.missed else 6)
         out.put_raw(b"$4\r\nname\r\n", 10)
         out.put_bulk_bytes(name)
         out.put_raw(b"$9\r\nconsumers\r\n", 15)
         out.put_head(c':', row.consumers)
         out.put_raw(b"$7\r\npending\r\n", 13)
         out.put_head(c':', row.pending)
-        return put_progress(out, resp, self.ends, row)
+        put_progress(out, resp, self.ends, row)
+        if row.missed:
+            out.put_raw(b"$14\r\nentries-missed\r\n", 21)
+            out.put_head(c':', row.missed)
+        return 0
 
 
 # Rows that are made at once, in less than a tenth of a millisecond; None if they are too many.
@@ -542,7 +547,7 @@ def few_groups(Stream stream not None, uint64_t now_ms) -> GroupRows | None:
     cdef Group group
     if group_count(stream.group_set) > FEW:
         return None
-    made.groups = by_name([group for group in all_groups(stream.group_set)
+    made.groups = by_name([group for group in counted_groups(stream).values()
                            if not (group.ttl_ms and group.is_over(now_ms))])
     made.ends = StreamEnds(stream)
     return made

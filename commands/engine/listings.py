@@ -44,6 +44,7 @@ from millstream.storage.groups.shared_groups import (
     shared_groups,
     shared_members,
 )
+from millstream.storage.streams.head_eviction import counted_groups
 from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
@@ -118,7 +119,7 @@ def groups_reply(ctx: Context, key: bytes, stream: Stream) -> Encodable:
     few = few_groups(stream, ctx.steady_ms)
     if few is not None:
         return few
-    groups, ends = shared_groups(stream.groups, False, ctx.steady_ms), StreamEnds(stream)
+    groups, ends = shared_groups(counted_groups(stream), False, ctx.steady_ms), StreamEnds(stream)
     numbers = range(len(groups.names))
     return LongReply(named_rows(groups.names, numbers, lambda part: GroupRows(part, groups, ends)))
 
@@ -130,7 +131,7 @@ def full_groups_reply(ctx: Context, key: bytes, stream: Stream, limit: int | Non
     """The groups of XINFO STREAM FULL, with up to `limit` pending entries (None: all) of each group
     and of each of its consumers."""
     settle_groups(ctx, key, stream)
-    groups = shared_groups(stream.groups, True, ctx.steady_ms)
+    groups = shared_groups(counted_groups(stream), True, ctx.steady_ms)
     most = EVERY_RECORD if limit is None else limit
     return LongReply(_full_groups(groups, StreamEnds(stream), most, ctx.wall_ahead_ms))
 
@@ -144,7 +145,8 @@ def _full_groups(
     yield ArrayHead(count)
     for place in places:
         pending = groups.pending(place)
-        yield MapHead(7)
+        missed = groups.missed(place)
+        yield MapHead(8 if missed else 7)
         yield Several([b"name", groups.names[place], GroupProgress(groups, ends, place)])
         shown = min(pending, limit)
         yield Several([b"pel-count", pending, b"pending", ArrayHead(shown)])
@@ -153,6 +155,8 @@ def _full_groups(
             yield Several([b"consumers", []])
         else:
             yield from _full_group(parts, shown, limit, ahead)
+        if missed:
+            yield Several([b"entries-missed", missed])
 
 
 def _full_group(parts: GroupParts, shown: int, limit: int, ahead: int) -> Iterator[object]:

@@ -26,7 +26,8 @@ from millstream.storage.streams.stream cimport RESERVING, Stream
 from millstream.commands.runtime.effects import effect
 from millstream.ids import parse
 from millstream.storage.groups.pending_sweeps import delete_consumer
-from millstream.storage.log.trimming import evict_all, evict_ids
+from millstream.storage.log.trimming import evict_ids
+from millstream.storage.streams.head_eviction import evict_before, evict_every
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.producers import Producers
 
@@ -276,9 +277,9 @@ def apply_evict(Keyspace keyspace not None, int db, list words not None) -> None
     """EVICT key id: everything below id; `+`: everything."""
     stream = stream_at(keyspace, db, words[0])
     if words[1] == b"+":
-        evict_all(stream)
+        evict_every(stream)
     else:
-        stream.evict(*id_of(words[1]))
+        evict_before(stream, *id_of(words[1]))
 
 
 EVICTIDS = b"EVICTIDS"
@@ -521,8 +522,7 @@ cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
             retry_number = group.retry_number(number_at(args, 8), number_at(args, 9))
         id_at(args, 4, &start)
         deliver_between(stream, group, start, end, now_ms, owner, retry_number)
-    group.offset_ms = end.ms
-    group.offset_seq = end.seq
+    stream.set_offset(group, end)
     group.entries_read = int(args[7])
     keyspace.schedule(db, args[1], group)
     return 0

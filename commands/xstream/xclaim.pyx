@@ -142,8 +142,7 @@ cdef object unknown_option(Args args):
 cdef int move_offset(Context ctx, Target target, EntryId last_id) except -1:
     """LASTID: the group continues after this ID; its number of entries read does not change."""
     cdef Group group = target.group
-    group.offset_ms = last_id.ms
-    group.offset_seq = last_id.seq
+    target.stream.set_offset(group, last_id)
     last = bytes(make_id(last_id.ms, last_id.seq, False))
     return ctx.change(
         (GROUPSETID, target.key, group.name, last, b"%d" % group.entries_read), None, 1)

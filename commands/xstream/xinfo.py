@@ -107,7 +107,9 @@ NO_IDEMPOTENCE = _encoded(DURATION_S, MAXSIZE, 0, 0, 0, 0)
 def xinfo_groups(ctx: Context, args: Args) -> Encodable:
     """Returns the consumer groups of a stream.
 
-    The reply is a map for each group, sorted by name."""
+    The reply is a map for each group, sorted by name. `entries-missed` is only there if entries
+    were trimmed before the group read them: it is their number since the group was created.
+    """
     key = args.take()
     return groups_reply(ctx, key, _stream(ctx, key))
 

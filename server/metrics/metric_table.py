@@ -99,6 +99,7 @@ INFO_ROWS = (
     InfoRow("stats", "expired_stale_perc", "redis_expired_stale_percentage"),
     InfoRow("stats", "expired_time_cap_reached_count", "redis_expired_time_cap_reached_total"),
     InfoRow("stats", "evicted_keys", "redis_evicted_keys_total", COUNTER),
+    InfoRow("stats", "missed_entries", "millstream_missed_entries_total", COUNTER),
     InfoRow("stats", "keyspace_hits", "redis_keyspace_hits_total", COUNTER),
     InfoRow("stats", "keyspace_misses", "redis_keyspace_misses_total", COUNTER),
     InfoRow("stats", "pubsub_channels", "redis_pubsub_channels"),
@@ -233,6 +234,8 @@ GROUP_FAMILIES = (
            "Entries that a group has not read yet; absent if unknown"),
     Family("millstream_group_oldest_unacked_age_seconds", GAUGE,
            "Age, by its ID, of the oldest entry that is pending or not delivered; 0 if none is"),
+    Family("millstream_group_entries_missed_total", COUNTER,
+           "Entries that were trimmed before a group read them"),
     Family("millstream_group_blocked_readers", GAUGE, "Clients that wait for entries of a group"),
 )  # fmt: skip
 

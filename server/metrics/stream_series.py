@@ -226,7 +226,7 @@ def _stream_writer(lines: Lines) -> Callable[[str, Stream, int], None]:
     return write
 
 
-Figures = tuple[int, int, int, int, int, int, int]
+Figures = tuple[int, int, int, int, int, int, int, int]
 
 
 def _group_writer(lines: Lines) -> Callable[[str, Figures, int], None]:
@@ -238,15 +238,17 @@ def _group_writer(lines: Lines) -> Callable[[str, Figures, int], None]:
     lag = lines["redis_stream_group_lag"].append
     age = lines["millstream_group_oldest_unacked_age_seconds"].append
     blocked = lines["millstream_group_blocked_readers"].append
+    missed = lines["millstream_group_entries_missed_total"].append
 
     def write(who: str, figures: Figures, now_ms: int) -> None:
-        members, entries, offset_ms, entries_read, unread, oldest_ms, readers = figures
+        members, entries, offset_ms, entries_read, unread, oldest_ms, readers, lost = figures
         age_s = (now_ms - oldest_ms) / 1000 if 0 <= oldest_ms < now_ms else 0
         consumers(f"redis_stream_group_consumers{who} {members}\n")
         pending(f"redis_stream_group_messages_pending{who} {entries}\n")
         offset(f"redis_stream_group_last_delivered_id{who} {offset_ms}\n")
         age(f"millstream_group_oldest_unacked_age_seconds{who} {age_s}\n")
         blocked(f"millstream_group_blocked_readers{who} {readers}\n")
+        missed(f"millstream_group_entries_missed_total{who} {lost}\n")
         if entries_read >= 0:
             read(f"redis_stream_group_entries_read{who} {entries_read}\n")
         if unread >= 0:

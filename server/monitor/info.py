@@ -237,6 +237,7 @@ def data_stats(
         "evicted_keys:0\r\n"
         f"evicted_entries:{eviction.evicted_entries}\r\n"
         f"evicted_blocks:{eviction.evicted_blocks}\r\n"
+        f"missed_entries:{keyspace.missed_entries}\r\n"
         f"evicted_clients:{clients.limits.evicted_clients}\r\n"
         "evicted_scripts:0\r\n"
         "total_eviction_exceeded_time:0\r\n"

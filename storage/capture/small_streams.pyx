@@ -23,6 +23,7 @@ from millstream.storage.groups.consumers cimport Consumer, Details
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport Pending, Pendings
 from millstream.storage.keyspace.key_slots cimport SLOT_COUNT, Key, KeySlots
+from millstream.storage.streams.head_eviction cimport counted_groups
 from millstream.storage.streams.stream cimport Stream
 from millstream.storage.streams.stream_groups cimport all_groups, group_count
 
@@ -51,7 +52,7 @@ cdef inline char* put_text(char* at, bytes text) noexcept:
 cdef bint is_small_group(Group group):
     cdef Details details = group.details
     cdef Consumer member
-    if (group.pendings.count > PENDING_MAX or group.pendings.retry_times_count > RETRY_PAIRS_MAX
+    if (group.missed or group.pendings.count > PENDING_MAX or group.pendings.retry_times_count > RETRY_PAIRS_MAX
             or len(group.name) > NAME_BYTES_MAX):
         return False
     if details is not None and (
@@ -77,6 +78,7 @@ cdef bint is_small(bytes key, Stream stream, uint64_t* blocks, bint* tail):
         return False
     if stream.group_set is None:
         return True
+    counted_groups(stream)
     for group in all_groups(stream.group_set):
         if not is_small_group(group):
             return False

@@ -15,6 +15,7 @@ cdef class Group(PendingList):
     cdef public uint64_t ttl_ms
     cdef public uint64_t last_used_ms
     cdef public uint64_t scheduled_ms
+    cdef uint64_t missed
     cdef public uint32_t blocked_clients
     cdef public uint32_t retry_waiters
 

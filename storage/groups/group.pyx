@@ -34,7 +34,7 @@ cdef class Group(PendingList):
     `ttl_ms` 0 means that the group has no time to live. Otherwise it ends ttl_ms after
     `last_used_ms`, unless `blocked_clients` wait on it. `retry_waiters` of these clients accept
     redeliveries. `claim_idle_ms` is the smallest idle time at which one of them claims an entry.
-    `scheduled_ms` is the earliest time for which a timer is scheduled.
+    `scheduled_ms` is the earliest time for which a timer is scheduled. `missed`: MissedEntries.
     """
 
     def __init__(self, bytes name, uint64_t offset_ms=0, uint64_t offset_seq=0,

@@ -19,8 +19,9 @@ PENDING_SIZE = sizeof(Pending)
 
 
 cpdef dict dump_group(Group group):
-    """The group as msgpack-able values (docs/formats.md, group)."""
-    return {
+    """The group as msgpack-able values (docs/formats.md, group). A group of a stream must have its
+    complete number of missed entries."""
+    meta = {
         "name": group.name,
         "offset": [group.offset_ms, group.offset_seq],
         "gap_floor": [group.gap_floor_ms, group.gap_floor_seq],
@@ -34,6 +35,9 @@ cpdef dict dump_group(Group group):
             group.large_counts() or {}).items()],
         "pending": bytes(group.share_pending()),
     }
+    if group.missed:
+        meta["missed"] = group.missed
+    return meta
 
 
 cpdef Group load_group(dict meta, uint64_t now_ms):
@@ -45,6 +49,7 @@ cpdef Group load_group(dict meta, uint64_t now_ms):
     group.gap_floor_ms, group.gap_floor_seq = meta["gap_floor"]
     group.entries_read = meta["entries_read"]
     group.ttl_ms = meta["ttl_ms"]
+    group.missed = meta.get("missed", 0)
     if len(meta["consumers"]) > CONSUMERS_MAX + 1:
         raise ValueError(f"group {group.name!r} has too many consumers")
     for index, row in enumerate(meta["consumers"]):
@@ -118,6 +123,7 @@ cdef Group copy_group(Group group, uint64_t now_ms):
     made.gap_floor_ms = group.gap_floor_ms
     made.gap_floor_seq = group.gap_floor_seq
     made.entries_read = group.entries_read
+    made.missed = group.missed
     made.ttl_ms = group.ttl_ms
     for one in group.members():
         if one is not None:

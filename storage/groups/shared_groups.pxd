@@ -10,6 +10,7 @@ cdef struct GroupRow:
     EntryId offset
     EntryId gap_floor
     int64_t entries_read
+    uint64_t missed
     uint64_t ttl_ms
     uint64_t pending
     uint32_t consumers
@@ -54,12 +55,13 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms)
 
 
 cdef inline void group_row(Group group, GroupRow* row) noexcept:
-    """Get the figures of a group."""
+    """Get the figures of a group, which has its complete number of missed entries."""
     row.offset.ms = group.offset_ms
     row.offset.seq = group.offset_seq
     row.gap_floor.ms = group.gap_floor_ms
     row.gap_floor.seq = group.gap_floor_seq
     row.entries_read = group.entries_read
+    row.missed = group.missed
     row.ttl_ms = group.ttl_ms
     row.pending = group.pendings.count
     row.consumers = group.consumer_count()

@@ -86,7 +86,7 @@ cdef GroupParts shared_parts(Group group):
 
 
 cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
-    """Share these groups, which are given by name; groups that ended by now_ms are left out (0:
+    """Share these groups (`head_eviction.counted_groups`); groups that ended by now_ms are left out (0:
     none). Without parts only their rows are copied."""
     cdef SharedGroups made = SharedGroups.__new__(SharedGroups)
     cdef Group group
@@ -120,6 +120,10 @@ cdef class SharedGroups:
             raise IndexError(i)
         return &self.rows[i]
 
+    def missed(self, size_t i) -> int:
+        """The number of entries that the group with this number missed."""
+        return self.find(i).missed
+
     def pending(self, size_t i) -> int:
         """The number of pending entries of the group with this number."""
         return self.find(i).pending
@@ -139,7 +143,7 @@ cdef class SharedGroups:
         cdef list consumers = [None]
         if parts is not None:
             consumers = [member_facts(parts.members, k) for k in range(len(parts.members.names))]
-        return {
+        meta = {
             "name": self.names[i],
             "offset": [row.offset.ms, row.offset.seq],
             "gap_floor": [row.gap_floor.ms, row.gap_floor.seq],
@@ -150,6 +154,9 @@ cdef class SharedGroups:
             "large_counts": large_counts_of(parts),
             "pending": b"" if parts is None else bytes(parts.pending),
         }
+        if row.missed:
+            meta["missed"] = row.missed
+        return meta
 
     def packed(self):
         """The list of all groups in the form of Group.dump, as msgpack in small parts, on any
@@ -178,7 +185,9 @@ def packed_large(SharedGroups groups not None, size_t i, packer):
     cdef GroupRow* row = &groups.rows[i]
     cdef Py_ssize_t start
     cdef Py_ssize_t count = len(members.names)
-    yield packer.pack_map_header(9)
+    yield packer.pack_map_header(10 if row.missed else 9)
+    if row.missed:
+        yield packer.pack("missed") + packer.pack(row.missed)
     for name, value in (
             ("name", groups.names[i]),
             ("offset", [row.offset.ms, row.offset.seq]),

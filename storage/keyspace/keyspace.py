@@ -33,8 +33,9 @@ class Keyspace(KeyspaceCore):
     Readers have the promise that no entry up to `promised_ms` will be added to the streams that
     they follow; the journal has `recorded_promise_ms`, which is at or after it. `has_ordering`
     means that a stream has, or had, features that only TRESERVE and similar commands use.
-    `expiry_log_ms` is the time from which an expired lease is logged again. `histories` has the
-    lines of history to which the frames of the data belong, the oldest first; empty if unknown.
+    `expiry_log_ms` is the time from which an expired lease is logged again, and `missed_log_ms` the
+    same for entries that were trimmed before a group read them. `histories` has the lines of
+    history to which the frames of the data belong, the oldest first; empty if unknown.
 
     `now_ms` is the time for the expiry of keys, `steady_ms` the time from which restored groups
     count, and `newest_steady_ms` the latest time of that clock in the loaded data. While `expiring`

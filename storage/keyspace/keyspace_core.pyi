@@ -55,6 +55,7 @@ class KeyspaceCore:
     reservations_expired: int
     redelivered_due: int
     redelivered_claimed: int
+    missed_entries: int
     incarnation: int
     ready: list[tuple[int, bytes]]
     timer_requests: list[tuple[int, int, bytes, bytes | None]]

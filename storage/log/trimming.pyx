@@ -130,11 +130,12 @@ cdef bint evict_few(EntryLog log, View* view, EntryId first) noexcept:
     return True
 
 
-cdef uint64_t evict_oldest(EntryLog log, uint64_t count) noexcept:
+cdef uint64_t evict_oldest(EntryLog log, uint64_t count, EntryId first_max) noexcept:
     """Evict the oldest `count` entries if the first block has no deleted entries and keeps at
-    least one. Returns `count`, or 0 if nothing was changed. This is the frequent case of a trim by
-    length."""
+    least one, and the first kept ID is at most `first_max`. Returns `count`, or 0 if nothing was
+    changed. This is the frequent case of a trim by length."""
     cdef Cursor cursor
+    cdef EntryId last
     cdef View view
     cdef Place place = log.head_place()
     if place.page != NULL:
@@ -145,11 +146,15 @@ cdef uint64_t evict_oldest(EntryLog log, uint64_t count) noexcept:
         return 0
     if view.live != view.count or log.head_gone + count >= view.count:
         return 0
+    cursor_to_index(&cursor, &view, <uint32_t>(log.head_gone + count) - 1)
+    cursor_next(&cursor, &view)
+    last.ms = cursor.entry.ms
+    last.seq = cursor.entry.seq
+    cursor_next(&cursor, &view)
+    if id_less(first_max.ms, first_max.seq, cursor.entry.ms, cursor.entry.seq):
+        return 0
+    note_evicted_id(log, last.ms, last.seq)
     log.head_gone += count
-    cursor_to_index(&cursor, &view, <uint32_t>log.head_gone - 1)
-    cursor_next(&cursor, &view)
-    note_evicted_id(log, cursor.entry.ms, cursor.entry.seq)
-    cursor_next(&cursor, &view)
     log.head_ms = cursor.entry.ms
     log.head_seq = cursor.entry.seq
     log.length -= count

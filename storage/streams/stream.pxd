@@ -1,6 +1,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from millstream.entry_id cimport EntryId
 from millstream.storage.log.entry_log cimport EntryLog
+from millstream.storage.streams.missed_entries cimport MissedEntries
 
 
 cdef enum:
@@ -33,8 +35,10 @@ cdef class Stream(EntryLog):
     cdef public object lineage
     cdef public object idempotence
     cdef public object producers
+    # From the first trim with a group on; None before.
+    cdef MissedEntries missed
 
-    cpdef uint64_t evict(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
+    cdef int set_offset(self, group, EntryId offset) noexcept
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
     cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1
     cpdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff

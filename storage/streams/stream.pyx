@@ -17,7 +17,7 @@ from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
 from millstream.storage.groups.group cimport Group
 from millstream.storage.log.entry_log cimport EntryLog
-from millstream.storage.log.trimming cimport delete_entry, evict_below, write_end_again
+from millstream.storage.log.trimming cimport delete_entry, write_end_again
 from millstream.storage.streams cimport stream_groups
 from millstream.storage.streams.stream_groups cimport (
     count_live_groups, find_group, forget_gone, group_count, groups_by_name,
@@ -71,12 +71,6 @@ cdef class Stream(EntryLog):
 
     # ------------------------------------------------------------ eviction and deletion
 
-    cpdef uint64_t evict(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
-        """Evict every entry with an ID below ms-seq; returns their number."""
-        # With a limit of bytes, evicted blocks must leave the totals at once.
-        return evict_below(
-            self, EntryId(ms, seq), self.policy is None or self.policy.max_bytes == 0)
-
     def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
         """Delete one entry (XDEL); False when there is none with this ID."""
         return delete_entry(self, EntryId(ms, seq))
@@ -87,8 +81,10 @@ cdef class Stream(EntryLog):
         cdef Place last = no_place() if self.sealed is None else self.sealed.end()
         cdef View view
         if id_less(ms, seq, self.last_ms, self.last_seq):
-            # IDs of removed entries may be used again.
+            # IDs of removed entries may be used again, also those of trimmed ones.
             forget_gone(self.group_set)
+            if self.missed is not None:
+                self.missed.settle(self.group_set)
         if self.has_tail():
             self.tail.view(&view)
         elif last.page != NULL:
@@ -122,6 +118,8 @@ cdef class Stream(EntryLog):
     cdef int add_group(self, group) except -1:
         """Add a group with a new name."""
         self.group_set = with_group(self.group_set, group)
+        if self.missed is not None:
+            self.missed.enter(group)
         self.has_group_ttl = self.has_group_ttl or (<Group?>group).ttl_ms > 0
         return 0
 
@@ -129,15 +127,22 @@ cdef class Stream(EntryLog):
         """Add a group that reads the entries after ms-seq. For a group that starts at 0, only
         evictions after its creation are a gap."""
         cdef Group group = Group(name, ms, seq, now_ms)
-        self.move_group(group, ms, seq, group.entries_read)
         self.add_group(group)
+        self.move_group(group, ms, seq, group.entries_read)
         return group
+
+    cdef int set_offset(self, group, EntryId offset) noexcept:
+        """Continue a group of this stream after an ID."""
+        if self.missed is not None:
+            self.missed.leave(group)
+        (<Group>group).offset_ms = offset.ms
+        (<Group>group).offset_seq = offset.seq
+        return 0 if self.missed is None else self.missed.enter(group)
 
     cpdef int move_group(self, group, uint64_t ms, uint64_t seq, int64_t entries_read) except -1:
         """Continue a group after ms-seq. If that is 0, evictions before now are not a gap."""
         cdef Group moved = group
-        moved.offset_ms = ms
-        moved.offset_seq = seq
+        self.set_offset(group, EntryId(ms, seq))
         moved.entries_read = entries_read
         if ms == 0 and seq == 0:
             moved.gap_floor_ms = self.max_evicted_ms
@@ -154,6 +159,8 @@ cdef class Stream(EntryLog):
         """Remove a group with its pending entries; False when there is none."""
         if self.group(name) is None:
             return False
+        if self.missed is not None:
+            self.missed.leave(self.group(name))
         self.group_set = without_group(self.group_set, name)
         return True
 

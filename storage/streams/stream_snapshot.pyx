@@ -7,8 +7,8 @@ from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.group_snapshot cimport copy_group, dump_group, load_group
 from millstream.storage.groups.shared_groups cimport shared_groups
 from millstream.storage.log.log_loading cimport load_blocks
+from millstream.storage.streams.head_eviction cimport counted_groups
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream
-from millstream.storage.streams.stream_groups cimport all_groups
 
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.producers import Producers
@@ -21,8 +21,9 @@ def dump_stream(Stream stream not None, bint shared=False) -> tuple:
     cdef object producers = {}
     if stream.producers is not None:
         producers = stream.producers.share() if shared else stream.producers.dump()
-    cdef object groups = [dump_group(group) for group in all_groups(stream.group_set)] if (
-        not shared or stream.group_set is None) else shared_groups(stream.groups, True, 0)
+    cdef dict by_name = counted_groups(stream)
+    cdef object groups = [dump_group(group) for group in by_name.values()] if (
+        not shared or not by_name) else shared_groups(by_name, True, 0)
     return stream_meta(stream, shared, producers, groups), stream.blocks()
 
 
@@ -78,7 +79,7 @@ def copy_stream(Stream stream not None, uint64_t incarnation, uint64_t now_ms) -
     cdef Group group
     cdef Stream made = load_stream(
         {**stream_meta(stream, False, {}, []), "incarnation": incarnation}, stream.blocks(), now_ms)
-    for group in all_groups(stream.group_set):
+    for group in counted_groups(stream).values():
         made.add_group(copy_group(group, now_ms))
     made.producers = None if stream.producers is None else stream.producers.copy()
     return made

@@ -30,6 +30,7 @@ REDIS_DIRECTIVES = {**DIRECTIVES, "enable-debug-command": "yes"}
 # Fields that Redis 7.0 does not have: 8.6's are in the recorded conversation.
 LATER_FIELDS = {b"inactive", b"active-time", b"idmp-duration", b"idmp-maxsize", b"pids-tracked",
                 b"iids-tracked", b"iids-added", b"iids-duplicates"}  # fmt: skip
+OUR_FIELDS = {b"entries-missed"}  # of a group that has missed entries
 # How long ago a consumer was seen, and figures of the implementation.
 MASKED_FIELDS = {b"idle", b"seen-time", b"radix-tree-keys", b"radix-tree-nodes"}
 # How far a group has read. Where something is missing from the stream, 7.4 and later compute it in
@@ -169,7 +170,7 @@ def fields(reply: Reply, gaps: bool, now_ms: int) -> str:
     """A map's fields as `name=value`."""
     shown = []
     for name, value in pairs(reply):
-        if name in LATER_FIELDS:
+        if name in LATER_FIELDS or name in OUR_FIELDS:
             continue
         if name in MASKED_FIELDS or (gaps and name in COUNTER_FIELDS):
             shown.append(f"{name!r}=<any>")

@@ -33,6 +33,7 @@ OURS = {
     "server", "millstream_version", "python_version", "listener0", "pubsub_clients",
     "watching_clients", "total_watched_keys", "total_blocking_keys",
     "total_blocking_keys_on_nokey", "evicted_scripts", "evicted_entries", "evicted_blocks",
+    "missed_entries",
     "client_output_buffer_limit_disconnections", "client_query_buffer_limit_disconnections",
     "journal_queue_stalls", "reservations_pending", "reservations_expired", "paused_reason",
     "paused_actions",

@@ -17,6 +17,7 @@ from tests.support.storage_access import check_stream
 from millstream.storage.groups.group import Group as RealGroup
 from millstream.storage.groups.group_snapshot import dump_group
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.head_eviction import missed_by
 from millstream.storage.streams.stream import Stream as RealStream
 
 EntryId = tuple[int, int]
@@ -68,6 +69,7 @@ class Group:
     ttl_ms: int
     last_used_ms: int
     entries_read: int = -1
+    missed: int = 0  # entries that were trimmed before the group read them
     consumers: dict[bytes, None] = field(default_factory=dict)
     pending: dict[EntryId, Pending] = field(default_factory=dict)
     deliveries: int = 0  # since the first one that was not new
@@ -123,7 +125,7 @@ class Group:
         pending = {entry_id: record.copy() for entry_id, record in self.pending.items()}
         return Group(
             self.offset, self.gap_floor, self.ttl_ms, self.last_used_ms, self.entries_read,
-            dict(self.consumers), pending,
+            self.missed, dict(self.consumers), pending,
         )  # fmt: skip
 
 
@@ -191,6 +193,8 @@ class Stream:
         for entry_id in gone:
             self.ghosts[entry_id] = self.entries.pop(entry_id)
             self.max_evicted = max(self.max_evicted, entry_id)
+        for group in self.groups.values():
+            group.missed += sum(entry_id > group.offset for entry_id in gone)
         self.entries_evicted += len(gone)
         first = next(iter(self.entries), None)
         for entry_id in [i for i in self.ghosts if first is None or i < first]:
@@ -346,6 +350,7 @@ def _shown_group(group: Group) -> dict[str, object]:
         "gap floor": group.gap_floor,
         "ttl": group.ttl_ms,
         "entries read": group.entries_read,
+        "missed": group.missed,
         "consumers": sorted(group.consumers),
         "pending": {
             entry_id: (record.first_ms, record.last_ms, record.deliveries, record.retry,
@@ -387,7 +392,7 @@ def _seen_value(value: RealStream | bytes | None, due_ms: int) -> object:
         "counters": (value.entries_added, value.entries_evicted, value.entries_deleted),
         "incarnation": value.incarnation,
         "groups": {
-            name: _seen_group(group, due_ms)
+            name: _seen_group(value, group, due_ms)
             for name, group in value.groups.items()
             if not _is_over(group, due_ms)
         },
@@ -413,13 +418,14 @@ def _is_over(group: RealGroup, due_ms: int) -> bool:
     return ttl_ms > 0 and group.last_used_ms + ttl_ms <= due_ms
 
 
-def _seen_group(group: RealGroup, due_ms: int) -> dict[str, object]:
+def _seen_group(stream: RealStream, group: RealGroup, due_ms: int) -> dict[str, object]:
     meta = dump_group(group)
     return {
         "offset": (group.offset_ms, group.offset_seq),
         "gap floor": tuple(meta["gap_floor"]),
         "ttl": group.ttl_ms,
         "entries read": group.entries_read,
+        "missed": missed_by(stream, group),
         "consumers": sorted(group.consumers),
         "pending": {
             (ms, seq): (first_ms, last_ms, deliveries,

@@ -304,6 +304,9 @@ class FleetNode:
     def now_us(self) -> int:
         return self.now_ms() * 1000
 
+    def warn(self, sentence: str) -> None:
+        pass
+
     def new_worker(self, name: str, niceness: int) -> HandWorker:
         worker = WatchedWorker(name, self)
         self.workers.append(worker)

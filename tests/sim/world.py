@@ -472,6 +472,9 @@ class World:
     def now_us(self) -> int:
         return self.now_ms() * 1000
 
+    def warn(self, sentence: str) -> None:
+        pass
+
     def frame(self, seq: int, payload: bytes) -> None:
         self.frames[seq] = payload
         try:

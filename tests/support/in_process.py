@@ -173,6 +173,9 @@ class InProcessServer:
     def log(self, message: str) -> None:
         self.logged.append(message)
 
+    def warn(self, message: str) -> None:
+        self.logged.append(message)
+
     def player(self, resp: int = 2) -> InProcessClient:
         player = InProcessClient(self, resp)
         self.players.append(player)

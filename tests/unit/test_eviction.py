@@ -16,6 +16,7 @@ from tests.support.resp import Error, Reply, Simple
 from millstream.server.execution.eviction import BLOCKS_AT_ONCE, KEYS_AT_ONCE, Eviction
 from millstream.server.monitor.memory import Gauge, block_bytes
 from millstream.storage.blocks.lazyfree import defer
+from millstream.storage.streams.head_eviction import evict_before
 from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
@@ -117,7 +118,7 @@ def test_block_bytes_fall_when_a_stream_drops_or_loses_blocks() -> None:
     full = block_bytes() - before
     assert full >= bytes_of(stream)
     meta, blocks = dump_stream(stream)  # the owner of the blocks does not matter
-    stream.evict(1001, 0)
+    evict_before(stream, 1001, 0)
     assert block_bytes() - before < 0.75 * full
     loaded = load_stream(meta, blocks, 0)
     assert block_bytes() - before > full

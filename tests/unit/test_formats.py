@@ -23,6 +23,7 @@ from millstream.storage.files.journal_format import read_head
 from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import Manifest
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.head_eviction import evict_before
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
@@ -160,7 +161,7 @@ def test_the_page_suffices_to_read_a_stream_and_its_groups() -> None:
     stream = Stream(incarnation=9)
     for i in range(1000):
         stream.append_entry(5, i, [b"name-%d" % (i % 33), b"v" * i])
-    stream.evict(5, 100)
+    evict_before(stream, 5, 100)
     stream.delete_id(5, 500)
     group = stream.make_group(b"g", 5, 7, 0)
     group.make_consumer(b"alice", 1)

@@ -23,6 +23,7 @@ from millstream.errors import CommandError
 from millstream.storage.capture.capture import Capture
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.head_eviction import evict_before
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
@@ -421,7 +422,7 @@ def test_a_copy_and_its_original_change_apart(room: Room) -> None:
     stream.delete_id(1, 1)
     acknowledge_id(group, 1, 1)
     copy.append_entry(7, 7, [b"only", b"there"])
-    copy.evict(2, 1)
+    evict_before(copy, 2, 1)
     assert [entry[:2] for entry in stream.range()] == [(2, 1), (3, 1), (9, 9)]
     assert [entry[:2] for entry in copy.range()] == [(2, 1), (3, 1), (7, 7)]
     assert len(copy.groups[b"g"].pending()) == 1

@@ -20,6 +20,7 @@ from tests.support.storage_access import check_stream, cut_of, due_moment_ms
 from millstream.errors import WRONG_TYPE
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.retention_schedule import NEVER, RetentionSchedule
+from millstream.storage.streams.head_eviction import evict_before
 from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.stream import RetentionPolicy, Stream
 from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
@@ -47,7 +48,7 @@ def random_stream(chance: random.Random) -> Stream:
     for entry_id in chance.sample(ids, min(len(ids), chance.choice([0, 0, 3, 10, 50]))):
         stream.delete_id(*entry_id)
     if ids and chance.random() < 0.5:
-        stream.evict(*chance.choice(ids[:20]))
+        evict_before(stream, *chance.choice(ids[:20]))
     return stream
 
 
@@ -92,9 +93,9 @@ def cut(stream: Stream, now_ms: int) -> None:
     first, more = cut_of(stream, now_ms)
     assert not more
     if first == "all":
-        stream.evict(TOP, TOP)
+        evict_before(stream, TOP, TOP)
     elif first is not None:
-        assert stream.evict(*first) > 0, "a cut that evicts nothing"  # type: ignore[misc]
+        assert evict_before(stream, *first) > 0, "a cut that evicts nothing"  # type: ignore[misc]
     check_stream(stream)
 
 
@@ -143,7 +144,7 @@ def test_exact_keeps_as_many_entries_as_the_bytes_allow(chance: random.Random) -
         rows, kept = before.range(), len(stream)
         assert stream.range() == rows[len(rows) - kept :]
         if kept < len(rows):
-            before.evict(*rows[len(rows) - kept - 1][:2])
+            evict_before(before, *rows[len(rows) - kept - 1][:2])
             assert bytes_of(before) > size, "one entry more would have been within the limit"
 
 

@@ -29,6 +29,7 @@ from millstream.storage.dump import primitives, rdb
 from millstream.storage.dump.listpack import count_live_nodes, live_nodes, read_node, write_node
 from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
 from millstream.storage.log.trim_nodes import node_count
+from millstream.storage.streams.head_eviction import evict_before
 from millstream.storage.streams.stream import Stream
 
 NOW_MS = 1_700_000_000_000
@@ -168,7 +169,7 @@ def streams(draw: st.DrawFn) -> Stream:
     for ms, seq in draw(st.lists(st.sampled_from(known), max_size=8)) if known else []:
         stream.delete_id(ms, seq)
     if known and draw(st.booleans()):
-        stream.evict(*draw(st.sampled_from(known)))
+        evict_before(stream, *draw(st.sampled_from(known)))
     for name in draw(st.lists(st.sampled_from([b"g", b"h", b"12"]), unique=True)):
         group = stream.make_group(name, *draw(st.sampled_from([(0, 0), *known])), NOW_MS)
         group.entries_read = draw(st.sampled_from([-1, 0, 5, 2**62]))
@@ -370,7 +371,7 @@ def test_a_dump_shows_the_stream_as_it_was_when_it_began() -> None:
     for i in range(1, 400):
         acknowledge_id(group, i, 0)
     stream.delete_id(700, 0)
-    stream.evict(600, 0)
+    evict_before(stream, 600, 0)
     stream.append_entry(2000, 0, [b"m", b"w"])
     body = first + b"".join(steps)
     assert body + rdb.footer(source.version, crc64(body)) == before

@@ -28,7 +28,7 @@ from millstream.storage.groups.group import Group
 from millstream.storage.groups.pending_sweeps import delete_consumer
 from millstream.storage.keyspace.key_slots import SLOTS, KeySlots, slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.log.trimming import evict_all
+from millstream.storage.streams.head_eviction import evict_before, evict_every
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
@@ -52,9 +52,9 @@ def random_stream(chance: random.Random) -> Stream:
         if chance.random() < 0.1:
             stream.delete_id(*entry_id)
     if ids and chance.random() < 0.3:
-        stream.evict(*chance.choice(ids))
+        evict_before(stream, *chance.choice(ids))
     if chance.random() < 0.1:
-        evict_all(stream)
+        evict_every(stream)
     if chance.random() < 0.2:
         stream.raise_last_id(*upcoming_id(stream, NOW_MS))
     for number in range(chance.choice([0, 0, 1, 4])):

@@ -55,6 +55,7 @@ from millstream.storage.blocks.block import Block
 from millstream.storage.log.log_ranges import blocks_between
 from millstream.storage.log.trimming import evict_ids
 from millstream.storage.reservations.held import Held
+from millstream.storage.streams.head_eviction import evict_before
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream, load_stream
 
@@ -142,7 +143,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
         first_kept = self.some_id(data)
-        assert self.real.evict(*first_kept) == self.model.evict(first_kept)
+        assert evict_before(self.real, *first_kept) == self.model.evict(first_kept)
 
     @rule(data=st.data(), count=st.integers(1, 30))
     def evict_some(self, data: st.DataObject, count: int) -> None:
@@ -174,7 +175,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert boundary is not None
         # The entry with the very last id cannot be evicted: there is no id to keep from.
         left = max(keep, int(self.model.ids[-1] == END))
-        assert self.real.evict(*boundary) == len(self.model.entries) - left
+        assert evict_before(self.real, *boundary) == len(self.model.entries) - left
         self.model.evict(boundary)
 
     @rule(data=st.data(), by_id=st.booleans(), limit=st.sampled_from([0, 0, 1, 7, 100]))
@@ -189,7 +190,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert boundary is not None
         if gone == len(self.model.entries) and self.model.ids[-1] == END:
             gone -= 1
-        assert self.real.evict(*boundary) == gone
+        assert evict_before(self.real, *boundary) == gone
         self.model.evict(boundary)
 
     @precondition(lambda self: not self.model.entries)
@@ -276,7 +277,7 @@ def filled(count: int, node_entries: int = 100, node_bytes: int = 0) -> Stream:
 def evict_about(stream: Stream, keep: int, limit: int = 0) -> int:
     boundary = boundary_by_nodes(stream, keep, None, limit)
     if boundary is not None:
-        stream.evict(*boundary)
+        evict_before(stream, *boundary)
     return len(stream)
 
 
@@ -318,9 +319,9 @@ def test_a_trimmed_node_is_not_offered_again() -> None:
 
 def test_exact_trimming_inside_a_node_shortens_it_for_about() -> None:
     stream = filled(1000)
-    assert stream.evict(31, 0) == 30
+    assert evict_before(stream, 31, 0) == 30
     assert evict_about(stream, 900) == 900
-    assert stream.evict(151, 0) == 50
+    assert evict_before(stream, 151, 0) == 50
     assert evict_about(stream, 801) == 850
 
 
@@ -382,7 +383,7 @@ def test_the_last_possible_id_is_deleted_but_not_evicted() -> None:
     stream.append_entry(MAX, MAX - 1, [b"a", b"1"])
     stream.append_entry(*END, [b"a", b"2"])
     assert stream.past_end() == END
-    assert stream.evict(*stream.past_end()) == 1
+    assert evict_before(stream, *stream.past_end()) == 1
     assert stream.range() == [(*END, [b"a", b"2"])]
     assert count_entries(stream, 0, 0, *END) == 1
     assert stream.max_evicted_id == (MAX, MAX - 1)
@@ -394,7 +395,7 @@ def test_the_last_possible_id_is_deleted_but_not_evicted() -> None:
 @pytest.mark.parametrize("first_kept", [(51, 0), (1000, 0), END])
 def test_a_stream_emptied_by_eviction_shows_later_entries(first_kept: EntryId) -> None:
     stream = filled(50, 10)
-    assert stream.evict(*first_kept) == 50
+    assert evict_before(stream, *first_kept) == 50
     assert (len(stream), stream.first_id, stream.last_id) == (0, None, (50, 0))
     stream = from_disk(*dump_stream(stream))
     stream.append_entry(50, 1, [b"n", b"new"])
@@ -405,13 +406,13 @@ def test_a_stream_emptied_by_eviction_shows_later_entries(first_kept: EntryId) -
 
 def test_a_smaller_last_id_for_an_empty_stream_hides_nothing() -> None:
     stream = filled(50, 10)
-    stream.evict(31, 0)
+    evict_before(stream, 31, 0)
     for ms in range(31, 51):
         stream.delete_id(ms, 0)
     stream.last_ms = 10
     stream.append_entry(11, 0, [b"n", b"new"])
     assert stream.range() == [(11, 0, [b"n", b"new"])]
-    assert stream.evict(12, 0) == 1
+    assert evict_before(stream, 12, 0) == 1
     assert stream.max_evicted_id == (30, 0), "the greatest id evicted went down"
     check_stream(stream)
 
@@ -456,7 +457,7 @@ def test_a_stream_copied_repeatedly_equals_one_never_copied(seed: int) -> None:
             assert copied.delete_id(*id_)
         elif act < 0.88 and plain.length:
             id_ = id_at(plain, chance.randrange(min(20, plain.length))) or END
-            assert plain.evict(*id_) == copied.evict(*id_)
+            assert evict_before(plain, *id_) == evict_before(copied, *id_)
         else:
             copied = from_disk(*dump_stream(copied))
             check_stream(copied)
@@ -487,17 +488,17 @@ def test_the_greatest_evicted_id_is_one_that_eviction_removed() -> None:
     for ms in (100, 99, 150, 250):
         stream.delete_id(ms, 0)
     assert stream.max_evicted_id == (0, 0)
-    stream.evict(101, 0)
+    evict_before(stream, 101, 0)
     assert stream.max_evicted_id == (98, 0)
-    stream.evict(151, 0)
+    evict_before(stream, 151, 0)
     assert stream.max_evicted_id == (149, 0)
-    stream.evict(151, 7)
+    evict_before(stream, 151, 7)
     assert stream.max_evicted_id == (151, 0)
-    stream.evict(100, 0)
+    evict_before(stream, 100, 0)
     assert stream.max_evicted_id == (151, 0)
     for ms in range(152, 301):
         stream.delete_id(ms, 0)
-    stream.evict(1000, 0)
+    evict_before(stream, 1000, 0)
     assert stream.max_evicted_id == (151, 0)
     assert (stream.entries_evicted, stream.entries_deleted) == (148, 152)
     assert stream.max_deleted_id == (300, 0)
@@ -509,12 +510,12 @@ def test_the_greatest_evicted_id_is_one_that_eviction_removed() -> None:
 def test_a_capture_outlives_its_stream() -> None:
     stream = filled(500, 50)
     stream.delete_id(77, 0)
-    stream.evict(20, 0)
+    evict_before(stream, 20, 0)
     entries = stream.range()
     meta, blocks = dump_stream(stream)
     for ms in range(20, 501, 3):
         stream.delete_id(ms, 0)
-    stream.evict(400, 0)
+    evict_before(stream, 400, 0)
     stream.append_entry(1000, 0, [b"n", b"later"])
     del stream
     assert visible(meta, blocks) == entries
@@ -523,7 +524,7 @@ def test_a_capture_outlives_its_stream() -> None:
 
 def test_groups_travel_with_their_stream() -> None:
     stream = filled(10)
-    stream.evict(3, 0)
+    evict_before(stream, 3, 0)
     group = stream.make_group(b"g", 0, 0, 5)
     deliver_id(group, 4, 0, 100, retry=(10, 0))
     late = stream.make_group(b"late", 6, 0, 5)
@@ -602,7 +603,7 @@ def test_the_memory_of_a_deleted_large_value_is_returned() -> None:
     stream.append_entry(1, 0, [b"v", b"x" * 2**20])
     stream.append_entry(2, 0, [b"v", b"x"])
     assert stream.memory_bytes < 2**20 + 200_000
-    stream.evict(2, 0)
+    evict_before(stream, 2, 0)
     assert stream.memory_bytes < 200_000
 
 

@@ -208,6 +208,7 @@ def test_figures_of_a_stream_and_its_groups(port: int, client: RawClient) -> Non
         "redis_stream_group_consumers": 1,
         "redis_stream_group_last_delivered_id": 3000,
         "millstream_group_blocked_readers": 0,
+        "millstream_group_entries_missed_total": 0,
     }
     assert {name: value(series, name, **place, group="g") for name in in_group} == in_group
     age = "millstream_group_oldest_unacked_age_seconds"
@@ -227,6 +228,20 @@ def test_an_unknown_lag_is_absent(port: int, client: RawClient) -> None:
     series = fresh(port, lambda s: value(s, "redis_stream_group_consumers", **place) == 0)
     assert value(series, "redis_stream_group_lag", **place) is None
     assert value(series, "redis_stream_group_entries_read", **place) is None
+
+
+def test_entries_trimmed_before_a_group_read_them(port: int, client: RawClient) -> None:
+    client.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+    client.call("XGROUP", "CREATE", "s", "new", "$")
+    client.call("CONFIG", "RESETSTAT")
+    client.call("TPOLICY", "s", "MAXLEN", "2", "EXACT")
+    for _ in range(5):
+        client.call("XADD", "s", "*", "f", "v")
+    client.call("XGROUP", "SETID", "s", "new", "$")
+    place, name = {"db": "db0", "stream": "s"}, "millstream_group_entries_missed_total"
+    series = fresh(port, lambda series: value(series, name, **place, group="g") == 3)
+    assert value(series, name, **place, group="new") == 3
+    assert value(series, "millstream_missed_entries_total") == 6
 
 
 def test_redeliveries_are_counted_by_cause(port: int, client: RawClient) -> None:
