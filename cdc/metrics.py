@@ -29,6 +29,8 @@ class Reports(Collector):
     def __init__(self) -> None:
         self._reports: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
 
     def set_report(self, source: str, report: dict[str, Any]) -> None:
         with self._lock:
@@ -111,15 +113,8 @@ class Served:
         self.thread.join()
 
 
-def serve(address: str, collector: Collector) -> Served:
-    """Serve /metrics at `host:port`. MetricsError if that is not possible."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    return serve_registry(address, registry)
-
-
 def serve_registry(address: str, registry: CollectorRegistry) -> Served:
-    """The same for all metrics of a registry."""
+    """Serve /metrics at `host:port`. MetricsError if that is not possible."""
     host, _, port = address.rpartition(":")
     try:
         server, thread = start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)

@@ -81,23 +81,17 @@ class Snapshot:
     uuid: bytes
 
 
+@dataclass
 class ScanPartition(InputPartition):
     """The part that one task reads. `meta_places` are chunks from which the task needs only
     metadata."""
 
-    def __init__(
-        self,
-        number: int,
-        snapshot: Snapshot,
-        wanted: tuple[EntryId, EntryId],
-        chunks: list[Chunk],
-        meta_places: dict[int, Place],
-    ) -> None:
-        self.number = number
-        self.snapshot = snapshot
-        self.first, self.last = wanted
-        self.chunks = chunks
-        self.meta_places = meta_places
+    number: int
+    snapshot: Snapshot
+    first: EntryId
+    last: EntryId
+    chunks: list[Chunk]
+    meta_places: dict[int, Place]
 
 
 def plan(
@@ -120,7 +114,7 @@ def plan(
             places = reader.summary.chunks
         wanted = selection.first, selection.last
         return [
-            ScanPartition(number, snapshot, wanted, portion, _meta_places(portion, places))
+            ScanPartition(number, snapshot, *wanted, portion, _meta_places(portion, places))
             for number, portion in enumerate(_portions(chunks, split_bytes, partitions_min))
         ]
     raise DataError(

@@ -34,7 +34,7 @@ class ApplyStatus:
         self.problem: str | None = None
         self.stopped: dict[TableKey, str] = {}
         self._lock = threading.Lock()
-        self._is_running = False
+        self.is_running = False
         self._rows = 0
         self._copied: dict[TableKey, int] = {}
         self._warnings: dict[TableKey, list[str]] = {}
@@ -68,11 +68,7 @@ class ApplyStatus:
 
     def locked(self, is_mine: bool) -> None:
         """Record whether this `apply` has the lock. Without it, another one reports."""
-        self._is_running = is_mine
-
-    @property
-    def is_running(self) -> bool:
-        return self._is_running
+        self.is_running = is_mine
 
     def planned(self, views: Sequence[SourceView], batch: Batch) -> None:
         """A batch is about to be applied."""

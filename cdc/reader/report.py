@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from millstream.cdc.config import Source
@@ -86,13 +86,5 @@ class SourceReport:
                 name: {op.decode(): count for op, count in list(counts.items())}
                 for name, counts in self.changes.items()
             },
-            "tables": {
-                name: {
-                    "phase": table.phase,
-                    "rows": table.rows,
-                    "problem": table.problem,
-                    "warnings": list(table.warnings),
-                }
-                for name, table in self.tables.items()
-            },
+            "tables": {name: asdict(table) for name, table in self.tables.items()},
         }

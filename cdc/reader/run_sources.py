@@ -128,10 +128,10 @@ def _ignored(source: str, report: dict[str, Any]) -> None:
 @contextmanager
 def _serving(address: str) -> Iterator[Take]:
     """Serve metrics; yields the function that receives the reports."""
-    from millstream.cdc.metrics import Reports, serve
+    from millstream.cdc.metrics import Reports, serve_registry
 
     reports = Reports()
-    served = serve(address, reports)
+    served = serve_registry(address, reports.registry)
     try:
         yield reports.set_report
     finally:
