@@ -297,29 +297,18 @@ class _Reader:
 
     def _check_targets(self, config: CdcConfig) -> None:
         """Without a sid column a target has one source and one table."""
-        if config.destination.sid_column:
-            owners: dict[tuple[str, str], str] = {}
-            for source in config.sources:
-                for table in source.tables:
-                    key = target_name(table, config), source.sid
-                    self._own(owners, key, f"{source.name} {table.full_name}", table)
-            return
-        alone: dict[tuple[str, str], str] = {}
+        owners: dict[tuple[str, str], str] = {}
         for source in config.sources:
+            sid = source.sid if config.destination.sid_column else ""
             for table in source.tables:
-                name = target_name(table, config)
-                self._own(alone, (name, ""), f"{source.name} {table.full_name}", table)
-
-    def _own(
-        self, owners: dict[tuple[str, str], str], key: tuple[str, str], owner: str, table: Table
-    ) -> None:
-        other = owners.setdefault(key, owner)
-        if other != owner:
-            raise self._fault(
-                "database",
-                f"{other} and {owner} share the target {key[0]!r}: only sources with sids of "
-                "their own can share a target, and only if it has a sid column",
-            )
+                target, owner = target_name(table, config), f"{source.name} {table.full_name}"
+                other = owners.setdefault((target, sid), owner)
+                if other != owner:
+                    raise self._fault(
+                        "database",
+                        f"{other} and {owner} share the target {target!r}: only sources with sids"
+                        " of their own can share a target, and only if it has a sid column",
+                    )
 
     # ------------------------------------------------------------ faults
 

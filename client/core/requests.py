@@ -17,7 +17,6 @@ from millstream.client.core.decoding import (
     read_writers,
     record_reader,
 )
-from millstream.client.core.reads_and_waits import READS
 from millstream.client.core.steps import Command, Word
 from millstream.client.core.words import (
     Fields,
@@ -39,12 +38,8 @@ def same(reply: A) -> A:
     return reply
 
 
-def command(
-    *words: Word, read: Any = None, wait_s: float = 0.0, repeatable: bool | None = None
-) -> Command[Any]:
-    if repeatable is None:
-        repeatable = words[0] in READS
-    return Command(tuple(words), read or same, wait_s, repeatable)
+def command(*words: Word, read: Any = None, wait_s: float = 0.0) -> Command[Any]:
+    return Command(tuple(words), read or same, wait_s)
 
 
 # ---------------------------------------------------------------- appending
@@ -72,9 +67,7 @@ def tappendonce(
     by: list[Word] = (
         ["ID", id_word(id)] if id is not None else ["PRODUCER", producer or b"", seq or 0]
     )
-    return command(
-        "TAPPENDONCE", key, *by, *field_words(fields), read=read_id_or_none, repeatable=False
-    )
+    return command("TAPPENDONCE", key, *by, *field_words(fields), read=read_id_or_none)
 
 
 def tappendmany(
@@ -87,14 +80,12 @@ def tappendmany(
         for number, fields in entries:
             added = field_words(fields)
             words += [id_word(number), len(added) // 2, *added]
-    return command("TAPPENDMANY", len(streams), *streams, *by, *words, repeatable=False)
+    return command("TAPPENDMANY", len(streams), *streams, *by, *words)
 
 
 def append_once(key: Key, producer: str, number: int, words: Sequence[Word]) -> Command[ID]:
     """XADD with IDMP: sent again, it gives the ID of the entry that it appended before."""
-    return command(
-        "XADD", key, "IDMP", producer, number, "*", *words, read=read_id, repeatable=True
-    )
+    return command("XADD", key, "IDMP", producer, number, "*", *words, read=read_id)
 
 
 # ---------------------------------------------------------------- reading
@@ -140,7 +131,6 @@ def tread(
         *words,
         read=with_info if withinfo else read,
         wait_s=wait_s,
-        repeatable=group.group is None,
     )
 
 
@@ -159,7 +149,7 @@ def tblocks(
 
 
 def tack(key: Key, group: Key, ids: Iterable[IdWord]) -> Command[int]:
-    return command("TACK", key, group, *map(id_word, ids), repeatable=True)
+    return command("TACK", key, group, *map(id_word, ids))
 
 
 def tseek(key: Key, after: IdWord, n: int) -> Command[Seek]:
@@ -226,9 +216,7 @@ def treserve(key: Key, writer: Key, count: int | None, lease: int | None) -> Com
     return command("TRESERVE", key, writer, *words, read=read)
 
 
-def tcomplete(
-    key: Key, writer: Key, id: IdWord, fields: Fields, repeatable: bool = False
-) -> Command[ID]:
+def tcomplete(key: Key, writer: Key, id: IdWord, fields: Fields) -> Command[ID]:
     return command(
         "TCOMPLETE",
         key,
@@ -236,7 +224,6 @@ def tcomplete(
         id_word(id),
         *field_words(fields),
         read=read_id,
-        repeatable=repeatable,
     )
 
 
@@ -309,7 +296,7 @@ def tpolicy(
     if exact is not None:
         words.append("EXACT" if exact else "APPROX")
     read = (lambda reply: text(reply) == "OK") if words else read_policy
-    return command("TPOLICY", key, *words, read=read, repeatable=not words)
+    return command("TPOLICY", key, *words, read=read)
 
 
 def idmp_duration(key: Key) -> Command[int | None]:

@@ -25,15 +25,13 @@ Word: TypeAlias = str | bytes | int | float
 class Command(Generic[R]):
     """A request, and how to read its reply.
 
-    `wait_s` is how long the server may wait before it replies; infinity means for ever. A command
-    that is repeatable changes nothing, or nothing more the second time. An error whose text begins
-    with `accepts` is a reply, and reads as None.
+    `wait_s` is how long the server may wait before it replies; infinity means for ever. An error
+    whose text begins with `accepts` is a reply, and reads as None.
     """
 
     words: tuple[Word, ...]
     read: Callable[[Any], R]
     wait_s: float = 0.0
-    repeatable: bool = False
     accepts: str | None = None
 
     @property

@@ -230,7 +230,7 @@ class WriterState:
             raise ReservationLost(f"FACTLOST {fact._id} was given up by this writer")
         if not fact._fields:
             raise ValueError("a fact without fields cannot be completed: set a field or abort it")
-        command = requests.tcomplete(self._key, self._name, fact._id, fact._fields, repeatable=True)
+        command = requests.tcomplete(self._key, self._name, fact._id, fact._fields)
         try:
             yield from self._repeater.call(command)
         except FactAlreadyDone:
