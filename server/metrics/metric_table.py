@@ -37,6 +37,12 @@ INFO_ROWS = (
     InfoRow("clients", "blocked_clients", "redis_blocked_clients"),
     InfoRow("clients", "tracking_clients", "redis_tracking_clients"),
     InfoRow("clients", "clients_in_timeout_table", "redis_clients_in_timeout_table"),
+    InfoRow("clients", "pubsub_clients", "redis_pubsub_clients"),
+    InfoRow("clients", "watching_clients", "redis_watching_clients"),
+    InfoRow("clients", "total_watched_keys", "redis_total_watched_keys"),
+    InfoRow("clients", "total_blocking_keys", "redis_total_blocking_keys"),
+    InfoRow("clients", "total_blocking_keys_on_nokey", "redis_total_blocking_keys_on_nokey"),
+    InfoRow("clients", "paused_timeout_milliseconds", "millstream_pause_left_seconds", GAUGE, 1000),
     InfoRow("clients", "client_recent_max_input_buffer",
             "redis_client_recent_max_input_buffer_bytes"),
     InfoRow("clients", "client_recent_max_output_buffer",
@@ -64,6 +70,11 @@ INFO_ROWS = (
     InfoRow("memory", "mem_clients_slaves", "redis_mem_clients_slaves"),
     InfoRow("memory", "mem_clients_normal", "redis_mem_clients_normal"),
     InfoRow("memory", "lazyfree_pending_objects", "redis_lazyfree_pending_objects"),
+    InfoRow("memory", "total_system_memory", "redis_total_system_memory_bytes"),
+    InfoRow("memory", "rss_overhead_ratio", "redis_rss_overhead_ratio"),
+    InfoRow("memory", "rss_overhead_bytes", "redis_rss_overhead_bytes"),
+    InfoRow("memory", "mem_replication_backlog", "redis_mem_replication_backlog_bytes"),
+    InfoRow("memory", "mem_aof_buffer", "redis_mem_aof_buffer_bytes"),
     InfoRow("memory", "active_defrag_running", "redis_active_defrag_running"),
     InfoRow("persistence", "loading", "redis_loading_dump_file"),
     InfoRow("persistence", "rdb_changes_since_last_save", "redis_rdb_changes_since_last_save"),
@@ -88,6 +99,14 @@ INFO_ROWS = (
     InfoRow("persistence", "aof_delayed_fsync", "redis_aof_delayed_fsync"),
     InfoRow("persistence", "aof_last_bgrewrite_status", "redis_aof_last_bgrewrite_status"),
     InfoRow("persistence", "aof_last_write_status", "redis_aof_last_write_status"),
+    InfoRow("persistence", "rdb_saves", "redis_rdb_saves_total", COUNTER),
+    InfoRow("persistence", "aof_rewrites", "redis_aof_rewrites_total", COUNTER),
+    InfoRow("persistence", "journal_queue_stalls",
+            "millstream_journal_queue_stalls_total", COUNTER),
+    InfoRow("persistence", "rdb_last_load_keys_loaded", "redis_rdb_last_load_keys_loaded"),
+    InfoRow("persistence", "loading_total_bytes", "redis_loading_total_bytes"),
+    InfoRow("persistence", "loading_loaded_bytes", "redis_loading_loaded_bytes"),
+    InfoRow("persistence", "loading_eta_seconds", "redis_loading_eta_seconds"),
     InfoRow("persistence", "module_fork_in_progress", "redis_module_fork_in_progress"),
     InfoRow("persistence", "module_fork_last_cow_size", "redis_module_fork_last_cow_size"),
     InfoRow("stats", "total_connections_received", "redis_connections_received_total", COUNTER),
@@ -95,10 +114,18 @@ INFO_ROWS = (
     InfoRow("stats", "rejected_connections", "redis_rejected_connections_total", COUNTER),
     InfoRow("stats", "total_net_input_bytes", "redis_net_input_bytes_total", COUNTER),
     InfoRow("stats", "total_net_output_bytes", "redis_net_output_bytes_total", COUNTER),
+    InfoRow("stats", "total_net_repl_input_bytes", "redis_net_repl_input_bytes_total", COUNTER),
+    InfoRow("stats", "total_net_repl_output_bytes", "redis_net_repl_output_bytes_total", COUNTER),
     InfoRow("stats", "expired_keys", "redis_expired_keys_total", COUNTER),
+    InfoRow("stats", "expired_keys_active", "millstream_expired_keys_active_total", COUNTER),
+    InfoRow("stats", "reservations_pending", "millstream_reservations"),
+    InfoRow("stats", "reservations_expired", "millstream_reservations_expired_total", COUNTER),
     InfoRow("stats", "expired_stale_perc", "redis_expired_stale_percentage"),
     InfoRow("stats", "expired_time_cap_reached_count", "redis_expired_time_cap_reached_total"),
     InfoRow("stats", "evicted_keys", "redis_evicted_keys_total", COUNTER),
+    InfoRow("stats", "evicted_entries", "millstream_evicted_entries_total", COUNTER),
+    InfoRow("stats", "evicted_blocks", "millstream_evicted_blocks_total", COUNTER),
+    InfoRow("stats", "evicted_clients", "redis_evicted_clients_total", COUNTER),
     InfoRow("stats", "missed_entries", "millstream_missed_entries_total", COUNTER),
     InfoRow("stats", "keyspace_hits", "redis_keyspace_hits_total", COUNTER),
     InfoRow("stats", "keyspace_misses", "redis_keyspace_misses_total", COUNTER),
@@ -123,9 +150,19 @@ INFO_ROWS = (
     InfoRow("stats", "io_threaded_reads_processed", "redis_io_threaded_reads_processed", COUNTER),
     InfoRow("stats", "io_threaded_writes_processed", "redis_io_threaded_writes_processed",
             COUNTER),
+    InfoRow("stats", "client_output_buffer_limit_disconnections",
+            "redis_client_output_buffer_limit_disconnections_total", COUNTER),
+    InfoRow("stats", "user_limit_disconnections",
+            "millstream_user_limit_disconnections_total", COUNTER),
+    InfoRow("stats", "user_limit_refusals", "millstream_user_limit_refusals_total", COUNTER),
+    InfoRow("stats", "acl_access_denied_auth", "redis_acl_access_denied_auth_total", COUNTER),
+    InfoRow("stats", "acl_access_denied_cmd", "redis_acl_access_denied_cmd_total", COUNTER),
+    InfoRow("stats", "acl_access_denied_key", "redis_acl_access_denied_key_total", COUNTER),
+    InfoRow("stats", "acl_access_denied_channel", "redis_acl_access_denied_channel_total", COUNTER),
     InfoRow("stats", "sync_full", "redis_replica_resyncs_full"),
     InfoRow("stats", "sync_partial_ok", "redis_replica_partial_resync_accepted"),
     InfoRow("stats", "sync_partial_err", "redis_replica_partial_resync_denied"),
+    InfoRow("stats", "sync_rewinds", "millstream_sync_rewinds_total", COUNTER),
     InfoRow("replication", "connected_slaves", "redis_connected_slaves"),
     InfoRow("replication", "slave_priority", "redis_slave_priority"),
     InfoRow("replication", "master_repl_offset", "redis_master_repl_offset"),
@@ -135,6 +172,27 @@ INFO_ROWS = (
     InfoRow("replication", "repl_backlog_first_byte_offset",
             "redis_repl_backlog_first_byte_offset"),
     InfoRow("replication", "repl_backlog_histlen", "redis_repl_backlog_history_bytes"),
+    InfoRow("replication", "min_slaves_good_slaves", "redis_min_slaves_good_slaves"),
+    InfoRow("replication", "repl_connection_errors",
+            "millstream_repl_connection_errors_total", COUNTER),
+    InfoRow("replication", "repl_link_errors", "millstream_repl_link_errors_total", COUNTER),
+    InfoRow("replication", "repl_refusals", "millstream_repl_refusals_total", COUNTER),
+    InfoRow("replication", "repl_failed_syncs", "millstream_repl_failed_syncs_total", COUNTER),
+    InfoRow("replication", "repl_kept_data", "millstream_repl_kept_data_total", COUNTER),
+    InfoRow("replication", "repl_durable_frame", "millstream_durable_frame"),
+    InfoRow("replication", "repl_safe_frame", "millstream_safe_frame"),
+    InfoRow("replication", "hold_bytes", "millstream_held_reply_bytes"),
+    InfoRow("replication", "promotion_in_progress", "millstream_promotion_in_progress"),
+    InfoRow("replication", "master_link_down_since_seconds",
+            "redis_master_link_down_since_seconds"),
+    InfoRow("replication", "master_sync_total_bytes", "redis_master_sync_total_bytes"),
+    InfoRow("replication", "master_sync_read_bytes", "redis_master_sync_read_bytes"),
+    InfoRow("replication", "master_sync_left_bytes", "redis_master_sync_left_bytes"),
+    InfoRow("replication", "master_sync_last_io_seconds_ago",
+            "redis_master_sync_last_io_seconds_ago"),
+    InfoRow("replication", "replica_announced", "redis_replica_announced"),
+    InfoRow("replication", "master_clock_offset_ms",
+            "millstream_master_clock_offset_seconds", GAUGE, 1000),
     InfoRow("cpu", "used_cpu_sys", "redis_cpu_sys_seconds_total", COUNTER),
     InfoRow("cpu", "used_cpu_user", "redis_cpu_user_seconds_total", COUNTER),
     InfoRow("cpu", "used_cpu_sys_children", "redis_cpu_sys_children_seconds_total", COUNTER),
@@ -144,6 +202,40 @@ INFO_ROWS = (
             COUNTER),
     InfoRow("cluster", "cluster_enabled", "redis_cluster_enabled"),
 )  # fmt: skip
+
+# The fields of INFO that are no rows above, by the reason.
+INFO_LEFT_OUT = {
+    "labels of redis_instance_info, millstream_build_info and redis_slave_info":
+        "redis_version redis_build_id redis_mode os run_id tcp_port role maxmemory_policy "
+        "millstream_version master_host master_port slave_read_only",
+    "texts that do not change while the server runs":
+        "redis_git_sha1 redis_git_dirty server arch_bits monotonic_clock python_version "
+        "multiplexing_api gcc_version process_supervised executable config_file mem_allocator",
+    "texts, whose effects have metrics of their own":
+        "paused_reason paused_actions repl_last_error superseded_by master_replid master_replid2",
+    "metrics with other names": "maxclients hold_age_ms repl_frame master_failover_state "
+        "master_link_status master_last_io_seconds_ago master_sync_in_progress slave_repl_offset "
+        "slave_read_repl_offset mem_total_replication_buffers loading_start_time",
+    "computed from other fields":
+        "uptime_in_days used_memory_human used_memory_rss_human used_memory_peak_human "
+        "used_memory_peak_perc used_memory_dataset_perc total_system_memory_human "
+        "used_memory_lua_human used_memory_vm_total_human used_memory_scripts_human "
+        "maxmemory_human loading_loaded_perc master_sync_perc instantaneous_ops_per_sec "
+        "instantaneous_input_kbps instantaneous_output_kbps instantaneous_input_repl_kbps "
+        "instantaneous_output_repl_kbps",
+    "clocks and settings": "server_time_usec lru_clock hz configured_hz",
+    "always 0, because the feature does not exist here":
+        "expired_subkeys expired_subkeys_active evicted_scripts total_eviction_exceeded_time "
+        "current_eviction_exceeded_time total_forks total_active_defrag_time "
+        "current_active_defrag_time io_threaded_total_prefetch_batches "
+        "io_threaded_total_prefetch_entries reply_buffer_shrinks reply_buffer_expands "
+        "allocator_muzzy used_memory_vm_eval "
+        "used_memory_scripts_eval number_of_functions number_of_libraries "
+        "used_memory_vm_functions used_memory_vm_total used_memory_functions "
+        "mem_replica_full_sync_buffer mem_cluster_links mem_overhead_db_hashtable_rehashing "
+        "lazyfreed_objects async_loading current_cow_peak current_cow_size current_cow_size_age "
+        "current_fork_perc rdb_last_load_keys_expired",
+}  # fmt: skip
 
 SERVER_FAMILIES = (
     Family("redis_up", GAUGE, "1"),
@@ -197,6 +289,14 @@ OWN_FAMILIES = (
            "Time for which the oldest of them has waited; 0 if there is none"),
     Family("millstream_redeliveries_total", COUNTER,
            "Entries that groups delivered again: after their retry time, or claimed"),
+    Family("millstream_failover_in_progress", GAUGE, "Whether FAILOVER is running"),
+    Family("millstream_config_replicas_required", GAUGE,
+           "The larger one of replicas-durable and min-replicas-to-write"),
+    Family("millstream_discarded_data_folders", GAUGE,
+           "Folders discarded-DATE-TIME with data that a rewind or a full sync removed"),
+    Family("millstream_discarded_data_bytes", GAUGE, "Size of the files in them"),
+    Family("millstream_discarded_data_timestamp_seconds", GAUGE,
+           "Unix time at which the oldest of them was made; absent without one"),
     Family("millstream_tls_certificate_expiry_timestamp_seconds", GAUGE,
            "Unix time at which the certificate expires; absent without TLS"),
     Family("millstream_metrics_streams_left_out", GAUGE,

@@ -25,6 +25,7 @@ from millstream.server.monitor.info import Info, Process, Section, latency_field
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.listeners import Listeners
+from millstream.server.replication.discarded import PREFIX as DISCARDED
 from millstream.storage.keyspace.keyspace import Keyspace
 
 CLIENTS_AT_ONCE = 100
@@ -82,6 +83,7 @@ def server_lines(sources: Sources, lines: Lines) -> Iterator[None]:
     _latency_lines(sources.latency, sources.slowlog, lines)
     yield from _database_lines(sources.executor.keyspace, lines)
     _own_lines(sources, lines)
+    yield from _discarded_lines(sources.config.dir, lines)
     yield from _process_lines(sources.process, lines)
 
 
@@ -105,11 +107,16 @@ def _instance_lines(sources: Sources, found: dict[str, Section], lines: Lines) -
     _add(lines, "redis_instance_info", 1, **{name: facts[name] for name in INSTANCE_LABELS})
     started_s = sources.now_ms() // 1000 - sources.process.uptime_s()
     _add(lines, "redis_start_time_seconds", started_s)
+    config = sources.config
+    required = max(config.replicas_durable, config.min_replicas_to_write)
+    _add(lines, "millstream_config_replicas_required", required)
     for name in ("maxmemory", "maxclients", "io_threads"):
         _add(lines, f"redis_config_{name}", sources.config.shown(name.replace("_", "-")))
 
 
 def _replication_lines(facts: Section, lines: Lines) -> None:
+    is_swapping = facts["master_failover_state"] != "no-failover"
+    _add(lines, "millstream_failover_in_progress", int(is_swapping))
     for field, fact in facts.items():
         if field.startswith("slave") and field[5:].isdigit():
             parts = dict(part.split("=", 1) for part in str(fact).split(","))
@@ -212,6 +219,26 @@ def _own_lines(sources: Sources, lines: Lines) -> None:
 
 def _histogram(lines: Lines, name: str, found: Histogram) -> None:
     lines[name] += histogram_lines(name, BOUNDS_S, found.cumulative(), found.sum_s)
+
+
+def _discarded_lines(directory: Path, lines: Lines) -> Iterator[None]:
+    """The folders with data that a rewind or a full sync removed."""
+    folders = size_bytes = 0
+    made_s: list[float] = []
+    with os.scandir(directory) as found:
+        for entry in found:
+            if not entry.name.startswith(DISCARDED) or not entry.is_dir():
+                continue
+            folders += 1
+            made_s.append(entry.stat().st_mtime)
+            for number, file in enumerate(os.scandir(entry.path)):
+                size_bytes += file.stat().st_size
+                if number % FILES_AT_ONCE == 0:
+                    yield
+    _add(lines, "millstream_discarded_data_folders", folders)
+    _add(lines, "millstream_discarded_data_bytes", size_bytes)
+    if made_s:
+        _add(lines, "millstream_discarded_data_timestamp_seconds", min(made_s))
 
 
 def _limit(kind: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -234,3 +235,22 @@ def test_the_oldest_entry_that_is_pending_or_not_delivered(steps: list[tuple[str
 def test_every_name_is_once_in_the_table() -> None:
     listed = [family.name for families in metric_table.SECTIONS.values() for family in families]
     assert len(listed) == len(set(listed)) == len(metric_table.FAMILIES)
+
+
+ROOT = Path(__file__).parents[2]
+# The modules that write INFO.
+INFO_MODULES = (
+    "monitor/info.py", "monitor/memory_info.py", "durability/persistence_info.py",
+    "replication/replication_info.py",
+)  # fmt: skip
+
+
+def test_every_field_of_info_is_a_metric_or_has_a_reason() -> None:
+    texts = [(ROOT / "server" / name).read_text() for name in INFO_MODULES]
+    fields = {field for text in texts for field in re.findall(r'"([a-z_0-9]+):', text)}
+    rows = {row.field for row in metric_table.INFO_ROWS}
+    left_out = " ".join(metric_table.INFO_LEFT_OUT.values()).split()
+    assert len(fields) > 200
+    assert fields - rows - set(left_out) == set(), "new fields: give them a row, or a reason"
+    assert (rows | set(left_out)) - fields == set()
+    assert len(left_out) == len(set(left_out) - rows)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from tests.support.http import Series, fetch, scrape, send_raw, value
 from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
 
+from millstream.server.metrics import metric_table
 from millstream.server.metrics.http import HEADER_MAX
 from millstream.server.metrics.service import CONNECTIONS_MAX
 
@@ -353,3 +356,59 @@ def test_scrapers_get_the_same_page_while_streams_change(port: int, client: RawC
     for thread in threads:
         thread.join()
     assert problems == []
+
+
+# ---------------------------------------------------------------- INFO
+
+KNOWN = {row.field for row in metric_table.INFO_ROWS} | set(
+    " ".join(metric_table.INFO_LEFT_OUT.values()).split()
+)
+# Fields that stand for one thing each: a replica, a database, a command, an error, an address.
+NUMBERED = re.compile(r"(slave|db|listener)\d+|(cmdstat|errorstat|latency_percentiles_usec)_.*")
+
+
+def unknown_fields(server: Server) -> set[str]:
+    """The fields of the real reply that are no metric and have no reason to be left out."""
+    with server.client() as connection:
+        text = bytes(connection.call("INFO", "everything"))  # type: ignore[arg-type]
+    fields = re.findall(rb"^([^#:\r\n]+):", text, re.MULTILINE)
+    assert len(fields) > 150
+    return {field for field in map(bytes.decode, fields) if not NUMBERED.fullmatch(field)} - KNOWN
+
+
+def is_linked(series: Series) -> bool:
+    return any(name == "redis_master_link_up" and up for (name, _), up in series.items())
+
+
+def test_the_replies_of_info_have_no_field_without_a_metric(
+    port: int, metrics_server: Server, new_server: Callable[..., Server]
+) -> None:
+    other = str(free_port())
+    replica = new_server(
+        "replica",
+        {
+            "replicaof": f"127.0.0.1 {metrics_server.port}",
+            "appendonly": "no",
+            "metrics-port": other,
+        },
+    ).start()
+    up = fresh(int(other), is_linked)
+    primary = fresh(port, lambda series: value(series, "redis_connected_slaves") == 1)
+    assert unknown_fields(metrics_server) == unknown_fields(replica) == set()
+    assert value(up, "millstream_repl_kept_data_total") is not None
+    assert value(up, "millstream_discarded_data_folders") == 0
+    assert value(primary, "millstream_config_replicas_required") == 0
+    assert value(primary, "millstream_failover_in_progress") == 0
+
+
+def test_folders_with_discarded_data_are_counted(port: int, metrics_server: Server) -> None:
+    folder = metrics_server.directory / "discarded-20260101-000000"
+    folder.mkdir()
+    (folder / "base-1.msnap").write_bytes(b"x" * 1000)
+    try:
+        series = fresh(port, lambda s: value(s, "millstream_discarded_data_folders") == 1)
+        assert value(series, "millstream_discarded_data_bytes") == 1000
+        made_s = value(series, "millstream_discarded_data_timestamp_seconds")
+        assert made_s == pytest.approx(folder.stat().st_mtime, abs=1)
+    finally:
+        shutil.rmtree(folder)
