@@ -1,14 +1,17 @@
 """The answer to BACKUP: the description of the data that follows it.
 
-One line, `+BACKUP form version role history base-frame bytes last-frame time`. After it, everything
-is a record of a link (server/replication/records): the pieces of the base and its end if it has any
-bytes, then the frames after the base up to the last one. Lines without text may come before it.
+One line, `+BACKUP form version role history base-frame bytes last-frame time crc32`. After it,
+everything is a record of a link (server/replication/records): the pieces of the base and its end if
+it has any bytes, then the frames after the base up to the last one. Lines without text may come
+before it.
 """
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
+
+from millstream.storage.blocks.checksum import crc32
 
 _FORM = 1  # of the answer and what follows it
 _WORD = re.compile(r"\S{1,80}")
@@ -29,17 +32,20 @@ class BackupAnswer(NamedTuple):
     wall_ms: int
 
     def encode(self) -> bytes:
-        words = ("+BACKUP", _FORM, *self)
-        return " ".join(map(str, words)).encode() + b"\r\n"
+        text = " ".join(map(str, ("+BACKUP", _FORM, *self))).encode()
+        return b"%s %08x\r\n" % (text, crc32(text))
 
     @classmethod
     def parse(cls, line: bytes) -> BackupAnswer:
         """ValueError when it is not such a line."""
-        title, form, version, role, history, *numbers = line.decode("ascii").split(" ")
+        text, _, checksum = line.rpartition(b" ")
+        title, form, version, role, history, *numbers = text.decode("ascii").split(" ")
         if title != "+BACKUP" or not _WORD.fullmatch(version + role + history):
             raise ValueError("it is not an answer to BACKUP")
         if form != str(_FORM):
             raise ValueError("a newer millstream has sent it: use that version for the backup")
+        if checksum != b"%08x" % crc32(text):
+            raise ValueError("its checksum is wrong")
         base_seq, base_bytes, last_seq, wall_ms = map(int, numbers)
         if min(base_seq, base_bytes, wall_ms) < 0 or last_seq < base_seq:
             raise ValueError("its numbers are wrong")

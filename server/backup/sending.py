@@ -96,7 +96,7 @@ class BackupFeed:
 
     def tick_second(self, timeout_ms: int) -> None:
         """Keep the connection alive, and end it if the client reads nothing for this time."""
-        if self.is_waiting:
+        if self.is_waiting and not self.client.paused:
             self._send(b"\r\n")
         silent_ms = self._machine.steady_clock() - self.client.last_active_ms
         if self.client.output_bytes and silent_ms > timeout_ms:

@@ -241,6 +241,8 @@ class HandLoop:
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
         self.ready.append((callback, args))
 
+    call_soon = call_soon_threadsafe
+
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
         self.timers.append((self.now_ms + delay * 1000, callback, args))
 
