@@ -1,12 +1,6 @@
 from millstream.commands.access.users import User
 from millstream.commands.table.registry import Command
 
-class Demand:
-    name: str
-    number: int
-    place: int
-    def __init__(self, command: Command, option: bytes | None = None) -> None: ...
-
 class Permission:
     user: User
     def __init__(self, user: User) -> None: ...

@@ -38,12 +38,6 @@ class Again:
 
 class Pairs(list[Any]): ...
 
-class SlicedChain(Sliced):
-    def __init__(self, parts: list[bytes | Sliced]) -> None: ...
-
-class SlicedBytes(Sliced):
-    def __init__(self, data: bytes) -> None: ...
-
 OK: Simple
 NULL_ARRAY: NullArray
 NO_REPLY: NoReply
@@ -61,7 +55,6 @@ class Wait:
 class BlockedRead:
     keys: list[tuple[int, bytes]]
     group: bytes | None
-    needs_stream: bool
     @property
     def kind(self) -> object: ...
     def attempt(self, ctx: Any) -> Any: ...

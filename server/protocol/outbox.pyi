@@ -27,7 +27,6 @@ class Outbox:
     check_output: Callable[[Any], object] | None
     least_limit_bytes: int
     lagging: set[Any]
-    noted_bytes: int
     held_bytes: int
     hold_point: Any
     now_ms: int

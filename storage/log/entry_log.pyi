@@ -11,8 +11,6 @@ class EntryLog:
     entries_added: int
     entries_evicted: int
     entries_deleted: int
-    max_evicted_ms: int
-    max_evicted_seq: int
     max_deleted_ms: int
     max_deleted_seq: int
     def raise_last_id(self, ms: int, seq: int) -> None: ...

@@ -76,9 +76,10 @@ def test_there_is_a_method_for_each_command(server: Server) -> None:
     with sync.connect(url_of(server)) as ms:
         names = {name.lower() for name in ms.execute_command("COMMAND LIST")}
     of_redis = {"time", "touch", "ttl", "type"}
+    of_backups = {"trestore"}  # `millstream restore` sends it
     missing = [
         name
-        for name in {name for name in names if name.startswith("t")} - of_redis
+        for name in {name for name in names if name.startswith("t")} - of_redis - of_backups
         for kind in (sync.Millstream, sync.Pipeline, aio.Millstream, aio.Pipeline)
         if not hasattr(kind, name)
     ]
