@@ -320,7 +320,9 @@ class Role:
         self.feeds.keep_backlog()
         self.executor.recheck_limits()
         self.config.choose_primary(f"{host} {port}")
-        log.warning("this server follows %s", link.address)
+        # At start it is what the configuration says.
+        level = logging.WARNING if self.restrictions.reports else logging.INFO
+        log.log(level, "this server follows %s", link.address)
         self._loop.call_soon(link.connect)
         return link
 

@@ -61,6 +61,9 @@ COMMANDS = {
     "tail": Subcommand(
         "millstream.tools.tail:tail", "Follow a stream: print its entries as they arrive.", "tools"
     ),
+    "call": Subcommand(
+        "millstream.tools.call:call", "Send one command to a server and print the reply.", "tools"
+    ),
     "health": Subcommand(
         "millstream.tools.health:health", "Check whether a server replies.", "tools"
     ),

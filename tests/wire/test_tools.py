@@ -78,6 +78,27 @@ def test_no_server_is_not_healthy() -> None:
     assert answer == {"healthy": False, "reason": reason}
 
 
+def test_a_command_is_called(server: Server) -> None:
+    """Replies as in redis-cli, or as JSON; words that look like options are words."""
+    url = url_of(server)
+    assert run("call", "XADD", "s", "1-1", "é", "a\nb", url=url).stdout == "1-1\n"
+    assert run("call", "XRANGE", "s", "-", "+", "COUNT", "1", url=url).stdout == (
+        '1) 1) "1-1"\n   2) 1) "é"\n      2) "a\\nb"\n'
+    )
+    assert json.loads(run("call", "--json", "XRANGE", "s", "-", "+", url=url).stdout) == [
+        ["1-1", ["é", "a\nb"]]
+    ]
+    assert run("call", "INCRBY", "n", "-3", url=url).stdout == "(integer) -3\n"
+    assert run("call", "GET", "absent", url=url).stdout == "(nil)\n"
+    assert run("call", "KEYS", "absent", url=url).stdout == "(empty array)\n"
+    assert "redis_version:" in run("call", "INFO", "server", url=url).stdout.splitlines()[1]
+    run("call", "SET", "k", "\x1b[2J", url=url)
+    assert run("call", "GET", "k", url=url).stdout == "\\x1b[2J\n"
+    done = run("call", "GET", "s", url=url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "WRONGTYPE" in done.stderr
+
+
 def test_a_silent_server_is_not_healthy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
