@@ -26,6 +26,10 @@ from millstream.server.monitor.log import LOGGER, JsonFormat
 
 OK = Simple("OK")
 WITH_REPLICAS = {"min-replicas-max-lag", "replica-serve-stale-data"}  # tests/sim
+OF_CLIENT_LIMITS = {
+    "maxmemory-clients", "user-limits", "oom-score-adj", "oom-score-adj-values",
+}  # fmt: skip  # test_client_limits
+AFTER_FAILED_SAVES = {"save", "stop-writes-on-bgsave-error"}  # tests/crash/test_full_disk
 
 
 class Live:
@@ -177,7 +181,7 @@ def test_each_directive_with_an_effect_is_in_the_list() -> None:
         for row in DIRECTIVES.values()
         if row.apply not in (None, READ, ONE_VALUE, certificates)
     }
-    assert own == EFFECTS.keys() | WITH_REPLICAS
+    assert own == EFFECTS.keys() | WITH_REPLICAS | OF_CLIENT_LIMITS | AFTER_FAILED_SAVES
 
 
 @pytest.mark.parametrize("name", EFFECTS)
