@@ -265,6 +265,7 @@ class Server:
             persistence,
             is_replica=lambda: self.replication.is_replica,
             note_readers=note_readers,
+            commands=lambda: self.executor.statistics.commands,
         )
         self.clients.when_gone(self.backups.remove)
         self.oom_score = OomScore(config, lambda: self.replication.is_replica)

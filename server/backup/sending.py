@@ -20,6 +20,7 @@ from typing import Any
 from millstream import __version__
 from millstream.errors import CommandError, DataError
 from millstream.server.backup.answer import BackupAnswer
+from millstream.server.backup.rests import Rests
 from millstream.server.backup.stream_copy import StreamCopy, capture_stream
 from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import in_words
@@ -52,7 +53,12 @@ class BackupFeed:
     """One backup, and the client that gets it. `client.feed` is this object, as for a replica."""
 
     def __init__(
-        self, client: Any, machine: Machine, worker: TaskWorker, on_end: Callable[[Any], None]
+        self,
+        client: Any,
+        machine: Machine,
+        worker: TaskWorker,
+        rests: Rests,
+        on_end: Callable[[Any], None],
     ) -> None:
         self.client = client
         self.address: str = client.address
@@ -61,6 +67,7 @@ class BackupFeed:
         self.is_waiting = True  # for the data
         self._machine = machine
         self._worker = worker
+        self._rests = rests
         self._on_end = on_end
         self._data: OldData | None = None
         self._is_reading = False
@@ -131,22 +138,39 @@ class BackupFeed:
         self.pump()
 
     def _read_more(self) -> None:
-        if self._data is not None and not self._is_reading:
-            self._is_reading = True
+        if self._data is None or self._is_reading:
+            return
+        self._is_reading = True
+        rest_s = self._rests.next_s()
+        if rest_s:
+            self._machine.scheduler.call_later(rest_s, self._read_after_rest)
+        else:
             self._worker.submit(self._read)
+
+    def _read_after_rest(self) -> None:
+        if self._is_over():
+            self._is_reading = False
+            self.close()
+        else:
+            self._worker.submit(self._read)
+
+    def _is_over(self) -> bool:
+        return self.client.closed or self.client.feed is not self
 
     def _read(self) -> None:
         """On the worker."""
         assert self._data is not None
+        self._rests.begin_work()
         try:
             found: Piece | Exception | None = self._data.next()
         except Exception as error:
             found = error
+        self._rests.end_work()
         post(self._machine.scheduler, self._on_read, found)
 
     def _on_read(self, found: Piece | Exception | None) -> None:
         self._is_reading = False
-        if self.client.closed or self.client.feed is not self:
+        if self._is_over():
             self.close()
         elif isinstance(found, Exception):
             self.drop(in_words(found))
@@ -168,8 +192,8 @@ class BackupFeed:
 
 @dataclass(eq=False)
 class Backups:
-    """All backups that this server sends. `is_replica()` tells the role, and `note_readers(clients,
-    now_ms)` notes which of them have read something."""
+    """All backups that this server sends. `is_replica()` tells the role, `note_readers(clients,
+    now_ms)` notes which of them have read something, and `commands()` counts all commands."""
 
     config: Config
     machine: Machine
@@ -177,6 +201,7 @@ class Backups:
     persistence: Persistence
     is_replica: Callable[[], bool]
     note_readers: Callable[[list[Any], int], None]
+    commands: Callable[[], int]
 
     def __post_init__(self) -> None:
         self.by_client: dict[int, BackupFeed] = {}
@@ -200,7 +225,8 @@ class Backups:
             raise CommandError(_REPLACED)
         persistence.commits.flush_tick()
         copy = None if stream is None else self._copy_of(*stream)
-        feed = BackupFeed(client, self.machine, self._worker, self.remove)
+        rests = Rests(self.commands, self.machine.steady_clock)
+        feed = BackupFeed(client, self.machine, self._worker, rests, self.remove)
         client.feed = feed
         self.by_client[client.id] = feed
         log.info("a backup begins for %s", feed.address)

@@ -14,6 +14,7 @@ from tests.support.fakepersistence import FakeConfig, World
 from millstream.errors import CommandError
 from millstream.server.backup.answer import BackupAnswer
 from millstream.server.backup.copying import CopyWriter
+from millstream.server.backup.rests import Rests
 from millstream.server.backup.sending import BACKUPS_MAX, Backups
 from millstream.server.backup.sources import Broken, Refused, copy_from_directory, copy_from_server
 from millstream.server.durability.workers import Machine
@@ -59,6 +60,7 @@ class Sender:
     """A server that sends backups."""
 
     def __init__(self, disk: FakeDisk, **settings: Any) -> None:
+        self.commands = 0
         self.world = World(disk, FakeConfig(**settings))
         self.world.load()
         world, loop = self.world, self.world.loop
@@ -68,6 +70,7 @@ class Sender:
         self.backups = Backups(
             self.config, machine, Keyspace(), world.persistence,
             is_replica=lambda: False, note_readers=lambda clients, now_ms: None,
+            commands=lambda: self.commands,
         )  # fmt: skip
         self.made = 0
 
@@ -323,6 +326,37 @@ def test_a_client_that_leaves_at_any_step_leaves_nothing(appendonly: bool) -> No
         assert sender.world.persistence.snapshots.job is None
         numbers = numbers_in(copied(sender.finish(sender.begin())))
         assert numbers == list(range(1, 9))
+
+
+def test_a_busy_server_rests_between_pieces() -> None:
+    now_ms, commands = 0, 0
+    rests = Rests(lambda: commands, lambda: now_ms)
+    rests.begin_work()
+    sum(range(10_000))
+    rests.end_work()
+    now_ms, commands = 100, 900
+    assert rests.next_s() == 0
+    now_ms, commands = 200, 2_000
+    assert rests.next_s() > 0
+
+
+def test_a_client_that_leaves_during_a_rest_leaves_nothing() -> None:
+    sender = Sender(FakeDisk())
+    sender.world.write_tick()
+    sender.world.settle()
+    client = sender.begin()
+    for _ in range(4):
+        sender.commands += 1_000_000
+        client.read()
+        sender.world.settle()
+    assert sender.world.loop.timers
+    assert not client.ended
+    client.closed = True
+    feed = client.feed
+    sender.backups.remove(client)
+    sender.world.loop.advance(1000)
+    sender.world.settle()
+    assert feed._data is None
 
 
 def test_a_snapshot_that_cannot_be_written_is_reported() -> None:
