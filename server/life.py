@@ -45,6 +45,7 @@ from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore
 from millstream.server.lame_duck import LameDuck
 from millstream.server.monitor import info, log
+from millstream.server.monitor.clock_watch import ClockWatch
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
@@ -149,7 +150,7 @@ class Server:
         self.steady_clock = SteadyClock() if now_ms is wall_clock_ms else None
         self.steady_ms = now_ms if self.steady_clock is None else self.steady_clock.now_ms
         self.has_stopped = False  # nothing is left that another signal could give up
-        self.process = info.Process(new_history(), config_file, now_ms())
+        self.process = info.Process(new_history(), config_file, now_ms(), ClockWatch(now_ms))
         self.supervision = Supervision(config.supervised)
         self.pid_file = PidFile(config.located(config.pidfile))
         self.rates = info.Rates()
@@ -491,6 +492,7 @@ class Server:
         self.persistence.tick_second(self.keyspace.dirty)
         self.replication.tick_second()
         self.backups.tick_second()
+        self.process.clock.tick_second()
 
     # Stop
 

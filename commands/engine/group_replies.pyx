@@ -360,7 +360,8 @@ cdef class StreamEnds:
 def group_figures(Group group not None, Stream stream not None, StreamEnds ends not None) -> tuple:
     """(consumers, pending entries, milliseconds of the last delivered ID, entries read or -1, lag or
     -1, milliseconds of the ID of the oldest entry that is pending or not delivered or -1, blocked
-    clients, entries missed) of a group, for the metrics. -1 stands for a number that is unknown or does not
+    clients, entries missed, the second part of the ID of the
+    oldest entry) of a group, for the metrics. -1 stands for a number that is unknown or does not
     exist."""
     cdef EntryId offset
     cdef EntryId entry
@@ -368,6 +369,7 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
     cdef const Pending* record = NULL
     cdef int64_t lag
     cdef int64_t oldest_ms = UNKNOWN
+    cdef uint64_t oldest_seq = 0
     offset.ms = group.offset_ms
     offset.seq = group.offset_seq
     if not ends.find_lag(offset, group.entries_read, &lag):
@@ -376,11 +378,14 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
         record = first_pending(group.pendings, EntryId(0, 0), &at)
     if record != NULL:
         oldest_ms = record.ms
+        oldest_seq = record.seq
     if stream.has_newer(offset) and first_after(stream, offset, &entry) and (
             oldest_ms == UNKNOWN or entry.ms < <uint64_t>oldest_ms):
         oldest_ms = entry.ms
+        oldest_seq = entry.seq
     return (group.consumer_count(), group.pendings.count, offset.ms, group.entries_read, lag,
-            oldest_ms, group.blocked_clients, missed_by(stream, group))
+            oldest_ms, group.blocked_clients, missed_by(stream, group),
+            oldest_seq)
 
 
 cdef bint first_after(Stream stream, EntryId offset, EntryId* out) noexcept:

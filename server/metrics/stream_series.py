@@ -103,6 +103,7 @@ class StreamSeries:
         self._choice = Choice()
         self._chosen_for: tuple[tuple[str, ...], int] | None = None
         self._kept_until = 0.0
+        self._waiting = WaitingSince()
 
     def lines(self, lines: Lines) -> Iterator[None]:
         """Add the samples to the lists in `lines`, in steps of a fraction of a millisecond."""
@@ -111,7 +112,9 @@ class StreamSeries:
             return
         yield from self._choose()
         counts = _Left(config.metrics.streams_max * GROUPS_FACTOR)
-        write, write_group = _stream_writer(lines), _group_writer(lines)
+        self._waiting.begin_page()
+        write, write_group = _stream_writer(lines), _group_writer(lines, self._waiting)
+        newest_ms = 0
         for index, key in self._choice.places:
             db = sources.executor.keyspace.databases[index]
             stream = db.table.get(key)
@@ -119,9 +122,12 @@ class StreamSeries:
                 continue  # it has gone since the choice
             named = f'db="db{index}",stream="{label(key)}"'
             write(f"{{{named}}}", stream, sources.steady_ms())
+            newest_ms = max(newest_ms, stream.last_ms)
             if stream.groups:
                 yield from self._groups(lines, write_group, named, stream, counts)
             yield
+        lead_s = max(0, newest_ms - sources.now_ms()) / 1000
+        lines["millstream_id_lead_seconds"].append(f"millstream_id_lead_seconds {lead_s}\n")
         for what, count in (
             ("streams", self._choice.left_out),
             ("groups", counts.groups_left_out),
@@ -149,7 +155,7 @@ class StreamSeries:
     def _groups(
         self,
         lines: Lines,
-        write: Callable[[str, Figures, int], None],
+        write: Callable[[str, Figures, int, int], None],
         named: str,
         stream: Stream,
         counts: _Left,
@@ -171,7 +177,7 @@ class StreamSeries:
                     continue
                 counts.groups -= 1
                 who = f'{{{named},group="{label(group.name)}"}}'
-                write(who, group_figures(group, stream, ends), now_ms)
+                write(who, group_figures(group, stream, ends), now_ms, steady_ms)
                 shown.append((who[:-1], group))
             for named_group, group in shown if shows_consumers else []:
                 yield from _consumers(lines, named_group, group, steady_ms, counts)
@@ -226,10 +232,34 @@ def _stream_writer(lines: Lines) -> Callable[[str, Stream, int], None]:
     return write
 
 
-Figures = tuple[int, int, int, int, int, int, int, int]
+Figures = tuple[int, int, int, int, int, int, int, int, int]
 
 
-def _group_writer(lines: Lines) -> Callable[[str, Figures, int], None]:
+class WaitingSince:
+    """Since when the oldest entries of groups have been seen, where the time in their ID is ahead
+    of the clock: their age is counted from then on."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[tuple[int, int], int]] = {}
+        self._of_this_page: dict[str, tuple[tuple[int, int], int]] = {}
+
+    def begin_page(self) -> None:
+        self._seen, self._of_this_page = self._of_this_page, {}
+
+    def age_ms(self, who: str, entry_id: tuple[int, int], now_ms: int, steady_ms: int) -> int:
+        """The age of the oldest entry of a group by its ID. If that is, or was, ahead of
+        the clock, the age is at least the time since a page first showed it."""
+        by_id_ms = now_ms - entry_id[0]
+        seen_id, since_ms = self._seen.get(who, (None, steady_ms))
+        if seen_id != entry_id:
+            if by_id_ms >= 0:
+                return by_id_ms
+            since_ms = steady_ms
+        self._of_this_page[who] = entry_id, since_ms
+        return max(by_id_ms, steady_ms - since_ms)
+
+
+def _group_writer(lines: Lines, waiting: WaitingSince) -> Callable[[str, Figures, int, int], None]:
     """The same for a group."""
     consumers = lines["redis_stream_group_consumers"].append
     pending = lines["redis_stream_group_messages_pending"].append
@@ -240,9 +270,11 @@ def _group_writer(lines: Lines) -> Callable[[str, Figures, int], None]:
     blocked = lines["millstream_group_blocked_readers"].append
     missed = lines["millstream_group_entries_missed_total"].append
 
-    def write(who: str, figures: Figures, now_ms: int) -> None:
-        members, entries, offset_ms, entries_read, unread, oldest_ms, readers, lost = figures
-        age_s = (now_ms - oldest_ms) / 1000 if 0 <= oldest_ms < now_ms else 0
+    def write(who: str, figures: Figures, now_ms: int, steady_ms: int) -> None:
+        members, entries, offset_ms, entries_read, unread, oldest_ms, readers, lost, seq = figures
+        age_s = 0.0
+        if oldest_ms >= 0:
+            age_s = waiting.age_ms(who, (oldest_ms, seq), now_ms, steady_ms) / 1000
         consumers(f"redis_stream_group_consumers{who} {members}\n")
         pending(f"redis_stream_group_messages_pending{who} {entries}\n")
         offset(f"redis_stream_group_last_delivered_id{who} {offset_ms}\n")

@@ -22,6 +22,7 @@ from zlib import crc32
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
 from millstream.server.config.kinds import show_decimal
+from millstream.server.monitor.clock_watch import ClockWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,8 +78,11 @@ class Rates:
 class Process:
     """The process of a server, for INFO and the metrics."""
 
-    def __init__(self, run_id: str, config_file: Path | None, started_at_ms: int) -> None:
+    def __init__(
+        self, run_id: str, config_file: Path | None, started_at_ms: int, clock: ClockWatch
+    ) -> None:
         self.run_id = run_id
+        self.clock = clock
         self.config_file = config_file
         self.number = os.getpid()
         self.started_at_ms = started_at_ms
@@ -91,11 +95,13 @@ class Process:
         self._reload_is_good, self._reload_s = is_good, now_ms // 1000
 
     def state_lines(self) -> str:
-        """The fields of INFO about signals that the process has got."""
+        """The fields of INFO about signals that the process has got, and about its clock."""
         return (
             f"config_last_reload_status:{'ok' if self._reload_is_good else 'err'}\r\n"
             f"config_last_reload_time:{self._reload_s}\r\n"
             f"lame_duck:{int(self.is_lame_duck)}\r\n"
+            f"clock_jumps:{self.clock.jumps}\r\n"
+            f"clock_last_jump_ms:{self.clock.last_jump_ms}\r\n"
         )
 
     def uptime_s(self) -> int:

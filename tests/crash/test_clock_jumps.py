@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.http import scrape, value
 from tests.support.outside import FakeOutside
 from tests.support.resp import Null, Simple
-from tests.support.server import Server
+from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
 
 HOUR_MS = 3_600_000
@@ -70,3 +71,29 @@ def test_ages_and_expiries_follow_a_clock_set_forward(server: Server, outside: F
         outside.jump(24 * HOUR_MS)
         wait_until(lambda: client.call("DBSIZE"), lambda size: size == 1)
         wait_until(lambda: client.call("XLEN", "s"), lambda length: length == 0)
+
+
+def test_jumps_show_in_the_log_and_metrics(outside: FakeOutside, tmp_path: Path) -> None:
+    port = free_port()
+    server = Server(tmp_path / "data", {"metrics-port": str(port)}, wrapper=outside.wrapper).start()
+    place = {"db": "db0", "stream": "s", "group": "g"}
+    age = "millstream_group_oldest_unacked_age_seconds"
+    try:
+        with server.client() as client:
+            client.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+            outside.jump(24 * HOUR_MS)
+            wait_until(lambda: "jumped ahead by 86400." in server.log, what="the first line")
+            client.call("XADD", "s", "*", "f", "v")
+            outside.jump(0)
+            wait_until(lambda: "jumped back by 86400." in server.log, what="the second line")
+            client.call("XADD", "s", "*", "f", "v")
+        wait_until(
+            lambda: (value(scrape(port), age, **place) or 0) > 1, what="an age of an unread entry"
+        )
+        series = scrape(port)
+        assert value(series, "millstream_clock_jumps_total") == 2
+        lead_s = value(series, "millstream_id_lead_seconds")
+        assert lead_s is not None
+        assert 86_000 < lead_s < 86_401
+    finally:
+        server.kill()

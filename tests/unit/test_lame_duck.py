@@ -9,6 +9,7 @@ import pytest
 
 from millstream.server.config.directives import Config
 from millstream.server.lame_duck import NAME, STEP_S, LameDuck
+from millstream.server.monitor.clock_watch import ClockWatch
 from millstream.server.monitor.info import Process
 
 PERIOD_S = 100
@@ -43,7 +44,7 @@ class World:
         self.loop = self
         self.duck = LameDuck(
             Config(lame_duck_period=PERIOD_S, **directives), parts, parts, parts,
-            Process("", None, 0), self.stops.append, lambda seconds: None,
+            Process("", None, 0, ClockWatch(lambda: 0)), self.stops.append, lambda seconds: None,
         )  # fmt: skip
 
     def add(self, count: int = 1, **facts: Any) -> list[Peer]:

@@ -18,8 +18,9 @@ from tests.support.storage_access import deliver_ids
 from millstream.commands.engine.group_replies import StreamEnds, group_figures
 from millstream.server.metrics import metric_table
 from millstream.server.metrics.server_series import Sources
-from millstream.server.metrics.stream_series import Place, StreamSeries, choose
+from millstream.server.metrics.stream_series import Place, StreamSeries, WaitingSince, choose
 from millstream.server.metrics.text import LABEL_MAX, histogram_lines, label, labels, number
+from millstream.server.monitor.clock_watch import ClockWatch
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
 from millstream.storage.groups.group import Group
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -230,6 +231,36 @@ def test_the_oldest_entry_that_is_pending_or_not_delivered(steps: list[tuple[str
     assert figures[1] == len(set(pending))
     assert figures[2] == offset[0]
     assert figures[5] == min(open_ids, default=(-1, 0))[0]
+
+
+def test_the_age_of_an_id_of_the_future_is_the_time_it_was_seen() -> None:
+    waiting = WaitingSince()
+
+    def age_ms(entry_id: tuple[int, int], now_ms: int, steady_ms: int) -> int:
+        waiting.begin_page()
+        return waiting.age_ms("g", entry_id, now_ms, steady_ms)
+
+    assert age_ms((900, 0), 1000, 50) == 100
+    assert age_ms((9000, 1), 1000, 50) == 0
+    assert age_ms((9000, 1), 2000, 1050) == 1000
+    assert age_ms((9000, 2), 2500, 1550) == 0, "another entry is the oldest now"
+    assert age_ms((9000, 2), 9100, 8150) == 6600, "it stays late when the clock reaches its ID"
+    assert age_ms((9000, 3), 9200, 8250) == 200
+
+
+def test_jumps_of_the_clock_are_logged_and_slewing_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wall_ms, steady_ns = [1_700_000_000_000], [5_000_000_000]
+    watch = ClockWatch(lambda: wall_ms[0], lambda: steady_ns[0])
+    for jump_ms in (0, 1, -1, 499, 86_400_000, 0, -86_400_000, 0):
+        wall_ms[0] += 1000 + jump_ms
+        steady_ns[0] += 1_000_000_000
+        watch.tick_second()
+    assert (watch.jumps, watch.last_jump_ms) == (2, -86_400_000)
+    ahead, back = (record.getMessage() for record in caplog.records)
+    assert "jumped ahead by 86400.0 s" in ahead
+    assert "jumped back by 86400.0 s" in back
 
 
 def test_every_name_is_once_in_the_table() -> None:

@@ -13,6 +13,7 @@ from millstream.errors import CommandError, StartError
 from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.config.loading import load
 from millstream.server.monitor import log
+from millstream.server.monitor.clock_watch import ClockWatch
 from millstream.server.monitor.info import Process
 from millstream.server.net.listeners import Listeners
 from millstream.server.settings import Settings
@@ -29,7 +30,7 @@ class Running:
         self.config = load(file, arguments)
         self.refuses = self.certificates = ""
         self.is_loading = False
-        self.process = Process("", file, 0)
+        self.process = Process("", file, 0, ClockWatch(lambda: 0))
         self._settings_file = SettingsFile(
             self.config, arguments, cast(Settings, self), cast(Listeners, self),
             self.process, lambda: self.is_loading, lambda: 5000,
