@@ -231,6 +231,7 @@ class Run:
             self.killed += 1
             if dest.exists():
                 self.faults.append(f"{dest} exists after a kill")
+            shutil.rmtree(f"{dest}.partial", ignore_errors=True)
             return
         if process.returncode:
             self.faults.append(f"a backup ended with {process.returncode}: {errors}")

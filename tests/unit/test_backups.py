@@ -370,6 +370,18 @@ def test_a_snapshot_that_cannot_be_written_is_reported() -> None:
     assert numbers_in(copied(sender.finish(sender.begin()))) == [1]
 
 
+def test_a_save_first_finishes_the_snapshot_of_a_backup() -> None:
+    sender = Sender(FakeDisk(), appendonly=False)
+    sender.world.write_tick()
+    client = sender.begin()
+    while sender.world.persistence.snapshots.job is None:
+        assert sender.world.step_any()
+    sender.world.write_tick()
+    sender.world.persistence.snapshots.save()
+    assert numbers_in(copied(sender.finish(client))) in ([1], [1, 2])
+    assert sender.world.persistence.snapshots.tallies["save"].ok
+
+
 def test_a_base_that_is_missing_or_damaged_is_reported() -> None:
     sender = Sender(FakeDisk())
     sender.world.write_tick()

@@ -310,9 +310,35 @@ def test_a_full_disk_ends_a_backup(server: Server, tmp_path: Path) -> None:
         disk.unmount()
 
 
-def test_a_server_that_is_not_there_or_not_ours_is_named(tmp_path: Path) -> None:
+def test_the_root_of_a_file_system_gets_the_copy_itself(server: Server, tmp_path: Path) -> None:
+    """It cannot be renamed: volumes of containers are such roots."""
+    with server.client() as client:
+        write_everything(client)
+    disk = SmallDisk(tmp_path / "disk", 2_000_000)
+    try:
+        if disk.wrapper:
+            (disk.here / "mounted").unlink()
+        words = [*disk.wrapper, PROGRAM, "backup", "--url", url_of(server), str(disk.path)]
+        assert subprocess.run(words, capture_output=True, timeout=60).returncode == 0
+        names = sorted(os.listdir(disk.here))
+        assert names[0] == "backup.json"
+        assert "manifest" in names
+        assert not [name for name in names if name.endswith(".tmp")]
+        again = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert "is not empty" in failed(again, Outcome.DESTINATION)
+        assert sorted(os.listdir(disk.here)) == names
+    finally:
+        disk.unmount()
+
+
+def test_a_server_that_is_not_there_or_not_ours_is_named(
+    redis_server: Server, tmp_path: Path
+) -> None:
     url = f"redis://127.0.0.1:{free_port()}"
     assert "Connection refused" in refused(run("backup", str(tmp_path / "c"), url=url))
+    done = run("backup", str(tmp_path / "c"), url=url_of(redis_server))
+    assert "does not know BACKUP" in failed(done, Outcome.REFUSED)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_server_that_says_nothing_ends_a_backup(
@@ -321,6 +347,16 @@ def test_a_server_that_says_nothing_ends_a_backup(
     gate.replies.hold(b"+BACKUP")
     done = run("backup", str(tmp_path / "copy"), "--timeout", "0.3", url=through(gate))
     assert "timed out" in failed(done, Outcome.BROKEN).lower()
+
+
+def test_a_server_that_stops_ends_its_backups(new_server: NewServer, tmp_path: Path) -> None:
+    server = new_server("data").start()
+    with server.client() as client:
+        write_everything(client)
+    with socket.create_connection(("127.0.0.1", server.port)) as silent:
+        silent.sendall(b"*1\r\n$6\r\nBACKUP\r\n")
+        wait_until(lambda: "a backup begins" in server.log)
+        assert server.stop() == 0
 
 
 # A slow client
