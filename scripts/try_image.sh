@@ -42,6 +42,7 @@ for turn in 1 2; do
     wait_until_healthy
     request XADD s '*' turn "$turn"
     [[ $(request XLEN s) == "$turn" && $(request CONFIG GET dir) == *"/data"* ]]
+    inside millstream backup "/data/backup-$turn"
     request SHUTDOWN >/dev/null 2>&1 || true
     wait %1
 done

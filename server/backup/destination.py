@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import DataError
+from millstream.server.repair.checking import DESCRIPTION
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import NAME, is_ours
 
-DESCRIPTION = "backup.json"  # describes a backup; a server ignores it
 PARTIAL = ".partial"
 _MODE = 0o700  # a copy has all data, and the files of a server can be read by all users
 _OF_EVERY_COPY = {NAME, "lock", DESCRIPTION, DESCRIPTION + ".tmp"}

@@ -16,13 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import DataError
-from millstream.server.backup.destination import (
-    DESCRIPTION,
-    PARTIAL,
-    Unusable,
-    remove_partial,
-    sizes_in,
-)
+from millstream.server.backup.destination import PARTIAL, Unusable, remove_partial, sizes_in
+from millstream.server.repair.checking import DESCRIPTION
 from millstream.storage.files.disk import SystemDisk
 
 _NAME = re.compile(r"millstream-\d{8}T\d{6}Z(-\d+)?")

@@ -37,7 +37,8 @@ class FileReport:
     """One file. `state` is ok, torn, damaged, missing, unknown (another version's), misplaced
     (of another data directory),
     unread (it is unknown which of its frames are valid), unjudged (it is unknown whether it is
-    current), unfinished, unnamed, kept (a folder of an earlier repair or rewind) or foreign;
+    current), unfinished, unnamed, kept (a folder of an earlier repair or rewind),
+    description (of a backup) or foreign;
     `holds` describes its contents, `loses` what a repair cannot keep."""
 
     name: str

@@ -49,6 +49,7 @@ from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 DATABASES = 10_000  # the maximum of `databases`: no file contains the actual setting
+DESCRIPTION = "backup.json"  # describes a backup; a server ignores it
 KEPT = re.compile(r"(damaged|discarded)-\d{8}-\d{6}(-\d+)?(\.tmp)?")
 _LOSSES_SHOWN = 1000
 
@@ -392,6 +393,8 @@ class Checker:
 def _state_of_other(name: str) -> str:
     if is_ours(name):
         return "unfinished" if name.endswith(".tmp") else "unnamed"
+    if name == DESCRIPTION:
+        return "description"
     return "kept" if KEPT.fullmatch(name) else "foreign"
 
 

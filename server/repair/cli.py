@@ -45,6 +45,7 @@ _HINTS = {
     "unfinished": "left by a crash; the next start removes it",
     "unnamed": "not in use",
     "kept": "replaced by a repair or cut off by a rewind; may be removed",
+    "description": "describes the backup; a server ignores it",
     "foreign": "not a file of the server; not touched",
 }
 _WIDE = 10_000  # columns if the output is not a terminal, so that nothing is cut off

@@ -46,6 +46,7 @@ def test_a_directory_is_copied_and_restored(
     done = run("backup", str(source), str(tmp_path / "backup"))
     assert done.returncode == 0, done.stderr
     assert contents(source) == files
+    assert "describes the backup" in run("check", str(tmp_path / "backup")).stdout
     backed_up = contents(tmp_path / "backup")
     (tmp_path / "new").mkdir(mode=0o750)
     done = run("restore", str(tmp_path / "backup"), str(tmp_path / "new"), "--json")
