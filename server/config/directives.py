@@ -179,6 +179,11 @@ class Config(ReplicaDirectives, ProcessDirectives):
         "several times as much CPU time and loading twice as long. Small streams are always "
         "compressed. Redis' default is yes", apply=READ,
     )  # fmt: skip
+    aof_load_truncated: bool = data(
+        True, YES_NO,
+        "a journal that ends in an unfinished write, as a crash leaves it: cut it off at start and "
+        "log that (yes), or do not start (no)", apply=READ,
+    )  # fmt: skip
     journal_reserve_size: int = data(
         16 * MEGABYTE, size(0, 1024 * MEGABYTE),
         "disk space reserved in advance for the journal, so that on a full disk writes are refused "

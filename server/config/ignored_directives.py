@@ -24,7 +24,6 @@ _LARGE = (0, LONG_MAX)
 
 ACCEPTED: tuple[Row, ...] = (
     # Files and saving: there is one journal and one snapshot format, written without a fork.
-    ("aof-load-truncated", "yes", "yes", True),
     ("aof-rewrite-incremental-fsync", "yes", "yes", True),
     ("aof-timestamp-enabled", "no", "yes", True),
     ("aof-use-rdb-preamble", "yes", "yes", True),
@@ -101,7 +100,6 @@ ACCEPTED: tuple[Row, ...] = (
 # What happens although these have another value than the default, as the end of a warning. The
 # others only tune something, or promise less than this server does.
 INSTEAD = {
-    "aof-load-truncated": "a torn end of the journal is cut off at start, and logged",
     "appenddirname": "the data files have names of their own",
     "appendfilename": "the data files have names of their own",
     "dbfilename": "the data files have names of their own",

@@ -74,6 +74,15 @@ class DataFiles:
                 f" {', '.join(report.removed)}"
             )
 
+    def refusal_of(self, torn: TornEnd, last_seq: int) -> DataError:
+        """aof-load-truncated no: the reason why a journal with a torn end is not loaded."""
+        return DataError(
+            f"{self.manifest.journals[torn.number]} ends in an unfinished write at offset"
+            f" {torn.offset}, and aof-load-truncated is no. Start with"
+            f" --aof-load-truncated yes to cut {torn.torn_bytes} bytes off; frame {last_seq} is the"
+            " last one then"
+        )
+
     def cut(self, torn: TornEnd, report: LoadReport, last_seq: int) -> None:
         """Cut the journals at their torn end; `last_seq` is the last valid frame."""
         names = self.manifest.journals

@@ -44,6 +44,7 @@ class Config(snapshots.Config, commits.Config, Protocol):
     """The directives used here; read each time, so that CONFIG SET works."""
 
     appendonly: bool
+    aof_load_truncated: bool
 
 
 class KeyspaceLike(Restorable, Capturable, Protocol):
@@ -360,6 +361,8 @@ class Persistence:
         last_seq = loader.next_seq - 1
         self.commits.take_sizes(loader)
         if loader.torn is not None:
+            if not self._config.aof_load_truncated:
+                raise files.refusal_of(loader.torn, last_seq)
             files.cut(loader.torn, report, last_seq)
         if not self.appendonly:
             if files.manifest.journals:

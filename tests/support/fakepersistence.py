@@ -264,6 +264,7 @@ class HandLoop:
 @dataclass
 class FakeConfig:
     appendonly: bool = True
+    aof_load_truncated: bool = True
     appendfsync: str = "always"
     save: str | None = None
     auto_aof_rewrite_percentage: int = 100

@@ -673,9 +673,9 @@ def test_a_value_that_has_no_effect_is_a_warning() -> None:
     """Only if it differs from the default of Redis and asks for something."""
     assert warnings_with() == []
     assert warnings_with(io_threads=4, hz=100, no_appendfsync_on_rewrite=True) == []
-    assert warnings_with(aof_load_truncated=False) == [
-        "aof-load-truncated no has no effect: a torn end of the journal is cut off at start, and "
-        "logged"
+    assert warnings_with(socket_mark_id=5) == [
+        "socket-mark-id 5 has no effect: connections are not marked, so no rule of a firewall can "
+        "match the mark"
     ]
     replica = warnings_with(replica_ignore_maxmemory=False, replica_ignore_disk_write_errors=True)
     assert [sentence.split()[0] for sentence in replica] == [

@@ -153,6 +153,13 @@ def test_a_torn_end_is_cut_and_reported() -> None:
     world.settle()
     disk = world.disk.copy()
     disk.put("journal-1.log", disk.content("journal-1.log")[:-3])
+    strict = FakeConfig(aof_load_truncated=False)
+    torn = disk.content("journal-1.log")
+    refused = disk.copy()
+    with pytest.raises(DataError, match=r"journal-1.log ends in an unfinished write .* frame 4 is"):
+        World(refused, strict).load()
+    assert refused.content("journal-1.log") == torn
+    assert World(world.disk.copy(), strict).load().torn_bytes == 0
     again = World(disk)
     report = again.load()
     assert again.keyspace.numbers() == [1, 2, 3, 4]
