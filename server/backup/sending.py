@@ -11,14 +11,14 @@ slow client costs no memory, and a backup ends with its connection.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from millstream import __version__
-from millstream.errors import CommandError, DataError
+from millstream.commands.admin.client_line import user_name
+from millstream.errors import CommandError, DataError, printable, readable
 from millstream.server.backup.answer import BackupAnswer
 from millstream.server.backup.rests import Rests
 from millstream.server.backup.stream_copy import StreamCopy, capture_stream
@@ -95,10 +95,11 @@ class BackupFeed:
         self._on_end(self.client)
 
     def close(self) -> None:
-        """The backup is over. A file that is being read is closed after that."""
+        """The backup is over. A file that is being read is closed after that. The worker closes the
+        files, because that frees the space of those that were removed meanwhile."""
         self._piece = None
         if self._data is not None and not self._is_reading:
-            self._data.close()
+            self._worker.submit(self._data.close)
             self._data = None
 
     def tick_second(self, timeout_ms: int) -> None:
@@ -229,7 +230,9 @@ class Backups:
         feed = BackupFeed(client, self.machine, self._worker, rests, self.remove)
         client.feed = feed
         self.by_client[client.id] = feed
-        log.info("a backup begins for %s", feed.address)
+        log.info(
+            "a backup begins for %s, user %s", feed.address, printable(readable(user_name(client)))
+        )
         if copy is None:
             self.machine.scheduler.call_soon(self._prepare, feed)
         else:
@@ -366,9 +369,8 @@ class Backups:
     ) -> None:
         """A snapshot is written to a file without a name, or has failed."""
         if self._is_over(feed):
-            with contextlib.suppress(OSError):
-                if copy is not None:
-                    copy.close()
+            if copy is not None:
+                self._worker.submit(copy.close)
         elif copy is None:
             reason = "it was cancelled" if error is None else in_words(error)
             feed.refuse(f"ERR the snapshot for the backup could not be written: {reason}")

@@ -27,6 +27,7 @@ class SlowClient:
 
     address = "client:1"
     held_bytes = 0
+    user = None
 
     def __init__(self, number: int, now_ms: int) -> None:
         self.id = number

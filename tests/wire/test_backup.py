@@ -174,6 +174,7 @@ def test_a_user_who_makes_backups_can_do_nothing_else(server: Server, tmp_path: 
             assert tried > 200
             url = f"redis://b:secret@127.0.0.1:{server.port}"
             assert run("backup", str(tmp_path / "copy"), url=url).returncode == 0
+            assert ", user b\n" in server.log
             assert "secret" not in (tmp_path / "copy/backup.json").read_text()
         finally:
             admin.call("ACL", "DELUSER", "b")

@@ -59,9 +59,19 @@ def ids_of(client: RawClient, key: str) -> list[bytes]:
 
 
 def value_digest(server: Server, key: str, db: int = 0) -> object:
+    """Everything that shows whether two streams are the same, times excepted."""
     with server.client() as client:
         client.call("SELECT", str(db))
-        return client.call("DEBUG", "DIGEST-VALUE", key)
+        return client.pipeline(
+            [
+                ["DEBUG", "DIGEST-VALUE", key],
+                ["TPOLICY", key],
+                ["TPOSITION", key, "WRITERS"],
+                ["XINFO", "GROUPS", key],
+                ["XPENDING", key, "r"],
+                ["XADD", key, "IDMP", "p", "m", "*", "n", "held"],  # sent before: the same ID
+            ]
+        )
 
 
 def original(folder: Path, key: str, db: int = 0) -> object:
