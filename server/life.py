@@ -336,6 +336,7 @@ class Server:
             process=self.process,
             info=self.info,
             clients=self.clients,
+            access=self.access,
             executor=self.executor,
             persistence=self.persistence,
             listeners=self.listeners,

@@ -21,7 +21,15 @@ class MetricsDirectives:
 
     port: int = metrics(
         0, integer(0, 65535),
-        "HTTP port of the metrics and health checks, without authentication; 0: none",
+        "HTTP port of the metrics and health checks; 0: none",
+    )  # fmt: skip
+    tls: bool = metrics(
+        False, YES_NO, "serve the metrics over TLS, with the certificate of tls-port"
+    )
+    auth: bool = metrics(
+        False, YES_NO,
+        "`/metrics` needs the name and password of a user who may run INFO (HTTP basic "
+        "authentication)", apply=READ,
     )  # fmt: skip
     bind: tuple[str, ...] = metrics(
         ("127.0.0.1",), ADDRESSES, "addresses on which the metrics are served"

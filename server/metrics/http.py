@@ -15,7 +15,16 @@ import h11
 
 HEADER_MAX = 8192  # bytes
 TIMEOUT_S = 10.0
+CHALLENGE = 'Basic realm="millstream", charset="UTF-8"'
 PART_MAX = 1 << 18  # bytes given to the socket in one turn of the loop
+
+
+class Request(NamedTuple):
+    """A GET or HEAD: its path, the Authorization header or b"", and the address of the client."""
+
+    path: str
+    authorization: bytes
+    address: str
 
 
 class Answer(NamedTuple):
@@ -34,7 +43,7 @@ class HttpServer(Protocol):
     @property
     def is_full(self) -> bool: ...
 
-    def answer(self, path: str, respond: Callable[[Answer], object]) -> None:
+    def answer(self, request: Request, respond: Callable[[Answer], object]) -> None:
         """Call `respond` with the answer to a GET, now or later."""
 
 
@@ -62,9 +71,11 @@ class HttpConnection(asyncio.Protocol):
         self._is_head = False  # the request that is answered
         self._is_waiting = False  # for an answer
         self._is_paused = False  # the client does not read
+        self._is_tls = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop has its own
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
         transport.set_write_buffer_limits(high=PART_MAX)
         if self._metrics.is_full:
             transport.abort()
@@ -89,7 +100,12 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._receive(b"")
-        return self._is_waiting or bool(self._parts)  # the answer can still be sent
+        # The answer can still be sent; TLS has no connection that is open in one direction only.
+        return (
+            self._transport is not None
+            and not self._is_tls
+            and (self._is_waiting or bool(self._parts))
+        )
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -148,7 +164,13 @@ class HttpConnection(asyncio.Protocol):
         self._is_waiting = True
         self._restart_timer()
         path = event.target.decode("ascii", "replace").partition("?")[0]
-        self._metrics.answer(path, self._respond)
+        authorization = dict(event.headers).get(b"authorization", b"")
+        self._metrics.answer(Request(path, authorization, self._address()), self._respond)
+
+    def _address(self) -> str:
+        assert self._transport is not None
+        peer = self._transport.get_extra_info("peername")
+        return f"{peer[0]}:{peer[1]}" if peer else "unknown"
 
     def _refuse(self, status: HTTPStatus, text: bytes) -> None:
         """Answer with an error and close the connection."""
@@ -168,6 +190,8 @@ class HttpConnection(asyncio.Protocol):
             ("cache-control", "no-store"),
             ("x-content-type-options", "nosniff"),
         ]
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            headers.append(("www-authenticate", CHALLENGE))
         if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
             headers.append(("allow", "GET, HEAD"))
         if closes:

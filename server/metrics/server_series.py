@@ -17,6 +17,7 @@ from millstream import __version__
 from millstream.server.clients import Clients
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.metrics.metric_table import INFO_ROWS
 from millstream.server.metrics.text import histogram_lines, label, labels, number
@@ -47,6 +48,7 @@ class Sources:
     process: Process
     info: Info
     clients: Clients
+    access: Access
     executor: Executor
     persistence: Persistence
     listeners: Listeners

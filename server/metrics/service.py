@@ -10,18 +10,24 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
-from millstream.server.metrics.http import Answer, HttpConnection
+from millstream.errors import StartError
+from millstream.server.metrics.basic_auth import BasicAuth
+from millstream.server.metrics.http import Answer, HttpConnection, Request
 from millstream.server.metrics.page import Page, Pages
 from millstream.server.metrics.server_series import Sources
 from millstream.server.metrics.text import CONTENT_TYPE
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.sockets import bind_sockets, name_of_socket, start_listening
+from millstream.server.net.tls_contexts import HANDSHAKE_S, make_tls
 
 BACKLOG = 100
 CONNECTIONS_MAX = 32
+UNAUTHORIZED = b"give the name and password of a user who may run INFO\n"
 JSON, PLAIN = "application/json", "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
 INDEX = b"""<!doctype html><html lang="en"><title>millstream</title><h1>millstream</h1>
@@ -38,12 +44,15 @@ class Metrics:
         self._loop = loop
         self.port = sources.config.metrics.port
         self.pages = Pages(sources, loop)
+        self._auth = BasicAuth(sources.access)
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self.connections: set[HttpConnection] = set()
 
     def bind(self) -> None:
         """Take the port. StartError with one sentence."""
+        if self._sources.config.metrics.tls and not self._sources.config.tls.port:
+            raise StartError("metrics-tls uses the certificate of tls-port, which is not set")
         self._sockets = bind_sockets(self._sources.config.metrics.bind, self.port, "metrics-port")
 
     async def listen(self) -> None:
@@ -51,11 +60,28 @@ class Metrics:
         loop = self._loop
         for bound in self._sockets:
             start_listening(bound, BACKLOG, "metrics-port")
-            found = await loop.create_server(lambda: HttpConnection(self, loop), sock=bound)
+            found = await loop.create_server(
+                lambda: HttpConnection(self, loop), sock=bound, **self._tls_options()
+            )
             self._servers.append(found)
         if self._servers:
             where = ", ".join(map(name_of_socket, self._sockets))
-            LOGGER.info("metrics  http://%s/metrics", where)
+            scheme = "https" if self._sources.config.metrics.tls else "http"
+            LOGGER.info("metrics  %s://%s/metrics", scheme, where)
+
+    def _tls_options(self) -> dict[str, Any]:
+        """Arguments that make a server use TLS. Each handshake takes the newest certificate."""
+        if not self._sources.config.metrics.tls:
+            return {}
+
+        def use_newest(connection: ssl.SSLObject, name: str | None, context: object) -> None:
+            newest = self._sources.listeners.wanted_tls
+            if newest is not None:
+                connection.context = newest.context
+
+        context = make_tls(self._sources.config).context
+        context.sni_callback = use_newest
+        return {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_S}
 
     def close(self) -> None:
         """Accept no more connections and close those that are open."""
@@ -68,9 +94,13 @@ class Metrics:
     def is_full(self) -> bool:
         return len(self.connections) >= CONNECTIONS_MAX
 
-    def answer(self, path: str, respond: Callable[[Answer], object]) -> None:
+    def answer(self, request: Request, respond: Callable[[Answer], object]) -> None:
         """Call `respond` with the answer to a GET, now or later."""
-        if path == "/metrics":
+        path = request.path
+        needs_password = path == "/metrics" and self._sources.config.metrics.auth
+        if needs_password and not self._auth.allows(request.authorization, request.address):
+            respond(Answer(HTTPStatus.UNAUTHORIZED, PLAIN, [UNAUTHORIZED]))
+        elif path == "/metrics":
             self.pages.request(lambda page: respond(_page_answer(page)))
         elif path == "/healthz":
             respond(self._health())

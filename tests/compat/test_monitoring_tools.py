@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.certificates import Authority
 from tests.support.client import RawClient
 from tests.support.http import Series, fetch, scrape, series_of, value
 from tests.support.server import Server, free_port
@@ -175,6 +176,11 @@ global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
   - job_name: millstream
     static_configs: [{{targets: ["127.0.0.1:{primary}", "127.0.0.1:{replica}"]}}]
+  - job_name: protected
+    scheme: https
+    tls_config: {{ca_file: "{authority}"}}
+    basic_auth: {{username: scraper, password: secret}}
+    static_configs: [{{targets: ["127.0.0.1:{protected}"]}}]
 """
 
 
@@ -184,8 +190,17 @@ def prometheus(
 ) -> Iterator[Callable[[str], list[Any]]]:
     """Runs a query of PromQL on a Prometheus that has scraped the servers several times."""
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
-    ports = dict(zip(("primary", "replica"), map(metrics_port, servers), strict=True))
-    (folder / "prometheus.yml").write_text(PROMETHEUS.format(**ports))
+    authority = Authority(folder)
+    protected = Server(folder / "protected", {
+        **authority.directives(), "tls-port": str(free_port()), "tls-auth-clients": "no",
+        "metrics-port": str(free_port()), "metrics-tls": "yes", "metrics-auth": "yes",
+    }).start()  # fmt: skip
+    with protected.client() as client:
+        client.call("ACL", "SETUSER", "scraper", "on", ">secret", "+info")
+    names, all_servers = ("primary", "replica", "protected"), (*servers, protected)
+    ports = dict(zip(names, map(metrics_port, all_servers), strict=True))
+    text = PROMETHEUS.format(**ports, authority=authority.file)
+    (folder / "prometheus.yml").write_text(text)
     command = (
         installed("prometheus"), "--config.file", "prometheus.yml", "--storage.tsdb.path", "data",
         "--web.listen-address", f"127.0.0.1:{port}",
@@ -206,6 +221,7 @@ def prometheus(
             deadline_s=60,
         )
         yield query
+    protected.kill()
 
 
 def panels() -> Iterator[tuple[str, str]]:
@@ -225,6 +241,7 @@ def test_every_panel_of_the_dashboard_has_data(prometheus: Callable[[str], list[
 
 def test_prometheus_scrapes_without_errors(prometheus: Callable[[str], list[Any]]) -> None:
     assert {row["value"][1] for row in prometheus("up")} == {"1"}
+    assert prometheus('redis_up{job="protected"}')
     (row,) = prometheus('redis_stream_group_messages_pending{group="billing", instance=~".*"} > 6')[
         :1
     ]

@@ -106,9 +106,8 @@ def test_every_field_is_a_directive() -> None:
         Config,
     ):  # fmt: skip
         prefix = getattr(owner, "PREFIX", "")
-        names = inspect.get_annotations(owner).keys() - {
-            "user_lines", "unix", "tls", "metrics", "accepted",
-        }  # fmt: skip
+        parts = {"user_lines", "unix", "tls", "metrics", "accepted"} if owner is Config else set()
+        names = inspect.get_annotations(owner).keys() - parts
         found |= {f"{prefix}{name}".replace("_", "-") for name in names}
     assert found == DIRECTIVES.keys()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -179,6 +180,45 @@ def test_a_port_in_use_prevents_the_start(tmp_path: Path, port: int) -> None:
     with pytest.raises(AssertionError, match="did not start"):
         server.start()
     assert "choose another one with --metrics-port" in server.log
+
+
+# ---------------------------------------------------------------- passwords
+
+
+def with_password(name: str, password: str) -> dict[str, str]:
+    token = base64.b64encode(f"{name}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {token}"}
+
+
+def test_only_users_who_may_run_info_read_metrics(port: int, client: RawClient) -> None:
+    client.call("ACL", "SETUSER", "scraper", "on", ">secret:1", "+info")
+    client.call("ACL", "SETUSER", "app", "on", ">other", "+@read", "-info")
+    client.call("ACL", "SETUSER", "left", "off", ">secret:1", "+info")
+    client.call("CONFIG", "SET", "metrics-auth", "yes")
+    try:
+        refused = fetch(port, "/metrics")
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"].startswith('Basic realm="millstream"')
+        assert fetch(port, "/metrics", headers=with_password("scraper", "secret:1")).status == 200
+        for name, password in (
+            ("scraper", "secret"), ("app", "other"), ("left", "secret:1"), ("unknown", ""),
+        ):  # fmt: skip
+            found = fetch(port, "/metrics", headers=with_password(name, password))
+            assert (found.status, b"redis_up" in found.body) == (401, False), name
+        for header in (
+            "Basic %%%",
+            "Basic",
+            "Bearer c2NyYXBlcjpzZWNyZXQ6MQ==",
+            "Basic " + "A" * 64,
+        ):
+            assert fetch(port, "/metrics", headers={"Authorization": header}).status == 401
+        assert fetch(port, "/readyz").status == fetch(port, "/healthz").status == 200
+        stats = bytes(client.call("INFO", "stats"))  # type: ignore[arg-type]
+        denied = int(stats.split(b"acl_access_denied_auth:")[1].split()[0])
+        assert denied >= 3
+    finally:
+        client.call("CONFIG", "SET", "metrics-auth", "no")
+    assert fetch(port, "/metrics").status == 200
 
 
 # ---------------------------------------------------------------- figures

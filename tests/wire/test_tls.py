@@ -631,3 +631,35 @@ def answers(path: Path) -> bool:
         return unix_command(path, b"PING") == b"+PONG\r\n"
     except OSError:
         return False
+
+
+def test_metrics_over_tls_use_the_newest_certificate(
+    new_server: NewServer, authority: Authority, server_files: dict[str, str]
+) -> None:
+    port = free_port()
+    directives = {"metrics-port": str(port), "metrics-tls": "yes", "tls-auth-clients": "no"}
+    server = TlsServer(new_server, {**server_files, **directives}).server
+    trusting = ssl.create_default_context(cafile=str(authority.file))
+
+    def served() -> tuple[str, bytes]:
+        """The name in the certificate, and the beginning of the answer."""
+        plain = socket.create_connection(("127.0.0.1", port), 10)
+        with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as secured:
+            secured.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            certificate: dict[str, Any] = secured.getpeercert() or {}
+            subject = dict(pair for row in certificate["subject"] for pair in row)
+            return subject["commonName"], secured.recv(15)
+
+    assert served() == ("server", b"HTTP/1.1 200 OK")
+    certificate, key = authority.issue("renewed")
+    with server.client() as client:
+        client.call("CONFIG", "SET", "tls-cert-file", str(certificate), "tls-key-file", str(key))
+    wait_until(lambda: served()[0] == "renewed", what="the new certificate")
+    assert "metrics  https://" in server.log
+
+
+def test_metrics_over_tls_need_a_tls_port(new_server: NewServer) -> None:
+    server = new_server("data", {"metrics-port": str(free_port()), "metrics-tls": "yes"})
+    with pytest.raises(AssertionError, match="did not start"):
+        server.start()
+    assert "metrics-tls uses the certificate of tls-port" in server.log
