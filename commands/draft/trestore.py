@@ -26,6 +26,7 @@ from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import load_stream
 
 BAD_STATE = "ERR the state does not belong to the entries of the stream"
+_MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError)
 _ORDERING = ("held", "lineage", "followed")
 
 
@@ -42,7 +43,7 @@ def _completed(
         own = {"incarnation": incarnation, "open": bool(blocks)}
         made = load_stream({**meta, **own}, blocks, steady_ms)
         restore_ordering(made, meta, steady_ms)
-    except (msgpack.UnpackException, KeyError, TypeError, OverflowError, IndexError) as error:
+    except (*_MALFORMED, msgpack.UnpackException) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     for group in made.groups.values():
         group.last_used_ms = steady_ms

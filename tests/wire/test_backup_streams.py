@@ -181,7 +181,7 @@ def test_a_killed_restore_shows_nothing_and_expires(server: Server, source: Path
 
 def test_a_state_that_does_not_fit_changes_nothing(client: RawClient) -> None:
     client.call("XADD", "s", "1-1", "a", "b")
-    for state in (b"", b"\xc1", b"\x01", b"\x80", b"\x81\xa6length\x05"):
+    for state in (b"", b"\xc1", b"\x01", b"\x80", b"\x81\xa6length\x05", b"\x81\xa6groups\x05"):
         reply = client.call("TRESTORE", "s", "t", state)
         assert isinstance(reply, Error)
         assert reply.text.startswith("ERR the state does not belong to the entries"), state
