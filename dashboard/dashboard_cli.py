@@ -18,13 +18,13 @@ from millstream.dashboard.app import make_app
 from millstream.dashboard.guard import LOCAL_NAMES
 from millstream.dashboard.proxied import checked_prefix
 from millstream.listening import ListenError, bind_host
-from millstream.remote import DEFAULT_URL, read_url, url_reason_of
+from millstream.remote import DEFAULT_URL, url_reason_of
+from millstream.url_file import url_file_option, url_of_file
 
 PORT = 6480
 STOP_S = 2  # for browsers that follow a stream
 REQUESTS_MAX = 200
 HEADER_MAX = 16_384  # bytes
-_URL_FILE = "millstream.url_file"  # the key of the file's URL in a context of click
 
 
 class Reached(NamedTuple):
@@ -35,25 +35,9 @@ class Reached(NamedTuple):
     trust_proxy: bool
 
 
-def _note_url_file(ctx: click.Context, param: click.Parameter, file: Path | None) -> None:
-    if file is not None:
-        try:
-            ctx.meta[_URL_FILE] = read_url(file)
-        except ValueError as problem:
-            raise click.ClickException(str(problem)) from None
-
-
 @click.command(epilog="The password of the server may come from REDISCLI_AUTH.")
 @click.argument("url", required=False, metavar="[URL]", envvar="MILLSTREAM_URL")
-@click.option(
-    "--url-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    expose_value=False,
-    is_eager=True,
-    callback=_note_url_file,
-    metavar="FILE",
-    help="File with this URL, for a password that no list of processes shows.",
-)
+@url_file_option(click.ClickException)
 @click.option("--bind", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=PORT, show_default=True, help="Port."
@@ -93,7 +77,7 @@ def dashboard(
     if not _is_local(bind) and password is None:
         raise click.ClickException(f"--bind {bind} needs --password-file")
     shown = bind if ":" not in bind else f"[{bind}]"
-    url = _chosen_url(url)
+    url = url_of_file(click.get_current_context(), "url", "URL") or url or DEFAULT_URL
     reached = Reached(**names)
     path = _prefix(reached.prefix)
     try:
@@ -129,17 +113,6 @@ def allowed_hosts(names: Sequence[str], port: int, extra: Sequence[str]) -> set[
     port, because a proxy may have another one; browsers leave out port 80."""
     without_port = {*names, *extra} if port == 80 else set(extra)
     return {f"{name}:{port}" for name in (*names, *extra)} | without_port
-
-
-def _chosen_url(url: str | None) -> str:
-    """The URL of --url-file takes precedence over the environment, and excludes one in words."""
-    ctx = click.get_current_context()
-    if _URL_FILE not in ctx.meta:
-        return url or DEFAULT_URL
-    if ctx.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("URL and --url-file exclude each other.")
-    from_file: str = ctx.meta[_URL_FILE]
-    return from_file
 
 
 def _prefix(text: str) -> str:

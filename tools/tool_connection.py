@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -18,16 +17,17 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from millstream import url_file
 from millstream.backoff import Backoff
 from millstream.errors import printable
 from millstream.remote import (
     DEFAULT_URL,
     add_password,
     connect_reason_of,
-    read_url,
     reason_of,
     url_reason_of,
 )
+from millstream.url_file import url_file_option, url_of_file
 
 SCHEMES = ("redis", "rediss", "unix")
 Word = bytes | str | int
@@ -190,46 +190,19 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-_URL_FILE = "millstream.url_file"  # the key of the file's URL in a context of click
-
-
-def _note_url_file(ctx: click.Context, param: click.Parameter, file: Path | None) -> None:
-    """Read the file of --url-file, before --url is looked at."""
-    if file is not None:
-        try:
-            ctx.meta[_URL_FILE] = read_url(file)
-        except ValueError as problem:
-            raise ToolError(str(problem)) from None
-
-
 def _chosen_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
-    """The URL of --url-file takes precedence over the environment, and excludes one in words."""
-    if _URL_FILE not in ctx.meta:
-        return url
-    if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--url and --url-file exclude each other.", ctx)
-    from_file: str = ctx.meta[_URL_FILE]
-    return from_file
+    return url_of_file(ctx, param.name or "", "--url") or url
 
 
 def chosen_url(server: str | None, url: str) -> str:
     """The URL of a tool that also takes it as an argument."""
-    if server is not None and _URL_FILE in click.get_current_context().meta:
+    if server is not None and url_file.KEY in click.get_current_context().meta:
         raise click.UsageError("URL and --url-file exclude each other.")
     return server or url
 
 
 def url_option(command: F) -> F:
     """The options that name the server."""
-    of_file = click.option(
-        "--url-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        is_eager=True,
-        expose_value=False,
-        callback=_note_url_file,
-        metavar="FILE",
-        help="File with this URL, for a password that no list of processes shows.",
-    )
     of_url = click.option(
         "--url",
         envvar="MILLSTREAM_URL",
@@ -240,4 +213,4 @@ def url_option(command: F) -> F:
         help="Server: redis://, rediss:// or unix://; also from MILLSTREAM_URL. The password can "
         "come from REDISCLI_AUTH.",
     )
-    return of_url(of_file(command))
+    return of_url(url_file_option(ToolError)(command))

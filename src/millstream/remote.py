@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import ssl
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -23,19 +22,6 @@ def add_password(settings: dict[str, Any]) -> None:
     password = os.environ.get("REDISCLI_AUTH")
     if password and not settings.get("password"):
         settings["password"] = password
-
-
-def read_url(file: Path) -> str:
-    """The URL in a file, where no list of processes shows its password. ValueError says what is
-    wrong with the file."""
-    try:
-        words = file.read_text(encoding="utf-8-sig").split()
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise ValueError(f"{file} cannot be read: {reason}") from None
-    if len(words) != 1:
-        raise ValueError(f"{file} has {len(words)} words; it needs one, the URL of the server")
-    return words[0]
 
 
 def reason_of(problem: BaseException) -> str:
