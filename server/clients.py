@@ -18,7 +18,7 @@ from millstream.server.config.directives import Config
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
-from millstream.server.monitor.log import LOGGER
+from millstream.server.monitor.log import LOGGER, VERBOSE
 from millstream.server.net.connection import Connection, note_readers, sums_of
 from millstream.server.net.tls_contexts import common_name
 from millstream.server.protocol.output_limits import OutputLimits
@@ -110,6 +110,7 @@ class Clients:
             refusal = self._log_in(client)
         if refusal is not None:
             self.connections_rejected += 1
+            self._executor.audit.refused(client, refusal)
             client.closed = True
             client.transport.write(refusal)
             client.transport.close()
@@ -117,6 +118,7 @@ class Clients:
         self.by_id[client.id] = client
         if self._config.tcp_keepalive:
             client.keep_alive(self._config.tcp_keepalive)
+        self._executor.audit.connected(client)
 
     def _refusal(self, client: Connection) -> bytes | None:
         if self._empty is not None:
@@ -158,7 +160,8 @@ class Clients:
         self._on_gone.append(callback)
 
     def _forget(self, client: Client) -> None:
-        self.by_id.pop(client.id, None)
+        if self.by_id.pop(client.id, None) is not None:
+            self._executor.audit.disconnected(client, self.steady_ms())
         self._access.forget(client)
         if client.subscribed:
             self._pubsub.forget(client)
@@ -247,7 +250,7 @@ class Clients:
             note_readers(clients, now_ms)
             for client in clients:
                 if client.last_active_ms < oldest_ms and not _listens(client):
-                    LOGGER.debug("closing idle client %s", client.address)
+                    LOGGER.log(VERBOSE, "closing idle client %s", client.address)
                     client.close(after_reply=False)
 
     def _close_slow(self) -> None:

@@ -29,8 +29,9 @@ from millstream.server.backup.sending import Backups
 from millstream.server.clients import Clients, is_local
 from millstream.server.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.config.apply import switch_journal
-from millstream.server.config.directives import Config
+from millstream.server.config.directives import NAMES, Config
 from millstream.server.config_check import warnings
+from millstream.server.crash_report import CrashReport
 from millstream.server.durability.data_files import prepare_directory
 from millstream.server.durability.data_loading import without_collections
 from millstream.server.durability.directory_loader import LoadReport
@@ -116,6 +117,7 @@ def serve_until_stopped(config: Config, file: Path | None, arguments: Sequence[s
 async def _serve(config: Config, file: Path | None, arguments: Sequence[str]) -> bool:
     server = Server(config, config_file=file, arguments=arguments)
     LoopErrors(server.loop)
+    server.crash_report.begin()
     signals = Signals(server, server.loop)
     signals.start()
     RESERVE.take(server.executor.eviction_work.refuse_all)
@@ -161,6 +163,7 @@ class Server:
         self._build_users()
         self._build_roles()
         self._build_figures()
+        self.crash_report = CrashReport(self.executor)
         self.listeners = Listeners(config, partial(Connection, self.clients, self.executor))
         self.lame_duck = LameDuck(
             config,
@@ -187,6 +190,7 @@ class Server:
             lambda: self.persistence.loading,
             now_ms,
         )
+        self.settings_file.log_reopened = self.crash_report.follow_log
         self.info = self._make_info()
         self.metrics = self._make_metrics()
         self._second: asyncio.TimerHandle | None = None
@@ -209,6 +213,7 @@ class Server:
             Block,
         )
         self.executor = Executor(self)
+        self.executor.audit.directives = NAMES
         self.snapshots = self.persistence.snapshots
         self.push = self.executor.push
         self._gauge.transient = lambda: self.persistence.commits.queued_bytes
@@ -488,6 +493,7 @@ class Server:
         )
         self.memory.tick_second()
         executor.eviction_work.tick_second()
+        executor.audit.tick_second()
         self.clients.tick_second()
         self.oom_score.tick_second()
         self.persistence.tick_second(self.keyspace.dirty)
@@ -524,9 +530,9 @@ class Server:
         self.supervision.close()
         return saved
 
-    def give_up(self) -> None:
-        """A second signal: log which data is not on the disk, before the process ends."""
-        self.persistence.unsynced.tell_given_up()
+    def give_up(self, by: str) -> None:
+        """A signal ends the process at once: log which data is not on the disk."""
+        self.persistence.unsynced.tell_given_up(by)
         self.pid_file.remove()
 
     def reload_files(self) -> None:

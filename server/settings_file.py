@@ -13,6 +13,7 @@ from typing import Any
 
 from millstream.errors import CommandError, StartError
 from millstream.server.config.directives import DIRECTIVES, Config
+from millstream.server.config.kinds import SECRET
 from millstream.server.config.loading import load
 from millstream.server.config_check import check_config
 from millstream.server.monitor import log
@@ -21,7 +22,6 @@ from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
 from millstream.server.settings import Settings
 
-SECRETS = {"requirepass", "masterauth", "tls-key-file-pass", "tls-client-key-file-pass"}
 SHOWN_MAX = 200  # characters of a value in the log
 
 
@@ -47,6 +47,7 @@ class SettingsFile:
         self._process = process
         self._is_loading = is_loading
         self._now_ms = now_ms
+        self.log_reopened: Callable[[], object] = lambda: None
         self._last_read = {name: row.value_in(config) for name, row in DIRECTIVES.items()}
 
     def reload(self) -> None:
@@ -66,6 +67,7 @@ class SettingsFile:
             log.configure(config.loglevel, config.located(config.logfile), config.log_format)
         except StartError as problem:
             raise StartError(f"{problem}; the log continues where it was") from None
+        self.log_reopened()
         LOGGER.info("SIGHUP: the log file was reopened")
 
     def _renew_certificates(self) -> None:
@@ -121,7 +123,7 @@ class SettingsFile:
         for name, value in values.items():
             before, after = self._config.shown(name), DIRECTIVES[name].kind.show(value)
             change = f" {_short(before)} -> {_short(after)}"
-            found.append(name + ("" if name in SECRETS else change))
+            found.append(name + ("" if DIRECTIVES[name].kind is SECRET else change))
         return ", ".join(found)
 
 

@@ -76,7 +76,7 @@ class AclHost(Protocol):
 
 @acl_command(
     "SETUSER username [rule [rule ...]]",
-    "admin request_policy:all_nodes response_policy:all_succeeded",
+    "admin audited request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of rules",
 )
 def acl_setuser(ctx: Context[AclHost], args: Args) -> object:
@@ -96,7 +96,7 @@ def acl_setuser(ctx: Context[AclHost], args: Args) -> object:
 
 @acl_command(
     "DELUSER username [username ...]",
-    "admin request_policy:all_nodes response_policy:all_succeeded",
+    "admin audited request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of names and of connections",
 )
 def acl_deluser(ctx: Context[AclHost], args: Args) -> object:
@@ -223,7 +223,11 @@ def acl_genpass(ctx: Context[AclHost], args: Args) -> object:
     return text[:digits].encode()
 
 
-@acl_command("LOG [operation: count | RESET]", "admin", complexity="O(N), N the number of entries")
+@acl_command(
+    "LOG [operation: count | RESET]",
+    "admin audited",
+    complexity="O(N), N the number of entries",
+)
 def acl_log(ctx: Context[AclHost], args: Args) -> object:
     """Lists recent security events generated due to ACL rules.
 
@@ -242,7 +246,7 @@ def acl_log(ctx: Context[AclHost], args: Args) -> object:
 # The file
 
 
-@acl_command("LOAD", "admin", complexity="O(N), N the number of users")
+@acl_command("LOAD", "admin audited", complexity="O(N), N the number of users")
 def acl_load(ctx: Context[AclHost], args: Args) -> object:
     """Reloads the rules from the configured ACL file.
 
@@ -255,7 +259,7 @@ def acl_load(ctx: Context[AclHost], args: Args) -> object:
 
 @acl_command(
     "SAVE",
-    "admin request_policy:all_nodes response_policy:all_succeeded",
+    "admin audited request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of users",
 )
 def acl_save(ctx: Context[AclHost], args: Args) -> object:

@@ -128,7 +128,7 @@ def _take_switch(args: Args) -> bool:
     raise CommandError(SYNTAX)
 
 
-@client_command("NO-EVICT <enabled: ON | OFF>", "admin dataless", since="7.0.0")
+@client_command("NO-EVICT <enabled: ON | OFF>", "admin dataless audited", since="7.0.0")
 def client_no_evict(ctx: Context, args: Args) -> object:
     """Sets the client eviction mode of the connection.
 
@@ -262,7 +262,7 @@ def _kill(ctx: Context[ClientsHost], chosen: list[Client]) -> None:
     "KILL <filter: ip:port | <new-format: ID client-id | TYPE <client-type: NORMAL | MASTER | "
     "REPLICA | PUBSUB> | USER username | ADDR ip:port | LADDR ip:port | SKIPME <skipme: YES | "
     "NO> | MAXAGE maxage> ...>",
-    "admin dataless",
+    "admin dataless audited",
     complexity="O(N), N the number of connections",
 )
 def client_kill(ctx: Context, args: Args) -> object:
@@ -318,7 +318,7 @@ def client_reply(ctx: Context, args: Args) -> object:
     return NO_REPLY
 
 
-@client_command("UNBLOCK client-id [unblock-type: TIMEOUT | ERROR]", "admin", since="5.0.0")
+@client_command("UNBLOCK client-id [unblock-type: TIMEOUT | ERROR]", "admin audited", since="5.0.0")
 def client_unblock(ctx: Context[ClientsHost], args: Args) -> object:
     """Unblocks a client blocked by a blocking command from a different connection.
 
@@ -337,7 +337,7 @@ def client_unblock(ctx: Context[ClientsHost], args: Args) -> object:
     return int(client is not None and ctx.server.clients.unblock(client, error))
 
 
-@client_command("PAUSE timeout [mode: WRITE | ALL]", "admin dataless", since="3.0.0")
+@client_command("PAUSE timeout [mode: WRITE | ALL]", "admin dataless audited", since="3.0.0")
 def client_pause(ctx: Context[ClientsHost], args: Args) -> object:
     """Suspends commands processing.
 
@@ -356,7 +356,10 @@ def client_pause(ctx: Context[ClientsHost], args: Args) -> object:
 
 
 @client_command(
-    "UNPAUSE", "admin dataless", since="6.2.0", complexity="O(N), N the number of paused clients"
+    "UNPAUSE",
+    "admin dataless audited",
+    since="6.2.0",
+    complexity="O(N), N the number of paused clients",
 )
 def client_unpause(ctx: Context[ClientsHost], args: Args) -> object:
     """Resumes processing commands from paused clients."""
@@ -375,7 +378,7 @@ def client_getredir(ctx: Context, args: Args) -> object:
 # MONITOR
 
 
-@command("MONITOR", "admin noscript loading stale")
+@command("MONITOR", "admin noscript loading stale audited")
 def monitor(ctx: Context[ClientsHost], args: Args) -> object:
     """Listens for all requests received by the server in real-time.
 

@@ -270,7 +270,7 @@ def _help() -> list[Simple]:
 
 @command(
     "DEBUG subcommand [argument ...]",
-    "admin noscript loading stale protected",
+    "admin noscript loading stale protected audited",
     complexity="O(1), except for subcommands that process all keys",
 )
 def debug(ctx: Context, args: Args) -> object:

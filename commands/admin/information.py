@@ -105,7 +105,7 @@ def config_get(ctx: Context[InformationHost], args: Args) -> object:
 
 @config_command(
     "SET parameter value [parameter value ...]",
-    "request_policy:all_nodes response_policy:all_succeeded",
+    "audited request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of pairs",
 )
 def config_set(ctx: Context[InformationHost], args: Args) -> object:
@@ -119,7 +119,7 @@ def config_set(ctx: Context[InformationHost], args: Args) -> object:
     return OK
 
 
-@config_command("RESETSTAT", "request_policy:all_nodes response_policy:all_succeeded")
+@config_command("RESETSTAT", "audited request_policy:all_nodes response_policy:all_succeeded")
 def config_resetstat(ctx: Context[InformationHost], args: Args) -> object:
     """Resets the server's statistics."""
     ctx.server.reset_stats()
@@ -128,7 +128,7 @@ def config_resetstat(ctx: Context[InformationHost], args: Args) -> object:
 
 @config_command(
     "REWRITE",
-    "request_policy:all_nodes response_policy:all_succeeded",
+    "audited request_policy:all_nodes response_policy:all_succeeded",
     since="2.8.0",
     complexity="O(N), N the number of directives",
 )

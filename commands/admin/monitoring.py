@@ -94,7 +94,7 @@ def slowlog_len(ctx: Context[MonitoringHost], args: Args) -> object:
 
 @slowlog_command(
     "RESET",
-    "request_policy:all_nodes response_policy:all_succeeded",
+    "audited request_policy:all_nodes response_policy:all_succeeded",
     complexity="O(N), N the number of entries",
 )
 def slowlog_reset(ctx: Context[MonitoringHost], args: Args) -> object:
@@ -136,7 +136,9 @@ def latency_history(ctx: Context[MonitoringHost], args: Args) -> object:
     return ctx.server.latency.history(shown(args.take()))
 
 
-@latency_command("RESET [event [event ...]]", "request_policy:all_nodes response_policy:agg_sum")
+@latency_command(
+    "RESET [event [event ...]]", "audited request_policy:all_nodes response_policy:agg_sum"
+)
 def latency_reset(ctx: Context[MonitoringHost], args: Args) -> object:
     """Resets the latency data for one or more events.
 

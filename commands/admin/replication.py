@@ -135,7 +135,7 @@ class ReplicationHost(Protocol):
 
 @command(
     "REPLICAOF <args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE> [INDEPENDENT]>>",
-    "admin noscript stale no_async_loading dataless",
+    "admin noscript stale no_async_loading dataless audited",
     since="5.0.0",
 )
 def replicaof(ctx: Context[ReplicationHost], args: Args) -> object:
@@ -171,7 +171,7 @@ def replicaof(ctx: Context[ReplicationHost], args: Args) -> object:
 
 @command(
     "SLAVEOF <args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE> [INDEPENDENT]>>",
-    "admin noscript stale no_async_loading dataless",
+    "admin noscript stale no_async_loading dataless audited",
 )
 def slaveof(ctx: Context[ReplicationHost], args: Args) -> object:
     """Sets a Redis server as a replica of another, or promotes it to being a master.
@@ -193,7 +193,7 @@ def role(ctx: Context[ReplicationHost], args: Args) -> object:
 
 @command(
     "FAILOVER [{target: TO host port:integer [FORCE]}] [ABORT] [TIMEOUT milliseconds]",
-    "admin noscript stale dataless",
+    "admin noscript stale dataless audited",
     since="6.2.0",
 )
 def failover(ctx: Context[ReplicationHost], args: Args) -> object:

@@ -68,7 +68,7 @@ SHUTDOWN_FAILED = "ERR Errors trying to SHUTDOWN. Check logs."
 
 @command(
     "SAVE",
-    "admin noscript no_async_loading no_multi",
+    "admin noscript no_async_loading no_multi audited",
     complexity="O(N), N the number of keys in all databases",
 )
 def save(ctx: Context[SavingHost], args: Args) -> object:
@@ -80,7 +80,7 @@ def save(ctx: Context[SavingHost], args: Args) -> object:
     return OK
 
 
-@command("BGSAVE [SCHEDULE]", "admin noscript no_async_loading")
+@command("BGSAVE [SCHEDULE]", "admin noscript no_async_loading audited")
 def bgsave(ctx: Context[SavingHost], args: Args) -> object:
     """Asynchronously saves the database(s) to disk.
 
@@ -93,7 +93,7 @@ def bgsave(ctx: Context[SavingHost], args: Args) -> object:
     return Simple(ctx.server.snapshots.bgsave(schedule).encode())
 
 
-@command("BGREWRITEAOF", "admin noscript no_async_loading")
+@command("BGREWRITEAOF", "admin noscript no_async_loading audited")
 def bgrewriteaof(ctx: Context[SavingHost], args: Args) -> object:
     """Asynchronously rewrites the append-only file to disk.
 
@@ -105,7 +105,7 @@ def bgrewriteaof(ctx: Context[SavingHost], args: Args) -> object:
 
 @command(
     "BACKUP [stream: STREAM db:integer name]",
-    "admin noscript no_async_loading no_multi dataless",
+    "admin noscript no_async_loading no_multi dataless audited",
     since=OUR_FIRST_VERSION,
     complexity="O(N), N the bytes of the data, outside of the event loop",
 )
@@ -136,7 +136,7 @@ def lastsave(ctx: Context[SavingHost], args: Args) -> object:
 
 @command(
     "SHUTDOWN [save-selector: NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
-    "admin noscript loading stale no_multi allow_busy unblocked",
+    "admin noscript loading stale no_multi allow_busy unblocked audited",
     complexity="O(N) when saving, N the number of keys in all databases",
 )
 def shutdown(ctx: Context[SavingHost], args: Args) -> object:

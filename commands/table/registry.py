@@ -69,6 +69,9 @@ TRAITS = frozenset(
         "unblocked",
         # Refused, before MULTI queues it, unless a directive allows it.
         "protected",
+        # Changes what an administrator is responsible for: users, settings, other connections, all
+        # data. The log names who ran it.
+        "audited",
         # Not a write command, but postponed by a pause of writes, because it may change data or
         # send messages.
         "tells",

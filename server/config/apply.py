@@ -64,6 +64,10 @@ class Restrictions(Protocol):
     def update(self) -> None: ...
 
 
+class CrashReport(Protocol):
+    def set_enabled(self, is_wanted: bool) -> None: ...
+
+
 class Role(Protocol):
     @property
     def restrictions(self) -> Restrictions: ...
@@ -92,6 +96,8 @@ class Parts(Protocol):
     def listeners(self) -> Listeners: ...
     @property
     def oom_score(self) -> OomScore: ...
+    @property
+    def crash_report(self) -> CrashReport: ...
     @property
     def replication(self) -> Role: ...
     def check_waits(self) -> None: ...
@@ -184,6 +190,10 @@ def keyspace_events(parts: Parts, letters: str) -> None:
 
 def log_style(parts: Parts, _: str) -> None:
     log.set_style(parts.config.loglevel, parts.config.log_format)
+
+
+def crash_log(parts: Parts, is_wanted: bool) -> None:
+    parts.crash_report.set_enabled(is_wanted)
 
 
 def certificates(parts: Parts, _: object) -> None:

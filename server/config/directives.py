@@ -20,6 +20,7 @@ from millstream.glob import matcher
 from millstream.server.config.apply import (
     READ,
     client_limits,
+    crash_log,
     default_channels,
     default_password,
     denial_log_length,
@@ -52,6 +53,7 @@ from millstream.server.config.kinds import (
     REPLICAS,
     SAVE_POINTS,
     SAVE_POINTS_DEFAULT,
+    SECRET,
     SIZE_OR_SHARE,
     TEXT,
     USER_LIMITS,
@@ -125,7 +127,7 @@ class Config(ReplicaDirectives, ProcessDirectives):
         True, YES_NO, "without a password, serve only clients on this machine", apply=READ
     )
     requirepass: str = network(
-        "", TEXT,
+        "", SECRET,
         "password of the user `default`; empty: no password is required", apply=default_password,
     )  # fmt: skip
     aclfile: str = network(
@@ -279,7 +281,9 @@ class Config(ReplicaDirectives, ProcessDirectives):
 
     loglevel: str = log(
         "notice", one_of("debug", "verbose", "notice", "warning", "nothing"),
-        "how much is logged", apply=log_style,
+        "how much is logged: `warning`: problems; `notice`: also states and what administrators "
+        "do; `verbose`: also the beginning and end of each connection; `debug`: also details for "
+        "developers", apply=log_style,
     )  # fmt: skip
     supervised: str = log(
         "no", one_of("no", "systemd", "auto"),
@@ -291,6 +295,12 @@ class Config(ReplicaDirectives, ProcessDirectives):
     log_format: str = log(
         "text", one_of("text", "json"),
         "one readable line, or one JSON object, per event", apply=log_style,
+    )  # fmt: skip
+
+    crash_log_enabled: bool = log(
+        True, YES_NO,
+        "after a crash, write the version, the last command and the stack of each thread to the "
+        "log file, or to standard error if there is none", apply=crash_log,
     )  # fmt: skip
 
     slowlog_log_slower_than: int = watching(
@@ -371,7 +381,7 @@ class Config(ReplicaDirectives, ProcessDirectives):
     def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
         """Directives and their older names that match one of the globs, in the table's order. A
         directive that is named in full keeps the spelling of the request."""
-        if len(patterns) == 1 and (name := _NAMES.get(patterns[0])):
+        if len(patterns) == 1 and (name := NAMES.get(patterns[0])):
             return {name: self.shown(ALIASES.get(name, name))}
         written = {word.decode("utf-8", "replace").lower(): word for word in patterns}
         return {
@@ -406,7 +416,7 @@ def _rows() -> Iterable[Directive]:
 
 
 DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _rows()}
-_NAMES = {name.encode(): name for name in (*DIRECTIVES, *ALIASES)}
+NAMES = {name.encode(): name for name in (*DIRECTIVES, *ALIASES)}
 """Names and older names as CONFIG GET has them."""
 
 

@@ -42,7 +42,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("always-show-logo", "no", "yes", False),
     ("busy-reply-threshold", "5000", _LARGE, True),
     ("cluster-enabled", "no", ["no"], False),
-    ("crash-log-enabled", "yes", "yes", True),
     ("crash-memcheck-enabled", "yes", "yes", True),
     ("daemonize", "no", "foreground", False),
     ("dynamic-hz", "yes", "yes", True),

@@ -237,6 +237,8 @@ def only(value: int) -> Kind:
 
 
 TEXT = Kind(lambda text, current: text, str, "text")
+# A text that no log may show, and that only the server should be able to read in a file.
+SECRET = Kind(lambda text, current: text, str, "text")
 
 
 def _parse_path(text: str, current: object) -> Path:

@@ -11,6 +11,7 @@ from millstream.server.config.kinds import (
     INT64_MAX,
     MEGABYTE,
     REPLICAS,
+    SECRET,
     TEXT,
     YES_NO,
     Kind,
@@ -72,7 +73,7 @@ class ReplicaDirectives:
         "host and port of the primary that this server follows; empty: none. REPLICAOF changes it",
     )  # fmt: skip
     masteruser: str = replicas("", TEXT, "user for the primary", apply=READ)
-    masterauth: str = replicas("", TEXT, "password for the primary", apply=READ)
+    masterauth: str = replicas("", SECRET, "password for the primary", apply=READ)
     replica_announce_ip: str = replicas(
         "", HOST,
         "address that the primary shows for this server; empty: the one that the primary sees",

@@ -6,7 +6,7 @@ import re
 from functools import partial
 
 from millstream.server.config.apply import certificates
-from millstream.server.config.kinds import TEXT, YES_NO, Kind, integer, network, one_of
+from millstream.server.config.kinds import SECRET, TEXT, YES_NO, Kind, integer, network, one_of
 
 PROTOCOLS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
 PERMISSIONS_MAX = 0o777
@@ -52,14 +52,16 @@ class TlsDirectives:
     port: int = network(0, integer(0, 65535), "port for TLS; 0: none")
     cert_file: str = tls("", TEXT, "the server's certificate with its chain, in PEM")
     key_file: str = tls("", TEXT, "the certificate's key, in PEM")
-    key_file_pass: str = tls("", TEXT, "password of tls-key-file, if it is encrypted")
+    key_file_pass: str = tls("", SECRET, "password of tls-key-file, if it is encrypted")
     client_cert_file: str = tls(
         "", TEXT,
         "certificate for connections that this server makes (tls-replication), in PEM; empty: "
         "tls-cert-file",
     )  # fmt: skip
     client_key_file: str = tls("", TEXT, "the key of tls-client-cert-file, in PEM")
-    client_key_file_pass: str = tls("", TEXT, "password of tls-client-key-file, if it is encrypted")
+    client_key_file_pass: str = tls(
+        "", SECRET, "password of tls-client-key-file, if it is encrypted"
+    )
     replication: bool = tls(
         False, YES_NO, "use TLS to the primary. Its certificate must be signed by tls-ca-cert-file"
     )

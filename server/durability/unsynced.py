@@ -67,20 +67,21 @@ class UnsyncedFrames:
                 waited_s,
             )
 
-    def tell_given_up(self) -> None:
-        """Log what an immediate end loses; called after a second signal, on any thread."""
+    def tell_given_up(self, by: str) -> None:
+        """Log what an immediate end loses, and the signal that causes it; called on any thread."""
         found = self.frames()
         if self._unsaved is not None:
             self.tell_unsaved()
         elif found is not None:
             log.error(
-                "stopped by a second signal: journal frames %d to %d are not on the disk (%d in"
+                "stopped by %s: journal frames %d to %d are not on the disk (%d in"
                 " all); under appendfsync always, no client has had a reply that shows them",
+                by,
                 *found,
                 found[1] - found[0] + 1,
             )
         else:
-            log.error("stopped by a second signal")
+            log.error("stopped by %s", by)
 
     def tell_unsaved(self) -> None:
         """Log what a stop without a complete base loses."""

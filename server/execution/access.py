@@ -88,6 +88,7 @@ class Access:
 
     def refuse_login(self, client: Any, name: bytes, word: bytes) -> None:
         """Note a wrong password; `word` is the command that had it."""
+        self._executor.audit.login_failed(client, name, word)
         self._note(client, Denial(AUTH, word, name), self._context_of(client))
 
     def forget(self, client: Any) -> None:

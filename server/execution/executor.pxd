@@ -26,6 +26,7 @@ cdef class Executor:
     cdef readonly Clocks clocks
     cdef readonly Admission admission
     cdef readonly RequestRunner runner
+    cdef readonly object audit
     cdef readonly Serving serving
     cdef readonly Outbox outbox
     cdef readonly Statistics statistics

@@ -6,6 +6,7 @@ from millstream.commands.runtime.effects import Effects
 from millstream.commands.runtime.replies import BlockedRead
 from millstream.commands.table.registry import Command
 from millstream.server.execution.admission import Admission
+from millstream.server.execution.audit import Audit
 from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.blocking import Serving
 from millstream.server.execution.client_pause import Pauses
@@ -38,6 +39,7 @@ class Executor:
     commits: Any
     @property
     def table(self) -> Table: ...
+    audit: Audit
     outbox: Outbox
     tick_times: Histogram
     hold_times: Histogram

@@ -89,12 +89,12 @@ cdef class Executor:
         self.serving = Serving(self.context, self.outbox, self.statistics, self.timers,
                                self.resumable.append)
         self.admission = Admission(server, self.context)
-        self.backpressure = Backpressure(self.commits, self.outbox)
         self.runner = RequestRunner(self.context, self.admission, self.serving, self.resume,
                                     self.push_encoded)
-        self.runner.backpressure = self.backpressure
+        self.runner.backpressure = self.backpressure = Backpressure(self.commits, self.outbox)
         self.runner.tick_bytes = TICK_BYTES
         self.limits, self.monitors = self.runner.limits, self.runner.monitors
+        self.audit = self.runner.audit
         self.pauses = Pauses(self)
         self.eviction_work = EvictionWork(self)
         self.due = DueWork(self, self.timers)

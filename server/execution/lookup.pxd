@@ -41,6 +41,8 @@ cdef class Row:
     cdef bint shows_data
     cdef bint waits_when_full
     cdef bint protected
+    cdef bint audited
+    cdef bint guarded  # protected or audited
 
     cdef void add_time(self, uint64_t nanoseconds) noexcept
     cdef uint64_t rejected

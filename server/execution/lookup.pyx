@@ -98,6 +98,8 @@ cdef class Row:
         self.logged_when_slow = "skip_slowlog" not in command.flags
         self.shows_data = "dataless" not in command.traits
         self.protected = "protected" in command.traits
+        self.audited = "audited" in command.traits
+        self.guarded = self.protected or self.audited
         self.waits_when_full = self.shows_data and "unblocked" not in command.traits
 
     def will_write(self, Args args not None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.replies import Simple
 from millstream.quoted_words import quoted
-from millstream.server.monitor.slowlog import without_secrets
+from millstream.server.monitor.secrets import without_secrets
 from millstream.server.protocol.outbox import Client
 from millstream.server.protocol.resp import encode_reply
 

@@ -28,6 +28,10 @@ cdef class RequestRunner:
     cdef int64_t tick_bytes
     cdef Client current
     cdef Row row
+    cdef readonly object audit
+    # Of an administrator's command that has begun: its words, and its user's name.
+    cdef list audited_words
+    cdef bytes audited_user
     cdef Py_ssize_t reply_start
     cdef bint running
     cdef bint shown_data  # whether something in the batch's replies may show some
@@ -38,6 +42,9 @@ cdef class RequestRunner:
     cdef int begin_request(self) noexcept
     cdef int run_postponed(self, Client client) except -1
     cdef int execute(self, Client client, Args args) except -1
+    cdef int begin_guarded(self, Client client, Row row, Args args) except -1
+    cdef int begin_audit(self, Client client, Args args) except -1
+    cdef int end_audit(self, Client client, str error) except -1
     cdef arity_error(self, Client client, Row row)
     cdef int postpone(self, Client client, Args args, clients) except -1
     cdef int run_row(self, Client client, Row row, Args args) except -1

@@ -23,8 +23,10 @@ from millstream.server.protocol.outbox cimport Client
 from millstream.server.protocol.resp cimport Limits, put_error
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 
+from millstream.commands.admin.client_line import user_name
 from millstream.commands.runtime.replies import NULL_ARRAY, Again, Simple, SlicedChain
 from millstream.errors import DEBUG_NOT_ALLOWED, SYNTAX, CommandError, wrong_arity
+from millstream.server.execution.audit import Audit
 from millstream.server.execution.blocking import INTERNAL
 from millstream.server.execution.monitors import Monitors
 from millstream.server.monitor.line_limit import LineLimit
@@ -73,6 +75,7 @@ cdef class RequestRunner:
         self.out = Output()
         self.table = Table()
         self.pushes = []
+        self.audit = Audit()
         self.shown = Monitors(context.server, push)
         self.monitors = self.shown.clients
 
@@ -105,9 +108,8 @@ cdef class RequestRunner:
         if args.count != row.arity and (row.arity > 0 or args.count < -row.arity):
             row.rejected += 1
             raise self.arity_error(client, row)
-        if row.protected and not self.server.may_debug(client):
-            row.rejected += 1
-            raise CommandError(DEBUG_NOT_ALLOWED)
+        if row.guarded:
+            self.begin_guarded(client, row, args)
         if self.admission.has_checks:
             self.admission.check_access(client, row, args)
             if self.admission.queue_full and row.waits_when_full:
@@ -125,7 +127,31 @@ cdef class RequestRunner:
             return 0
         return self.run_row(client, row, args)
 
+    cdef int begin_guarded(self, Client client, Row row, Args args) except -1:
+        """Begin the record of an administrator's command, and refuse a command for tests."""
+        if row.audited:
+            self.begin_audit(client, args)
+        if row.protected and not self.server.may_debug(client):
+            row.rejected += 1
+            raise CommandError(DEBUG_NOT_ALLOWED)
+        return 0
+
+    cdef int begin_audit(self, Client client, Args args) except -1:
+        """Keep the words and the user, which the command itself may change."""
+        self.audited_words = args.all()
+        self.audited_user = user_name(client) if client.authenticated else None
+        return 0
+
+    cdef int end_audit(self, Client client, str error) except -1:
+        """Log the administrator's command that has ended, with its error, if any. A command that
+        continues in a later turn has not ended."""
+        words, self.audited_words = self.audited_words, None
+        if words is not None and client.postponed is None:
+            self.audit.command(client, self.audited_user, self.row.name, words, error)
+        return 0
+
     cdef arity_error(self, Client client, Row row):
+        self.audited_words = None
         error = wrong_arity(row.name)
         if row.name != "exec":
             return error
@@ -161,6 +187,8 @@ cdef class RequestRunner:
         if not row.hot or self.statistics.exact or args.count > HOT_WORDS_MAX or context.timed_alone:
             context.timed_alone = False
             self.statistics.finish(row, client, args, context.now_ms)
+            if row.audited:
+                self.end_audit(client, None)
         return 0
 
     cdef int call(self, Client client, Row row, Args args) except -1:
@@ -248,6 +276,8 @@ cdef class RequestRunner:
         self.running = False
         self.reply_start = self.out.size
         try:
+            if row.audited:
+                self.begin_audit(client, args)
             if row.writes and self.context.effects.out.size > self.tick_bytes:
                 # Earlier requests have recorded more than their words.
                 self.admission.require_room(row, args)
@@ -345,6 +375,8 @@ cdef class RequestRunner:
 
     cdef int reply_exception(self, error) except -1:
         """Reply with the error of a failed command."""
+        if self.row is not None and self.row.audited:
+            self.end_audit(self.current, getattr(error, "message", "ERR"))
         if isinstance(error, CommandError):
             message = error.message
             if message == SYNTAX and self.row is not None:

@@ -128,6 +128,14 @@ def configure(level: str, logfile: str, log_format: str) -> None:
     set_style(level, log_format)
 
 
+def descriptor() -> int:
+    """The descriptor of the log file; that of standard error if there is none."""
+    for handler in LOGGER.handlers:
+        if isinstance(handler, File) and handler.stream is not None:
+            return handler.stream.fileno()
+    return sys.stderr.fileno()
+
+
 def check(logfile: str, directory: Path) -> None:
     """StartError if `configure` would fail. Opens and makes nothing. A start makes `directory`."""
     path = Path(logfile)

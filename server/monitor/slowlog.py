@@ -10,12 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from millstream.server.monitor.secrets import without_secrets
+
 MAX_WORDS = 32
 MAX_WORD_BYTES = 128
-REDACTED = b"(redacted)"
-_SECRET_DIRECTIVES = frozenset({b"requirepass", b"masterauth", b"masteruser", b"tls-key-file-pass"})
-# Subcommands of ACL with names of users and passwords; Redis hides both.
-_SECRET_ACL = frozenset({b"setuser", b"deluser", b"getuser"})
 
 
 class SlowRequest(NamedTuple):
@@ -85,23 +83,3 @@ def _cut_word(word: bytes) -> bytes:
     if len(word) <= MAX_WORD_BYTES:
         return bytes(word)
     return word[:MAX_WORD_BYTES] + b"... (%d more bytes)" % (len(word) - MAX_WORD_BYTES)
-
-
-def without_secrets(words: Sequence[bytes]) -> list[bytes]:
-    """The words with passwords replaced."""
-    shown = list(words)
-    name = shown[0].lower()
-    if name == b"auth":
-        shown[1:] = [REDACTED] * (len(shown) - 1)
-    elif name == b"hello":
-        for at, word in enumerate(shown[:-2]):
-            if word.lower() == b"auth":
-                shown[at + 1 : at + 3] = [REDACTED] * 2
-                break
-    elif name == b"acl" and len(shown) > 2 and shown[1].lower() in _SECRET_ACL:
-        shown[2:] = [REDACTED] * (len(shown) - 2)
-    elif name == b"config" and len(shown) > 3 and shown[1].lower() == b"set":
-        for at in range(2, len(shown) - 1, 2):
-            if shown[at].lower() in _SECRET_DIRECTIVES:
-                shown[at + 1] = REDACTED
-    return shown

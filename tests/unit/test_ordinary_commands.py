@@ -20,6 +20,7 @@ from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
 from millstream.server.config.directives import DIRECTIVES, Config, changed_values
 from millstream.server.execution.access import Access
+from millstream.server.execution.audit import Audit
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.protocol.resp import encode_reply
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -81,6 +82,7 @@ class Process:
             current=None,
             context=SimpleNamespace(now_ms=NOW_MS, steady_ms=NOW_MS),
             admission=SimpleNamespace(set_restricted=bool, set_password_required=bool),
+            audit=Audit(),
         )
         self.clients = Clients(self.asked)
         self.access = Access(machine, self.clients, self.clients.kill)

@@ -7,7 +7,8 @@ from millstream.commands.runtime.context import Session
 from millstream.server.config.directives import Config
 from millstream.server.monitor.info import latency_fields, percentile_us
 from millstream.server.monitor.latency import SAMPLES, LatencyMonitor
-from millstream.server.monitor.slowlog import MAX_WORDS, Slowlog, cut, without_secrets
+from millstream.server.monitor.secrets import without_secrets
+from millstream.server.monitor.slowlog import MAX_WORDS, Slowlog, cut
 
 NOW_MS = 1_700_000_000_123
 
