@@ -13,7 +13,7 @@ StreamKey = tuple[int, bytes]  # database, key
 @dataclass
 class GroupInfo:
     """A group as XINFO GROUPS shows it; `oldest_ms` is the time in the ID of its oldest entry that
-    is pending or not delivered."""
+    is pending or not delivered. `missed`: entries that were trimmed before the group read them."""
 
     name: bytes
     consumers: int
@@ -21,6 +21,7 @@ class GroupInfo:
     last_id: bytes
     lag: int | None
     oldest_ms: int | None = None
+    missed: int = 0
 
 
 @dataclass
@@ -76,4 +77,5 @@ def _read_group(facts: dict[str, Any]) -> GroupInfo:
         facts["pending"],
         facts["last-delivered-id"],
         facts.get("lag"),
+        missed=facts.get("entries-missed", 0),
     )

@@ -538,6 +538,20 @@ def test_wrong_addresses_get_a_message(board: Board, path: str, status: int) -> 
     assert b"Traceback" not in answer.body
 
 
+def test_a_group_shows_the_entries_that_it_missed(ours: Server, new_board: Boards) -> None:
+    board = new_board(ours)
+    with ours.client() as client:
+        client.call("XGROUP", "CREATE", "lost", "g", "0", "MKSTREAM")
+        for _ in range(3):
+            client.call("XADD", "lost", "MAXLEN", "1", "*", "f", "v")
+        page = fetch(board.port, "/group?db=0&key=lost&name=g")
+        assert b"trimmed unread</dt><dd>2</dd>" in page.body
+        assert (
+            b"trimmed unread" not in fetch(board.port, "/group?db=0&key=orders&name=billing").body
+        )
+        client.call("DEL", "lost")
+
+
 def test_the_server_has_little_to_do(ours: Server, new_board: Boards, visit: Visits) -> None:
     """With 1,000 streams, XINFO is sent only for the streams of the page."""
     with ours.client() as client:
