@@ -83,12 +83,15 @@ class LameDuck:
                 yield client
 
     def _step(self) -> None:
+        self._executor.end_tick()  # the replies of this tick count as output from here on
         leaving = list(self._leaving())
         passed_s = self._loop.time() - self._begun_s
         if passed_s >= self._period_s or not leaving:
             self._stop(NAME)
             return
-        staying = [client for client in leaving if not client.close_after_reply]
+        staying = [
+            client for client in leaving if not (client.close_after_reply or client.has_long_reply)
+        ]
         wanted = self._count - int(self._count * passed_s / self._period_s)
         for client in self._first(staying, len(staying) - wanted):
             self._disconnect(client)

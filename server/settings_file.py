@@ -68,7 +68,8 @@ class SettingsFile:
         except StartError as problem:
             raise StartError(f"{problem}; the log continues where it was") from None
         self.log_reopened()
-        LOGGER.info("SIGHUP: the log file was reopened")
+        if config.logfile:
+            LOGGER.info("SIGHUP: the log file was reopened")
 
     def _renew_certificates(self) -> None:
         try:
@@ -82,6 +83,7 @@ class SettingsFile:
 
     def _read_settings(self) -> None:
         if self._file is None:
+            LOGGER.info("SIGHUP: there is no configuration file")
             return
         if self._is_loading():
             raise StartError(f"{self._file} was not read, because the data is being loaded")

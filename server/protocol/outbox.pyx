@@ -74,6 +74,11 @@ cdef class Client(Session):
         return [] if self.postponed is None else self.postponed.all()
 
     @property
+    def has_long_reply(self) -> bool:
+        """True while a reply is sent in parts."""
+        return self.producer is not None
+
+    @property
     def query_buffer_bytes(self) -> int:
         """Bytes received and not executed yet."""
         return 0 if self.parser is None else self.parser.waiting_bytes()

@@ -20,7 +20,8 @@ class Peer(SimpleNamespace):
 
     def __init__(self, world: World, **facts: Any) -> None:
         plain = {"feed": None, "name": b"", "queue": None, "watches": {}, "blocked": False,
-                 "output_bytes": 0, "last_active_ms": 0, "close_after_reply": False}  # fmt: skip
+                 "output_bytes": 0, "last_active_ms": 0, "close_after_reply": False,
+                 "has_long_reply": False}  # fmt: skip
         super().__init__(**{**plain, **facts})
         self.world = world
 
@@ -40,6 +41,7 @@ class World:
         self.stops: list[str] = []
         self.is_listening = True
         self.loading = False
+        self.ticks = 0
         parts: Any = self
         self.loop = self
         self.duck = LameDuck(
@@ -75,6 +77,9 @@ class World:
         assert not error
         self.leave(peer)
         return True
+
+    def end_tick(self) -> None:
+        self.ticks += 1
 
     def time(self) -> float:
         return self.now_s
@@ -128,6 +133,17 @@ def test_a_client_with_unsent_replies_gets_them() -> None:
     world.run(STEP_S)
     assert world.stops == [NAME]
     assert peer in world.peers  # the stop closes it
+
+
+def test_a_client_in_a_long_reply_stays() -> None:
+    world = World()
+    (peer,) = world.add(has_long_reply=True)
+    world.duck.begin()
+    world.run(PERIOD_S - STEP_S)
+    peer.has_long_reply = False
+    assert not world.gone
+    world.run(STEP_S)
+    assert world.stops == [NAME]
 
 
 def test_it_stops_at_once_without_clients_and_while_loading() -> None:
