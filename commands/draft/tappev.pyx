@@ -26,7 +26,7 @@ cdef boundary_by_age(Context ctx, Stream stream, uint64_t age_ms):
 
 
 @command(
-    "TAPPEV key COUNT|TIME n [field value ...]", "write denyoom fast nondeterministic_output",
+    "TAPPEV key COUNT|TIME n [field value ...]", "write denyoom fast removes_without_entry nondeterministic_output",
     complexity="O(1) and O(n) of evicted blocks",
 )
 def tappev(Context ctx not None, Args args not None):

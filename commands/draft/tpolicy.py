@@ -60,7 +60,7 @@ def policy_reply(policy: RetentionPolicy | None) -> dict[bytes, int | bytes] | N
 
 @command(
     "TPOLICY key [MAXLEN n] [MAXAGE ms] [MAXBYTES n] [EXACT|APPROX]",
-    "write",
+    "write removes",
     complexity="O(n) of evicted blocks",
 )
 def tpolicy(ctx: Context, args: Args) -> object:

@@ -198,7 +198,7 @@ def _flush(args: Args, databases: list[Database]) -> int:
 
 @command(
     "FLUSHDB [flush-type: ASYNC | SYNC]",
-    "write audited request_policy:all_shards response_policy:all_succeeded @dangerous",
+    "write audited removes request_policy:all_shards response_policy:all_succeeded @dangerous",
     complexity="O(N), N the number of keys in the database",
 )
 def flushdb(ctx: Context, args: Args) -> object:
@@ -212,7 +212,7 @@ def flushdb(ctx: Context, args: Args) -> object:
 
 @command(
     "FLUSHALL [flush-type: ASYNC | SYNC]",
-    "write audited request_policy:all_shards response_policy:all_succeeded @dangerous",
+    "write audited removes request_policy:all_shards response_policy:all_succeeded @dangerous",
     complexity="O(N), N the number of keys in all databases",
 )
 def flushall(ctx: Context[DatabasesHost], args: Args) -> object:

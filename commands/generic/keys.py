@@ -116,7 +116,7 @@ def take_database(ctx: Context, args: Args) -> Database:
 
 @command(
     "DEL key [key ...]",
-    "write hot request_policy:multi_shard response_policy:agg_sum",
+    "write hot removes request_policy:multi_shard response_policy:agg_sum",
     complexity="O(N), N the number of keys",
     keys="RM delete",
 )
@@ -132,7 +132,7 @@ def del_(ctx: Context, args: Args) -> object:
 
 @command(
     "UNLINK key [key ...]",
-    "write fast hot request_policy:multi_shard response_policy:agg_sum",
+    "write fast hot removes request_policy:multi_shard response_policy:agg_sum",
     since="4.0.0",
     complexity="O(N), N the number of keys",
     keys="RM delete",

@@ -269,7 +269,7 @@ def _use_in_delex(words: Sequence[bytes]) -> str:
 @command(
     "DELEX key [condition: IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE "
     "ifdne-digest]",
-    "write fast",
+    "write fast removes",
     since="8.4.0",
     complexity="O(1) for IFEQ and IFNE, O(N) for IFDEQ and IFDNE, N the length of the value",
     keys=KeyUse("RW delete", _use_in_delex),

@@ -222,7 +222,7 @@ def digest(value: bytes) -> bytes:
     return xxh3_64_hexdigest(value).encode()
 
 
-@command("GETDEL key", "write fast", since="6.2.0", keys="RW access delete")
+@command("GETDEL key", "write fast removes", since="6.2.0", keys="RW access delete")
 def getdel(ctx: Context, args: Args) -> object:
     """Returns the string value of a key after deleting the key.
 

@@ -67,6 +67,10 @@ TRAITS = frozenset(
         "dataless",
         # Runs while the journal's queue is full, because it can end that state.
         "unblocked",
+        # Only removes data, or sets what is removed: allowed while the disk is full; the second one
+        # without an entry to append.
+        "removes",
+        "removes_without_entry",
         # Refused, before MULTI queues it, unless a directive allows it.
         "protected",
         # Changes what an administrator is responsible for: users, settings, other connections, all

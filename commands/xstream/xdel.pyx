@@ -16,7 +16,7 @@ cdef enum:
 
 @command(
     "XDEL key id [id ...]",
-    "write fast hot",
+    "write fast hot removes",
     since="5.0.0",
     complexity="O(log n) for each id, and a copy of its block",
     keys="RW delete",

@@ -12,7 +12,7 @@ from millstream.commands.table.registry import command
 
 @command(
     "XDELEX key [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
-    "write fast",
+    "write fast removes",
     complexity="O(log n) for each id, and a copy of its block",
     keys="RW delete",
     since="8.2.0",

@@ -133,7 +133,10 @@ def xgroup_setid(ctx: Context, args: Args) -> Simple:
 
 
 @xgroup_command(
-    "DESTROY key group", complexity="O(n), n the number of its pending entries", keys="RW delete"
+    "DESTROY key group",
+    "removes",
+    complexity="O(n), n the number of its pending entries",
+    keys="RW delete",
 )
 def xgroup_destroy(ctx: Context, args: Args) -> int:
     """Destroys a consumer group."""
@@ -160,6 +163,7 @@ def xgroup_createconsumer(ctx: Context, args: Args) -> int:
 
 @xgroup_command(
     "DELCONSUMER key group consumer",
+    "removes",
     complexity="O(n), n the number of the group's pending entries",
     keys="RW delete",
 )

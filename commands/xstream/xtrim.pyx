@@ -16,7 +16,7 @@ NO_STRATEGY = "ERR syntax error, XTRIM must be called with a trimming strategy"
 
 @command(
     "XTRIM key {trim: <strategy: MAXLEN | MINID> [operator: = | ~] threshold [LIMIT count]} "
-    "[condition: KEEPREF | DELREF | ACKED]", "write nondeterministic_output",
+    "[condition: KEEPREF | DELREF | ACKED]", "write removes nondeterministic_output",
     complexity="O(n) of evicted blocks", keys="RW delete", since="5.0.0",
 )
 def xtrim(Context ctx not None, Args args not None):

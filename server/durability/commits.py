@@ -135,6 +135,7 @@ class Commits:
         self.sync_times = Histogram()
         self.slow_sync_ns = NEVER_NS
         self.note_slow_sync: Callable[[int], object] = lambda milliseconds: None
+        self._leaves_space = False
         self.first_effect: Callable[[int], bytes] | None = None
         self.journal: Journal | None = None
         self.older_bytes = 0  # in the journals before the current one
@@ -271,13 +272,30 @@ class Commits:
         the disk is full."""
         if self.journal is None:
             return UNBOUNDED
+        return self._room(self.journal.make_room, payload_bytes)
+
+    def make_last_room(self, payload_bytes: int) -> int:
+        """The same for commands that only remove, which may use the last space."""
+        if self.journal is None:
+            return UNBOUNDED
+        return self._room(self.journal.make_last_room, payload_bytes)
+
+    def _room(self, make: Callable[[int], int], payload_bytes: int) -> int:
         added_bytes = TIME_BYTES_MAX + (0 if self.first_effect is None else FIRST_EFFECT_MAX)
         if payload_bytes + added_bytes > frames.PAYLOAD_MAX:
             raise CommandError(TOO_LARGE % frames.PAYLOAD_MAX)
         try:
-            return self.journal.make_room(payload_bytes + added_bytes) - added_bytes
+            return make(payload_bytes + added_bytes) - added_bytes
         except OSError as error:
             raise CommandError(misconf(error).decode()) from error
+
+    def leave_space(self, leaves: bool) -> None:
+        """While `leaves`, the journal reserves no space in advance: a base needs it."""
+        self._leaves_space = leaves
+        if self.journal is not None:
+            self.journal.leaves_space = leaves
+            if not leaves:
+                self.journal.request_space()
 
     def set_fsync(self, mode: str) -> None:
         """CONFIG SET appendfsync. It applies from the next frame on; the loop does not wait."""
@@ -313,6 +331,7 @@ class Commits:
             self._config.journal_reserve_size,
         )
         journal.sync_file = self._sync_timed
+        journal.leaves_space = self._leaves_space
         journal.request_space()
         return journal
 

@@ -24,6 +24,7 @@ from millstream.server.durability.data_file_watch import DataFileWatch
 from millstream.server.durability.data_files import DataFiles, in_words, misconf
 from millstream.server.durability.data_loading import DataLoading, without_collections
 from millstream.server.durability.directory_loader import Loader, LoadReport, Progress, Restorable
+from millstream.server.durability.full_disk import FullDisk
 from millstream.server.durability.refusal import Refusal
 from millstream.server.durability.snapshots import Capturable, Snapshots
 from millstream.server.durability.unsynced import UnsyncedFrames
@@ -76,7 +77,10 @@ class Persistence:
         self.closing = False
         self.files = DataFiles(machine.disk)
         snapshot_worker = machine.new_worker("millstream-snapshot", _SNAPSHOT_NICENESS)
-        self.snapshots = Snapshots(config, self.files, keyspace, self, machine, snapshot_worker)
+        self.full_disk = FullDisk(config, machine.disk, machine.steady_clock)
+        self.snapshots = Snapshots(
+            config, self.files, keyspace, self, machine, snapshot_worker, self.full_disk
+        )
         self.refusal = Refusal(self.snapshots.refuses_writes, self._tell_writable)
         self.unsynced = UnsyncedFrames(self.commits.all_journals, machine.clock)
         self._watch = DataFileWatch(
@@ -106,6 +110,10 @@ class Persistence:
         """The MISCONF error while write commands are refused, else None."""
         return self.refusal.error
 
+    def may_remove(self) -> bool:
+        """True if commands that only remove may run while writes are refused."""
+        return self.refusal.allows_removals
+
     def _tell_writable(self) -> None:
         self._scheduler.call_soon_threadsafe(self.commits.listener.check_due)
 
@@ -119,7 +127,7 @@ class Persistence:
             wanted_bytes = self._config.journal_reserve_size
             log.error(
                 "%s: not even %d bytes of journal-reserve-size %d could be reserved: %s;"
-                " writes are refused until there is space",
+                " writes are refused until there is space, except commands that only remove",
                 journal.name,
                 min(wanted_bytes, RESERVE_LEAST),
                 wanted_bytes,
@@ -237,6 +245,8 @@ class Persistence:
 
         `changes` is the keyspace's change counter.
         """
+        if self.refusal.error is not None and self.refusal.allows_removals:
+            self.snapshots.start_if_freed()
         if self.commits.journal is not None:
             self.commits.journal.tick_second()
         self._watch.check()
@@ -364,6 +374,7 @@ class Persistence:
             if not self._config.aof_load_truncated:
                 raise files.refusal_of(loader.torn, last_seq)
             files.cut(loader.torn, report, last_seq)
+        self.full_disk.hold()  # before the journal reserves space
         if not self.appendonly:
             if files.manifest.journals:
                 report.notes.append(

@@ -36,6 +36,11 @@ class Refusal:
         """True if a reason is one of the journal: not a failed save."""
         return bool(self.journal or self.space or self.lost)
 
+    @property
+    def allows_removals(self) -> bool:
+        """True if commands that only remove may run: the journal, if there is one, still works."""
+        return not (self.journal or self.lost)
+
     def clear(self) -> None:
         """Forget the reasons of the journal."""
         self.journal = self.space = self.lost = None

@@ -28,6 +28,7 @@ from millstream.errors import CommandError
 from millstream.server.durability import save_points
 from millstream.server.durability.commits import Commits
 from millstream.server.durability.data_files import DataFiles, in_words, temporary
+from millstream.server.durability.full_disk import FullDisk
 from millstream.server.durability.save_points import SavePoints
 from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.storage.files.disk import File
@@ -102,6 +103,7 @@ class Job:
     pause: Callable[[], None]
     started_ms: int
     finished: tuple[str, ...] = ()  # journals that will get no more frames
+    is_short: bool = False  # the disk may be full: the base gets the space that is left
     created_ms: int = 0
     seq: int = 0
     changes: int = 0
@@ -144,7 +146,9 @@ class Snapshots:
         keeper: JournalKeeper,
         machine: Machine,
         worker: TaskWorker,
+        full_disk: FullDisk,
     ) -> None:
+        self._full_disk = full_disk
         self._config = config
         self._files = files
         self._keyspace = keyspace
@@ -287,6 +291,12 @@ class Snapshots:
         if kind is not None:
             self.start(kind)
 
+    def start_if_freed(self) -> None:
+        """Called once a second while writes are refused because of a full disk: what was removed
+        meanwhile may leave a base that fits."""
+        if self.job is None and not self.suspended and self._full_disk.is_due():
+            self.start("rewrite" if self._keeper.appendonly else "save")
+
     def refuses_writes(self) -> bool:
         """True if writes are refused because the last save failed."""
         if not self._config.stop_writes_on_bgsave_error or self.tallies["save"].ok:
@@ -306,7 +316,12 @@ class Snapshots:
         journal = journal_name(number) if keeper.appendonly and kind != "copy" else None
         finished = () if keeper.commits.queued_bytes else self._files.manifest.journals[:-1]
         started_ms = self._steady_clock()
-        return Job(kind, number, journal, keeper.commits.attached, pause, started_ms, finished)
+        job = Job(kind, number, journal, keeper.commits.attached, pause, started_ms, finished)
+        has_failed = not job.attached and (keeper.appendonly or not self.tallies[kind].ok)
+        job.is_short = has_failed or keeper.lacks_space()
+        if job.is_short:
+            keeper.commits.leave_space(True)
+        return job
 
     def _in_worker(
         self, job: Job, step: Callable[[Job], None], then: Callable[[Job], None] | None = None
@@ -332,15 +347,14 @@ class Snapshots:
     def _prepare(self, job: Job) -> None:
         """Worker: create the files, and publish the manifest that makes the new journal current."""
         disk = self._files.disk
+        if job.is_short:
+            self._full_disk.release()
         if job.journal is not None:
             name = job.journal if job.attached else temporary(job.journal)
             job.journal_file = create_journal(disk, name, self._files.directory)
-            try:
+            if not job.is_short:
+                # Otherwise the base needs the space. Writes are refused until it is written.
                 reserve_ahead(job.journal_file.file, self._config.journal_reserve_size)
-            except OSError:
-                # Writes are already refused, and a new base may free space.
-                if not self._keeper.lacks_space():
-                    raise
             if job.attached:
                 self._files.publish_journal(job.journal, job.number + 1, job.finished)
         job.file = disk.create(temporary(base_name(job.number)))
@@ -480,6 +494,7 @@ class Snapshots:
             self._record(job)
         else:
             self._pass_on(job, job.on_copied)
+        self._hold_space(job)
         if self.scheduled is not None and not self._keeper.closing:
             kind, self.scheduled = self.scheduled, None
             self.start(kind)
@@ -503,6 +518,18 @@ class Snapshots:
         else:
             self._note_failure(job)
 
+    def _hold_space(self, job: Job) -> None:
+        """Hold space for the next full disk; after that, the journal may reserve more."""
+        if self._keeper.closing:
+            return
+
+        def hold() -> None:
+            self._full_disk.hold()
+            if job.is_short:
+                post(self._scheduler, self._keeper.commits.leave_space, False)
+
+        self.worker.submit(hold)
+
     def _note_success(self, job: Job) -> None:
         assert job.writer is not None
         assert job.file is not None
@@ -518,6 +545,7 @@ class Snapshots:
         )
         self.last_save_s = self._clock() // 1000
         self.save_points.note_success(job.changes)
+        self._full_disk.recovered()
         self._keeper.snapshot_succeeded(job.file.size, job.seq)
 
     def _note_failure(self, job: Job) -> None:

@@ -18,6 +18,7 @@ cdef class Admission:
     cdef str _out_of_memory
     cdef bint near_journal_limit
     cdef bint queue_full
+    cdef bint may_remove  # although changes are refused
     cdef readonly str stale
     cdef str read_only  # the error of all changes: this server is a replica
     cdef readonly str lacks_replicas  # the error of clients' changes: too few replicas
@@ -28,9 +29,13 @@ cdef class Admission:
     cdef int check_batch(self, Client client) noexcept
     cdef int check_access(self, Client client, Row row, Args args) except -1
     cdef int check_permission(self, Client client, Row row, Args args, bint at_exec) except -1
-    cdef int require_room(self, Row row, Args args) except -1
-    cdef int check_transaction(self, list requests) except -1
-    cdef int require_room_for_all(self, list requests) except -1
+    cdef bint require_room(self, Row row, Args args) except -1
+    cdef int begin_removal(self, int64_t most) except -1
+    cdef int end_removal(self) except -1
+    cdef int allow_removals(self, str problem) except -1
+    cdef int check_write(self, Row row, Args args) except -1
+    cdef bint check_transaction(self, list requests) except -1
+    cdef bint require_room_for_all(self, list requests) except -1
 
 
 cdef int64_t effects_most(Args args) noexcept

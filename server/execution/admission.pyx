@@ -136,38 +136,87 @@ cdef class Admission:
         row.rejected += 1
         raise error
 
-    cdef int require_room(self, Row row, Args args) except -1:
-        """Refuse a write whose effects the journal may have no space for."""
+    cdef int allow_removals(self, str problem) except -1:
+        """While changes are refused with `problem`, allow those that only remove, if it is a full disk
+        and the journal still works."""
+        self.may_remove = problem is not None and (
+            self.read_only is None and self.lacks_replicas is None
+            and self.server.persistence.may_remove())
+        return 0
+
+    cdef int check_write(self, Row row, Args args) except -1:
+        """Refuse a write while changes are refused, unless it only removes and the disk is full."""
+        if not (self.may_remove and row.only_removes(args)):
+            row.rejected += 1
+            raise CommandError(self.context.write_error)
+        return 0
+
+    cdef bint require_room(self, Row row, Args args) except -1:
+        """Refuse a write whose effects the journal may have no space for. True: it only removes, and
+        needs the last space."""
         try:
             self.effects.require(effects_most(args))
         except CommandError:
+            if row.only_removes(args):
+                return True
             row.rejected += 1
+            raise
+        return False
+
+    cdef int begin_removal(self, int64_t most) except -1:
+        """Until `end_removal`, effects may use the last space of the journal and the disk. CommandError
+        if even that is too little."""
+        self.effects.make_room = self.server.persistence.commits.make_last_room
+        try:
+            self.effects.forget_room()
+            self.effects.require(most)
+        except CommandError:
+            self.end_removal()
             raise
         return 0
 
-    cdef int check_transaction(self, list requests) except -1:
+    cdef int end_removal(self) except -1:
+        self.effects.make_room = self.server.persistence.commits.make_room
+        self.effects.forget_room()
+        self.server.persistence.full_disk.note_removal()
+        return 0
+
+    cdef bint check_transaction(self, list requests) except -1:
         """Refuse a transaction as a whole, before its first request runs: its effects are part of
-        one frame."""
-        if self.context.write_error is not None and any((<Row>row).writes for row, _, _ in requests):
+        one frame. True: call `end_removal` after it."""
+        if self.context.write_error is not None and any(
+                (<Row>row).writes and not (self.may_remove and (<Row>row).only_removes(args))
+                for row, args, _ in requests):
             raise CommandError(
                 f"EXECABORT Transaction discarded because of: {self.context.write_error}")
         if self._out_of_memory is not None and any((<Row>row).needs_memory for row, _, _ in requests):
             raise CommandError(f"EXECABORT Transaction discarded because of: {self._out_of_memory}")
         return self.require_room_for_all(requests)
 
-    cdef int require_room_for_all(self, list requests) except -1:
+    cdef bint require_room_for_all(self, list requests) except -1:
+        """True if the transaction only removes, and needs the last space: `begin_removal` was
+        called."""
         cdef int64_t most = 0
+        cdef bint removes = True
         for row, args, _ in requests:
             if (<Row>row).writes:
                 most += effects_most(<Args>args)
+                removes = removes and (<Row>row).only_removes(<Args>args)
         if most == 0:
-            return 0
+            return False
         try:
-            self.effects.require(most)
+            if self.context.write_error is None:
+                try:
+                    self.effects.require(most)
+                    return False
+                except CommandError:
+                    if not removes:
+                        raise
+            self.begin_removal(most)
         except CommandError as error:
             raise CommandError(
                 f"EXECABORT Transaction discarded because of: {error.message}") from None
-        return 0
+        return True
 
 
 cdef int64_t effects_most(Args args) noexcept:

@@ -163,12 +163,12 @@ cdef class Executor:
         """Read the clocks, and determine whether changes are allowed now."""
         self.set_clocks()
         problem = self.admission.read_only
-        if problem is None:
-            problem = self.persistence.writable_error()
-            problem = None if problem is None else problem.decode()
+        if problem is None and (refusal := self.persistence.writable_error()) is not None:
+            problem = refusal.decode()
         self.context.write_error = problem
         if problem is None and self.effects.out.size > self.effects.room:
             problem = self.context.write_error = self.lack_of_room()
+        self.admission.allow_removals(problem)
         if problem is None and (
                 self.runner.pause is None and not self.admission.loading
                 and not self.admission.queue_full):

@@ -43,7 +43,9 @@ cdef class Row:
     cdef bint protected
     cdef bint audited
     cdef bint guarded  # protected or audited
+    cdef Py_ssize_t removing_words
 
+    cdef bint only_removes(self, Args args) noexcept
     cdef void add_time(self, uint64_t nanoseconds) noexcept
     cdef uint64_t rejected
     cdef uint64_t failed

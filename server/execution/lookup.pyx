@@ -24,6 +24,7 @@ cdef enum:
     EXACT_BELOW_NS = 1000000
     # Limits the memory that a client could fill with new kinds of errors.
     CODES_MAX = 128
+    WORDS_WITHOUT_ENTRY = 4  # TAPPEV key COUNT n
 
 
 cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
@@ -100,6 +101,9 @@ cdef class Row:
         self.protected = "protected" in command.traits
         self.audited = "audited" in command.traits
         self.guarded = self.protected or self.audited
+        self.removing_words = (
+            1 << 62 if "removes" in command.traits
+            else WORDS_WITHOUT_ENTRY if "removes_without_entry" in command.traits else 0)
         self.waits_when_full = self.shows_data and "unblocked" not in command.traits
 
     def will_write(self, Args args not None) -> bool:
@@ -107,6 +111,10 @@ cdef class Row:
         options."""
         return self.writes or (self.writes_with is not None and any(
             word.upper() == self.writes_with for word in args.all()))
+
+    cdef bint only_removes(self, Args args) noexcept:
+        """True if this request only removes data, so that it may run on a full disk."""
+        return args.count <= self.removing_words
 
     cdef void add_time(self, uint64_t nanoseconds) noexcept:
         """Add the total time of the calls since the last call of this method. Bucket i counts calls

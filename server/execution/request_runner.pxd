@@ -47,6 +47,7 @@ cdef class RequestRunner:
     cdef int end_audit(self, Client client, str error) except -1
     cdef arity_error(self, Client client, Row row)
     cdef int postpone(self, Client client, Args args, clients) except -1
+    cdef int run_removal(self, Client client, Row row, Args args) except -1
     cdef int run_row(self, Client client, Row row, Args args) except -1
     cdef int call(self, Client client, Row row, Args args) except -1
     cdef int call_shown(self, Client client, Row row, Args args) except -1

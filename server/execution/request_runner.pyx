@@ -16,7 +16,7 @@ from millstream.commands.runtime.replies cimport (
 )
 from millstream.encoding cimport Output
 from millstream.ids cimport Id
-from millstream.server.execution.admission cimport Admission
+from millstream.server.execution.admission cimport Admission, effects_most
 from millstream.server.execution.blocking cimport Serving
 from millstream.server.execution.lookup cimport Row, Table, unknown_command
 from millstream.server.protocol.outbox cimport Client
@@ -102,6 +102,7 @@ cdef class RequestRunner:
         """Run a request, or refuse, postpone or queue it."""
         cdef Context context = self.context
         cdef Row row = self.table.find(args, self.statistics.timed)
+        cdef bint removes = False  # on a full disk
         self.row = row
         if row is None:
             return self.refuse_unknown(client, args)
@@ -115,16 +116,18 @@ cdef class RequestRunner:
             if self.admission.queue_full and row.waits_when_full:
                 return self.postpone(client, args, self.backpressure.clients)
         if row.writes and context.write_error is not None:
-            row.rejected += 1
-            raise CommandError(context.write_error)
-        if self.admission.near_journal_limit and row.writes:
-            self.admission.require_room(row, args)
+            self.admission.check_write(row, args)
+            removes = True
+        elif self.admission.near_journal_limit and row.writes:
+            removes = self.admission.require_room(row, args)
         client.last_command = row.name
         if self.pause is not None and client.feed is None and self.pause.postpones(
                 row, args, client.queue):
             return self.postpone(client, args, self.pause.clients)
         if client.special and self.queue_for_exec(client, row, args):
             return 0
+        if removes:
+            return self.run_removal(client, row, args)
         return self.run_row(client, row, args)
 
     cdef int begin_guarded(self, Client client, Row row, Args args) except -1:
@@ -149,6 +152,18 @@ cdef class RequestRunner:
         if words is not None and client.postponed is None:
             self.audit.command(client, self.audited_user, self.row.name, words, error)
         return 0
+
+    cdef int run_removal(self, Client client, Row row, Args args) except -1:
+        """Run a command that only removes, with the last space for the journal."""
+        try:
+            self.admission.begin_removal(effects_most(args))
+        except CommandError:
+            row.rejected += 1
+            raise
+        try:
+            return self.run_row(client, row, args)
+        finally:
+            self.admission.end_removal()
 
     cdef arity_error(self, Client client, Row row):
         self.audited_words = None
@@ -252,7 +267,8 @@ cdef class RequestRunner:
         cdef Args args
         cdef list later = None
         cdef Py_ssize_t mark
-        self.admission.check_transaction(requests)
+        cdef bint removes
+        removes = self.admission.check_transaction(requests)
         self.out.put_head(c'*', len(requests))
         self.context.may_block = False
         try:
@@ -266,12 +282,15 @@ cdef class RequestRunner:
             if later is not None:
                 client.producer = SlicedChain(later)
         finally:
+            if removes:
+                self.admission.end_removal()
             self.context.may_block = True
             self.reply_start = start
             self.running = True
         return 0
 
     cdef int run_queued(self, Client client, Row row, Args args) except -1:
+        cdef bint removes = False
         self.row = row
         self.running = False
         self.reply_start = self.out.size
@@ -280,10 +299,13 @@ cdef class RequestRunner:
                 self.begin_audit(client, args)
             if row.writes and self.context.effects.out.size > self.tick_bytes:
                 # Earlier requests have recorded more than their words.
-                self.admission.require_room(row, args)
+                removes = self.admission.require_room(row, args)
             if client.permission is not None:
                 self.admission.check_permission(client, row, args, True)
-            self.run_row(client, row, args)
+            if removes:
+                self.run_removal(client, row, args)
+            else:
+                self.run_row(client, row, args)
         except Exception as error:
             self.reply_exception(error)
         return 0

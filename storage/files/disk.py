@@ -100,6 +100,11 @@ class Disk(Protocol):
     def sync_directory(self) -> None:
         """Return when all creations, renames and removals so far are on the disk."""
 
+    def hold_space(self, size_bytes: int) -> None:
+        """Reserve space that no file uses, until `release_space` or the end of the process."""
+
+    def release_space(self) -> None: ...
+
     def random(self, size: int) -> bytes:
         """Unpredictable bytes, for the IDs and salts of files."""
 
@@ -306,6 +311,7 @@ class SystemDisk:
         self._guard: LockGuard | None = None
         self._lock_error = ""
         self._identity: tuple[int, int] | None = None
+        self._held = -1  # a file without a name, which has the reserved space
 
     def lock(self) -> None:
         other = "another server"
@@ -450,6 +456,24 @@ class SystemDisk:
 
     def sync_directory(self) -> None:
         _sync_path(self.directory)
+
+    def hold_space(self, size_bytes: int) -> None:
+        self.release_space()
+        allocate = _fallocate()
+        flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+        descriptor = os.open(self.directory, flags, 0o600)
+        if allocate is None or allocate(descriptor, _KEEP_SIZE, 0, size_bytes):
+            from ctypes import get_errno
+
+            number = get_errno() or errno.ENOSYS
+            os.close(descriptor)
+            raise OSError(number, os.strerror(number), str(self.directory))
+        self._held = descriptor
+
+    def release_space(self) -> None:
+        descriptor, self._held = self._held, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def random(self, size: int) -> bytes:
         return os.urandom(size)

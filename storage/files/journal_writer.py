@@ -115,6 +115,8 @@ class Journal:
         self._end = file.size
         self._reserving = False
         self._space_error = False
+        # While a base is written on a full disk, the space is for the base.
+        self.leaves_space = False
 
     @property
     def size_bytes(self) -> int:
@@ -237,12 +239,25 @@ class Journal:
             )
         return min(self._room_bytes(), PAYLOAD_MAX)
 
+    def make_last_room(self, payload_bytes: int) -> int:
+        """Like `make_room`, for commands that only remove: with all reserved space, and with the
+        last space on the disk."""
+        if not self._reserve_bytes or self.error is not None:
+            return PAYLOAD_MAX
+        if self._last_room_bytes() < payload_bytes:
+            size_bytes = payload_bytes + FRAME_SIZE
+            reserve_after(self._last_file, self._end, size_bytes, size_bytes)
+        return min(self._last_room_bytes(), PAYLOAD_MAX)
+
     def is_short(self) -> bool:
         """True if there is hardly any space for another frame."""
         return self._reserve_bytes > 0 and self._room_bytes() < self._spare_bytes
 
     def _room_bytes(self) -> int:
-        return self._last_file.reserved_end - self._end - FRAME_SIZE - self._spare_bytes
+        return self._last_room_bytes() - self._spare_bytes
+
+    def _last_room_bytes(self) -> int:
+        return self._last_file.reserved_end - self._end - FRAME_SIZE
 
     def close(self, tell: Callable[[float], None] | None = None) -> None:
         """Write and sync all frames, and release reserved space. OSError when that fails.
@@ -426,7 +441,7 @@ class Journal:
 
     def _reserve(self) -> None:
         self._reserving = False
-        if self.error is not None:
+        if self.error is not None or self.leaves_space:
             return
         file = self._file
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.rounds import what_is_left
-from tests.support.client import RawClient
+from tests.support.client import RawClient, as_list
 from tests.support.history import History
 from tests.support.resp import Error, Reply, Simple
 from tests.support.server import Server
@@ -107,8 +107,8 @@ def test_appends_are_refused_before_they_run_and_later_accepted(
     # A smaller one may fit until the journal's worker reports that there is no more space.
     wait_until(lambda: writer.append(10), lambda reply: reply == FULL, "a refusal")
     length = client.call("XLEN", "s")
-    for line in ("SET x 1", "TREAD s 0 1 GROUP g 0 RETRY 1 0", "XGROUP CREATE s g 0", "DEL s",
-                 "TAPPEV s COUNT 0"):  # fmt: skip
+    for line in ("SET x 1", "TREAD s 0 1 GROUP g 0 RETRY 1 0", "XGROUP CREATE s g 0",
+                 "TAPPEV s COUNT 0 f v", "XACK s g 1-1", "EXPIRE s 100"):  # fmt: skip
         assert client.call(*line.split()) == FULL, line
     assert client.call("MULTI") == OK
     assert client.call("SET", "x", "1") == FULL
@@ -173,6 +173,139 @@ def test_a_journal_that_fills_the_disk_is_freed_by_a_rewrite(
     with server.client() as client:
         assert client.call("XRANGE", "s", "-", "+") == left
         assert client.call("GET", "x") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("mode", "removal", "left"),
+    [
+        ("always", ["DEL s"], 0),
+        ("always", ["XTRIM s MAXLEN 5"], 5),
+        ("everysec", ["FLUSHALL"], 0),
+        ("everysec", ["TPOLICY s MAXLEN 5 EXACT"], 5),
+        ("no", ["TAPPEV s COUNT 5"], 5),
+        # A base of the first result does not fit.
+        ("always", ["XTRIM s MAXLEN 150", "MULTI", "XTRIM s MAXLEN 5", "UNLINK other", "EXEC"], 5),
+    ],
+)
+def test_what_is_removed_from_a_full_disk_makes_room(
+    disk: SmallDisk, server_on: NewServer, mode: str, removal: list[str], left: int
+) -> None:
+    """A volume that the journal alone has filled: nothing else can be freed on it."""
+    server = server_on(appendfsync=mode).start()
+    client = Writer(server.client())
+    client.append_until_full()
+    wait_until(lambda: client.append(10), lambda reply: reply == FULL, "a refusal")
+    connection = client.client
+    assert connection.call("MULTI") == OK
+    assert connection.call("DEL", "s") == Simple("QUEUED")
+    assert connection.call("SET", "x", "1") == FULL
+    assert isinstance(connection.call("EXEC"), Error)
+    assert connection.call("EXISTS", "s") == 1, "what was refused was done"
+    for number, line in enumerate(removal):
+        if number == 1:
+            wait_until(lambda: info(connection, "aof_last_bgrewrite_status"), lambda s: s == "err")
+            assert connection.call("SET", "x", "1") == FULL
+        assert not isinstance(connection.call(*line.split()), Error), line
+    wait_until(lambda: connection.call("SET", "x", "1"), lambda reply: reply == OK, "a write")
+    assert info(connection, "aof_last_bgrewrite_status") == "ok"
+    entries = connection.call("XRANGE", "s", "-", "+")
+    assert isinstance(entries, list)
+    assert len(entries) == left
+    assert disk.free_bytes() > DISK_BYTES // 2
+    server.kill()
+    server.start()
+    connection.close()
+    with server.client() as connection:
+        assert connection.call("XRANGE", "s", "-", "+") == entries
+        assert connection.call("GET", "x") == b"1"
+
+
+def test_a_removal_on_a_full_disk_survives_a_kill(disk: SmallDisk, server_on: NewServer) -> None:
+    """Also if no rewrite fits, because the rest is too large."""
+    server = server_on().start()
+    writer = Writer(server.client())
+    writer.append_until_full()
+    wait_until(lambda: writer.append(10), lambda reply: reply == FULL, "a refusal")
+    left = writer.client.call("XLEN", "s")
+    assert isinstance(left, int)
+    first = [
+        entry[0] for entry in as_list(writer.client.call("XRANGE", "s", "-", "+", "COUNT", 20))
+    ]
+    for entry in first:
+        assert writer.client.call("XDEL", "s", entry) == 1
+    assert writer.client.call("SET", "x", "1") == FULL
+    server.kill()
+    server.start()
+    writer.client.close()
+    with server.client() as client:
+        assert client.call("XLEN", "s") == left - 20
+        assert client.call("SET", "x", "1") == FULL
+
+
+def test_a_full_disk_without_a_journal_can_be_emptied(
+    disk: SmallDisk, server_on: NewServer
+) -> None:
+    server = server_on(appendonly="no", save="1 1").start()
+    client = server.client()
+    value = random.Random(3).randbytes(100_000)
+    for number in range(60):
+        assert client.call("SET", f"k{number}", value) == OK
+    assert client.call("SAVE") == OK
+    for number in range(60, 120):
+        client.call("SET", f"k{number}", value)
+    wait_until(lambda: client.call("SET", "x", "1"), lambda reply: isinstance(reply, Error))
+    for number in range(118):
+        assert client.call("DEL", f"k{number}") == 1
+    wait_until(lambda: client.call("SET", "x", "1"), lambda reply: reply == OK, "a write")
+    assert info(client, "rdb_last_bgsave_status") == "ok"
+    assert disk.free_bytes() > DISK_BYTES // 2
+
+
+def test_the_pages_four_commands_end_a_full_disk(disk: SmallDisk, server_on: NewServer) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "durability.md").read_text()
+    block = page.split("### A full volume")[1].split("```")[1]
+    lines = [line.removeprefix("redis-cli -p 6455 ") for line in block.strip().splitlines()]
+    server = server_on().start()
+    writer = Writer(server.client())
+    writer.append_until_full()
+    wait_until(lambda: writer.append(10), lambda reply: reply == FULL, "a refusal")
+    client = writer.client
+    for line in lines:
+        reply = client.call(*("" if word == '""' else word for word in line.split()))
+        assert not isinstance(reply, Error), line
+        wait_until(lambda: info(client, "rdb_bgsave_in_progress"), lambda found: found == "0")
+    wait_until(lambda: client.call("SET", "x", "1"), lambda reply: reply == OK, "a write")
+    wait_until(lambda: info(client, "aof_rewrite_in_progress"), lambda found: found == "0")
+    assert client.call("SET", "x", "2") == OK
+    entries = client.call("XRANGE", "s", "-", "+")
+    server.kill()
+    server.start()
+    client.close()
+    with server.client() as client:
+        assert client.call("GET", "x") == b"2"
+        assert client.call("XRANGE", "s", "-", "+") == entries
+
+
+def test_a_replica_on_a_full_disk_removes_with_its_primary(
+    disk: SmallDisk, server_on: NewServer, new_server: NewServer
+) -> None:
+    primary = new_server("primary").start()
+    replica = server_on(replicaof=f"127.0.0.1 {primary.port}").start()
+    with primary.client() as client, replica.client() as reader:
+        wait_until(lambda: reader.info("replication")["master_link_status"], lambda up: up == "up")
+        value = random.Random(4).randbytes(100_000)
+        for _ in range(DISK_BYTES // len(value) + 5):
+            client.call("XADD", "s", "*", "v", value)
+        wait_until(lambda: info(reader, "aof_last_write_status"), lambda found: found == "err")
+        assert client.call("XTRIM", "s", "MAXLEN", "2") > 0  # type: ignore[operator]
+        wait_until(lambda: info(reader, "aof_last_write_status"), lambda found: found == "ok")
+        client.call("SET", "x", "1")
+        wait_until(lambda: reader.call("GET", "x"), lambda found: found == b"1")
+        assert reader.call("XLEN", "s") == 2
+        replica.kill()
+        replica.start()
+    with replica.client() as reader:
+        assert reader.call("XLEN", "s") == 2
 
 
 @pytest.mark.parametrize("act", ["BGSAVE", "BGREWRITEAOF"])

@@ -122,7 +122,7 @@ class WatchedPersistence(Persistence):
     def writable_error(self) -> bytes | None:
         error = super().writable_error()
         text = None if error is None else error.decode()
-        self.world.events.append(Turn(text, self.world.executor.queue_full))
+        self.world.events.append(Turn(text, self.world.executor.queue_full, self.may_remove()))
         return error
 
 
@@ -132,8 +132,14 @@ class WatchedCommits(Commits):
     world: World
 
     def make_room(self, payload_bytes: int) -> int:
+        return self._predictable(super().make_room, payload_bytes)
+
+    def make_last_room(self, payload_bytes: int) -> int:
+        return self._predictable(super().make_last_room, payload_bytes)
+
+    def _predictable(self, make: Callable[[int], int], payload_bytes: int) -> int:
         try:
-            return super().make_room(payload_bytes)
+            return make(payload_bytes)
         except CommandError as refusal:
             if self.world.profile.refuses_large:
                 raise

@@ -162,6 +162,7 @@ class FakeDisk:
         self.crash_at: int | None = None
         self.off = False
         self.locked = False
+        self.held_bytes = 0
         self.failures: list[Failure] = []
         self.lock_all = threading.RLock()
         # Changes of names since the last directory sync: each of them survives a crash or does not.
@@ -188,7 +189,8 @@ class FakeDisk:
             self.capacity = self.used_bytes() + left_bytes
 
     def used_bytes(self) -> int:
-        return sum(max(len(inode.data), inode.reserved) for inode in self.files.values())
+        files = self.files.values()
+        return self.held_bytes + sum(max(len(inode.data), inode.reserved) for inode in files)
 
     def after_crash(self, seed: int, tear: bool = True) -> FakeDisk:
         """The disk after a crash, for the next start; this disk is not changed."""
@@ -270,6 +272,18 @@ class FakeDisk:
             self.step("sync_directory", "")
             self.durable_files = dict(self.files)
             self._changes.clear()
+
+    def hold_space(self, size_bytes: int) -> None:
+        with self.lock_all:
+            self.held_bytes = 0
+            self.check("hold", "")
+            if self.capacity is not None and self.used_bytes() + size_bytes > self.capacity:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.held_bytes = size_bytes
+
+    def release_space(self) -> None:
+        with self.lock_all:
+            self.held_bytes = 0
 
     def random(self, size: int) -> bytes:
         with self.lock_all:

@@ -64,6 +64,9 @@ class Journal:
     def writable_error(self) -> bytes | None:
         return None
 
+    def may_remove(self) -> bool:
+        return False
+
     def make_room(self, payload_bytes: int) -> int:
         return UNBOUNDED
 

@@ -11,10 +11,12 @@ from tests.sim.model.clients import Key, Request
 @dataclass(slots=True)
 class Turn:
     """The server began with a client or with due changes; the error with which it refuses writes,
-    if any. is_slow: requests and due changes wait for the disk."""
+    if any. is_slow: requests and due changes wait for the disk; may_remove: requests that only
+    remove are not refused."""
 
     write_error: str | None
     is_slow: bool = False
+    may_remove: bool = False
 
 
 @dataclass(slots=True)

@@ -18,6 +18,11 @@ from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 
 load_table()
+# These run on a full disk.
+REMOVES = {
+    *(b"del", b"unlink", b"getdel", b"delex", b"flushdb", b"flushall"),
+    *(b"xtrim", b"xdel", b"xdelex", b"xackdel", b"tpolicy"),
+}
 WRITES = {name.decode() for name, row in COMMANDS.items() if "write" in row.flags} | {"xgroup"}
 NEVER_QUEUED = {"multi", "exec", "discard", "watch"}
 NEED_MEMORY = {name for name, row in COMMANDS.items() if "denyoom" in row.flags}
@@ -29,6 +34,13 @@ HANDLERS: dict[str, Handler] = {}
 def needs_memory(request: Request) -> bool:
     name = request[0].lower()
     return name in NEED_MEMORY or (name == b"xgroup" and request[1] == b"CREATE")
+
+
+def only_removes(request: Request) -> bool:
+    name = request[0].lower()
+    if name == b"xgroup":
+        return request[1].upper() in (b"DESTROY", b"DELCONSUMER")
+    return name in REMOVES or (name == b"tappev" and len(request) == 4)
 
 
 def does(*names: str) -> Callable[[Handler], Handler]:
@@ -75,6 +87,7 @@ class Model:
             if isinstance(turn, Released):
                 self._release(turn)
         self.state.write_error, self.state.is_slow = turn.write_error, turn.is_slow
+        self.state.may_remove = turn.may_remove
         if self._events and isinstance(room := self._events[0], Room):
             self._events.popleft()
             self._meet(room)
@@ -235,7 +248,7 @@ class Model:
                 self._end_request(request)
                 return answer
             if name in WRITES:
-                self.state.check_writable()
+                self.check_writable(request)
             if name == "save":
                 raise Refused("ERR Command not allowed inside a transaction")
             assert client.queue is not None
@@ -279,9 +292,14 @@ class Model:
             while self._events.popleft() != done:
                 pass
 
+    def check_writable(self, request: Request) -> None:
+        """Refuse a write if writes are refused, except one that only removes from a full disk."""
+        if not (self.state.may_remove and only_removes(request)):
+            self.state.check_writable()
+
     def _perform(self, client: ClientModel, name: str, request: Request) -> Answer:
         if name in WRITES:
-            self.state.check_writable()
+            self.check_writable(request)
         return HANDLERS[name](self, client, request)
 
     def _answer(

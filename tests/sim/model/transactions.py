@@ -26,10 +26,12 @@ def exec_(model: Model, client: ClientModel, words: Request) -> Answer:
         raise Refused("EXECABORT Transaction discarded because of previous errors.")
     if changed:
         return NULL_ARRAY
-    if model.state.write_error is not None and any(
-        one[0].decode().lower() in WRITES for one in queue
-    ):
-        raise Refused(f"EXECABORT Transaction discarded because of: {model.state.write_error}")
+    try:
+        for one in queue:
+            if one[0].decode().lower() in WRITES:
+                model.check_writable(one)
+    except Refused as refusal:
+        raise Refused(f"EXECABORT Transaction discarded because of: {refusal}") from None
     if model.state.memory_full and any(map(needs_memory, queue)):
         raise Refused(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
     answers = []

@@ -19,6 +19,7 @@ class ServerState:
     now_ms: int
     steady_ahead_ms: Callable[[], int]
     write_error: str | None = None
+    may_remove: bool = False
     memory_full: bool = False
     is_slow: bool = False
 
