@@ -47,6 +47,7 @@ from millstream.server.execution.user_store import UserStore
 from millstream.server.lame_duck import LameDuck
 from millstream.server.monitor import info, log
 from millstream.server.monitor.clock_watch import ClockWatch
+from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
 from millstream.server.monitor.latency import LatencyMonitor
 from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
@@ -494,6 +495,7 @@ class Server:
         self.memory.tick_second()
         executor.eviction_work.tick_second()
         executor.audit.tick_second()
+        FAILED_HANDSHAKES.tick_second()
         self.clients.tick_second()
         self.oom_score.tick_second()
         self.persistence.tick_second(self.keyspace.dirty)
@@ -557,6 +559,7 @@ class Server:
     def reset_stats(self) -> None:
         self.executor.reset_stats()
         self.access.log.counts.clear()
+        FAILED_HANDSHAKES.count = 0
         self.keyspace.hits = self.keyspace.misses = self.keyspace.expired_count = 0
         self.keyspace.missed_entries = 0
         self.clients.reset_stats()

@@ -21,8 +21,10 @@ from typing import Any
 from millstream.errors import StartError
 from millstream.memory_reserve import RESERVE
 from millstream.server.config.directives import Config
+from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
 from millstream.server.monitor.line_limit import LineLimit
 from millstream.server.monitor.log import LOGGER
+from millstream.server.net.tls_handshake import HandshakeError
 
 SPARE_FILES = 32  # descriptors in addition to the clients': journals, snapshots, log
 EXTENSION_S = 60.0
@@ -206,6 +208,9 @@ class LoopErrors:
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if isinstance(error, HandshakeError):
+            FAILED_HANDSHAKES.note(str(error), context.get("transport"))
+            return
         if isinstance(error, MemoryError):
             RESERVE.give_back()
         with contextlib.suppress(MemoryError):  # the next exception is logged

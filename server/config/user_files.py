@@ -108,6 +108,12 @@ def configured_users(config: Config, users: Users) -> list[User]:
         return read_users(Path(config.located(config.aclfile)), users)
     except CommandError as problem:
         sentence = problem.message.removeprefix("ERR ").removesuffix(UNCHANGED).rstrip()
+        path = config.located(config.aclfile)
+        if not Path(path).exists():
+            sentence += (
+                ". Create it: `millstream users init FILE` writes one with an administrator; an "
+                "empty file means the user default without a password"
+            )
         raise StartError(sentence) from None
 
 

@@ -161,6 +161,7 @@ INFO_ROWS = (
     InfoRow("stats", "acl_access_denied_cmd", "redis_acl_access_denied_cmd_total", COUNTER),
     InfoRow("stats", "acl_access_denied_key", "redis_acl_access_denied_key_total", COUNTER),
     InfoRow("stats", "acl_access_denied_channel", "redis_acl_access_denied_channel_total", COUNTER),
+    InfoRow("stats", "tls_handshake_failures", "millstream_tls_handshake_failures_total", COUNTER),
     InfoRow("stats", "sync_full", "redis_replica_resyncs_full"),
     InfoRow("stats", "sync_partial_ok", "redis_replica_partial_resync_accepted"),
     InfoRow("stats", "sync_partial_err", "redis_replica_partial_resync_denied"),

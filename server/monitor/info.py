@@ -23,6 +23,7 @@ from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
 from millstream.server.config.kinds import show_decimal
 from millstream.server.monitor.clock_watch import ClockWatch
+from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -290,6 +291,7 @@ def request_stats(executor: Executor, clients: Clients, access: Access) -> str:
         f"acl_access_denied_cmd:{denied.get('command', 0)}\r\n"
         f"acl_access_denied_key:{denied.get('key', 0)}\r\n"
         f"acl_access_denied_channel:{denied.get('channel', 0)}\r\n"
+        f"tls_handshake_failures:{FAILED_HANDSHAKES.count}\r\n"
     )
 
 

@@ -1,14 +1,19 @@
-"""The server's end of a TLS handshake. asyncio reports a failed handshake only in its debug log,
-so the object here logs it: an operator looks there for the reason why a client cannot connect."""
+"""The server's end of a TLS handshake: a failed handshake is reported with its reason.
+
+asyncio reports a failed handshake only in its debug log. Only the event loop knows the address, and
+it gives an error to its exception handler only if the error is no OSError, as those of TLS are. So
+the object here ends a failed handshake without an error, and raises another one where the loop asks
+for the client's certificate next.
+"""
 
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
-from millstream.server.monitor.line_limit import LineLimit
-from millstream.server.monitor.log import LOGGER
 
-_LIMIT = LineLimit()
+class HandshakeError(Exception):
+    """A client's handshake has failed; the text is the reason."""
 
 
 def _reason(problem: ssl.SSLError) -> str:
@@ -24,15 +29,17 @@ def _reason(problem: ssl.SSLError) -> str:
 class ServerSide(ssl.SSLObject):
     """The class of the TLS objects of a context (`SSLContext.sslobject_class`)."""
 
+    _problem: ssl.SSLError | None = None
+
     def do_handshake(self) -> None:
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as problem:
-            more = _LIMIT.more()
-            if more is not None:
-                LOGGER.warning(
-                    "tls      a client's handshake has failed: %s%s", _reason(problem), more
-                )
-            raise
+            self._problem = problem
+
+    def getpeercert(self, binary_form: bool = False) -> Any:
+        if self._problem is not None:
+            raise HandshakeError(_reason(self._problem))
+        return super().getpeercert(binary_form)

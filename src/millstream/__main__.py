@@ -37,6 +37,7 @@ class Subcommand(NamedTuple):
 
 COMMANDS = {
     "serve": Subcommand("millstream.server.serve_cli:serve", "Run a server until it is stopped."),
+    "users": Subcommand("millstream.server.users_cli:users", "Create a file of users."),
     "check": Subcommand(
         "millstream.server.repair.cli:check", "Verify every byte of a data directory."
     ),

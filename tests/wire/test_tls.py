@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -199,7 +200,13 @@ def test_clients_need_a_certificate(
         server.redis(authority).ping()
     with pytest.raises((redis.ConnectionError, ssl.SSLError, OSError)):
         server.redis(authority, ssl_certfile=str(foreign[0]), ssl_keyfile=str(foreign[1])).ping()
-    assert "handshake has failed: peer did not return a certificate" in server.server.log
+    found = re.search(
+        r"tls      127\.0\.0\.1:\d+: a client's handshake has failed: peer did not return a cert",
+        server.server.log,
+    )
+    assert found, server.server.log
+    with server.redis(authority, **pair) as counted:
+        assert counted.info("stats")["tls_handshake_failures"] >= 2
     admin = server.redis(authority, **pair)
     admin.config_set("tls-auth-clients", "optional")
     wait_until(lambda: can_ping(server.redis(authority)), what="a client without certificate")
