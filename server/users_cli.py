@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -15,7 +16,7 @@ PASSWORD_BYTES = 24
 
 @click.group()
 def users() -> None:
-    """Users in files."""
+    """Create a file of users."""
 
 
 @users.command()
@@ -26,16 +27,14 @@ def users() -> None:
     type=click.File("r"),
     help="File with the password, - for standard input [default: a random one, which is printed].",
 )
-def init(file: Path, admin: str, password_file: click.utils.LazyFile | None) -> None:
+def init(file: Path, admin: str, password_file: TextIO | None) -> None:
     """Write FILE for the directive aclfile: an administrator, and the user `default` off.
 
     FILE must not exist. Only its owner can read it. It has the password as SHA-256.
     """
     name = admin.encode()
     if not name or has_spaces(name) or name == DEFAULT_USER:
-        raise click.ClickException(
-            "the name of the administrator is empty, has spaces or is `default`"
-        )
+        raise click.ClickException("--admin: the name is empty, has spaces or is `default`")
     given = None if password_file is None else password_file.read().rstrip("\r\n")
     if given == "":
         raise click.ClickException("the password is empty")
