@@ -29,6 +29,7 @@ WITH_REPLICAS = {"min-replicas-max-lag", "replica-serve-stale-data"}  # tests/si
 OF_CLIENT_LIMITS = {
     "maxmemory-clients", "user-limits", "oom-score-adj", "oom-score-adj-values",
 }  # fmt: skip  # test_client_limits
+OF_CRASHES = {"crash-log-enabled"}  # test_signals
 AFTER_FAILED_SAVES = {"save", "stop-writes-on-bgsave-error"}  # tests/crash/test_full_disk
 
 
@@ -181,7 +182,8 @@ def test_each_directive_with_an_effect_is_in_the_list() -> None:
         for row in DIRECTIVES.values()
         if row.apply not in (None, READ, ONE_VALUE, certificates)
     }
-    assert own == EFFECTS.keys() | WITH_REPLICAS | OF_CLIENT_LIMITS | AFTER_FAILED_SAVES
+    elsewhere = WITH_REPLICAS | OF_CLIENT_LIMITS | OF_CRASHES | AFTER_FAILED_SAVES
+    assert own == EFFECTS.keys() | elsewhere
 
 
 @pytest.mark.parametrize("name", EFFECTS)
