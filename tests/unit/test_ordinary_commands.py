@@ -364,7 +364,9 @@ def test_client_reply_skip_does_not_end_off(room: Room) -> None:
 
 
 def test_subscription_replies_are_messages_while_replies_are_off(room: Room) -> None:
-    assert room.call("SUBSCRIBE", "a", "b") == [[b"subscribe", b"a", 1], [b"subscribe", b"b", 2]]
+    messages = [[b"subscribe", b"a", 1], [b"subscribe", b"b", 2]]
+    wanted = b"".join(encode_reply(message, 2) for message in messages)
+    assert encode_reply(room.call("SUBSCRIBE", "a", "b"), 2) == wanted
     room.call("CLIENT", "REPLY", "OFF")
     assert room.call("UNSUBSCRIBE") == NO_REPLY
     assert room.process.asked == [(1, [b"unsubscribe", b"a", 1]), (1, [b"unsubscribe", b"b", 0])]
