@@ -15,7 +15,6 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from millstream.errors import StartError
 from millstream.server.metrics.basic_auth import BasicAuth
 from millstream.server.metrics.http import Answer, HttpConnection, Request
 from millstream.server.metrics.page import Page, Pages
@@ -51,8 +50,6 @@ class Metrics:
 
     def bind(self) -> None:
         """Take the port. StartError with one sentence."""
-        if self._sources.config.metrics.tls and not self._sources.config.tls.port:
-            raise StartError("metrics-tls uses the certificate of tls-port, which is not set")
         self._sockets = bind_sockets(self._sources.config.metrics.bind, self.port, "metrics-port")
 
     async def listen(self) -> None:

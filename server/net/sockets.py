@@ -102,7 +102,8 @@ def start_listening(bound: socket.socket, backlog: int, directive: str) -> None:
 
 
 def check_ports(config: Config) -> None:
-    """StartError when two directives name the same port of an address."""
+    """StartError when two directives name the same port of an address, or one needs another
+    port."""
     shared = set(config.bind) & set(config.metrics.bind)
     numbers = {
         "port": config.port,
@@ -115,6 +116,8 @@ def check_ports(config: Config) -> None:
         number = numbers[one]
         if meet and number and number == numbers[other]:
             raise StartError(f"{one} and {other} are both {number}; each needs a port of its own")
+    if config.metrics.port and config.metrics.tls and not config.tls.port:
+        raise StartError("metrics-tls uses the certificate of tls-port, which is not set")
 
 
 def _expanded(addresses: Sequence[str]) -> list[tuple[str, bool]]:
