@@ -137,7 +137,7 @@ def _digest_stream(update: Callable[[bytes], None], stream: Stream) -> None:
     for name, group in sorted(stream.groups.items()):
         update(b"group %d " % len(name) + name)
         update(b" %d-%d " % (group.offset_ms, group.offset_seq))
-        for ms, seq, consumer, _, _, deliveries, _, _ in group.pending():
+        for ms, seq, consumer, _, _, deliveries, _, _ in group.pending.rows():
             update(b"%d-%d %s %d " % (ms, seq, consumer, deliveries))
 
 

@@ -314,13 +314,13 @@ cdef class GroupRead(GroupsRead):
         cdef int64_t most
         if self.limit == 0:
             return None
-        due = is_due(group.pendings, ctx.steady_ms, first)
+        due = is_due(group.pending.records, ctx.steady_ms, first)
         newer = stream.has_newer(EntryId(group.offset_ms, group.offset_seq))
         if not due and not newer:
             return None
         # The effects list each redelivered entry, and again those that no longer exist or expire.
         most = read_effects_most(
-            self.key, group, b"", 2 * min(self.limit, group.pendings.count) if due else 0)
+            self.key, group, b"", 2 * min(self.limit, group.pending.records.count) if due else 0)
         if not self.has_room(ctx, most, first):
             return None
         return self.deliver(ctx, stream, group, first)
@@ -341,7 +341,7 @@ cdef class GroupRead(GroupsRead):
         left = self.limit - made
         long_delivery = is_long_delivery(stream, group, left)
         if not long_delivery:
-            out.begin_array(&head, 2 + min(self.limit, stream.length + group.pendings.count))
+            out.begin_array(&head, 2 + min(self.limit, stream.length + group.pending.records.count))
         if self.with_info:
             put_info(out, stream, ctx.session.resp)
         if left and stream.has_newer(EntryId(group.offset_ms, group.offset_seq)) and group_has_gap(

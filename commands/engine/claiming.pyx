@@ -76,15 +76,15 @@ cdef class Claims:
         cdef int64_t deliveries
         self.claimed.add(at_id.ms, at_id.seq)
         if record == NULL:
-            group.claim(at_id.ms, at_id.seq, consumer, self.delivery_ms, self.count)
+            group.pending.claim(at_id.ms, at_id.seq, consumer, self.delivery_ms, self.count)
         else:
-            deliveries = group.deliveries(record)
+            deliveries = group.pending.deliveries(record)
             if self.count == b"+":
                 deliveries = one_more(deliveries)
             elif self.count != b"=":
                 deliveries = int(self.count)
-            group.transfer(at, consumer.index, self.delivery_ms, deliveries)
-        group.note_again(at_id.ms, at_id.seq, self.delivery_ms, ctx.steady_ms)
+            group.pending.transfer(at, consumer.index, self.delivery_ms, deliveries)
+        group.pending.note_again(at_id.ms, at_id.seq, self.delivery_ms, ctx.steady_ms)
         consumer.active_ms = ctx.steady_ms
         return 0
 

@@ -187,7 +187,7 @@ cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group gr
     delivery.owner = terms.owner
     delivery.retry_number = NO_RETRY
     if terms.has_retry:
-        delivery.retry_number = group.retry_number(terms.retry_ms, terms.expire_ms)
+        delivery.retry_number = group.pending.retry_number(terms.retry_ms, terms.expire_ms)
     delivery.broken = is_broken(stream, group)
     delivery.was_overtaken = stream.missed is not None and stream.missed.is_overtaken(group)
     delivery.given = 0
@@ -201,12 +201,13 @@ cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t
     """Deliver entries with ascending IDs. After a failure, the entries before it are delivered."""
     cdef size_t done = size
     cdef size_t i
-    if delivery.keep and group.order is not None:
+    if delivery.keep and group.pending.order is not None:
         for i in range(size):
-            group.order.note(ids[i].ms, ids[i].seq, delivery.now_ms)
+            group.pending.order.note(ids[i].ms, ids[i].seq, delivery.now_ms)
     while size:
         if delivery.keep:
-            done = group.deliver_some(ids, size, delivery.now_ms, delivery.owner, delivery.retry_number)
+            done = group.pending.deliver_some(
+                ids, size, delivery.now_ms, delivery.owner, delivery.retry_number)
         if delivery.given == 0:
             delivery.first = ids[0]
         delivery.given += done
@@ -300,11 +301,12 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
         for ms, seq in taken[shown.count:]:
             if is_full(out, budget):
                 break
-            record = find_pending(group.pendings, EntryId(ms, seq), &at)
+            record = find_pending(group.pending.records, EntryId(ms, seq), &at)
             stream.find(EntryId(ms, seq), &view, &entry)
             start_size = out.size
             encode_entry(out, &view, &entry, &id_text)
-            put_age(out, start_size, idle_of(record, ctx.steady_ms), group.deliveries(record))
+            put_age(out, start_size, idle_of(record, ctx.steady_ms),
+                    group.pending.deliveries(record))
             shown.add(ms, seq)
             budget.made += 1
             budget.entries -= 1
@@ -316,9 +318,11 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
         terms = ClaimTerms(ctx.steady_ms, ctx.steady_ms, b"+")
         record_claim(ctx.effects, ctx.db.index, key, group, consumer, &terms, shown)
         for i in range(shown.count):
-            record = find_pending(group.pendings, shown.items[i], &at)
-            group.transfer(&at, consumer.index, ctx.steady_ms, one_more(group.deliveries(record)))
-            group.note_again(shown.items[i].ms, shown.items[i].seq, ctx.steady_ms, ctx.steady_ms)
+            record = find_pending(group.pending.records, shown.items[i], &at)
+            group.pending.transfer(&at, consumer.index, ctx.steady_ms,
+                                   one_more(group.pending.deliveries(record)))
+            group.pending.note_again(
+                shown.items[i].ms, shown.items[i].seq, ctx.steady_ms, ctx.steady_ms)
         consumer.active_ms = ctx.steady_ms
     return shown.count
 
@@ -335,20 +339,20 @@ cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idl
     cdef uint64_t marked = 0
     cdef list found, there
     while True:
-        found = group.idle_ids(ctx.steady_ms, min_idle_ms, wanted)
+        found = group.pending.idle_ids(ctx.steady_ms, min_idle_ms, wanted)
         there = []
         for ms, seq in found:
             if stream.find(EntryId(ms, seq), &view, &entry):
                 there.append((ms, seq))
             else:
-                group.mark_gone(ms, seq)
+                group.pending.mark_gone(ms, seq)
         marked += len(found) - len(there)
         if <uint64_t>len(there) >= limit or <uint64_t>len(found) < wanted or marked > GONE_MAX:
             break
         wanted *= 2
     if marked:
         # From now on the group's bounds show when the next claim may find something.
-        is_idle(group.pendings, ctx.steady_ms, min_idle_ms)
+        is_idle(group.pending.records, ctx.steady_ms, min_idle_ms)
     return there[:limit] if <uint64_t>len(there) > limit else there
 
 
@@ -359,7 +363,7 @@ cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
         gone = list(dict.fromkeys(gone))  # an XCLAIM may name one twice
         note_acked(ctx, key, group.name, gone, <uint64_t>len(gone))
         for ms, seq in gone:
-            group.acknowledge(ms, seq)
+            group.pending.acknowledge(ms, seq)
     return 0
 
 
@@ -380,12 +384,12 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     cdef bint change = terms.has_retry
     cdef uint32_t retry_number = NO_RETRY
     if change:
-        retry_number = group.retry_number(terms.retry_ms, terms.expire_ms)
-    if limit == 0 or not is_due(group.pendings, ctx.steady_ms, terms.with_zero):
+        retry_number = group.pending.retry_number(terms.retry_ms, terms.expire_ms)
+    if limit == 0 or not is_due(group.pending.records, ctx.steady_ms, terms.with_zero):
         return 0
     id_text.size = 0
     id_text.dotted = True
-    taken = group.take_due(ctx.steady_ms, limit, terms.with_zero)
+    taken = group.pending.take_due(ctx.steady_ms, limit, terms.with_zero)
     again = []
     dropped = []
     # The reply first, then the effect, then the change: running out of memory changes nothing.
@@ -402,18 +406,18 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     ctx.count_change(key, None, 1 if taken else 0)
     ctx.keyspace.redelivered_due += len(again)
     for ms, seq in again:
-        record = find_pending(group.pendings, EntryId(ms, seq), &at)
-        group.redeliver(record, &at, ctx.steady_ms, retry_number, change)
-        group.note_again(ms, seq, ctx.steady_ms, ctx.steady_ms)
+        record = find_pending(group.pending.records, EntryId(ms, seq), &at)
+        group.pending.redeliver(record, &at, ctx.steady_ms, retry_number, change)
+        group.pending.note_again(ms, seq, ctx.steady_ms, ctx.steady_ms)
         # More than the new expire-ms has already passed: it is delivered this last time, then
         # removed.
-        record = find_pending(group.pendings, EntryId(ms, seq), &at)
-        if expires_ms(group.pendings, record) <= ctx.steady_ms:
+        record = find_pending(group.pending.records, EntryId(ms, seq), &at)
+        if expires_ms(group.pending.records, record) <= ctx.steady_ms:
             dropped.append((ms, seq))
     if dropped:
         note_acked(ctx, key, group.name, dropped, 0)
     for ms, seq in dropped:
-        group.acknowledge(ms, seq)
+        group.pending.acknowledge(ms, seq)
     return len(taken)
 
 
@@ -442,7 +446,7 @@ cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
     acked = None
     for i in range(3, args.count):
         parse_id(args.items[i].ptr, args.items[i].size, dot_allowed, 0, &at)
-        if group.acknowledge(at.ms, at.seq):
+        if group.pending.acknowledge(at.ms, at.seq):
             if acked is None:
                 acked = Ids.__new__(Ids)
             acked.add(at.ms, at.seq)

@@ -72,10 +72,10 @@ cdef Encodable pending_range(Group group, EntryId start, EntryId end, int64_t li
     made.min_idle_ms = min_idle_ms
     made.now_ms = now_ms
     made.latest_ms = MAX if min_idle_ms <= 0 else max(<int64_t>now_ms - min_idle_ms, 0)
-    made.consumers = group.members()
-    made.large_counts = group.large_counts()
+    made.consumers = group.pending.members()
+    made.large_counts = group.pending.large_counts()
     # The bounds do not include entries that a claim has found deleted, but these are still pending.
-    made.has_idle_bounds = not group.pendings.has_gone
+    made.has_idle_bounds = not group.pending.records.has_gone
     made.owner = owner
     return made
 
@@ -121,13 +121,13 @@ cdef class PendingRange(RowSource):
         cdef ArrayHead head
         if self.is_empty():
             return out.put_head(c'*', 0)
-        out.begin_array(&head, min(self.limit, self.group.pendings.count))
-        self.chunks = self.group.pendings.chunks
-        self.chunk_count = self.group.pendings.chunk_count
+        out.begin_array(&head, min(self.limit, self.group.pending.records.count))
+        self.chunks = self.group.pending.records.chunks
+        self.chunk_count = self.group.pending.records.chunk_count
         self.unmet = MAX if self.owner is None else self.owner.pending
-        first_pending(self.group.pendings, self.start, &self.at)
+        first_pending(self.group.pending.records, self.start, &self.at)
         self.scan(LOOKS_AT_ONCE, out, PY_SSIZE_T_MAX)
-        self.group.pendings.work_counter += self.looks
+        self.group.pending.records.work_counter += self.looks
         if self.over:
             return out.end_array(&head, self.found)
         out.size = head.at
@@ -136,8 +136,10 @@ cdef class PendingRange(RowSource):
 
     cdef bint is_empty(self) noexcept:
         """True if it is known without a search that there are no results."""
-        return self.limit == 0 or (self.has_idle_bounds and bound_of(self.group.pendings, IDLE) > self.latest_ms) or (
-            self.owner is not None and self.owner.pending == 0)
+        if self.limit == 0 or self.owner is not None and self.owner.pending == 0:
+            return True
+        return self.has_idle_bounds and (
+            bound_of(self.group.pending.records, IDLE) > self.latest_ms)
 
     cdef bint takes_all(self) noexcept:
         return self.owner is None and self.min_idle_ms <= 0
@@ -232,9 +234,9 @@ cdef class PendingRange(RowSource):
 
     cdef int keep(self) except -1:
         """Share the chunks, and begin to count."""
-        first_pending(self.group.pendings, self.start, &self.at)
+        first_pending(self.group.pending.records, self.start, &self.at)
         self.first_index = self.at.index
-        self.shared = share_chunks(self.group.pendings, self.at.chunk, self.chunks_needed())
+        self.shared = share_chunks(self.group.pending.records, self.at.chunk, self.chunks_needed())
         self.chunks = self.shared.chunks
         self.chunk_count = self.shared.count
         self.unmet = MAX if self.owner is None else self.owner.pending
@@ -250,10 +252,10 @@ cdef class PendingRange(RowSource):
         cdef PendingAt last
         cdef uint32_t place
         cdef uint64_t found = 0
-        first_pending(self.group.pendings, self.end, &last)
-        if self.takes_all() and self.limit < self.group.pendings.count:
+        first_pending(self.group.pending.records, self.end, &last)
+        if self.takes_all() and self.limit < self.group.pending.records.count:
             for place in range(self.at.chunk, last.chunk):
-                found += self.group.pendings.chunks[place].used
+                found += self.group.pending.records.chunks[place].used
                 if found >= self.limit + self.at.index:
                     return place + 1 - self.at.chunk
         return last.chunk + 1 - self.at.chunk
@@ -374,8 +376,8 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
     offset.seq = group.offset_seq
     if not ends.find_lag(offset, group.entries_read, &lag):
         lag = UNKNOWN
-    if group.pendings.count:
-        record = first_pending(group.pendings, EntryId(0, 0), &at)
+    if group.pending.records.count:
+        record = first_pending(group.pending.records, EntryId(0, 0), &at)
     if record != NULL:
         oldest_ms = record.ms
         oldest_seq = record.seq
@@ -383,8 +385,8 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
             oldest_ms == UNKNOWN or entry.ms < <uint64_t>oldest_ms):
         oldest_ms = entry.ms
         oldest_seq = entry.seq
-    return (group.consumer_count(), group.pendings.count, offset.ms, group.entries_read, lag,
-            oldest_ms, group.blocked_clients, missed_by(stream, group),
+    return (group.pending.consumer_count(), group.pending.records.count, offset.ms,
+            group.entries_read, lag, oldest_ms, group.blocked_clients, missed_by(stream, group),
             oldest_seq)
 
 
@@ -468,14 +470,14 @@ cdef class PendingSummary(OwnerRows):
         cdef const Chunk* chunk
         cdef Group group = self.group
         out.put_raw(b"*4\r\n", 4)
-        out.put_head(c':', group.pendings.count)
-        if group.pendings.count == 0:
+        out.put_head(c':', group.pending.records.count)
+        if group.pending.records.count == 0:
             put_nil(out, resp)
             put_nil(out, resp)
             return put_null_array(out, resp)
-        chunk = group.pendings.chunks[0]
+        chunk = group.pending.records.chunks[0]
         out.put_id(chunk.items[0].ms, chunk.items[0].seq, False)
-        chunk = group.pendings.chunks[group.pendings.chunk_count - 1]
+        chunk = group.pending.records.chunks[group.pending.records.chunk_count - 1]
         out.put_id(chunk.items[chunk.used - 1].ms, chunk.items[chunk.used - 1].seq, False)
         return OwnerRows.encode(self, out, resp)
 
@@ -526,7 +528,7 @@ cdef class GroupRows(Encodable):
 def few_consumers(Group group not None, uint64_t now_ms) -> ConsumerRows | None:
     """All consumers of a group. Encode them before the group changes."""
     cdef ConsumerRows made = ConsumerRows.__new__(ConsumerRows)
-    cdef list members = group.members()
+    cdef list members = group.pending.members()
     if len(members) > FEW:
         return None
     made.consumers = by_name([one for one in members if one is not None])
@@ -537,8 +539,8 @@ def few_consumers(Group group not None, uint64_t now_ms) -> ConsumerRows | None:
 def few_owners(Group group not None) -> PendingSummary | None:
     """The consumers of a group that own pending entries, after the figures of the group."""
     cdef PendingSummary made = PendingSummary.__new__(PendingSummary)
-    cdef list members = group.members()
-    if len(members) > FEW and group.pendings.count:
+    cdef list members = group.pending.members()
+    if len(members) > FEW and group.pending.records.count:
         return None
     made.group = group
     made.consumers = by_name(

@@ -83,7 +83,7 @@ cpdef bytes checked_consumer_name(bytes name):
 
 cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
     """Add a consumer with a new name to a group."""
-    cdef Consumer made = group.make_consumer(name, ctx.steady_ms)
+    cdef Consumer made = group.pending.make_consumer(name, ctx.steady_ms)
     ctx.change((CONSUMER, key, group.name, name, ctx.steady_ms), b"xgroup-createconsumer", 1)
     return made
 
@@ -91,7 +91,7 @@ cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
 cpdef Consumer requesting_consumer(Context ctx, bytes key, Group group, bytes name):
     """The consumer of a request, created if necessary; it is seen now. If no other effect of the
     command records that (DELIVER and CLAIM do), the caller must call `note_seen`."""
-    cdef Consumer consumer = group.consumer(name)
+    cdef Consumer consumer = group.pending.consumer(name)
     if consumer is None:
         return new_consumer(ctx, key, group, name)
     consumer.seen_ms = ctx.steady_ms
@@ -112,8 +112,10 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
         if ctx.keyspace.may_delete:
             end_group(ctx, key, stream, name)
         return None
-    if has_expired(group.pendings, ctx.steady_ms) and ctx.keyspace.may_delete and ctx.effects.has_room(
-            read_effects_most(key, group, b"", min(group.pendings.count, <uint64_t>EXPIRED_MAX))):
+    if has_expired(group.pending.records, ctx.steady_ms) and (
+            ctx.keyspace.may_delete) and ctx.effects.has_room(
+            read_effects_most(
+                key, group, b"", min(group.pending.records.count, <uint64_t>EXPIRED_MAX))):
         gone = take_expired(group, ctx.steady_ms, EXPIRED_MAX)
         if gone:
             note_acked(ctx, key, name, gone, <uint64_t>len(gone))
@@ -154,11 +156,12 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     if group is None:
         return
     group.scheduled_ms = MAX
-    if group.retry_waiters and exact_min(group.pendings, WAKE, MAX) <= ctx.steady_ms or (
-            group.claim_bound() != MAX and is_idle(group.pendings, ctx.steady_ms, group.claim_idle())):
+    if group.retry_waiters and exact_min(group.pending.records, WAKE, MAX) <= ctx.steady_ms or (
+            group.pending.claim_bound() != MAX and is_idle(
+                group.pending.records, ctx.steady_ms, group.pending.claim_idle())):
         # The readers are served after this; each reader that blocks again schedules the next timer.
         ctx.db.mark_ready(key)
-    exact_min(group.pendings, EXPIRE, MAX)
+    exact_min(group.pending.records, EXPIRE, MAX)
     ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.steady_ms)
 
 

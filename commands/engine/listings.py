@@ -101,7 +101,7 @@ def consumers_reply(ctx: Context, group: Group) -> Encodable:
 def pending_summary(group: Group) -> Encodable:
     """XPENDING without a range; the consumers are those that own any pending entries, by name."""
     return few_owners(group) or LongReply(
-        _summary(group.pending_count, group.pending_ends() or (), shared_members(group))
+        _summary(group.pending.count, group.pending.ends() or (), shared_members(group))
     )
 
 

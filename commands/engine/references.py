@@ -36,7 +36,7 @@ def settle_groups(ctx: Context, key: bytes, stream: Stream) -> None:
 def dropped_most(key: bytes, stream: Stream, ids: int) -> int:
     """The maximum size of the effects when `ids` IDs leave the groups' pending entries."""
     return sum(
-        read_effects_most(key, group, b"", min(ids, group.pending_count))
+        read_effects_most(key, group, b"", min(ids, group.pending.count))
         for group in stream.groups.values()
     )
 
@@ -45,7 +45,7 @@ def drop_references(ctx: Context, key: bytes, stream: Stream, ids: list[EntryId]
     """Remove IDs from every group's pending entries."""
     ctx.effects.require_room(dropped_most(key, stream, len(ids)))
     for group in stream.groups.values():
-        gone = [entry_id for entry_id in ids if group.acknowledge(*entry_id)]
+        gone = [entry_id for entry_id in ids if group.pending.acknowledge(*entry_id)]
         if gone:
             note_acked(ctx, key, group.name, gone, len(gone))
 
@@ -56,7 +56,7 @@ def drop_references_between(
     """Remove every entry with start <= ID < end from every group's pending entries."""
     held = {}
     for group in stream.groups.values():
-        ids = (row[:2] for row in group.pending(*start, end=end))
+        ids = (row[:2] for row in group.pending.rows(*start, end=end))
         gone = [one for one in ids if one != end and stream.has_entry(*one)]
         if gone:
             held[group] = gone
@@ -66,7 +66,7 @@ def drop_references_between(
     for group, gone in held.items():
         note_acked(ctx, key, group.name, gone, 0)
         for entry_id in gone:
-            group.acknowledge(*entry_id)
+            group.pending.acknowledge(*entry_id)
 
 
 def trim_acked(

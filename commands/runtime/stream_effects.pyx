@@ -155,7 +155,7 @@ cdef Group named_group(Keyspace keyspace, int db, list words):
 
 
 cdef Consumer named_consumer(Group group, bytes name):
-    cdef Consumer consumer = group.consumer(name)
+    cdef Consumer consumer = group.pending.consumer(name)
     if consumer is None:
         raise ValueError(f"group {group.name!r} has no consumer {name!r}")
     return consumer
@@ -410,7 +410,7 @@ CONSUMER = b"CONSUMER"
 def apply_consumer(Keyspace keyspace not None, int db, list words not None) -> None:
     """CONSUMER key group name ms: a new consumer."""
     keyspace.note_steady(int(words[3]))
-    named_group(keyspace, db, words).make_consumer(words[2], int(words[3]))
+    named_group(keyspace, db, words).pending.make_consumer(words[2], int(words[3]))
 
 
 CONSUMERDROP = b"CONSUMERDROP"
@@ -449,7 +449,7 @@ cdef int record_delivery(Effects effects, int db, bytes key, Group group, const 
                          EntryId first, uint64_t now_ms) except -1:
     """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode, after the delivery."""
     cdef Output out = effects.out
-    cdef Consumer owner = group.numbered(terms.owner)
+    cdef Consumer owner = group.pending.numbered(terms.owner)
     if not effects.enabled:
         return 0
     effects.begin(db, b"$7\r\nDELIVER\r\n", 13, 11)
@@ -481,7 +481,8 @@ cdef int deliver_between(Stream stream, Group group, EntryId start, EntryId end,
     stream.walk_start(&walk, start)
     while stream.walk_next(&walk) and not id_less(
             end.ms, end.seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
-        group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, retry_number)
+        group.pending.deliver(
+            walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, retry_number)
     return 0
 
 
@@ -509,7 +510,7 @@ cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
     now_ms = number_at(args, 6)
     keyspace.note_steady(now_ms)
     if args.items[3].size:
-        consumer = group.consumer(args[3])
+        consumer = group.pending.consumer(args[3])
         if consumer is None:
             raise ValueError(f"group {group.name!r} has no consumer {args[3]!r}")
         owner = consumer.index
@@ -519,7 +520,7 @@ cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
     id_at(args, 5, &end)
     if keep:
         if not is_word_at(args, 8, b"-", 1):
-            retry_number = group.retry_number(number_at(args, 8), number_at(args, 9))
+            retry_number = group.pending.retry_number(number_at(args, 8), number_at(args, 9))
         id_at(args, 4, &start)
         deliver_between(stream, group, start, end, now_ms, owner, retry_number)
     stream.set_offset(group, end)
@@ -551,7 +552,7 @@ def apply_redeliver(Keyspace keyspace not None, int db, list words not None) -> 
     keyspace.note_steady(now_ms)
     retry = None if words[3] == b"-" else (int(words[3]), int(words[4]))
     for word in words[5:]:
-        group.redeliver_id(*id_of(word), now_ms, retry)
+        group.pending.redeliver_id(*id_of(word), now_ms, retry)
     keyspace.schedule(db, words[0], group)
 
 
@@ -582,7 +583,7 @@ def apply_claim(Keyspace keyspace not None, int db, list words not None) -> None
     consumer.seen_ms = consumer.active_ms = int(words[3])
     for word in words[6:]:
         ms, seq = id_of(word)
-        group.claim(ms, seq, consumer, int(words[4]), words[5])
+        group.pending.claim(ms, seq, consumer, int(words[4]), words[5])
 
 
 RELEASE = b"RELEASE"
@@ -596,7 +597,7 @@ def apply_release(Keyspace keyspace not None, int db, list words not None) -> No
     keyspace.note_steady(int(words[2]))
     for word in words[4:]:
         ms, seq = id_of(word)
-        group.release(ms, seq, words[3], int(words[2]))
+        group.pending.release(ms, seq, words[3], int(words[2]))
 
 
 cdef int record_ack(Effects effects, int db, bytes key, bytes group, Ids ids) except -1:
@@ -621,7 +622,7 @@ cdef int apply_ack(Keyspace keyspace, int db, Args args) except -1:
     group = group_of(stream_of(keyspace, db, args), args)
     for place in range(3, args.count):
         id_at(args, place, &entry_id)
-        group.acknowledge(entry_id.ms, entry_id.seq)
+        group.pending.acknowledge(entry_id.ms, entry_id.seq)
     return 0
 
 

@@ -45,7 +45,7 @@ def xackdel(ctx: Context, args: Args) -> list[int]:
         settle_groups(ctx, key, stream)
     if references == DELREF:
         ctx.effects.require_room(dropped_most(key, stream, len(ids)))
-    acked = [entry_id for entry_id in ids if group.acknowledge(*entry_id)]
+    acked = [entry_id for entry_id in ids if group.pending.acknowledge(*entry_id)]
     if acked:
         note_acked(ctx, key, group.name, acked, len(acked))
     if references == DELREF:

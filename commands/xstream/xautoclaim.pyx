@@ -91,7 +91,7 @@ def xautoclaim(Context ctx not None, Args args not None):
     target = target_in(ctx, key, stream, group_name)
     checked_consumer_name(name)
     ctx.effects.require(read_effects_most(
-        key, target.group, name, min(<uint64_t>count, target.group.pendings.count)))
+        key, target.group, name, min(<uint64_t>count, target.group.pending.records.count)))
     consumer = requesting_consumer(ctx, key, target.group, name)
     claims.min_idle_ms = max(min_idle_ms, 0)
     claims.delivery_ms = ctx.steady_ms
@@ -100,7 +100,7 @@ def xautoclaim(Context ctx not None, Args args not None):
     scan.looks = <uint64_t>count * LOOKS_PER_CLAIM
     scan.following.ms = scan.following.seq = 0
     entries = None if just_id else Output()
-    ctx.timed_alone = min(scan.looks, target.group.pendings.count) > FEW_LOOKS
+    ctx.timed_alone = min(scan.looks, target.group.pending.records.count) > FEW_LOOKS
     try:
         run(ctx, target, consumer, claims, start, &scan, entries)
     finally:
@@ -155,7 +155,7 @@ cdef int run(Context ctx, Target target, Consumer consumer, Claims claims, Entry
     cdef Finder finder = Finder.__new__(Finder)
     cdef Group group = target.group
     cdef PendingAt at
-    cdef Pending* record = first_pending(group.pendings, start, &at)
+    cdef Pending* record = first_pending(group.pending.records, start, &at)
     cdef EntryId at_id
     cdef IdText id_text
     id_text.size = 0
@@ -181,7 +181,7 @@ cdef int run(Context ctx, Target target, Consumer consumer, Claims claims, Entry
                 encode_entry(entries, &finder.walk.view, &finder.walk.cursor.entry, &id_text)
             claims.take(ctx, group, consumer, at_id, record, &at)
             scan.most -= 1
-        record = next_pending(group.pendings, &at)
+        record = next_pending(group.pending.records, &at)
     return 0
 
 

@@ -167,7 +167,7 @@ cdef claim_ids(Context ctx, Target target, Consumer consumer, Claims claims, Ids
     out.begin_array(&head, ids.count)
     for i in range(ids.count):
         at_id = ids.items[i]
-        record = find_pending(group.pendings, at_id, &at)
+        record = find_pending(group.pending.records, at_id, &at)
         if record == NULL and not options.force:
             continue
         if not stream.find(at_id, &view, &entry):

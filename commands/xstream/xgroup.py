@@ -154,7 +154,7 @@ def xgroup_createconsumer(ctx: Context, args: Args) -> int:
     key, name, consumer = args.take(), args.take(), args.take()
     _, group = _existing_group(ctx, key, name)
     checked_consumer_name(consumer)
-    is_new = group.consumer(consumer) is None
+    is_new = group.pending.consumer(consumer) is None
     if is_new:
         new_consumer(ctx, key, group, consumer)
     note_used(ctx, key, group)
@@ -172,7 +172,7 @@ def xgroup_delconsumer(ctx: Context, args: Args) -> int:
     key, name, consumer = args.take(), args.take(), args.take()
     _, group = _existing_group(ctx, key, name)
     dropped = 0
-    if group.consumer(consumer) is not None:
+    if group.pending.consumer(consumer) is not None:
         dropped = delete_consumer(group, consumer)
         ctx.changed(CONSUMERDROP, key, group.name, consumer, event=b"xgroup-delconsumer")
     note_used(ctx, key, group)

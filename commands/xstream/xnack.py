@@ -47,8 +47,8 @@ def xnack(ctx: Context, args: Args) -> int:
         raise CommandError("ERR syntax error, expected IDS keyword")
     released = []
     for entry_id in args.ids_at(first, given):
-        if group.has(*entry_id) or (force and stream.has_entry(*entry_id)):
-            group.release(*entry_id, count, ctx.steady_ms)
+        if group.pending.has(*entry_id) or (force and stream.has_entry(*entry_id)):
+            group.pending.release(*entry_id, count, ctx.steady_ms)
             released.append(entry_id)
     if released:
         # Released entries can be claimed at once: the effect wakes the readers.

@@ -55,7 +55,7 @@ def xpending(Context ctx not None, Args args not None):
     args.pos = 1
     target = take_target(ctx, args)
     note_used(ctx, target.key, target.group)
-    owner = None if name is None else target.group.consumer(name)
+    owner = None if name is None else target.group.pending.consumer(name)
     if name is not None and owner is None:
         return []
     return pending_range(target.group, start, end, limit, min_idle_ms, ctx.steady_ms, owner)

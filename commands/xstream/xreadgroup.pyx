@@ -222,7 +222,7 @@ cdef class ConsumerRead(GroupsRead):
 
     cdef bint has_no_history(self, Group group) except -1:
         """True if the consumer does not exist, or has no pending entry."""
-        cdef Consumer consumer = group.consumer(self.consumer)
+        cdef Consumer consumer = group.pending.consumer(self.consumer)
         return consumer is None or consumer.pending == 0
 
     cdef empty_history(self, Context ctx, bytes key, Group group):
@@ -253,7 +253,7 @@ cdef class ConsumerRead(GroupsRead):
                 self.put_stream(ctx, (<tuple>self.keys[i])[1], stream, group, after[i])
             elif first:
                 self.note_visit(ctx, (<tuple>self.keys[i])[1], group)
-            elif group.consumer(self.consumer) is None:
+            elif group.pending.consumer(self.consumer) is None:
                 new_consumer(ctx, (<tuple>self.keys[i])[1], group, self.consumer)
         reply = self.finished(ctx.session.resp) if self.answered else None
         self.out = None
@@ -275,17 +275,18 @@ cdef class ConsumerRead(GroupsRead):
             group = (<tuple>opened[i])[1]
             ids = 0
             if after[i] is not None:
-                consumer = group.consumer(self.consumer)
+                consumer = group.pending.consumer(self.consumer)
                 ids = 0 if consumer is None else min(self.limits.entries, consumer.pending)
             elif self.claim_idle_ms != NO_CLAIM:
-                ids = min(self.limits.entries, group.pendings.count)
+                ids = min(self.limits.entries, group.pending.records.count)
             most += read_effects_most((<tuple>self.keys[i])[1], group, self.consumer, ids)
         return most
 
     cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1:
         if after is not None or stream.has_newer(EntryId(group.offset_ms, group.offset_seq)):
             return True
-        return self.claim_idle_ms != NO_CLAIM and is_idle(group.pendings, ctx.steady_ms, self.claim_idle_ms)
+        return self.claim_idle_ms != NO_CLAIM and is_idle(
+            group.pending.records, ctx.steady_ms, self.claim_idle_ms)
 
     # ------------------------------------------------------------ the reply
 
@@ -337,7 +338,8 @@ cdef class ConsumerRead(GroupsRead):
         if full_size == PY_SSIZE_T_MAX and self.put_many(
                 ctx, key, stream, group, consumer, after, limit):
             return 0
-        out.begin_array(&head, min(self.limits.entries, stream.length + group.pendings.count))
+        out.begin_array(
+            &head, min(self.limits.entries, stream.length + group.pending.records.count))
         # A stream with a head gets at least one entry, whatever the size of its head.
         self.budget.full_size = max(widened(full_size, head.size), out.size + 1)
         if after is None:
@@ -390,7 +392,7 @@ cdef class ConsumerRead(GroupsRead):
         id_text.dotted = False
         start.ms, start.seq = after
         step_up(&start)
-        record = first_pending(group.pendings, start, &at)
+        record = first_pending(group.pending.records, start, &at)
         while record != NULL and made < min(self.budget.limit, left) and not is_full(
                 self.out, &self.budget):
             if record.consumer == consumer.index:
@@ -408,7 +410,7 @@ cdef class ConsumerRead(GroupsRead):
                 made += 1
                 self.budget.made += 1
                 self.budget.entries -= 1
-            record = next_pending(group.pendings, &at)
+            record = next_pending(group.pending.records, &at)
         deliver_again(ctx, key, group, again)
         return made
 
@@ -469,7 +471,8 @@ cdef class ConsumerRead(GroupsRead):
             for (_, key), (_, group) in zip(self.keys, opened):
                 ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
                 # Some claimable entries may not have been examined.
-                if not self.will_retry and is_idle(group.pendings, ctx.steady_ms, self.claim_idle_ms):
+                if not self.will_retry and is_idle(
+                        group.pending.records, ctx.steady_ms, self.claim_idle_ms):
                     ctx.keyspace.timer_requests.append(
                         (ctx.steady_ms + 1, self.db_index, key, self.group))
         return reply
@@ -483,7 +486,7 @@ cdef class ConsumerRead(GroupsRead):
     cdef int count_in(self, Group group, int change) except -1:
         group.blocked_clients += change
         if self.claim_idle_ms != NO_CLAIM:
-            group.add_claim_wait(self.claim_idle_ms, change)
+            group.pending.add_claim_wait(self.claim_idle_ms, change)
         return 0
 
 
@@ -505,11 +508,12 @@ cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1
     cdef size_t i
     if again.count == 0:
         return 0
-    first_pending(group.pendings, again.items[0], &at)
+    first_pending(group.pending.records, again.items[0], &at)
     for i in range(again.count):
-        record = advance_pending(group.pendings, &at, again.items[i])
-        group.redeliver(record, &at, ctx.steady_ms, 0, False)
-        group.note_again(again.items[i].ms, again.items[i].seq, ctx.steady_ms, ctx.steady_ms)
+        record = advance_pending(group.pending.records, &at, again.items[i])
+        group.pending.redeliver(record, &at, ctx.steady_ms, 0, False)
+        group.pending.note_again(
+            again.items[i].ms, again.items[i].seq, ctx.steady_ms, ctx.steady_ms)
     # Not a change for `dirty`, as in Redis.
     return record_redelivery(
         ctx.effects, ctx.db.index, key, group, NULL, again, ctx.steady_ms)

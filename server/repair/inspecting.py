@@ -211,7 +211,7 @@ def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
         stream.first_id,
         stream.last_id,
         len(stream.groups),
-        sum(group.pending_count for group in stream.groups.values()),
+        sum(group.pending.count for group in stream.groups.values()),
         len(blocks),
         _policy_words(stream.policy),
         _ordering(stream),

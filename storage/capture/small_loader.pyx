@@ -41,15 +41,15 @@ cdef Group load_group(Reader* r, uint64_t now_ms):
     for i in range(count):
         size = number(r)
         if size == 0:
-            group.skip_number()
+            group.pending.skip_number()
             continue
         name = name_of(r, size - 1)
-        if group.consumer(name) is not None:
+        if group.pending.consumer(name) is not None:
             raise ValueError(f"group {group.name!r} has consumer {name!r} twice")
         member = Consumer(name, <uint32_t>(i + 1), signed_number(r), signed_number(r))
-        group.add_member(member)
+        group.pending.add_member(member)
     if count:
-        group.free_numbers()
+        group.pending.free_numbers()
     pairs = retry_pairs(r)
     if len(pairs) > 1:
         load_retry_pairs(group, checked_pairs(pairs, group.name))

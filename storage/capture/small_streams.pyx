@@ -50,15 +50,16 @@ cdef inline char* put_text(char* at, bytes text) noexcept:
 
 
 cdef bint is_small_group(Group group):
-    cdef Details details = group.details
+    cdef Details details = group.pending.details
     cdef Consumer member
-    if (group.missed or group.pendings.count > PENDING_MAX or group.pendings.retry_times_count > RETRY_PAIRS_MAX
+    if (group.missed or group.pending.records.count > PENDING_MAX
+            or group.pending.records.retry_times_count > RETRY_PAIRS_MAX
             or len(group.name) > NAME_BYTES_MAX):
         return False
     if details is not None and (
             len(details.consumers) > MEMBERS_MAX + 1 or details.large_counts):
         return False
-    for member in group.members():
+    for member in group.pending.members():
         if member is not None and len(member.name) > NAME_BYTES_MAX:
             return False
     return True
@@ -86,11 +87,11 @@ cdef bint is_small(bytes key, Stream stream, uint64_t* blocks, bint* tail):
 
 
 cdef Py_ssize_t put_group(Output rows, Group group) except -1:
-    cdef list members = group.members()
+    cdef list members = group.pending.members()
     cdef Consumer member
-    cdef Pendings* pendings = group.pendings
+    cdef Pendings* pendings = group.pending.records
     cdef Py_ssize_t size_bytes = len(group.name) + NUMBER_BYTES_MAX * (10 + 2 * RETRY_PAIRS_MAX) + (
-        group.pendings.count * sizeof(Pending))
+        group.pending.records.count * sizeof(Pending))
     cdef char* start
     cdef char* at
     cdef uint32_t i, k
@@ -116,7 +117,7 @@ cdef Py_ssize_t put_group(Output rows, Group group) except -1:
         if pendings.retry_times[i].known:
             at = put_number(put_number(at, pendings.retry_times[i].retry_ms),
                             pendings.retry_times[i].expire_ms)
-    at = put_number(at, group.pendings.count)
+    at = put_number(at, group.pending.records.count)
     for i in range(pendings.chunk_count):
         for k in range(pendings.chunks[i].used):
             memcpy(at, &pendings.chunks[i].items[k], sizeof(Pending))

@@ -294,7 +294,7 @@ class StreamDump:
         self.version = VERSIONS[self._kind]
 
     def _oldest_kind(self, stream: Stream) -> int:
-        if any(group.unowned_count for group in stream.groups.values()):
+        if any(group.pending.unowned_count for group in stream.groups.values()):
             return STREAM_5
         return STREAM_2 if self._window is None else STREAM_4
 

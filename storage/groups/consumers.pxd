@@ -24,6 +24,7 @@ cdef class Details:
     cdef list free_retry_times
     cdef dict large_counts
     cdef dict claim_waits
+    # The smallest idle time at which a waiting client claims an entry.
     cdef uint64_t claim_idle_ms
 
     cdef Consumer find(self, bytes name)

@@ -4,9 +4,12 @@ cimport cython
 from millstream.storage.groups.pending_list cimport PendingList
 
 
+# Without methods in C, so without a pointer to a table of them: there may be millions of groups.
 @cython.no_gc
-cdef class Group(PendingList):
+cdef class Group:
     cdef readonly bytes name
+    # The pending entries, and the consumers that own them.
+    cdef readonly PendingList pending
     cdef public uint64_t offset_ms
     cdef public uint64_t offset_seq
     cdef public uint64_t gap_floor_ms
@@ -19,4 +22,5 @@ cdef class Group(PendingList):
     cdef public uint32_t blocked_clients
     cdef public uint32_t retry_waiters
 
-    cdef uint64_t size_bytes(self) noexcept
+
+cdef uint64_t size_bytes_of(Group group) noexcept

@@ -1,7 +1,8 @@
 from millstream.storage.groups.pending_list import PendingList
 
-class Group(PendingList):
+class Group:
     name: bytes
+    pending: PendingList
     offset_ms: int
     offset_seq: int
     gap_floor_ms: int

@@ -1,12 +1,12 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """A consumer group: its offset, its time to live, its consumers and its pending entries.
 
-A group may have millions of pending entries, so they are plain records in chunks
-(`pending_chunks`), without a second index by time (`due_index`). A snapshot shares the chunks instead
-of copying them.
+`Group.pending` has the pending entries, and the consumers that own them. There may be millions of
+pending entries, so they are plain records in chunks (`pending_chunks`), without a second index by
+time (`due_index`). A snapshot shares the chunks instead of copying them.
 
-A stream may have very many groups, and most of them are small. A group therefore allocates its
-parts when they are first needed: pending entries, consumers, retry pairs.
+A stream may have very many groups, and most of them are small. A group therefore allocates the
+content of its parts when it is first needed: chunks, consumers, retry pairs.
 """
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
@@ -21,21 +21,24 @@ cdef enum:
     # For MEMORY USAGE: the size of a group with its name and its item in the stream, of a consumer
     # with its name and items, and of the objects for the first consumer. And the number of sampled
     # chunks.
-    GROUP_BYTES = 200
+    GROUP_BYTES = 232
     CONSUMER_BYTES = 170
     DETAILS_BYTES = 200
     SAMPLED_CHUNKS = 64
 
 
 @cython.no_gc
-cdef class Group(PendingList):
+cdef class Group:
     """State of one group. `entries_read` is Redis' counter, -1 when it is unknown.
 
     `ttl_ms` 0 means that the group has no time to live. Otherwise it ends ttl_ms after
     `last_used_ms`, unless `blocked_clients` wait on it. `retry_waiters` of these clients accept
-    redeliveries. `claim_idle_ms` is the smallest idle time at which one of them claims an entry.
-    `scheduled_ms` is the earliest time for which a timer is scheduled. `missed`: MissedEntries.
+    redeliveries. `scheduled_ms` is the earliest time for which a timer is scheduled. `missed`:
+    MissedEntries.
     """
+
+    def __cinit__(self):
+        self.pending = PendingList.__new__(PendingList)
 
     def __init__(self, bytes name, uint64_t offset_ms=0, uint64_t offset_seq=0,
                  uint64_t now_ms=0):
@@ -54,23 +57,26 @@ cdef class Group(PendingList):
 
     @property
     def memory_bytes(self) -> int:
-        return self.size_bytes()
+        return size_bytes_of(self)
 
-    cdef uint64_t size_bytes(self) noexcept:
-        """An estimate of the memory used, from a sample of the chunks if there are many."""
-        cdef uint32_t sampled = min(self.pendings.chunk_count, <uint32_t>SAMPLED_CHUNKS)
-        cdef uint64_t chunks = 0
-        cdef uint64_t total = GROUP_BYTES
-        cdef uint32_t i
-        if self.only_member is not None:
-            total += CONSUMER_BYTES
-        if self.details is not None:
-            total += DETAILS_BYTES + CONSUMER_BYTES * <uint64_t>self.details.count()
-        if self.pendings == nothing_pending():
-            return total
-        for i in range(sampled):
-            chunks += sizeof(Chunk) + self.pendings.chunks[i].capacity * sizeof(Pending)
-        if sampled:
-            total += chunks * self.pendings.chunk_count // sampled
-        return total + sizeof(Pendings) + 56 * self.pendings.chunk_capacity + (
-            self.pendings.retry_times_capacity * sizeof(RetryTimes))
+
+cdef uint64_t size_bytes_of(Group group) noexcept:
+    """An estimate of the memory that a group uses, from a sample of the chunks if there are many."""
+    cdef PendingList pending = group.pending
+    cdef Pendings* records = pending.records
+    cdef uint32_t sampled = min(records.chunk_count, <uint32_t>SAMPLED_CHUNKS)
+    cdef uint64_t chunks = 0
+    cdef uint64_t total = GROUP_BYTES
+    cdef uint32_t i
+    if pending.only_member is not None:
+        total += CONSUMER_BYTES
+    if pending.details is not None:
+        total += DETAILS_BYTES + CONSUMER_BYTES * <uint64_t>pending.details.count()
+    if records == nothing_pending():
+        return total
+    for i in range(sampled):
+        chunks += sizeof(Chunk) + records.chunks[i].capacity * sizeof(Pending)
+    if sampled:
+        total += chunks * records.chunk_count // sampled
+    return total + sizeof(Pendings) + 56 * records.chunk_capacity + (
+        records.retry_times_capacity * sizeof(RetryTimes))

@@ -28,12 +28,12 @@ cpdef dict dump_group(Group group):
         "entries_read": group.entries_read,
         "ttl_ms": group.ttl_ms,
         "consumers": [
-            None if c is None else [c.name, c.seen_ms, c.active_ms] for c in group.members()
+            None if c is None else [c.name, c.seen_ms, c.active_ms] for c in group.pending.members()
         ],
-        "policies": retry_pairs(group.pendings),
+        "policies": retry_pairs(group.pending.records),
         "large_counts": [[ms, seq, count] for (ms, seq), count in (
-            group.large_counts() or {}).items()],
-        "pending": bytes(group.share_pending()),
+            group.pending.large_counts() or {}).items()],
+        "pending": bytes(group.pending.share_pending()),
     }
     if group.missed:
         meta["missed"] = group.missed
@@ -56,12 +56,12 @@ cpdef Group load_group(dict meta, uint64_t now_ms):
         if index == 0:
             continue
         if row is None:
-            group.skip_number()
+            group.pending.skip_number()
             continue
-        if group.consumer(row[0]) is not None:
+        if group.pending.consumer(row[0]) is not None:
             raise ValueError(f"group {group.name!r} has consumer {row[0]!r} twice")
-        group.add_member(Consumer(row[0], index, row[1], row[2]))
-    group.free_numbers()
+        group.pending.add_member(Consumer(row[0], index, row[1], row[2]))
+    group.pending.free_numbers()
     load_retry_pairs(group, checked_pairs(meta["policies"], group.name))
     load_pending(group, packed, len(packed))
     load_large_counts(group, meta.get("large_counts", ()))
@@ -72,13 +72,13 @@ cdef int load_retry_pairs(Group group, list pairs) except -1:
     """Restore the retry pairs of a dump in a new group."""
     if len(pairs) == 1:
         return 0
-    group.pendings = allocated(group.pendings)
-    return load_pairs(group.pendings, group.own_details(), pairs)
+    group.pending.records = allocated(group.pending.records)
+    return load_pairs(group.pending.records, group.pending.own_details(), pairs)
 
 
 cdef int load_pending(Group group, const char* packed, Py_ssize_t size) except -1:
     """Add the records of a dump to a new group with its consumers and retry pairs."""
-    cdef list members = group.members()
+    cdef list members = group.pending.members()
     cdef Py_ssize_t i
     cdef Pending record, before
     if size % sizeof(Pending):
@@ -91,13 +91,13 @@ cdef int load_pending(Group group, const char* packed, Py_ssize_t size) except -
                 record.consumer and members[record.consumer] is None):
             raise ValueError(f"a pending entry of group {group.name!r} has an unknown consumer")
         if record.retry_number != NO_RETRY and (
-                record.retry_number >= group.pendings.retry_times_count
-                or not group.pendings.retry_times[record.retry_number].known):
+                record.retry_number >= group.pending.records.retry_times_count
+                or not group.pending.records.retry_times[record.retry_number].known):
             raise ValueError(f"a pending entry of group {group.name!r} has an unknown retry pair")
         if i and not id_less(before.ms, before.seq, record.ms, record.seq):
             raise ValueError(f"pending entries of group {group.name!r} do not rise")
         before = record
-        group.put(&record)
+        group.pending.put(&record)
     return 0
 
 
@@ -107,12 +107,12 @@ cdef int load_large_counts(Group group, rows) except -1:
     cdef Pending* record
     cdef int64_t count
     for ms, seq, number in rows:
-        record = find_pending(group.pendings, EntryId(ms, seq), &at)
+        record = find_pending(group.pending.records, EntryId(ms, seq), &at)
         count = number
         if record == NULL or record.deliveries != DELIVERIES_MAX or count < DELIVERIES_MAX:
             raise ValueError(
                 f"group {group.name!r} has a count of deliveries that belongs to nothing")
-        group.set_deliveries(record, count)
+        group.pending.set_deliveries(record, count)
     return 0
 
 
@@ -125,25 +125,26 @@ cdef Group copy_group(Group group, uint64_t now_ms):
     made.entries_read = group.entries_read
     made.missed = group.missed
     made.ttl_ms = group.ttl_ms
-    for one in group.members():
+    for one in group.pending.members():
         if one is not None:
             # Keep the numbers, because records refer to consumers by number.
-            made.copy_consumer(one)
-    made.free_numbers()
-    if group.pendings != nothing_pending():
+            made.pending.copy_consumer(one)
+    made.pending.free_numbers()
+    if group.pending.records != nothing_pending():
         copy_pending(made, group)
     return made
 
 
 cdef int copy_pending(Group group, Group other) except -1:
     """Copy the pending entries of another group to a group that has none."""
-    group.pendings = allocated(group.pendings)
-    if other.details is not None:
-        copy_pairs(group.pendings, group.own_details(), other.pendings, other.details)
-    copy_chunks(group.pendings, other.pendings)
-    if other.large_counts() is not None:
-        group.own_details().large_counts = dict(other.large_counts())
-    group.pendings.count = other.pendings.count
-    group.pendings.unowned = other.pendings.unowned
-    group.pendings.has_gone = other.pendings.has_gone
+    group.pending.records = allocated(group.pending.records)
+    if other.pending.details is not None:
+        copy_pairs(group.pending.records, group.pending.own_details(), other.pending.records,
+                   other.pending.details)
+    copy_chunks(group.pending.records, other.pending.records)
+    if other.pending.large_counts() is not None:
+        group.pending.own_details().large_counts = dict(other.pending.large_counts())
+    group.pending.records.count = other.pending.records.count
+    group.pending.records.unowned = other.pending.records.unowned
+    group.pending.records.has_gone = other.pending.records.has_gone
     return 0

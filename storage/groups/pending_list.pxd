@@ -10,7 +10,7 @@ from millstream.storage.groups.pending_chunks cimport SharedPending
 
 @cython.no_gc
 cdef class PendingList(Members):
-    cdef Pendings* pendings
+    cdef Pendings* records
     cdef DeliveryOrder order
 
     cpdef uint32_t retry_number(self, uint64_t retry_ms, uint64_t expire_ms) except? 0

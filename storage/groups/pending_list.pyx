@@ -61,39 +61,39 @@ cdef class PendingList(Members):
     """The pending entries of a group, and the consumers that own them."""
 
     def __cinit__(self):
-        self.pendings = nothing_pending()
+        self.records = nothing_pending()
 
     def __dealloc__(self):
-        free_pendings(self.pendings)
+        free_pendings(self.records)
 
     @property
     def unowned_count(self) -> int:
-        return self.pendings.unowned
+        return self.records.unowned
 
     @property
-    def pending_count(self) -> int:
-        return self.pendings.count
+    def count(self) -> int:
+        return self.records.count
 
     @property
     def work_counter(self) -> int:
-        return self.pendings.work_counter
+        return self.records.work_counter
 
     # ------------------------------------------------------------ deliveries
 
     cpdef uint32_t retry_number(self, uint64_t retry_ms, uint64_t expire_ms) except? 0:
         """The number of a (retry, expire) pair; 0 means no retry. Use the number before requesting
         another one: when all numbers are used, a pair without records is replaced."""
-        self.pendings = allocated(self.pendings)
-        return number_of(self.pendings, self.own_details(), retry_ms, expire_ms)
+        self.records = allocated(self.records)
+        return number_of(self.records, self.own_details(), retry_ms, expire_ms)
 
     cdef int put(self, Pending* record) except -1:
         """Add a record or replace the one with the same ID."""
         cdef PendingAt at
         cdef Pending* old
-        old = find_pending(self.pendings, EntryId(record.ms, record.seq), &at)
+        old = find_pending(self.records, EntryId(record.ms, record.seq), &at)
         if old != NULL:
             self.erase(&at)
-        first_pending(self.pendings, EntryId(record.ms, record.seq), &at)
+        first_pending(self.records, EntryId(record.ms, record.seq), &at)
         return self.insert(&at, record)
 
     cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
@@ -103,12 +103,12 @@ cdef class PendingList(Members):
         cdef PendingAt at
         cdef Chunk* last
         begin_record(&record, ms, seq, now_ms, consumer, retry_number)
-        if self.pendings.chunk_count == 0:
+        if self.records.chunk_count == 0:
             at.chunk = at.index = 0
             return self.insert(&at, &record)
-        last = self.pendings.chunks[self.pendings.chunk_count - 1]
+        last = self.records.chunks[self.records.chunk_count - 1]
         if id_less(last.items[last.used - 1].ms, last.items[last.used - 1].seq, ms, seq):
-            at.chunk = self.pendings.chunk_count - 1
+            at.chunk = self.records.chunk_count - 1
             at.index = last.used
             return self.insert(&at, &record)
         return self.put(&record)
@@ -120,49 +120,49 @@ cdef class PendingList(Members):
         cdef Chunk* chunk
         cdef PendingAt at
         cdef size_t i
-        chunk = last_chunk(self.pendings)
+        chunk = last_chunk(self.records)
         if chunk == NULL or not id_less(chunk.items[chunk.used - 1].ms,
                                         chunk.items[chunk.used - 1].seq, ids[0].ms, ids[0].seq):
             self.deliver(ids[0].ms, ids[0].seq, now_ms, consumer, retry_number)
             return 1
-        at.chunk = self.pendings.chunk_count - 1
+        at.chunk = self.records.chunk_count - 1
         at.index = chunk.used
-        chunk = chunk_with_space(self.pendings, &at)
+        chunk = chunk_with_space(self.records, &at)
         count = min(count, <size_t>(chunk.capacity - chunk.used))
         for i in range(count):
             begin_record(&chunk.items[chunk.used + i], ids[i].ms, ids[i].seq, now_ms, consumer,
                          retry_number)
         if at.index == 0:
-            lower_floor(self.pendings, at.chunk, chunk.items)
+            lower_floor(self.records, at.chunk, chunk.items)
         chunk.used += count
-        self.pendings.count += count
+        self.records.count += count
         self.count_owner(consumer, count)
         self.count_retry(retry_number, count)
-        move_bounds(self.pendings, chunk, &chunk.items[at.index])  # all have the same times
+        move_bounds(self.records, chunk, &chunk.items[at.index])  # all have the same times
         return count
 
     cdef int insert(self, PendingAt* at, Pending* record) except -1:
         cdef Chunk* chunk
-        self.pendings = allocated(self.pendings)
-        chunk = insert_record(self.pendings, at, record)
+        self.records = allocated(self.records)
+        chunk = insert_record(self.records, at, record)
         self.count_owner(record.consumer, 1)
         self.count_retry(record.retry_number, 1)
-        move_bounds(self.pendings, chunk, record)
+        move_bounds(self.records, chunk, record)
         return 0
 
     cdef int erase(self, PendingAt* at) except -1:
         """Remove the record at `at`."""
-        cdef Pending* record = &own_chunk(self.pendings, at.chunk).items[at.index]
+        cdef Pending* record = &own_chunk(self.records, at.chunk).items[at.index]
         self.forget_count(record)
         self.count_owner(record.consumer, -1)
         self.count_retry(record.retry_number, -1)
-        return erase_record(self.pendings, at)
+        return erase_record(self.records, at)
 
     # ------------------------------------------------------------ owners, times and counts
 
     cdef inline int count_owner(self, uint32_t consumer, int change) except -1:
         if consumer == UNOWNED:
-            self.pendings.unowned += change
+            self.records.unowned += change
         else:
             if self.only_member is not None:
                 self.only_member.pending += change
@@ -172,12 +172,12 @@ cdef class PendingList(Members):
 
     cdef inline void count_retry(self, uint32_t retry_number, int change) noexcept:
         if retry_number != NO_RETRY:
-            self.pendings.retry_times[retry_number].uses += change
+            self.records.retry_times[retry_number].uses += change
 
     cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
         """Remove a pending entry; False when it is not pending."""
         cdef PendingAt at
-        if find_pending(self.pendings, EntryId(ms, seq), &at) == NULL:
+        if find_pending(self.records, EntryId(ms, seq), &at) == NULL:
             return False
         self.erase(&at)
         return True
@@ -186,7 +186,7 @@ cdef class PendingList(Members):
                        bint change_retry) except -1:
         """Record another delivery; the reader's retry pair, if any, replaces the record's. The
         chunk may move: `record` is invalid afterwards."""
-        cdef Chunk* chunk = own_chunk(self.pendings, at.chunk)
+        cdef Chunk* chunk = own_chunk(self.records, at.chunk)
         record = &chunk.items[at.index]
         record.last_delivery_ms = min(now_ms, TIME_MAX)
         if record.deliveries < DELIVERIES_MAX - 1:
@@ -197,14 +197,14 @@ cdef class PendingList(Members):
             self.count_retry(record.retry_number, -1)
             self.count_retry(retry_number, 1)
             record.retry_number = retry_number
-        move_bounds(self.pendings, chunk, record)
+        move_bounds(self.records, chunk, record)
         return 0
 
     cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
                        int64_t deliveries) except -1:
         """Set owner, time of delivery and count of the record at `at`. Its retry and expiry are
         removed."""
-        cdef Chunk* chunk = own_chunk(self.pendings, at.chunk)
+        cdef Chunk* chunk = own_chunk(self.records, at.chunk)
         cdef Pending* record = &chunk.items[at.index]
         self.set_deliveries(record, deliveries)
         self.count_owner(record.consumer, -1)
@@ -213,7 +213,7 @@ cdef class PendingList(Members):
         record.consumer = consumer
         record.retry_number = NO_RETRY
         record.last_delivery_ms = min(delivery_ms, TIME_MAX)
-        move_bounds(self.pendings, chunk, record)
+        move_bounds(self.records, chunk, record)
         return 0
 
     cpdef int claim(self, uint64_t ms, uint64_t seq, Consumer consumer, uint64_t delivery_ms,
@@ -222,11 +222,11 @@ cdef class PendingList(Members):
         number of deliveries becomes `count`: a number, b"+" for one more, b"=" for no change. An
         entry that was not pending counts as delivered once before."""
         cdef PendingAt at
-        cdef Pending* record = find_pending(self.pendings, EntryId(ms, seq), &at)
+        cdef Pending* record = find_pending(self.records, EntryId(ms, seq), &at)
         cdef int64_t deliveries
         if record == NULL:
             self.deliver(ms, seq, delivery_ms, UNOWNED, NO_RETRY)
-            record = find_pending(self.pendings, EntryId(ms, seq), &at)
+            record = find_pending(self.records, EntryId(ms, seq), &at)
         deliveries = self.deliveries(record)
         if count == b"+":
             deliveries = min(deliveries, COUNT_MAX - 1) + 1
@@ -250,25 +250,25 @@ cdef class PendingList(Members):
         no change. Its retry does not change."""
         cdef PendingAt at
         cdef Chunk* chunk
-        cdef Pending* record = find_pending(self.pendings, EntryId(ms, seq), &at)
+        cdef Pending* record = find_pending(self.records, EntryId(ms, seq), &at)
         cdef int64_t deliveries = 0
         if record == NULL:
             self.deliver(ms, seq, now_ms, UNOWNED, NO_RETRY)
-            record = find_pending(self.pendings, EntryId(ms, seq), &at)
+            record = find_pending(self.records, EntryId(ms, seq), &at)
         else:
             deliveries = self.deliveries(record)
         if count == b"-":
             deliveries = max(deliveries - 1, 0)
         elif count != b"=":
             deliveries = int(count)
-        chunk = own_chunk(self.pendings, at.chunk)
+        chunk = own_chunk(self.records, at.chunk)
         record = &chunk.items[at.index]
         self.set_deliveries(record, deliveries)
         self.count_owner(record.consumer, -1)
         self.count_owner(UNOWNED, 1)
         record.consumer = UNOWNED
         record.last_delivery_ms = 0
-        move_bounds(self.pendings, chunk, record)
+        move_bounds(self.records, chunk, record)
         return 0
 
     cdef int64_t deliveries(self, const Pending* record) except -1:
@@ -297,23 +297,23 @@ cdef class PendingList(Members):
         """Mark a record whose entry no longer exists in the stream: claims then ignore it. The next
         claim that opens the chunk updates the bounds."""
         cdef PendingAt at
-        if find_pending(self.pendings, EntryId(ms, seq), &at) != NULL:
-            own_chunk(self.pendings, at.chunk).items[at.index].gone = 1
-            self.pendings.has_gone = True
+        if find_pending(self.records, EntryId(ms, seq), &at) != NULL:
+            own_chunk(self.records, at.chunk).items[at.index].gone = 1
+            self.records.has_gone = True
         return 0
 
     cdef int forget_gone(self) except -1:
         """Remove these marks after a change that allows IDs to be used again."""
         cdef Chunk* chunk
         cdef uint32_t i, j
-        if not self.pendings.has_gone:
+        if not self.records.has_gone:
             return 0
-        for i in range(self.pendings.chunk_count):
-            chunk = own_chunk(self.pendings, i)
+        for i in range(self.records.chunk_count):
+            chunk = own_chunk(self.records, i)
             for j in range(chunk.used):
                 chunk.items[j].gone = 0
-            chunk_bounds(self.pendings, chunk)
-        self.pendings.has_gone = False
+            chunk_bounds(self.records, chunk)
+        self.records.has_gone = False
         return 0
 
     # ------------------------------------------------------------ due times
@@ -322,32 +322,32 @@ cdef class PendingList(Members):
         """A lower bound of the time at which a waiting claim finds an entry; NEVER when no client
         waits for a claim or no entry is pending. Constant time."""
         cdef uint64_t idle_ms = self.claim_idle()
-        return NEVER if idle_ms == NEVER else saturating_add(bound_of(self.pendings, IDLE), idle_ms)
+        return NEVER if idle_ms == NEVER else saturating_add(bound_of(self.records, IDLE), idle_ms)
 
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
         """Up to `limit` IDs (ms, seq) due now, earliest due first, then by ID."""
-        return earliest(self.pendings, RETRY if with_zero else WAKE, now_ms, limit, self.order)
+        return earliest(self.records, RETRY if with_zero else WAKE, now_ms, limit, self.order)
 
     cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
         """Up to `limit` IDs (ms, seq) that are idle for at least min_idle_ms, longest idle first,
         then in the order of their deliveries (`DeliveryOrder`)."""
-        return [] if now_ms < min_idle_ms else earliest(self.pendings, IDLE, now_ms - min_idle_ms, limit, self.order)
+        return [] if now_ms < min_idle_ms else earliest(self.records, IDLE, now_ms - min_idle_ms, limit, self.order)
 
     # ------------------------------------------------------------ for Python and copies
 
     def has(self, uint64_t ms, uint64_t seq) -> bool:
         """True if an entry is pending."""
         cdef PendingAt at
-        return find_pending(self.pendings, EntryId(ms, seq), &at) != NULL
+        return find_pending(self.records, EntryId(ms, seq), &at) != NULL
 
-    def pending_ends(self) -> tuple | None:
+    def ends(self) -> tuple | None:
         """The first and the last pending ID; None when there is none."""
         cdef const Chunk* first
         cdef const Chunk* last
-        if self.pendings.count == 0:
+        if self.records.count == 0:
             return None
-        first = self.pendings.chunks[0]
-        last = self.pendings.chunks[self.pendings.chunk_count - 1]
+        first = self.records.chunks[0]
+        last = self.records.chunks[self.records.chunk_count - 1]
         return ((first.items[0].ms, first.items[0].seq),
                 (last.items[last.used - 1].ms, last.items[last.used - 1].seq))
 
@@ -355,17 +355,17 @@ cdef class PendingList(Members):
         """Record another delivery, if the entry is pending; a pair (retry_ms, expire_ms) replaces
         its own."""
         cdef PendingAt at
-        cdef Pending* record = find_pending(self.pendings, EntryId(ms, seq), &at)
+        cdef Pending* record = find_pending(self.records, EntryId(ms, seq), &at)
         cdef uint32_t retry_number = NO_RETRY if retry is None else self.retry_number(retry[0], retry[1])
         if record != NULL:
             self.redeliver(record, &at, now_ms, retry_number, retry is not None)
 
-    def pending(self, uint64_t start_ms=0, uint64_t start_seq=0, end=None, limit=None,
-                consumer=None) -> list[tuple]:
+    def rows(self, uint64_t start_ms=0, uint64_t start_seq=0, end=None, limit=None,
+             consumer=None) -> list[tuple]:
         """Records in ID order as (ms, seq, consumer name, last_delivery_ms, deliveries,
         first_delivery_ms, retry_ms or None, expire_ms or None); b"" means no owner."""
         cdef PendingAt at
-        cdef Pending* record = first_pending(self.pendings, EntryId(start_ms, start_seq), &at)
+        cdef Pending* record = first_pending(self.records, EntryId(start_ms, start_seq), &at)
         cdef uint64_t end_ms = NEVER
         cdef uint64_t end_seq = NEVER
         cdef list found = []
@@ -374,22 +374,22 @@ cdef class PendingList(Members):
         while record != NULL and not id_less(end_ms, end_seq, record.ms, record.seq):
             if limit is not None and len(found) >= limit:
                 break
-            self.pendings.work_counter += 1
+            self.records.work_counter += 1
             row = self.row(record)
             if consumer is None or consumer == row[2]:
                 found.append(row)
-            record = next_pending(self.pendings, &at)
+            record = next_pending(self.records, &at)
         return found
 
     cdef tuple row(self, const Pending* record):
         cdef RetryTimes* times
         owner = self.members()[record.consumer]
-        times = &self.pendings.retry_times[record.retry_number]
+        times = &self.records.retry_times[record.retry_number]
         pair = (None, None) if record.retry_number == NO_RETRY else (times.retry_ms, times.expire_ms)
         return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
                 record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
 
     cdef SharedPending share_pending(self):
-        cdef SharedPending shared = share_chunks(self.pendings, 0, self.pendings.chunk_count)
-        shared.records = self.pendings.count
+        cdef SharedPending shared = share_chunks(self.records, 0, self.records.chunk_count)
+        shared.records = self.records.count
         return shared

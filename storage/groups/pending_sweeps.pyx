@@ -10,6 +10,7 @@ from millstream.storage.groups.pending cimport EXPIRE, Chunk, Pending, first_of
 from millstream.storage.groups.pending_chunks cimport (
     close_gaps, drop_chunk, merge_small, own_chunk, place_of,
 )
+from millstream.storage.groups.pending_list cimport PendingList
 
 cdef enum:
     ANY_CONSUMER = 0xffffffffu
@@ -17,74 +18,76 @@ cdef enum:
 
 def delete_consumer(Group group not None, bytes name not None) -> int:
     """Remove a consumer and its pending entries; return their number."""
-    cdef Consumer gone = group.consumer(name)
+    cdef PendingList pending = group.pending
+    cdef Consumer gone = pending.consumer(name)
     cdef uint32_t place
     dropped = gone.pending
     if dropped:
-        for place in range(group.pendings.chunk_count):
-            own_chunk(group.pendings, place)  # steps that can fail come before the first change
-        for place in range(group.pendings.chunk_count):
-            sweep_chunk(group, place, gone.index, 0, NEVER, None)
-        close_gaps(group.pendings)
-    if gone is group.only_member:
-        group.only_member = None
+        for place in range(pending.records.chunk_count):
+            own_chunk(pending.records, place)  # steps that can fail come before the first change
+        for place in range(pending.records.chunk_count):
+            sweep_chunk(pending, place, gone.index, 0, NEVER, None)
+        close_gaps(pending.records)
+    if gone is pending.only_member:
+        pending.only_member = None
     else:
-        group.details.remove(gone)
+        pending.details.remove(gone)
     return dropped
 
 
-cdef uint32_t sweep_chunk(Group group, uint32_t place, uint32_t consumer, uint64_t now_ms,
+cdef uint32_t sweep_chunk(PendingList pending, uint32_t place, uint32_t consumer, uint64_t now_ms,
                           uint64_t limit, list gone) except? 0xffffffff:
     """Remove, in one pass, up to `limit` records of a consumer or (ANY_CONSUMER) records expired by
     now_ms, whose IDs are added to `gone`. Return their number. The chunk may become empty and
     is then in no heap."""
-    cdef Chunk* chunk = own_chunk(group.pendings, place)
+    cdef Chunk* chunk = own_chunk(pending.records, place)
     cdef Pending* record
     cdef uint32_t kept = 0
     cdef uint32_t removed = 0
     cdef uint32_t i
     cdef list found = []
-    group.pendings.work_counter += chunk.used
+    pending.records.work_counter += chunk.used
     if consumer == ANY_CONSUMER:
         # The only step that can fail comes before the first change.
         found = [(chunk.items[i].ms, chunk.items[i].seq) for i in range(chunk.used)
-                 if expires_ms(group.pendings, &chunk.items[i]) <= now_ms][:limit]
+                 if expires_ms(pending.records, &chunk.items[i]) <= now_ms][:limit]
         gone += found
         limit = len(found)
     for i in range(chunk.used):
         record = &chunk.items[i]
-        if removed < limit and (expires_ms(group.pendings, record) <= now_ms if consumer == ANY_CONSUMER
+        if removed < limit and (expires_ms(pending.records, record) <= now_ms if consumer == ANY_CONSUMER
                                 else record.consumer == consumer):
-            group.forget_count(record)
-            group.count_owner(record.consumer, -1)
-            group.count_retry(record.retry_number, -1)
+            pending.forget_count(record)
+            pending.count_owner(record.consumer, -1)
+            pending.count_retry(record.retry_number, -1)
             removed += 1
             continue
         if kept != i:
             chunk.items[kept] = record[0]
         kept += 1
-    group.pendings.count -= removed
+    pending.records.count -= removed
     if kept == 0:
-        leave_heaps(group.pendings, chunk)
+        leave_heaps(pending.records, chunk)
     chunk.used = kept
     if removed and kept:
-        chunk_bounds(group.pendings, chunk)
+        chunk_bounds(pending.records, chunk)
     return removed
 
 
 def take_expired(Group group not None, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
     """Remove up to `limit` expired records; return their IDs in no particular order."""
+    cdef PendingList pending = group.pending
     cdef list gone = []
-    cdef Chunk* first = first_of(group.pendings, EXPIRE)
+    cdef Chunk* first = first_of(pending.records, EXPIRE)
     cdef uint32_t place
     while <uint64_t>len(gone) < limit and first != NULL and first.bounds[EXPIRE] <= now_ms:
-        place = place_of(group.pendings, first)
-        if sweep_chunk(group, place, ANY_CONSUMER, now_ms, limit - <uint64_t>len(gone), gone) == 0:
-            chunk_bounds(group.pendings, group.pendings.chunks[place])
-        elif group.pendings.chunks[place].used == 0:
-            drop_chunk(group.pendings, place)
+        place = place_of(pending.records, first)
+        if sweep_chunk(pending, place, ANY_CONSUMER, now_ms, limit - <uint64_t>len(gone), gone) == 0:
+            chunk_bounds(pending.records, pending.records.chunks[place])
+        elif pending.records.chunks[place].used == 0:
+            drop_chunk(pending.records, place)
         else:
-            merge_small(group.pendings, place)
-        first = first_of(group.pendings, EXPIRE)
-    exact_min(group.pendings, EXPIRE, NEVER)
+            merge_small(pending.records, place)
+        first = first_of(pending.records, EXPIRE)
+    exact_min(pending.records, EXPIRE, NEVER)
     return gone

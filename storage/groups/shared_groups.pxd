@@ -63,8 +63,8 @@ cdef inline void group_row(Group group, GroupRow* row) noexcept:
     row.entries_read = group.entries_read
     row.missed = group.missed
     row.ttl_ms = group.ttl_ms
-    row.pending = group.pendings.count
-    row.consumers = group.consumer_count()
+    row.pending = group.pending.records.count
+    row.consumers = group.pending.consumer_count()
 
 
 cdef inline void member_row(Consumer consumer, MemberRow* row) noexcept:

@@ -13,7 +13,7 @@ from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport Chunk, Pending
-from millstream.storage.groups.pending_list cimport deliveries_of
+from millstream.storage.groups.pending_list cimport PendingList, deliveries_of
 from millstream.storage.groups.retry_pairs cimport retry_pairs
 
 import msgpack
@@ -55,12 +55,12 @@ cdef class GroupParts:
 
 cpdef SharedMembers shared_members(Group group):
     cdef SharedMembers made = SharedMembers.__new__(SharedMembers)
-    cdef list members = group.members()
+    cdef list members = group.pending.members()
     cdef Consumer one
     cdef Py_ssize_t i
     made.names = [None] * len(members)
     made.rows = <MemberRow*>malloc(len(members) * sizeof(MemberRow))
-    made.present = group.consumer_count()
+    made.present = group.pending.consumer_count()
     if made.rows == NULL:
         raise MemoryError("no memory to list consumers")
     for i in range(1, len(members)):
@@ -74,14 +74,15 @@ cpdef SharedMembers shared_members(Group group):
 cdef GroupParts shared_parts(Group group):
     """None for a group without consumers that never had a pending entry."""
     cdef GroupParts made
-    if group.details is None and group.only_member is None and group.pendings.count == 0:
+    cdef PendingList pending = group.pending
+    if pending.details is None and pending.only_member is None and pending.records.count == 0:
         return None
     made = GroupParts.__new__(GroupParts)
     made.members = shared_members(group)
-    made.pending = group.share_pending()
-    made.retry_pairs = retry_pairs(group.pendings)
-    if group.large_counts():
-        made.large_counts = dict(group.large_counts())
+    made.pending = group.pending.share_pending()
+    made.retry_pairs = retry_pairs(group.pending.records)
+    if group.pending.large_counts():
+        made.large_counts = dict(group.pending.large_counts())
     return made
 
 

@@ -287,9 +287,9 @@ cdef class KeyspaceCore:
     cpdef int schedule_after(self, int db_index, bytes key, group, uint64_t past_ms) except -1:
         """Like `schedule`, without retries and claims due up to past_ms, which were processed."""
         cdef Group timed = group
-        cdef uint64_t moment = bound_of(timed.pendings, EXPIRE)
-        cdef uint64_t wake = bound_of(timed.pendings, WAKE)
-        cdef uint64_t claim = timed.claim_bound()
+        cdef uint64_t moment = bound_of(timed.pending.records, EXPIRE)
+        cdef uint64_t wake = bound_of(timed.pending.records, WAKE)
+        cdef uint64_t claim = timed.pending.claim_bound()
         cdef uint64_t end
         if timed.retry_waiters and past_ms < wake < moment:
             moment = wake

@@ -273,7 +273,7 @@ cdef class Holders:
                 stream.max_deleted_ms, stream.max_deleted_seq, first.ms, first.seq):
             return read
         for group in self.groups:
-            pending = max(pending, count_pending(group.pendings, first, self.read))
+            pending = max(pending, count_pending(group.pending.records, first, self.read))
         return read - min(read, pending)
 
     cdef bint have_read(self, uint64_t ms, uint64_t seq) noexcept:
@@ -288,7 +288,7 @@ cdef class Holders:
         self.steps += 1
         for i in range(len(self.groups)):
             group = self.groups[i]
-            record = advance_pending(group.pendings, &self.places[i], EntryId(ms, seq))
+            record = advance_pending(group.pending.records, &self.places[i], EntryId(ms, seq))
             if record != NULL and record.ms == ms and record.seq == seq:
                 return True
         return False
@@ -301,9 +301,9 @@ cdef class Holders:
         cdef Py_ssize_t i
         for i in range(len(self.groups)):
             group = self.groups[i]
-            advance_pending(group.pendings, &self.places[i],
+            advance_pending(group.pending.records, &self.places[i],
                             EntryId(view.first_ms, view.first_seq))
-            if count_up_to(group.pendings, self.places[i],
+            if count_up_to(group.pending.records, self.places[i],
                            EntryId(view.last_ms, view.last_seq)) == view.count:
                 return True
         return False

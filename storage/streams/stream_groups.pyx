@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t
 
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.due_index cimport bound_of
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, size_bytes_of
 from millstream.storage.groups.pending cimport EXPIRE, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
 
@@ -79,7 +79,7 @@ cdef list due_groups(groups, uint64_t now_ms):
     expired."""
     cdef Group group
     return [group.name for group in all_groups(groups)
-            if bound_of(group.pendings, EXPIRE) <= now_ms or (
+            if bound_of(group.pending.records, EXPIRE) <= now_ms or (
                 group.ttl_ms and group.is_over(now_ms))]
 
 
@@ -97,7 +97,8 @@ cdef bint has_pending(groups, uint64_t ms, uint64_t seq) noexcept:
     cdef Group group
     cdef PendingAt at
     for group in all_groups(groups):
-        if group.pendings.count and find_pending(group.pendings, EntryId(ms, seq), &at) != NULL:
+        if group.pending.records.count and find_pending(
+                group.pending.records, EntryId(ms, seq), &at) != NULL:
             return True
     return False
 
@@ -106,7 +107,7 @@ cdef int forget_gone(groups) except -1:
     """Forget which pending entries no longer exist: their IDs may be used again."""
     cdef Group group
     for group in all_groups(groups):
-        group.forget_gone()
+        group.pending.forget_gone()
     return 0
 
 
@@ -115,5 +116,5 @@ cdef uint64_t groups_size_bytes(groups) except? 0xffffffffffffffff:
     cdef Group group
     cdef uint64_t total = 0
     for group in all_groups(groups):
-        total += group.size_bytes()
+        total += size_bytes_of(group)
     return total

@@ -426,12 +426,12 @@ def _seen_group(stream: RealStream, group: RealGroup, due_ms: int) -> dict[str, 
         "ttl": group.ttl_ms,
         "entries read": group.entries_read,
         "missed": missed_by(stream, group),
-        "consumers": sorted(group.consumers),
+        "consumers": sorted(group.pending.consumers),
         "pending": {
             (ms, seq): (first_ms, last_ms, deliveries,
                         None if retry_ms is None else (retry_ms, expire_ms), owner)
             for ms, seq, owner, last_ms, deliveries, first_ms, retry_ms, expire_ms
-            in group.pending()
+            in group.pending.rows()
             if not expire_ms or first_ms + expire_ms > due_ms
         },
     }  # fmt: skip

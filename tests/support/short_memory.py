@@ -54,7 +54,7 @@ def first_delivery(line: str) -> None:
     with spare_memory(48 * MIB):
         assert is_out_of_memory(player.call(line))
     group = stream.groups[b"g"]
-    assert (group.offset_ms, group.pending_count) == (0, 0)
+    assert (group.offset_ms, group.pending.count) == (0, 0)
 
 
 def redelivery(line: str) -> None:
@@ -63,10 +63,10 @@ def redelivery(line: str) -> None:
     group = stream.groups[b"g"]
     for number in range(1, 97):
         deliver_id(group, number, 1, in_process.wall_ms, retry=(0, 0))
-    before = group.pending()
+    before = group.pending.rows()
     with spare_memory(48 * MIB):
         assert is_out_of_memory(player.call(line))
-    assert group.pending() == before
+    assert group.pending.rows() == before
 
 
 if __name__ == "__main__":

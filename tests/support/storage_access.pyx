@@ -222,25 +222,25 @@ def check_group(Group group not None) -> None:
     unowned = 0
     large = 0
     before = None
-    members = group.consumers
-    assert group.consumer_count() == len(members)
-    assert all(group.consumer(name) is c for name, c in members.items())
+    members = group.pending.consumers
+    assert group.pending.consumer_count() == len(members)
+    assert all(group.pending.consumer(name) is c for name, c in members.items())
     owned = {c.index: 0 for c in members.values()}
     uses = {}
     in_heaps = [0] * KINDS
-    for i in range(group.pendings.chunk_count):
-        chunk = group.pendings.chunks[i]
+    for i in range(group.pending.records.chunk_count):
+        chunk = group.pending.records.chunks[i]
         assert 0 < chunk.used <= chunk.capacity <= CHUNK_MAX
-        floor = (group.pendings.chunk_first_ids[i].ms, group.pendings.chunk_first_ids[i].seq)
+        floor = (group.pending.records.chunk_first_ids[i].ms, group.pending.records.chunk_first_ids[i].seq)
         assert floor <= (chunk.items[0].ms, chunk.items[0].seq)
         assert i == 0 or before < floor
         for j in range(chunk.used):
             record = &chunk.items[j]
             assert before is None or before < (record.ms, record.seq)
             before = (record.ms, record.seq)
-            assert chunk.bounds[RETRY] <= due_ms(group.pendings, record, True)
-            assert chunk.bounds[WAKE] <= due_ms(group.pendings, record, False)
-            assert chunk.bounds[EXPIRE] <= expires_ms(group.pendings, record)
+            assert chunk.bounds[RETRY] <= due_ms(group.pending.records, record, True)
+            assert chunk.bounds[WAKE] <= due_ms(group.pending.records, record, False)
+            assert chunk.bounds[EXPIRE] <= expires_ms(group.pending.records, record)
             assert chunk.bounds[IDLE] <= claimable_ms(record)
             if record.deliveries == DELIVERIES_MAX:
                 large += 1
@@ -254,31 +254,31 @@ def check_group(Group group not None) -> None:
             if chunk.heap_at[kind] != ABSENT:
                 in_heaps[kind] += 1
                 up = (chunk.heap_at[kind] - 1) // 2 if chunk.heap_at[kind] else 0
-                assert heap_of(group.pendings, kind)[chunk.heap_at[kind]] == chunk
-                assert not is_before(chunk, heap_of(group.pendings, kind)[up], kind)
+                assert heap_of(group.pending.records, kind)[chunk.heap_at[kind]] == chunk
+                assert not is_before(chunk, heap_of(group.pending.records, kind)[up], kind)
         total += chunk.used
     # An old snapshot may have records with many deliveries but without their exact count.
-    assert len(group.large_counts() or ()) <= large
-    assert total == group.pendings.count and unowned == group.pendings.unowned
+    assert len(group.pending.large_counts() or ()) <= large
+    assert total == group.pending.records.count and unowned == group.pending.records.unowned
     for c in members.values():
         assert c.pending == owned[c.index]
     for kind in range(KINDS):
-        assert in_heaps[kind] == group.pendings.heap_counts[kind]
-    free_retry_times = set(() if group.details is None else group.details.free_retry_times or ())
-    for i in range(1, group.pendings.retry_times_count):
-        assert group.pendings.retry_times[i].uses == uses.get(i, 0)
-        assert group.pendings.retry_times[i].known != (i in free_retry_times)
+        assert in_heaps[kind] == group.pending.records.heap_counts[kind]
+    free_retry_times = set(() if group.pending.details is None else group.pending.details.free_retry_times or ())
+    for i in range(1, group.pending.records.retry_times_count):
+        assert group.pending.records.retry_times[i].uses == uses.get(i, 0)
+        assert group.pending.records.retry_times[i].known != (i in free_retry_times)
 
 
 def acknowledge_id(Group group not None, uint64_t ms, uint64_t seq) -> bool:
     """Remove one entry from pending."""
-    return group.acknowledge(ms, seq)
+    return group.pending.acknowledge(ms, seq)
 
 
 def deliver_id(Group group not None, uint64_t ms, uint64_t seq, uint64_t now_ms,
                bytes consumer=b"", retry=None) -> None:
     """Note a first delivery; retry is (retry_ms, expire_ms) or None."""
-    group.deliver(ms, seq, now_ms, owner_of(group, consumer), retry_number_of(group, retry))
+    group.pending.deliver(ms, seq, now_ms, owner_of(group, consumer), retry_number_of(group, retry))
 
 
 def deliver_ids(Group group not None, list ids, uint64_t now_ms, bytes consumer=b"",
@@ -296,7 +296,7 @@ def deliver_ids(Group group not None, list ids, uint64_t now_ms, bytes consumer=
             run[<size_t>i].ms = ms
             run[<size_t>i].seq = seq
         while done < count:
-            done += group.deliver_some(&run[done], count - done, now_ms, index, retry_number)
+            done += group.pending.deliver_some(&run[done], count - done, now_ms, index, retry_number)
     finally:
         free(run)
 
@@ -305,10 +305,10 @@ def redeliver_id(Group group not None, uint64_t ms, uint64_t seq, uint64_t now_m
                  retry=None) -> bool:
     """Note another delivery of a pending entry; a pair given replaces its own."""
     cdef PendingAt at
-    cdef Pending* record = find_pending(group.pendings, EntryId(ms, seq), &at)
+    cdef Pending* record = find_pending(group.pending.records, EntryId(ms, seq), &at)
     if record == NULL:
         return False
-    group.redeliver(record, &at, now_ms, retry_number_of(group, retry), retry is not None)
+    group.pending.redeliver(record, &at, now_ms, retry_number_of(group, retry), retry is not None)
     return True
 
 
@@ -316,31 +316,31 @@ def hand_over_id(Group group not None, uint64_t ms, uint64_t seq, bytes consumer
                  uint64_t delivery_ms, int64_t deliveries) -> bool:
     """Give a pending entry another owner (b"": none), time of delivery and count."""
     cdef PendingAt at
-    if find_pending(group.pendings, EntryId(ms, seq), &at) == NULL:
+    if find_pending(group.pending.records, EntryId(ms, seq), &at) == NULL:
         return False
-    group.transfer(&at, owner_of(group, consumer), delivery_ms, deliveries)
+    group.pending.transfer(&at, owner_of(group, consumer), delivery_ms, deliveries)
     return True
 
 
 def due_ids(Group group not None, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list:
     """IDs due now, earliest due first, then by ID."""
-    return group.take_due(now_ms, limit, with_zero)
+    return group.pending.take_due(now_ms, limit, with_zero)
 
 
 def idle_ids(Group group not None, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit) -> list:
     """IDs that are idle for at least min_idle_ms, longest idle first, then by ID."""
-    return group.idle_ids(now_ms, min_idle_ms, limit)
+    return group.pending.idle_ids(now_ms, min_idle_ms, limit)
 
 
 def shared_pending(Group group not None):
     """The pending entries, whose chunks are shared until they change."""
-    return group.share_pending()
+    return group.pending.share_pending()
 
 
 def next_event_ms(Group group not None) -> int | None:
     """The next moment of a timed retry, of an expiry, or of the end of the group."""
     cdef uint64_t moment = min(
-        exact_min(group.pendings, WAKE, NEVER), exact_min(group.pendings, EXPIRE, NEVER))
+        exact_min(group.pending.records, WAKE, NEVER), exact_min(group.pending.records, EXPIRE, NEVER))
     if group.ttl_ms and not group.blocked_clients:
         moment = min(moment, min(NEVER, <object>group.last_used_ms + group.ttl_ms))
     return None if moment == NEVER else moment
@@ -348,21 +348,21 @@ def next_event_ms(Group group not None) -> int | None:
 
 def consumer_at(Group group not None, uint32_t index):
     """The consumer with a number, None if there is none."""
-    return group.members()[index]
+    return group.pending.members()[index]
 
 
 def shared_chunks(Group group not None) -> int:
     """The number of chunks of pending entries that are shared."""
     cdef uint32_t i
-    return sum(1 for i in range(group.pendings.chunk_count) if group.pendings.chunks[i].holders > 1)
+    return sum(1 for i in range(group.pending.records.chunk_count) if group.pending.records.chunks[i].holders > 1)
 
 
 cdef uint32_t owner_of(Group group, bytes consumer) except? 0:
-    return group.consumer(consumer).index if consumer else UNOWNED
+    return group.pending.consumer(consumer).index if consumer else UNOWNED
 
 
 cdef uint32_t retry_number_of(Group group, retry) except? 0:
-    return group.retry_number(retry[0], retry[1]) if retry else NO_RETRY
+    return group.pending.retry_number(retry[0], retry[1]) if retry else NO_RETRY
 
 
 # ---------------------------------------------------------------- blocks

@@ -286,7 +286,7 @@ class ClaimMachine(RuleBasedStateMachine):
             and (consumer is None or record.owner == consumer.encode())
         ]
         line = f"XPENDING s g IDLE {min_idle} - + 100 {consumer or ''}".strip()
-        if consumer is None or consumer.encode() in self.in_process.group().consumers:
+        if consumer is None or consumer.encode() in self.in_process.group().pending.consumers:
             assert self.player.call(line) == wanted
 
     @invariant()
@@ -418,7 +418,7 @@ def test_refusals_change_nothing(
     recorded = len(in_process.persistence.payloads)
     assert player.call(line) == Error(error)
     assert len(in_process.persistence.payloads) == recorded
-    assert in_process.group().consumers == {}
+    assert in_process.group().pending.consumers == {}
 
 
 # ---------------------------------------------------------------- XREADGROUP CLAIM
@@ -483,9 +483,9 @@ def test_deleted_entries_are_examined_by_one_claim_only(
     player.call("XTRIM s MAXLEN 0")
     in_process.wait_ms(10)
     assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
-    before = in_process.group().work_counter
+    before = in_process.group().pending.work_counter
     assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
-    assert in_process.group().work_counter - before < 10
+    assert in_process.group().pending.work_counter - before < 10
 
 
 def deliver_and_delete(player: InProcessClient, count: int, kept: int) -> None:
@@ -498,10 +498,10 @@ def deliver_and_delete(player: InProcessClient, count: int, kept: int) -> None:
 
 def work_of(in_process: InProcessServer, player: InProcessClient, *numbers: int) -> int:
     """Records that a claim of one entry looks at; `numbers`: the entry that it gets, or none."""
-    before = in_process.group().work_counter
+    before = in_process.group().pending.work_counter
     reply: Any = read_by(player, "bob", 1, "CLAIM", "5")
     assert [row[0] for row in reply[0][1]] == ids(*numbers) if numbers else reply == Null.ARRAY
-    return in_process.group().work_counter - before
+    return in_process.group().pending.work_counter - before
 
 
 def test_deleted_entries_delivered_together_are_examined_once(
@@ -537,10 +537,10 @@ def test_one_claim_examines_few_deleted_entries(
     deliver_and_delete(player, 30_000, kept=1)
     in_process.wait_ms(10)
     work = []
-    while in_process.group().consumers[b"alice"].pending == 30_000:
-        before = in_process.group().work_counter
+    while in_process.group().pending.consumers[b"alice"].pending == 30_000:
+        before = in_process.group().pending.work_counter
         read_by(player, "bob", 1, "CLAIM", "5")
-        work.append(in_process.group().work_counter - before)
+        work.append(in_process.group().pending.work_counter - before)
     assert len(work) > 2
     assert max(work) < 20_000
 
@@ -662,7 +662,7 @@ def test_a_waiting_claim_wakes_when_an_entry_is_idle_long_enough(
     late, early = in_process.player(resp), in_process.player(resp)
     late.send("XREADGROUP GROUP g late BLOCK 0 CLAIM 100 STREAMS s >")
     early.send("XREADGROUP GROUP g early BLOCK 0 CLAIM 50 STREAMS s >")
-    assert in_process.group().claim_idle_ms == 50
+    assert in_process.group().pending.claim_idle_ms == 50
     in_process.wait_ms(39)
     assert (early.unread, late.unread) == (b"", b"")
     in_process.wait_ms(1)
@@ -672,7 +672,7 @@ def test_a_waiting_claim_wakes_when_an_entry_is_idle_long_enough(
     in_process.wait_ms(60)
     wanted = [entry(2, 100, 1)]
     assert late.read() == ([[b"s", wanted]] if resp == 2 else Map([(b"s", wanted)]))
-    assert in_process.group().claim_idle_ms == 2**64 - 1
+    assert in_process.group().pending.claim_idle_ms == 2**64 - 1
     assert [row[:2] for row in pending(player)] == [(1, b"early"), (2, b"late")]
 
 
@@ -734,7 +734,7 @@ def test_a_waiting_claim_that_timed_out_is_forgotten(
     assert waiting.read() == Null.ARRAY
     in_process.wait_ms(30)
     assert waiting.unread == b""
-    assert in_process.group().claim_idle_ms == 2**64 - 1
+    assert in_process.group().pending.claim_idle_ms == 2**64 - 1
 
 
 # ---------------------------------------------------------------- MAXCOUNT, MAXSIZE
@@ -815,8 +815,8 @@ def test_claims_count_for_the_limits(in_process: InProcessServer, three: InProce
     three.call("XREADGROUP GROUP g x COUNT 2 STREAMS a b c > > >")
     reply = three.call("XREADGROUP GROUP g y CLAIM 0 MAXCOUNT 5 STREAMS a b c > > >")
     assert lengths(reply) == [(b"a", 3), (b"b", 2)]
-    assert in_process.group(key=b"b").consumers[b"x"].pending == 0
-    assert in_process.group(key=b"c").consumers[b"x"].pending == 2
+    assert in_process.group(key=b"b").pending.consumers[b"x"].pending == 0
+    assert in_process.group(key=b"c").pending.consumers[b"x"].pending == 2
 
 
 @pytest.mark.parametrize("read", READS)
@@ -846,14 +846,14 @@ def test_a_claim_examines_no_more_than_it_needs(
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 5000)
     player.call("XDEL s 2-1 130-1")
-    before = in_process.group().work_counter
+    before = in_process.group().pending.work_counter
     reply = player.call("XREADGROUP GROUP g bob CLAIM 0 MAXSIZE 200 STREAMS s >")
     assert lengths(reply)[0][1] < 10
-    assert in_process.group().work_counter - before < 1500
+    assert in_process.group().pending.work_counter - before < 1500
     reply = player.call("XREADGROUP GROUP g carol CLAIM 0 MAXSIZE 10000 STREAMS s >")
     claimed = lengths(reply)[0][1]
     assert 128 < claimed < 400
-    assert in_process.group().consumers[b"carol"].pending == claimed
+    assert in_process.group().pending.consumers[b"carol"].pending == claimed
     reply = player.call("XREADGROUP GROUP g dave CLAIM 0 STREAMS s >")
     assert lengths(reply) == [(b"s", 4998)]
 
@@ -1001,7 +1001,7 @@ def test_of_empty_polls_one_a_second_is_recorded(
         in_process.wall_ms += 100
         player.call(poll)
     assert len(in_process.persistence.payloads) - frames == 3
-    assert in_process.group().consumers[b"alice"].seen_ms == in_process.wall_ms
+    assert in_process.group().pending.consumers[b"alice"].seen_ms == in_process.wall_ms
 
 
 # ---------------------------------------------------------------- long reads
@@ -1026,7 +1026,7 @@ def test_a_long_delivery_is_recorded_at_once_and_sent_in_slices(
     assert reader.unread == b""
     group = in_process.group()
     assert (group.offset_ms, group.offset_seq) == (many, 1)
-    assert group.pending_count == (0 if noack else many - 1)
+    assert group.pending.count == (0 if noack else many - 1)
     assert group.entries_read == many - 1 or group.entries_read == many
     again = in_process.replayed().databases[0].stream(b"s")
     assert again is not None
@@ -1042,7 +1042,7 @@ def test_a_long_read_of_some_of_the_entries(
         reply: Any = read_by(player, "alice", count if count != 1000 else 100_000)
         assert [row[0] for row in reply[0][1]] == [b"%d-1" % n for n in range(first, first + count)]
     assert read_by(player, "alice") == Null.ARRAY
-    assert in_process.group().pending_count == 10_000
+    assert in_process.group().pending.count == 10_000
 
 
 def stream_filled(in_process: InProcessServer, key: str, count: int) -> None:

@@ -492,7 +492,7 @@ def test_groups_do_not_expire_during_a_pause() -> None:
     in_process.executor.pauses.start(in_process.wall_ms + 1000, True)
     in_process.wait_ms(300)
     assert len(in_process.persistence.payloads) == frames
-    assert in_process.group().pending_count == 1
+    assert in_process.group().pending.count == 1
     assert player.call("XINFO GROUPS s") == []
     in_process.wait_ms(701)
     in_process.wait_ms(1000)
@@ -774,7 +774,7 @@ def test_retries_and_idle_times_ignore_the_wall_clock(jump_ms: int) -> None:
     assert player.call(read) != []
     again = in_process.replayed().databases[0].stream(b"s")
     assert again is not None
-    assert again.groups[b"g"].pending() == in_process.group().pending()
+    assert again.groups[b"g"].pending.rows() == in_process.group().pending.rows()
 
 
 def test_a_groups_time_to_live_uses_the_steady_clock() -> None:

@@ -164,7 +164,7 @@ def test_the_page_suffices_to_read_a_stream_and_its_groups() -> None:
     evict_before(stream, 5, 100)
     stream.delete_id(5, 500)
     group = stream.make_group(b"g", 5, 7, 0)
-    group.make_consumer(b"alice", 1)
+    group.pending.make_consumer(b"alice", 1)
     deliver_id(group, 5, 200, 10, b"alice")
     deliver_id(group, 5, 201, 11, retry=(100, 2000))
     redeliver_id(group, 5, 201, 111)
@@ -183,7 +183,7 @@ def test_the_page_suffices_to_read_a_stream_and_its_groups() -> None:
         "name", "offset", "gap_floor", "entries_read", "ttl_ms", "consumers", "policies",
         "large_counts", "pending",
     }  # fmt: skip
-    assert decode_pending(meta["groups"][0]) == group.pending()
+    assert decode_pending(meta["groups"][0]) == group.pending.rows()
 
 
 def example_bytes(page: str) -> bytes:

@@ -74,7 +74,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def deliver_one(self, id_: EntryId, consumer: bytes, retry: tuple[int, int] | None) -> None:
         if consumer and consumer not in self.model.consumers:
-            self.real.make_consumer(consumer, self.now_ms)
+            self.real.pending.make_consumer(consumer, self.now_ms)
             self.model.consumers[consumer] = None
         deliver_id(self.real, *id_, self.now_ms, consumer, retry)
         self.model.pending[id_] = first_delivery(self.now_ms, retry, consumer)
@@ -201,17 +201,17 @@ class GroupMachine(RuleBasedStateMachine):
                 for row in rows(self.model)
                 if start <= row[:2] <= end and consumer in (None, row[2])
             ]
-            assert self.real.pending(*start, end, limit, consumer) == expected[:limit]
+            assert self.real.pending.rows(*start, end, limit, consumer) == expected[:limit]
 
     @invariant()
     def is_the_same(self) -> None:
         check_group(self.real)
-        assert self.real.pending() == rows(self.model)
-        assert self.real.pending_count == len(self.model.pending)
+        assert self.real.pending.rows() == rows(self.model)
+        assert self.real.pending.count == len(self.model.pending)
         owners = [r.owner for r in self.model.pending.values()]
-        assert self.real.unowned_count == owners.count(b"")
-        assert set(self.real.consumers) == set(self.model.consumers)
-        for name, consumer in self.real.consumers.items():
+        assert self.real.pending.unowned_count == owners.count(b"")
+        assert set(self.real.pending.consumers) == set(self.model.consumers)
+        for name, consumer in self.real.pending.consumers.items():
             assert consumer.pending == owners.count(name)
             assert consumer_at(self.real, consumer.index) is consumer
 
@@ -267,10 +267,10 @@ def test_a_redelivery_keeps_the_pair_or_replaces_it() -> None:
     group = Group(b"g")
     deliver_id(group, 1, 0, 0, retry=(10, 100))
     redeliver_id(group, 1, 0, 10)
-    assert group.pending() == [(1, 0, b"", 10, 2, 0, 10, 100)]
+    assert group.pending.rows() == [(1, 0, b"", 10, 2, 0, 10, 100)]
     assert next_event_ms(group) == 20
     redeliver_id(group, 1, 0, 20, (30, 40))
-    assert group.pending() == [(1, 0, b"", 20, 3, 0, 30, 40)]
+    assert group.pending.rows() == [(1, 0, b"", 20, 3, 0, 30, 40)]
     assert next_event_ms(group) == 40, "expiry counts from the first delivery"
     assert take_expired(group, 39, 10) == []
     assert take_expired(group, 40, 10) == [(1, 0)]
@@ -326,48 +326,48 @@ def mixed_ages(count: int) -> Group:
 
 def test_reading_all_due_entries_examines_each_record_once() -> None:
     group = mixed_ages(50_000)
-    before = group.work_counter
+    before = group.pending.work_counter
     assert len(due_ids(group, 10**6, 10**6)) == 50_000
-    assert group.work_counter - before < 3 * 50_000
+    assert group.pending.work_counter - before < 3 * 50_000
 
 
 def test_reading_a_few_due_entries_examines_few_chunks() -> None:
     group = mixed_ages(50_000)
-    before = group.work_counter
+    before = group.pending.work_counter
     assert len(due_ids(group, 10**6, 10)) == 10
-    assert group.work_counter - before < 20 * CHUNK
+    assert group.pending.work_counter - before < 20 * CHUNK
 
 
 def test_reading_a_few_of_many_due_entries_examines_one_chunk() -> None:
     group = Group(b"g")
     for ms in range(50_000):
         deliver_id(group, ms, 0, 5, retry=(10, 0))
-    before = group.work_counter
+    before = group.pending.work_counter
     assert due_ids(group, 100, 10) == [(ms, 0) for ms in range(10)]
-    assert group.work_counter - before < 3 * CHUNK
+    assert group.pending.work_counter - before < 3 * CHUNK
 
 
 def test_each_record_is_examined_once_after_acks_of_the_older() -> None:
     group = mixed_ages(50_000)
-    rows = sorted(group.pending(), key=lambda row: row[3])
+    rows = sorted(group.pending.rows(), key=lambda row: row[3])
     for row in rows[:25_000]:
         acknowledge_id(group, *row[:2])
-    before = group.work_counter
+    before = group.pending.work_counter
     assert next_event_ms(group) == rows[25_000][3] + 10
-    assert group.work_counter - before < 4 * 50_000
-    before = group.work_counter
+    assert group.pending.work_counter - before < 4 * 50_000
+    before = group.pending.work_counter
     next_event_ms(group)
-    assert group.work_counter - before < 4 * CHUNK
+    assert group.pending.work_counter - before < 4 * CHUNK
 
 
 def test_taking_expired_entries_examines_only_their_chunks() -> None:
     group = Group(b"g")
     for ms in range(50_000):
         deliver_id(group, ms, 0, 1000 + ms, retry=(10, 10_000))
-    before = group.work_counter
+    before = group.pending.work_counter
     assert len(take_expired(group, 11_099, 10_000)) == 100
     check_group(group)
-    assert group.work_counter - before < 5 * CHUNK
+    assert group.pending.work_counter - before < 5 * CHUNK
 
 
 # ---------------------------------------------------------------- chunks
@@ -381,7 +381,7 @@ def test_sparse_chunks_left_by_acknowledgements_are_joined() -> None:
         if ms % CHUNK:
             acknowledge_id(group, ms, 0)
     check_group(group)
-    assert [row[0] for row in group.pending()] == list(range(0, CHUNK * 100, CHUNK))
+    assert [row[0] for row in group.pending.rows()] == list(range(0, CHUNK * 100, CHUNK))
     assert group.memory_bytes < 400 + 100 * 200
 
 
@@ -411,7 +411,7 @@ def test_records_are_found_however_their_times_lie(case: str) -> None:
                 assert not acknowledge_id(group, *near)
         assert acknowledge_id(group, ms, seq)
         there.remove((ms, seq))
-    assert group.pending_count == 0
+    assert group.pending.count == 0
 
 
 def test_the_last_record_of_a_full_group_is_fast() -> None:
@@ -429,7 +429,7 @@ def test_the_last_record_of_a_full_group_is_fast() -> None:
 def test_a_shared_snapshot_ignores_changes_of_the_group(seed: int) -> None:
     chance = random.Random(seed)
     group = Group(b"g")
-    group.make_consumer(b"a", 1)
+    group.pending.make_consumer(b"a", 1)
     for ms in range(2000):
         deliver_id(group, 2 * ms, 0, ms, *((b"a", None) if ms % 3 == 0 else (b"", (5, 500))))
     expected = dump_group(group)["pending"]
@@ -464,9 +464,9 @@ def test_thousands_of_consumers_are_made_and_deleted() -> None:
     group = Group(b"g")
     for _ in range(2):
         for number in range(100_000):
-            group.make_consumer(b"%d" % number, 1)
+            group.pending.make_consumer(b"%d" % number, 1)
         assert len(dump_group(group)["consumers"]) == 100_001
-        for name in list(group.consumers):
+        for name in list(group.pending.consumers):
             delete_consumer(group, name)
 
 
@@ -483,40 +483,44 @@ def test_more_pairs_in_use_than_numbers_are_refused() -> None:
 
 def test_equal_pairs_share_one_number() -> None:
     group = Group(b"g")
-    assert group.retry_number(10, 0) == group.retry_number(10, 0) != group.retry_number(10, 1)
-    assert group.retry_number(MAX, MAX) not in (0, group.retry_number(10, 0))
+    assert (
+        group.pending.retry_number(10, 0)
+        == group.pending.retry_number(10, 0)
+        != group.pending.retry_number(10, 1)
+    )
+    assert group.pending.retry_number(MAX, MAX) not in (0, group.pending.retry_number(10, 0))
 
 
 def test_unused_retry_pairs_free_their_numbers() -> None:
     group = Group(b"g")
     for i in range(65_535):
-        number = group.retry_number(i, 1)
+        number = group.pending.retry_number(i, 1)
         assert number == i + 1
     deliver_id(group, 1, 0, 0, retry=(7, 1))
-    fresh = group.retry_number(100_000, 1)
+    fresh = group.pending.retry_number(100_000, 1)
     assert 0 < fresh < 65_536
     assert len([pair for pair in dump_group(group)["policies"] if pair is not None]) == 2
-    assert group.pending()[0][-2:] == (7, 1)
+    assert group.pending.rows()[0][-2:] == (7, 1)
     deliver_id(group, 2, 0, 0, retry=(100_000, 1))
     check_group(group)
-    assert reloaded(group).pending() == group.pending()
+    assert reloaded(group).pending.rows() == group.pending.rows()
 
 
 def test_a_consumers_number_is_reused_without_its_entries() -> None:
     group = Group(b"g")
-    first = group.make_consumer(b"a", 1)
-    group.make_consumer(b"b", 1)
+    first = group.pending.make_consumer(b"a", 1)
+    group.pending.make_consumer(b"b", 1)
     for ms in range(300):
         deliver_id(group, ms, 0, 5, [b"a", b"b", b""][ms % 3])
     assert delete_consumer(group, b"a") == 100
-    again = group.make_consumer(b"c", 2)
+    again = group.pending.make_consumer(b"c", 2)
     assert (again.index, again.pending) == (first.index, 0)
     group = reloaded(group)
     check_group(group)
-    assert group.consumers[b"b"].pending == 100
+    assert group.pending.consumers[b"b"].pending == 100
     assert delete_consumer(group, b"b") == 100
-    assert (group.pending_count, group.unowned_count) == (100, 100)
-    again = reloaded(group).make_consumer(b"d", 3)
+    assert (group.pending.count, group.pending.unowned_count) == (100, 100)
+    again = reloaded(group).pending.make_consumer(b"d", 3)
     assert again.index == 2
 
 
@@ -529,12 +533,12 @@ def test_any_order_of_delivery_leads_to_id_order(count: int, seed: int) -> None:
     for ms in order:
         deliver_id(group, ms // 7, ms % 7, 9)
     check_group(group)
-    assert [row[:2] for row in group.pending()] == [(ms // 7, ms % 7) for ms in range(count)]
+    assert [row[:2] for row in group.pending.rows()] == [(ms // 7, ms % 7) for ms in range(count)]
     random.Random(seed + 1).shuffle(order)
     for ms in order:
         assert acknowledge_id(group, ms // 7, ms % 7)
         check_group(group)
-    assert group.pending_count == 0
+    assert group.pending.count == 0
 
 
 def test_a_pending_entry_takes_few_bytes() -> None:
@@ -554,8 +558,8 @@ def test_a_reload_keeps_all_but_the_times_of_the_last_use() -> None:
     group.gap_floor_ms, group.gap_floor_seq = 3, MAX
     group.entries_read = 12
     group.ttl_ms = 5000
-    group.make_consumer(b"a", 4).active_ms = 6
-    group.make_consumer(b"idle", 5)
+    group.pending.make_consumer(b"a", 4).active_ms = 6
+    group.pending.make_consumer(b"idle", 5)
     deliver_id(group, 1, 0, 8, b"a")
     deliver_id(group, 2, MAX, 9, retry=(10, MAX))
     loaded = reloaded(group, now_ms=1000)
@@ -563,7 +567,7 @@ def test_a_reload_keeps_all_but_the_times_of_the_last_use() -> None:
     assert next_event_ms(loaded) == 19
     assert not loaded.is_over(5999)
     assert loaded.is_over(6000), "the TTL starts again at the load"
-    assert [(c.name, c.seen_ms, c.active_ms) for c in loaded.consumers.values()] == [
+    assert [(c.name, c.seen_ms, c.active_ms) for c in loaded.pending.consumers.values()] == [
         (b"a", 4, 6),
         (b"idle", 5, -1),
     ]
@@ -594,7 +598,10 @@ def meta_with(**changes: Any) -> dict[str, Any]:
 
 def test_a_group_is_read_from_the_documented_form() -> None:
     loaded = load_group(meta_with(), 0)
-    assert loaded.pending() == [(1, 0, b"a", 5, 1, 5, None, None), (2, 0, b"", 5, 1, 5, 10, 20)]
+    assert loaded.pending.rows() == [
+        (1, 0, b"a", 5, 1, 5, None, None),
+        (2, 0, b"", 5, 1, 5, 10, 20),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -655,7 +662,7 @@ def test_a_group_keeps_its_consumers_while_others_change(seed: int) -> None:
     for ms in range(1, 80):
         name = b"%d" % chance.randrange(chance.choice([1, 3]))
         if name not in model:
-            group.make_consumer(name, 1)
+            group.pending.make_consumer(name, 1)
             model[name] = 0
         elif chance.random() < 0.4:
             assert delete_consumer(group, name) == model.pop(name)
@@ -664,6 +671,6 @@ def test_a_group_keeps_its_consumers_while_others_change(seed: int) -> None:
             model[name] += 1
         for one in (group, load_group(dump_group(group), 1)):
             check_group(one)
-            assert {name: c.pending for name, c in one.consumers.items()} == model
-            assert len({c.index for c in one.consumers.values()}) == len(model)
-            assert one.consumer(b"none") is None
+            assert {name: c.pending for name, c in one.pending.consumers.items()} == model
+            assert len({c.index for c in one.pending.consumers.values()}) == len(model)
+            assert one.pending.consumer(b"none") is None

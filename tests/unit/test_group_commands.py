@@ -241,7 +241,7 @@ def test_an_empty_history_has_the_key_and_makes_the_consumer(
     empty = Map([(b"s", [])]) if resp == 3 else [[b"s", []]]
     assert player.call("XREADGROUP GROUP g alice STREAMS s 0") == empty
     assert player.call("XREADGROUP GROUP g alice BLOCK 0 STREAMS s 1-1") == empty
-    assert in_process.group().consumer(b"alice") is not None
+    assert in_process.group().pending.consumer(b"alice") is not None
     player.call("XREADGROUP GROUP g alice COUNT 1 STREAMS s >")
     assert player.call("XREADGROUP GROUP g alice STREAMS s 1-1") == empty
     assert player.call("XREADGROUP GROUP g alice STREAMS s 0") != empty
@@ -253,7 +253,7 @@ def test_an_empty_history_has_the_key_and_makes_the_consumer(
     assert again is not None
     group = again.group(b"g")
     assert group is not None
-    assert group.consumer(b"bob") is not None
+    assert group.pending.consumer(b"bob") is not None
 
 
 def test_noack_leaves_nothing_pending(player: InProcessClient) -> None:
@@ -310,7 +310,7 @@ def test_history_of_many_entries_among_those_of_others(
         player.call(f"XREADGROUP GROUP g c{number % 3} COUNT 1 STREAMS s >")
     reply = player.call("XREADGROUP GROUP g c1 STREAMS s 300-1")
     assert reply == read(*range(302, 601, 3))
-    assert in_process.group().consumers[b"c1"].pending == 200
+    assert in_process.group().pending.consumers[b"c1"].pending == 200
     check_group(in_process.group())
 
 
@@ -778,9 +778,9 @@ def test_consumers_with_few_pending_entries_are_small(
     group = in_process.group()
 
     def steps(line: str) -> tuple[int, Reply]:
-        before = group.work_counter
+        before = group.pending.work_counter
         reply = player.call(line)
-        return group.work_counter - before, reply
+        return group.pending.work_counter - before, reply
 
     assert steps("XPENDING s g - + 10 idle1") == (0, [])
     looked_at, reply = steps("XPENDING s g - + 10 bob")
@@ -941,4 +941,4 @@ def test_a_consumer_that_only_waits_is_recorded(
     player.call("XGROUP CREATE s g $ MKSTREAM")
     in_process.player().send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
     assert state(in_process.replayed()) == state(in_process.keyspace)
-    assert list(in_process.group().consumers) == [b"alice"]
+    assert list(in_process.group().pending.consumers) == [b"alice"]

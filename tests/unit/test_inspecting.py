@@ -62,7 +62,7 @@ def assert_is_row_of(row: Row, stream: Stream) -> None:
     assert (row.entries, row.last_id) == (len(stream), stream.last_id)
     assert (row.groups, row.blocks) == (len(stream.groups), stream.block_count)
     assert row.policy == ("" if stream.policy is None else "MAXLEN 100 EXACT")
-    assert row.pending == sum(group.pending_count for group in stream.groups.values())
+    assert row.pending == sum(group.pending.count for group in stream.groups.values())
 
 
 def test_a_small_directory_is_listed_with_its_journals(written: Written) -> None:

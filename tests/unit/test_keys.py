@@ -411,13 +411,13 @@ def test_copy_creates_an_incarnation_and_rename_keeps_it(room: Room) -> None:
 def test_a_copy_and_its_original_change_apart(room: Room) -> None:
     stream = room.add_stream(b"s")
     group = stream.make_group(b"g", 0, 0, NOW_MS)
-    group.make_consumer(b"alice", NOW_MS)
+    group.pending.make_consumer(b"alice", NOW_MS)
     deliver_id(group, 1, 1, NOW_MS, b"alice")
     room.call("COPY", "s", "t", "DB", 1)
     copy = room.keyspace.databases[1].stream(b"t")
     assert copy is not None
     assert copy.range() == stream.range()
-    assert copy.groups[b"g"].pending() == group.pending()
+    assert copy.groups[b"g"].pending.rows() == group.pending.rows()
     stream.append_entry(9, 9, [b"only", b"here"])
     stream.delete_id(1, 1)
     acknowledge_id(group, 1, 1)
@@ -425,7 +425,7 @@ def test_a_copy_and_its_original_change_apart(room: Room) -> None:
     evict_before(copy, 2, 1)
     assert [entry[:2] for entry in stream.range()] == [(2, 1), (3, 1), (9, 9)]
     assert [entry[:2] for entry in copy.range()] == [(2, 1), (3, 1), (7, 7)]
-    assert len(copy.groups[b"g"].pending()) == 1
+    assert len(copy.groups[b"g"].pending.rows()) == 1
     check_stream(copy)
     check_stream(stream)
 

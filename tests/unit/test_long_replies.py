@@ -499,7 +499,7 @@ class Pending:
         self.player.call("XGROUP CREATE s g 0 MKSTREAM")
         self.group = in_process.group()
         for name in (b"one", b"two"):
-            self.group.make_consumer(name, in_process.wall_ms)
+            self.group.pending.make_consumer(name, in_process.wall_ms)
         self.next_ms = 1
         for _ in range(60):
             self.deliver(self.chance.randrange(1, 800))
@@ -512,7 +512,7 @@ class Pending:
 
     def deliver(self, count: int) -> None:
         owner = self.chance.choice([b"one", b"one", b"one", b"two", b""])
-        if owner and self.group.consumer(owner) is None:
+        if owner and self.group.pending.consumer(owner) is None:
             self.ask(f"XGROUP CREATECONSUMER s g {owner.decode()}")
         ids = [(self.next_ms + number, 1) for number in range(count)]
         deliver_ids(self.group, ids, self.in_process.wall_ms, owner)
@@ -537,7 +537,7 @@ class Pending:
     def rows(self, low: int, high: int, idle_ms: int, limit: int, owner: bytes | None) -> list[Row]:
         """The reply of XPENDING, found one by one."""
         found = []
-        for ms, seq, name, last_ms, deliveries, *_ in self.group.pending():
+        for ms, seq, name, last_ms, deliveries, *_ in self.group.pending.rows():
             idle = max(self.in_process.wall_ms - last_ms, 0)
             if last_ms == 0 and not name:
                 idle = -1
@@ -612,7 +612,7 @@ def test_a_long_delivery_has_the_requested_count(
     group = in_process.group(key=b"a")
     check_group(group)
     assert (group.offset_ms, group.offset_seq) == (count, 1)
-    assert group.pending_count == (count if options else 0)
+    assert group.pending.count == (count if options else 0)
 
 
 @pytest.mark.parametrize("options", ["", "RETRY 50 0", "WITHINFO", "RETRY 50 1000 WITHINFO"])
@@ -668,7 +668,7 @@ def test_a_long_read_without_acks_moves_only_the_group(
     in_process.settle()
     assert reader.read() == [[b"a", [[b"%d-1" % n, [b"n", VALUE]] for n in left]]]
     group = in_process.group(key=b"a")
-    assert (group.pending_count, group.offset_ms, group.offset_seq) == (0, left[-1], 1)
+    assert (group.pending.count, group.offset_ms, group.offset_seq) == (0, left[-1], 1)
 
 
 # ---------------------------------------------------------------- replies that Python makes

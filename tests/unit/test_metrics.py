@@ -158,7 +158,7 @@ def test_entries_added_between_two_steps_do_not_change_the_lag() -> None:
     groups = [stream.make_group(name, 0, 0, 0) for name in (b"first", b"second")]
     for group in groups:
         for member in range(150):
-            group.make_consumer(b"%d" % member, 0)
+            group.pending.make_consumer(b"%d" % member, 0)
     lines, steps = series_of(keyspace)
     for count, _ in enumerate(steps, 1):
         stream.append_entry(count, 0, [b"f", b"v"], node_entries=100)
@@ -176,7 +176,7 @@ def test_steps_have_a_limited_number_of_consumers() -> None:
     for name, count in ((b"a", 1), (b"b", 60), (b"c", 60), (b"d", 250)):
         group = stream.make_group(name, 0, 0, 0)
         for member in range(count):
-            group.make_consumer(b"%d" % member, 0)
+            group.pending.make_consumer(b"%d" % member, 0)
     lines, steps = series_of(keyspace)
     added = lines["redis_stream_group_consumer_idle_seconds"]
     sizes = [len(added) for _ in steps]
@@ -200,7 +200,7 @@ def test_the_oldest_entry_that_is_pending_or_not_delivered(steps: list[tuple[str
     """Compared with lists of entries and of pending IDs."""
     stream = Stream(1)
     group: Group = stream.make_group(b"g", 0, 0, 0)
-    consumer = group.make_consumer(b"c", 0)
+    consumer = group.pending.make_consumer(b"c", 0)
     entries: list[tuple[int, int]] = []
     pending: list[tuple[int, int]] = []
     offset, last_ms = (0, 0), 0
@@ -219,7 +219,7 @@ def test_the_oldest_entry_that_is_pending_or_not_delivered(steps: list[tuple[str
                 pending += new
         elif what == "ack" and pending:
             entry = pending.pop(count % len(pending))
-            assert group.acknowledge(*entry)
+            assert group.pending.acknowledge(*entry)
         elif what == "delete" and entries:
             assert stream.delete_id(*entries.pop(count % len(entries)))
         elif what == "move":

@@ -239,7 +239,7 @@ def test_an_effect_without_clocks_is_applied(jumped: TwoClocks) -> None:
     apply_effects(again, encode_command(["RESTORE", "t", "7", payload]))
     stream = again.databases[0].stream(b"t")
     assert stream is not None
-    [pending] = stream.groups[b"g"].pending()
+    [pending] = stream.groups[b"g"].pending.rows()
     assert pending[3] == jumped.wall_ms - 10_000
 
 

@@ -66,7 +66,7 @@ def test_a_packed_base_of_a_server_of_format_1_loads() -> None:
     assert stream is not None
     assert [ms for ms, _, _ in stream.range()] == list(range(1, 121))
     assert keyspace.databases[0].get(b"name") == b"v" * 900
-    assert stream.groups[b"g"].pending_count == 4
+    assert stream.groups[b"g"].pending.count == 4
 
 
 def test_a_directory_of_format_2_loads_as_it_was_written() -> None:
@@ -82,7 +82,7 @@ def test_a_base_of_format_3_loads_with_its_own_features() -> None:
     assert reserving is not None
     assert reserving.is_reserving
     assert plain is not None
-    assert plain.groups[b"g"].pending_count == 1
+    assert plain.groups[b"g"].pending.count == 1
     assert sealed is not None
     assert sealed.is_sealed
 

@@ -175,7 +175,7 @@ def streams(draw: st.DrawFn) -> Stream:
         group.entries_read = draw(st.sampled_from([-1, 0, 5, 2**62]))
         consumers = draw(st.lists(st.sampled_from([b"ann", b"bob", b"3"]), unique=True))
         for consumer in consumers:
-            group.make_consumer(consumer, draw(st.integers(0, NOW_MS))).active_ms = draw(
+            group.pending.make_consumer(consumer, draw(st.integers(0, NOW_MS))).active_ms = draw(
                 st.sampled_from([-1, NOW_MS])
             )
         for ms, seq in known:
@@ -202,9 +202,9 @@ def facts(stream: Stream, kind: int) -> dict[str, Any]:
                 (group.offset_ms, group.offset_seq, group.entries_read),
                 {
                     c.name: (c.seen_ms, c.active_ms if kind >= rdb.STREAM_3 else c.seen_ms)
-                    for c in group.consumers.values()
+                    for c in group.pending.consumers.values()
                 },
-                [row[:5] for row in group.pending()],
+                [row[:5] for row in group.pending.rows()],
             )
             for name, group in stream.groups.items()
         },
@@ -225,7 +225,9 @@ def test_a_stream_is_restored(stream: Stream) -> None:
         assert stream.entries_deleted
         assert node_count(again) < node_count(stream)
     assert facts(again, kind) == wanted
-    released = any(row[2] == b"" for group in stream.groups.values() for row in group.pending())
+    released = any(
+        row[2] == b"" for group in stream.groups.values() for row in group.pending.rows()
+    )
     assert kind == (rdb.STREAM_5 if released else rdb.STREAM_2)
     assert dumped(again) == payload
 
@@ -268,9 +270,9 @@ def test_every_type_and_form_is_read(kind: int, form: int) -> None:
     assert stream.entries_added == (12 if kind >= rdb.STREAM_2 else 8)
     group = stream.groups[b"g"]
     assert group.entries_read == (4 if kind >= rdb.STREAM_2 else -1)
-    ann = group.consumers[b"ann"]
+    ann = group.pending.consumers[b"ann"]
     assert (ann.seen_ms, ann.active_ms) == (NOW_MS, NOW_MS + (kind >= rdb.STREAM_3))
-    rows = [(*row[:2], row[2], row[3], row[4]) for row in group.pending()]
+    rows = [(*row[:2], row[2], row[3], row[4]) for row in group.pending.rows()]
     expected = [(5, 1, b"ann", NOW_MS, 1), (5, 4, b"ann", NOW_MS + 5, 2**40)]
     if kind >= rdb.STREAM_5:
         expected.insert(1, (5, 2, b"", 0, 3))
@@ -362,7 +364,7 @@ def test_a_dump_shows_the_stream_as_it_was_when_it_began() -> None:
     for i in range(1, 1000):
         stream.append_entry(i, 0, [b"n", b"v"])
     group = stream.make_group(b"g", 0, 0, 1)
-    group.make_consumer(b"ann", 1)
+    group.pending.make_consumer(b"ann", 1)
     deliver_ids(group, [(i, 0) for i in range(1, 500)], 5, b"ann")
     before = dumped(stream)
     source = rdb.StreamDump(stream)

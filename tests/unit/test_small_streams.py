@@ -67,10 +67,10 @@ def random_group(chance: random.Random, stream: Stream, name: bytes) -> None:
     group.entries_read = chance.choice([-1, 0, 7])
     group.ttl_ms = chance.choice([0, 5000])
     for number in range(chance.randrange(4)):
-        group.make_consumer(b"c%d" % number, NOW_MS + number)
-    if chance.random() < 0.3 and group.consumer(b"c0") is not None:
+        group.pending.make_consumer(b"c%d" % number, NOW_MS + number)
+    if chance.random() < 0.3 and group.pending.consumer(b"c0") is not None:
         delete_consumer(group, b"c0")
-    owners = [b"", *group.consumers]
+    owners = [b"", *group.pending.consumers]
     for ms, seq, _ in stream.range():
         if chance.random() < 0.4:
             retry = chance.choice([None, (1000, 0), (5, 99)])
@@ -263,7 +263,7 @@ def test_only_small_streams_have_a_compact_form() -> None:
     with_consumers = Stream(1)
     group = with_consumers.make_group(b"g", 0, 0, 1)
     for number in range(17):
-        group.make_consumer(b"%d" % number, 1)
+        group.pending.make_consumer(b"%d" % number, 1)
     assert not is_small(with_consumers)
     assert batch.keys == 1
 
