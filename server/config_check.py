@@ -3,18 +3,20 @@ a start logs. `millstream serve --check`."""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from millstream.commands.access.users import Users
 from millstream.commands.table.loader import load_table
+from millstream.errors import StartError
 from millstream.memory_reserve import never_overcommits, own_limit
 from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.config.ignored_directives import INSTEAD
 from millstream.server.config.user_files import configured_users
 from millstream.server.monitor import log
-from millstream.server.net.sockets import check_ports
+from millstream.server.net.sockets import bind_sockets, check_ports
 from millstream.server.net.tls_contexts import make_link_context, make_tls
 
 
@@ -30,6 +32,52 @@ def check_config(config: Config, file: Path | None) -> list[str]:
     make_link_context(config)
     expired = make_tls(config).warning() if config.tls.port else ""
     return warnings(config, file) + ([expired] if expired else [])
+
+
+NOT_CHECKED = (
+    "not checked: whether the ports are free, the data files, and the permissions of another user"
+)
+
+
+def check_machine(config: Config) -> list[str]:
+    """Check what a start needs on this machine: addresses and folders. StartError names what is
+    missing. Return warnings. Nothing is left on the disk, and a server may be running."""
+    if config.port or not (config.tls.port or config.unix.socket):
+        _check_addresses("bind", config.bind)
+    if config.metrics.port:
+        _check_addresses("metrics-bind", config.metrics.bind)
+    _check_folder(config.dir)
+    if config.unix.socket and not Path(config.unix.socket).absolute().parent.is_dir():
+        raise StartError(f"unixsocket: the folder of {config.unix.socket} does not exist")
+    pidfile = Path(config.located(config.pidfile)).absolute()
+    is_new_folder = pidfile.parent == config.dir.absolute() and not config.dir.exists()
+    if config.pidfile and not is_new_folder and not os.access(pidfile.parent, os.W_OK):
+        return [f"the pidfile {pidfile} cannot be written; a server starts without it"]
+    return []
+
+
+def _check_addresses(directive: str, addresses: Sequence[str]) -> None:
+    """Bind any free port."""
+    try:
+        for bound in bind_sockets(addresses, 0, directive):
+            bound.close()
+    except StartError as problem:
+        raise StartError(f"{directive}: {problem}") from None
+
+
+def _check_folder(path: Path) -> None:
+    """Check that the data directory can be used or made, by a folder that is removed at once."""
+    import tempfile
+
+    found = path.absolute()
+    while not found.exists() and found != found.parent:
+        found = found.parent
+    try:
+        if not found.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        os.rmdir(tempfile.mkdtemp(prefix=".millstream-check-", dir=found))
+    except OSError as problem:
+        raise StartError(f"dir: {path} cannot be used: {found}: {problem.strerror}") from None
 
 
 def warnings(config: Config, file: Path | None) -> list[str]:

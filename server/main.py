@@ -52,11 +52,11 @@ def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False
     try:
         config = load(file, arguments)
         if only_check:
-            from millstream.server.config_check import check_config
+            from millstream.server.config_check import NOT_CHECKED, check_config, check_machine
 
-            for warning in check_config(config, file):
+            for warning in check_config(config, file) + check_machine(config):
                 print(f"millstream: warning: {warning}", file=sys.stderr)
-            print("millstream: the configuration is valid")
+            print(f"millstream: the configuration is valid\nmillstream: {NOT_CHECKED}")
             return 0
         # With huge pages, the event loop's buffer takes 256 KB in each TLS connection.
         huge_pages.prepare(config.disable_thp or config.tls.port > 0)

@@ -22,7 +22,10 @@ from tests.support.terminal import open_terminal
 from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
+from millstream.errors import StartError
 from millstream.remote import reason_of
+from millstream.server.config.loading import load
+from millstream.server.config_check import NOT_CHECKED, check_machine
 
 NewServer = Callable[..., Server]
 COLUMNS = "db stream length size rate/s group lag pending consumers age"
@@ -537,11 +540,35 @@ def test_top_shows_an_age_after_the_largest_id(server: Server) -> None:
 # serve --check
 
 
+VALID = f"millstream: the configuration is valid\nmillstream: {NOT_CHECKED}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("--bind 192.0.2.1", "bind: "),
+        ("--dir /proc/x", "dir: /proc/x cannot be used: /proc: "),
+        ("--unixsocket /nonexistent/s", "unixsocket: the folder of /nonexistent/s does not exist"),
+        ("--pidfile /nonexistent/p", "the pidfile /nonexistent/p cannot be written"),
+    ],
+)
+def test_the_check_finds_what_this_machine_lacks(words: str, found: str, tmp_path: Path) -> None:
+    config = load(None, ["--dir", str(tmp_path / "data"), *words.split()])
+    if found.startswith("the pidfile"):
+        assert check_machine(config)[0].startswith(found)
+    else:
+        with pytest.raises(StartError) as refused:
+            check_machine(config)
+        assert str(refused.value).startswith(found)
+    assert check_machine(load(None, ["--dir", str(tmp_path / "data")])) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_valid_configuration(tmp_path: Path) -> None:
     file = tmp_path / "millstream.conf"
     file.write_text("port 1\nuser ann on >pw ~* +@read\n")
     done = run_program("serve", "--check", "--config", str(file), "--dir", str(tmp_path / "data"))
-    assert (done.returncode, done.stdout) == (0, "millstream: the configuration is valid\n")
+    assert (done.returncode, done.stdout) == (0, VALID)
     assert not (tmp_path / "data").exists()
 
 
@@ -551,7 +578,7 @@ def test_an_expired_certificate_is_a_warning(tmp_path: Path) -> None:
     authority.issue("server", days=-1)
     words = [word for name, value in given.items() for word in (f"--{name}", value)]
     done = run_program("serve", "--check", "--tls-port", "1", *words)
-    assert (done.returncode, done.stdout) == (0, "millstream: the configuration is valid\n")
+    assert (done.returncode, done.stdout) == (0, VALID)
     assert done.stderr.startswith("millstream: warning: the certificate has expired on ")
 
 
