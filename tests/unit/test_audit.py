@@ -39,6 +39,7 @@ NOT_AUDITED = {
 }  # fmt: skip
 # Directives whose name looks like a secret's.
 NOT_SECRET = {
+    "metrics-auth",
     "tls-auth-clients", "tls-auth-clients-user", "tls-key-file", "tls-client-key-file",
     "key-load-delay", "rdb-key-save-delay", "notify-keyspace-events", "tracking-table-max-keys",
 }  # fmt: skip
