@@ -46,7 +46,7 @@ COMMANDS = {
     ),
     "frames": Subcommand(
         "millstream.server.repair.frames_cli:frames",
-        "List the frames of the journals, with times.",
+        "List the frames of the journals: number, time, effects.",
     ),
     "backup": Subcommand(
         "millstream.server.backup.backup_cli:backup", "Copy all data of a server.", "tools"
