@@ -206,7 +206,8 @@ def flushdb(ctx: Context, args: Args) -> object:
 
     The reply is OK. ASYNC and SYNC are the same here."""
     removed = _flush(args, [ctx.db])
-    ctx.changed_databases(b"FLUSHDB", count=removed, db_index=ctx.db.index)
+    if removed:
+        ctx.changed_databases(b"FLUSHDB", count=removed, db_index=ctx.db.index)
     return OK
 
 
@@ -223,7 +224,8 @@ def flushall(ctx: Context[DatabasesHost], args: Args) -> object:
     replaces the last one immediately, unless a snapshot is being written.
     """
     removed = _flush(args, ctx.keyspace.databases)
-    ctx.changed_databases(b"FLUSHALL", count=removed + 1)
+    # A flush of nothing is not recorded: the last flush in the journal is one that removed keys.
+    ctx.changed_databases(*([b"FLUSHALL"] if removed else []), count=removed + 1)
     # Without a journal, a start would load the keys again. With one, a new base would remove the
     # frames from which the keys can be restored. Not inside a transaction, whose effects must stay
     # in one frame.

@@ -30,7 +30,13 @@ from millstream.server.repair.frames import Moment
 from millstream.server.repair.frames_cli import MOMENT, fail, in_directory, in_words
 from millstream.server.repair.inspecting import Contents, Ordering, Row, inspect_directory
 from millstream.server.repair.repairing import repair
-from millstream.server.repair.restoring import Restored, Wanted, restore, sentences
+from millstream.server.repair.restoring import (
+    Restored,
+    Wanted,
+    restore,
+    sentence_about_contents,
+    sentences,
+)
 from millstream.storage.files.disk import SystemDisk
 
 _LINES_SHOWN = 20
@@ -84,13 +90,14 @@ class Earlier:
     moment: Moment | None
     effect: str | None
     pattern: str | None
+    database: int | None
     target: Path | None
 
     def wanted(self, mend: bool) -> Wanted | None:
         """The moment; None without these options. UsageError if they do not fit together."""
         if self.moment is None and self.effect is None:
-            if self.target is not None or self.pattern is not None:
-                raise click.UsageError("--to and --key need --until or --before")
+            if (self.target, self.pattern, self.database) != (None, None, None):
+                raise click.UsageError("--to, --key and --db need --until or --before")
             return None
         if self.moment is not None and self.effect is not None:
             raise click.UsageError("--until and --before exclude each other")
@@ -98,18 +105,19 @@ class Earlier:
             raise click.UsageError("--to NEWDIR is missing: where to write the data of that moment")
         if mend:
             raise click.UsageError("--repair changes DIR, and --until and --before never do")
-        if self.pattern is not None and self.effect is None:
-            raise click.UsageError("--key needs --before")
+        if self.effect is None and (self.pattern, self.database) != (None, None):
+            raise click.UsageError("--key and --db need --before")
         return Wanted(
             self.moment or Moment(),
             None if self.effect is None else self.effect.upper().encode(),
             None if self.pattern is None else self.pattern.encode("utf-8", "surrogateescape"),
+            self.database,
         )
 
 
 @click.command(
     epilog="Exit codes: 0 the data is undamaged, or now repaired; 1 it is damaged; 2 it cannot be "
-    "checked. A journal end torn by a crash is not damage."
+    "checked. A journal end torn by a crash is not damage. Times without an offset are local."
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
@@ -125,9 +133,12 @@ class Earlier:
     "--before",
     "effect",
     metavar="EFFECT",
-    help="The same, before the last frame with this effect: FLUSHALL, DEL, EVICT ...",
+    help="The same, before the last frame with this effect, or before a run of such frames:"
+    " FLUSHALL, DEL, EVICT ...",
 )
 @click.option("--key", "pattern", metavar="PATTERN", help="With --before: an effect on such a key.")
+@click.option("--db", "database", metavar="N", type=click.IntRange(min=0),
+              help="With --before: an effect in this database.")  # fmt: skip
 @click.option("--to", "target", metavar="NEWDIR", type=click.Path(path_type=Path),
               help="The new directory, which must not exist or be empty.")  # fmt: skip
 @click.option(
@@ -166,6 +177,9 @@ def check(directory: Path, mend: bool, no_load: bool, as_json: bool, **earlier: 
     else:
         for sentence in () if restored is None else sentences(restored):
             click.echo(sentence)
+        if restored is not None and report.total_keys is not None:
+            entries = report.total_entries or 0
+            click.echo(sentence_about_contents(directory, report.total_keys, entries))
         _print_report(report, done, tried=mend)
     sys.exit(report.verdict if done is None else Verdict.WHOLE)
 
@@ -178,7 +192,10 @@ def _restore(directory: Path, target: Path, wanted: Wanted) -> Restored:
 
 
 def _restored_as_json(restored: Restored | None) -> dict[str, Any]:
-    return {} if restored is None else {"restored": asdict(restored)}
+    if restored is None:
+        return {}
+    run = None if restored.run is None else restored.run._asdict()
+    return {"restored": {**asdict(restored), "run": run}}
 
 
 def _mend(disk: SystemDisk, report: Report) -> list[str] | None:

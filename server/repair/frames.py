@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from millstream.commands.runtime.effects import EffectError, split_effects
 from millstream.errors import DamageError, DataError
@@ -24,6 +25,7 @@ from millstream.storage.files.snapshot_reader import SnapshotEnds
 ADDING = (b"APPEND", b"APPENDONCE", b"COMPLETE")  # the effects that add an entry
 _OF_A_DATABASE = (b"FLUSHDB",)
 _OF_ALL = (b"FLUSHALL", b"SWAPDB")  # they change any key
+FLUSHES = (*_OF_A_DATABASE, b"FLUSHALL")
 _WITHOUT_KEY = (TIME, b"HISTORY", b"CLOCK", *_OF_A_DATABASE, *_OF_ALL)
 _TRIES = 5
 
@@ -79,6 +81,20 @@ def _open(disk: Disk, manifest: Manifest, stack: ExitStack) -> DataInUse:
     return DataInUse(manifest, base, journals, header.seq, header.created_ms // 1000)
 
 
+class Place:
+    """The keys that match a pattern, in one database or in all; without a pattern, all keys."""
+
+    def __init__(self, pattern: bytes | None = None, database: int | None = None) -> None:
+        self._matches = None if pattern is None else matcher(pattern)
+        self._database = database
+
+    def has_database(self, number: int) -> bool:
+        return self._database is None or self._database == number
+
+    def has(self, key: Key) -> bool:
+        return self.has_database(key[0]) and (self._matches is None or bool(self._matches(key[1])))
+
+
 @dataclass
 class Frame:
     """One frame. `time_s` is the second in which it was made, None if it is not known. `effects`
@@ -89,7 +105,7 @@ class Frame:
     file: str
     size_bytes: int
     effects: Counter[bytes] = field(default_factory=Counter)
-    keys: dict[Key, None] = field(default_factory=dict)
+    keys: dict[Key, set[bytes]] = field(default_factory=dict)  # with the names of their effects
     databases: dict[int, None] = field(default_factory=dict)  # that it changes as a whole
     changes_all: bool = False
     added: int = 0
@@ -97,6 +113,22 @@ class Frame:
     def changes(self, matches: Callable[[bytes], object]) -> bool:
         """True if the frame changes a key that matches."""
         return self.changes_all or bool(self.databases) or any(matches(key) for _, key in self.keys)
+
+    def touches(self, place: Place) -> bool:
+        """True if the frame changes anything in the place."""
+        return (
+            self.changes_all
+            or any(place.has_database(db) for db in self.databases)
+            or any(place.has(key) for key in self.keys)
+        )
+
+    def has(self, effect: bytes, place: Place) -> bool:
+        """True if the frame has this effect on anything in the place."""
+        if effect in _OF_A_DATABASE:
+            return any(place.has_database(db) for db in self.databases)
+        if effect in _WITHOUT_KEY:
+            return effect in self.effects
+        return any(effect in names and place.has(key) for key, names in self.keys.items())
 
 
 def read_frames(data: DataInUse) -> Iterator[Frame | Gap]:
@@ -121,7 +153,7 @@ def describe(frame: Frame, payload: bytes) -> Frame:
             frame.effects[name] += 1
             frame.added += name in ADDING
             for key in keys_of(db, words):
-                frame.keys[key] = None
+                frame.keys.setdefault(key, set()).add(name)
             if name in _OF_A_DATABASE:
                 frame.databases[db] = None
             frame.changes_all = frame.changes_all or name in _OF_ALL
@@ -175,3 +207,46 @@ def select_frames(data: DataInUse, selection: Selection) -> Iterator[Frame | Gap
     for one in read_frames(data):
         if isinstance(one, Gap) or selection.matches(one, matches_key):
             yield one
+
+
+class Run(NamedTuple):
+    """Consecutive frames with an effect, not counting frames that change nothing in the place."""
+
+    first: int
+    last: int
+    frames: int
+    before: int | None = None  # the last earlier frame with the effect, outside of the run
+
+
+def last_run(data: DataInUse, effect: bytes, place: Place) -> Run | None:
+    """The last run of frames with this effect.
+
+    A flush continues a run of other flushes, because there is nothing between them to lose. A
+    policy evicts in several frames; the frame that set it, if it comes directly before, is in the
+    run, or the policy would evict the same entries again.
+    """
+    run: Run | None = None  # without `frames`, the current run does not have the effect
+    earlier: int | None = None
+    found: Run | None = None
+    for one in read_frames(data):
+        if isinstance(one, Gap) or not one.touches(place):
+            continue
+        has = one.has(effect, place)
+        if not has and not _belongs(one, effect, place):
+            run = None
+            continue
+        starts = run is None or (not has and b"POLICY" in one.effects and effect == b"EVICT")
+        first = one.number if starts or run is None else run.first
+        if starts:
+            earlier = None if found is None else found.last
+        count = has + (0 if starts or run is None else run.frames)
+        run = Run(first, one.number, count, earlier)
+        if has:
+            found = run
+    return found
+
+
+def _belongs(frame: Frame, effect: bytes, place: Place) -> bool:
+    if effect in FLUSHES:
+        return any(frame.has(flush, place) for flush in FLUSHES)
+    return effect == b"EVICT" and frame.has(b"POLICY", place)

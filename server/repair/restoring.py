@@ -5,7 +5,7 @@ The old directory is only read, so a server may be using it. The new one gets co
 the last journal cut after the frame; the manifest is written last. A moment is a frame, which is
 included, or a time: everything up to the first frame that is later. Frames are ordered by their
 numbers, so a clock that went back does not change what "later" means; the result says so. A moment
-may also be given as an effect: everything before the last frame that has it.
+may also be given as an effect: everything before the last run of frames that have it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream.errors import DamageError, DataError
-from millstream.glob import matcher
 from millstream.server.repair.check_report import counted
-from millstream.server.repair.frames import DataInUse, Frame, Moment, open_data, read_frames
+from millstream.server.repair.frames import (
+    DataInUse,
+    Moment,
+    Place,
+    Run,
+    last_run,
+    open_data,
+    read_frames,
+)
 from millstream.storage.files.disk import Disk, File, SystemDisk, make_directory
 from millstream.storage.files.frame_times import time_of
 from millstream.storage.files.journal_format import read_head
@@ -28,14 +35,17 @@ from millstream.storage.files.journal_reader import Gap, JournalReader
 from millstream.storage.files.manifest import Manifest, store_manifest
 
 _COPY_BYTES = 1 << 20
+_RECORDED_AS_DEL = (b"UNLINK", b"GETDEL", b"EXPIRE")
 
 
 class Wanted(NamedTuple):
-    """The moment, or the effect before which to stop and a pattern of the keys that it changes."""
+    """The moment, or the effect before which to stop: on keys that match a pattern, in a
+    database."""
 
     moment: Moment
     effect: bytes | None = None
     pattern: bytes | None = None
+    database: int | None = None
 
 
 @dataclass
@@ -50,6 +60,8 @@ class Restored:
     last_left_out_s: int | None = None
     went_back: int | None = None  # a later frame with an earlier time
     unreadable: bool = False  # more frames may follow that cannot be read
+    effect: str | None = None  # with --before
+    run: Run | None = None
 
 
 class _Cut(NamedTuple):
@@ -76,34 +88,36 @@ def restore(disk: Disk, target: Path, wanted: Wanted) -> Restored:
     if disk.directory.resolve() in (target.resolve(), *target.resolve().parents):
         raise DataError(f"{target} is inside of {disk.directory}: name a directory elsewhere")
     with open_data(disk) as data:
-        cut = _find(data, wanted)
+        cut, run = _find(data, wanted)
         _copy(data, cut, target)
-        return _count_rest(data, cut, wanted)
+        result = _count_rest(data, cut, wanted)
+    if wanted.effect is not None:
+        result.effect, result.run = wanted.effect.decode("utf-8", "replace"), run
+    return result
 
 
 # ---------------------------------------------------------------- finding the last frame
 
 
-def _find(data: DataInUse, wanted: Wanted) -> _Cut:
+def _find(data: DataInUse, wanted: Wanted) -> tuple[_Cut, Run | None]:
     if wanted.effect is not None:
-        number = _before_effect(data, wanted.effect, wanted.pattern)
-        return _find_frame(data, number)
+        run = _run_of_effect(data, wanted.effect, wanted)
+        return _find_frame(data, run.first - 1), run
     if wanted.moment.number is not None:
-        return _find_frame(data, wanted.moment.number)
+        return _find_frame(data, wanted.moment.number), None
     assert wanted.moment.time_s is not None
-    return _find_time(data, wanted.moment.time_s)
+    return _find_time(data, wanted.moment.time_s), None
 
 
-def _before_effect(data: DataInUse, effect: bytes, pattern: bytes | None) -> int:
-    matches = matcher(b"*" if pattern is None else pattern)
-    found = 0
-    for one in read_frames(data):
-        if isinstance(one, Frame) and effect in one.effects and one.changes(matches):
-            found = one.number
-    if not found:
-        on = "" if pattern is None else " on such a key"
-        raise DataError(f"no frame has the effect {effect.decode()}{on}; {_earliest(data)}")
-    return found - 1
+def _run_of_effect(data: DataInUse, effect: bytes, wanted: Wanted) -> Run:
+    run = last_run(data, effect, Place(wanted.pattern, wanted.database))
+    if run is None:
+        on = "" if wanted.pattern is None else " on such a key"
+        on += "" if wanted.database is None else f" in database {wanted.database}"
+        name = effect.decode("utf-8", "replace")
+        hint = f" (the effect of {name} is DEL)" if effect in _RECORDED_AS_DEL else ""
+        raise DataError(f"no frame has the effect {name}{on}{hint}; {_earliest(data)}")
+    return run
 
 
 def _earliest(data: DataInUse) -> str:
@@ -247,6 +261,8 @@ def sentences(result: Restored) -> list[str]:
             f" {counted(result.entries_left_out, 'added entry')}, from"
             f" {shown_time(result.first_left_out_s)} to {shown_time(result.last_left_out_s)}",
         ]
+    if result.run is not None:
+        lines += _sentences_about(result.run, str(result.effect))
     if result.went_back is not None:
         lines.append(
             f"the clock went back: frame {result.went_back}, which is left out, has an earlier time"
@@ -255,3 +271,25 @@ def sentences(result: Restored) -> list[str]:
     if result.unreadable:
         lines.append("frames after that cannot be read: a torn end, a write in progress, or damage")
     return lines
+
+
+def _sentences_about(run: Run, effect: str) -> list[str]:
+    lines = []
+    if run.first != run.last:
+        lines.append(
+            f"{effect} is in {counted(run.frames, 'frame')} of the run from {run.first} to"
+            f" {run.last}, all of which are left out"
+        )
+    if run.before is not None:
+        lines.append(
+            f"warning: frame {run.before} also has {effect}, and is kept; if the mistake began"
+            f" there, use --until {run.before - 1} with another directory"
+        )
+    return lines
+
+
+def sentence_about_contents(target: Path, keys: int, entries: int) -> str:
+    """The number of keys and entries in the new directory; a warning if there are none."""
+    if not keys:
+        return f"warning: {target} is empty: no key existed at that moment"
+    return f"{target} has {counted(keys, 'key')} with {counted(entries, 'entry')}"

@@ -266,6 +266,93 @@ def test_an_effect_names_the_moment_before_it(
     assert "left out: " in result.stdout
 
 
+def write_lines(path: Path, lines: list[str | list[str]]) -> Path:
+    """A directory without a base; each line, or list of lines, is a frame."""
+    path.mkdir()
+    disk, in_process = SystemDisk(path), InProcessServer()
+    player = in_process.player()
+    frames_of_lines = [[one] if isinstance(one, str) else one for one in lines]
+    payloads = [b"".join(play(in_process, player, frame)) for frame in frames_of_lines]
+    write_journal(disk, FIRST, 1, payloads)  # type: ignore[arg-type]
+    store_manifest(disk, Manifest(None, (FIRST,), 4, DIRECTORY))
+    return path
+
+
+FOUR = [f"XADD a {number}-1 f v" for number in (1, 2, 3, 4)]
+POLICY = "TPOLICY a MAXLEN 100 EXACT"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "number"),
+    [
+        ([FOUR, ["TPOLICY a MAXLEN 3 EXACT"], "XADD b 1-1 f v", "XTRIM a MAXLEN 2",
+          "XTRIM a MAXLEN 1"], ["EVICT", "--key", "a"], 1),
+        ([FOUR, POLICY, "XTRIM a MAXLEN 2"], ["EVICT", "--key", "a"], 1),
+        ([FOUR, POLICY, "XADD a 5-1 f v", "XTRIM a MAXLEN 2"], ["EVICT", "--key", "a"], 3),
+        ([FOUR, "XTRIM a MAXLEN 3", POLICY, "XTRIM a MAXLEN 1"], ["POLICY", "--key", "a"], 2),
+        ([FOUR, "XDEL a 1-1", "XADD b 1-1 f v", "XDEL a 2-1", "XDEL a 3-1"],
+         ["XDEL", "--key", "a"], 1),
+        ([["XADD a 1-1 f v", "XADD b 1-1 f v"], "XDEL a 1-1", ["XADD a 2-1 f v", "XDEL b 1-1"]],
+         ["XDEL", "--key", "a"], 1),
+    ],
+    ids=["slices", "policy-before", "policy-earlier", "policy", "xdel", "effect-on-another-key"],
+)  # fmt: skip
+def test_a_mistake_in_several_frames_is_left_out_as_a_whole(
+    tmp_path: Path, lines: list[str | list[str]], words: list[str], number: int
+) -> None:
+    path = write_lines(tmp_path / "data", lines)
+    result = run(check, path, "--before", *words, "--to", tmp_path / "new", "--no-load")
+    assert result.exit_code == 0, result.output
+    assert f"kept: everything up to frame {number} " in result.stdout
+
+
+FLUSH = b"*1\r\n$8\r\nFLUSHALL\r\n"
+
+
+def add_frames(path: Path, payloads: list[bytes]) -> None:
+    disk = SystemDisk(path)
+    old = [payload for *_, payload in JournalReader([disk.read(FIRST)], 1).frames()]
+    (path / FIRST).unlink()
+    write_journal(disk, FIRST, 1, [*old, *payloads])  # type: ignore[arg-type]
+
+
+def test_a_flush_of_nothing_is_not_the_mistake(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "data", ["SET a 1", "FLUSHALL"])
+    add_frames(path, [FLUSH, FLUSH])
+    result = run(check, path, "--before", "FLUSHALL", "--to", tmp_path / "new")
+    assert result.exit_code == 0, result.output
+    assert "kept: everything up to frame 1 " in result.stdout
+    assert f"{tmp_path / 'new'} has 1 key with 0 entries" in result.stdout
+
+
+def test_a_flush_without_keys_is_not_recorded() -> None:
+    in_process = InProcessServer()
+    player = in_process.player()
+    assert play(in_process, player, ["FLUSHALL", "FLUSHDB"]) == []
+    lines = ["SET a 1", "FLUSHALL", "FLUSHALL", "SET a 1", "FLUSHDB", "FLUSHDB"]
+    assert len(play(in_process, player, lines)) == 4
+
+
+def test_an_earlier_effect_and_an_empty_result_are_warned_of(tmp_path: Path) -> None:
+    lines: list[str | list[str]] = ["SET a 1", "FLUSHALL", "SET a 2", "DEL a", "SET b 3", "DEL b"]
+    path = write_lines(tmp_path / "data", lines)
+    result = run(check, path, "--before", "DEL", "--to", tmp_path / "new")
+    assert "warning: frame 4 also has DEL" in result.stdout
+    result = run(check, path, "--until", 4, "--to", tmp_path / "empty")
+    assert f"warning: {tmp_path / 'empty'} is empty" in result.stdout
+    result = run(check, path, "--before", "UNLINK", "--to", tmp_path / "none")
+    assert result.exit_code == 2
+    assert "DEL" in result.output
+
+
+def test_a_flush_of_one_database_is_found_by_its_number(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "data", ["SET a 1", "FLUSHDB", "SET a 2"])
+    words = ["--before", "FLUSHDB", "--to", tmp_path / "new", "--no-load", "--db"]
+    assert run(check, path, *words, 1).exit_code == 2
+    result = run(check, path, *words, 0)
+    assert "kept: everything up to frame 1 " in result.stdout, result.output
+
+
 def test_a_clock_that_went_back_is_reported(tmp_path: Path) -> None:
     data = write_data(tmp_path / "data", [5, 6, 9, 3, 4, 5, 6])
     result = run(check, data.path, "--until", iso(6), "--to", tmp_path / "new", "--no-load")
