@@ -201,7 +201,8 @@ MISTAKES = {  # by the beginning of the option that the page has for it
     "--before FLUSHDB": ["FLUSHDB"],
     "--before DEL": ["UNLINK orders"],
     "--before EVICT": ["XTRIM orders MAXLEN 0"],
-    "--before XDEL": ["XDEL orders 1-1 2-1 3-1"],
+    "--before POLICY": ["TPOLICY orders MAXLEN 1 EXACT"],
+    "--before XDEL": ["XDEL orders 1-1", "XDEL orders 2-1", "XDEL orders 3-1"],
     "--before SWAPDB": ["SWAPDB 0 1"],
 }
 
