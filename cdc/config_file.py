@@ -28,6 +28,7 @@ from millstream.cdc.config import (
 )
 from millstream.cdc.sql import read_table_name, table_name
 from millstream.pipeline.source_options import OptionError, check_server_url
+from millstream.server_url import has_at_after_host
 
 SLOT_BYTES_MAX = 63
 RESERVED = "apply:alive"
@@ -229,6 +230,11 @@ class _Reader:
             raise self._fault(place, "must not be empty")
         if place.endswith(".url") and AUTHORITY.match(text):
             raise self._fault(place, "has two @: in a name or a password, @ is written %40")
+        if place.endswith(".url") and "://" in text and has_at_after_host(text):
+            raise self._fault(
+                place, "has an @ after the host: in a name or a password, / is written %2F, ? %3F,"
+                " # %23 and @ %40",
+            )  # fmt: skip
         if place == "millstream.server":
             try:
                 check_server_url(text)

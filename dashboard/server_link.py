@@ -17,6 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from millstream.remote import add_password, connect_reason_of, reason_of
+from millstream.server_url import split_url
 
 TIMEOUT_S = 10.0
 Word = bytes | str | int
@@ -35,6 +36,7 @@ class ServerLink:
 
     def __init__(self, url: str, timeout_s: float | None = TIMEOUT_S) -> None:
         """ValueError for an invalid URL."""
+        split_url(url)
         self._pool: Any = redis.asyncio.ConnectionPool.from_url(
             url,
             protocol=2,

@@ -117,7 +117,10 @@ def _fail_for_missing(error: ImportError) -> NoReturn:
 
 def _default_name(source: str, format_: str) -> str:
     """`data.parquet` for `data/`; for a server, the name of its host."""
-    parts = urlsplit(source)
+    try:
+        parts = urlsplit(source)
+    except ValueError:  # its text may contain a part of the password; the export refuses the URL
+        return f"streams.{format_}"
     is_server = parts.scheme in ("redis", "rediss")
     name = parts.hostname if is_server else Path(parts.path).absolute().name
     return f"{name or 'streams'}.{format_}"

@@ -12,6 +12,7 @@ from typing import Protocol
 from pyarrow.fs import FileSystem
 
 from millstream.errors import DataError
+from millstream.server_url import has_at_after_host
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import NAME, Manifest
 
@@ -23,8 +24,11 @@ def is_uri(name: str) -> bool:
 def shown_uri(uri: str) -> str:
     """The URI without secrets: user, password and parameters can contain keys. A key with a slash
     makes the URI invalid but is still secret, so everything before the last @ is left out."""
-    scheme, _, rest = uri.partition("?")[0].partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2].partition('#')[0]}"
+    scheme, _, rest = uri.partition("://")
+    place, _, parameters = rest.partition("?")
+    if "@" in parameters + place.partition("#")[2]:
+        return f"{scheme}://"
+    return f"{scheme}://{place.rpartition('@')[2].partition('#')[0]}"
 
 
 def file_system(uri: str) -> tuple[FileSystem, str]:
@@ -33,7 +37,11 @@ def file_system(uri: str) -> tuple[FileSystem, str]:
         # Spark writes s3a or s3n where pyarrow writes s3.
         system, path = FileSystem.from_uri(re.sub("^s3[an]://", "s3://", uri))
     except (ValueError, OSError) as error:
-        reason = str(error).replace(uri, shown_uri(uri))
+        # No part of the URI is in the reason if the end of a key can be in any part of the URI.
+        is_readable = shown_uri(uri).partition("://")[2] and not has_at_after_host(uri)
+        reason = str(error) if is_readable else "in a key, / is written %2F, ? %3F, # %23 and @ %40"
+        for written in (uri, re.sub("^s3[an]://", "s3://", uri)):
+            reason = reason.replace(written, shown_uri(uri))
         raise DataError(f"{shown_uri(uri)} cannot be opened: {reason}") from None
     return system, path
 

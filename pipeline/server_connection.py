@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -22,6 +21,7 @@ from redis.retry import Retry
 from millstream.backoff import Backoff
 from millstream.pipeline.source_options import SourceOptions, check_server_url
 from millstream.remote import next_step, reason_of, url_reason_of
+from millstream.server_url import shown_url
 
 Word = bytes | str | int
 Command = Sequence[Word]
@@ -68,8 +68,7 @@ class Address:
 
     def __str__(self) -> str:
         """The URL without user, password and parameters."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return shown_url(self.url) or "given"
 
     def open(self, persistent: bool = True) -> ServerConnection:
         return ServerConnection(self, persistent)

@@ -8,7 +8,8 @@ names of live reading follow Spark's Kafka source.
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
+
+from millstream.server_url import SCHEMES, split_url
 
 # The purposes; each option belongs to some of them.
 SCAN = "reading a snapshot"
@@ -207,14 +208,11 @@ def _check_name(name: str, purpose: str) -> None:
 
 def check_server_url(url: str) -> None:
     """OptionError for an invalid URL. The text omits the URL, which may contain a password."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss", "unix"):
+    if url.partition("://")[0] not in SCHEMES:
         raise OptionError(
             "option 'server' must be a URL such as redis://localhost:6455 (rediss: with TLS)"
         )
     try:
-        parts.port  # noqa: B018 - reading the attribute checks the port
+        split_url(url)
     except ValueError:
         raise OptionError(_BAD_URL) from None
-    if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
-        raise OptionError(_BAD_URL)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from millstream.pipeline.schema import default_schema
 from millstream.pipeline.source_options import READS, OptionError, belonging
@@ -103,7 +102,7 @@ def _check(options: Mapping[str, str]) -> None:
     for name in _SECRET:
         if name in options:
             raise OptionError(_secret(f"the option {name!r}"))
-    if "@" in urlsplit(options.get("server", "")).netloc:
+    if "@" in options.get("server", ""):
         raise OptionError(_secret("a user or a password in the option 'server'"))
     if "server" not in options and "path" not in options:
         raise OptionError("a table needs the option 'server', or 'path' for a data directory")

@@ -10,7 +10,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 import redis
@@ -27,9 +26,9 @@ from millstream.remote import (
     reason_of,
     url_reason_of,
 )
+from millstream.server_url import shown_url, split_url
 from millstream.url_file import url_file_option, url_of_file
 
-SCHEMES = ("redis", "rediss", "unix")
 Word = bytes | str | int
 F = TypeVar("F", bound=Callable[..., Any])
 # Between two attempts to connect again.
@@ -56,7 +55,8 @@ class ToolConnection:
     """
 
     def __init__(self, url: str, timeout_s: float = 10) -> None:
-        self.name = _without_secrets(url)
+        shown = shown_url(url)
+        self.name = printable(shown or "given")
         try:
             _check_database(url)
             pool: Any = redis.ConnectionPool.from_url(
@@ -72,7 +72,8 @@ class ToolConnection:
             self.names_db = bool(pool.connection_kwargs.get("db") is not None)
         except (ValueError, TypeError) as problem:
             reason = url_reason_of(problem)
-            raise ToolError(f"the URL {self.name} is invalid: {reason}") from None
+            name = f" {self.name}" if shown else ""
+            raise ToolError(f"the URL{name} is invalid: {reason}") from None
         self._uses_tls = url.startswith("rediss:")
         self._connect()
 
@@ -158,22 +159,12 @@ def is_error(reply: object) -> bool:
 
 
 def _check_database(url: str) -> None:
-    """ValueError if the path of a URL is not the number of a database: redis-py would use 0."""
-    parts = urlsplit(url)
+    """ValueError if a URL cannot be read, or if its path is not the number of a database:
+    redis-py would use 0."""
+    parts = split_url(url)
     name = parts.path.strip("/")
     if parts.scheme in ("redis", "rediss") and name and not name.isdecimal():
         raise ValueError(f"{printable(name)} is not the number of a database")
-
-
-def _without_secrets(url: str) -> str:
-    """The URL without user, password and parameters."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "given"
-    if parts.scheme not in SCHEMES:  # the user may be in any part
-        return printable(url.partition("?")[0].rpartition("@")[2])
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 class Seconds(click.FloatRange):

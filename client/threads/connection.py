@@ -33,6 +33,7 @@ from millstream.client.threads.interruptible import (
 )
 from millstream.client.threads.stream import stream as new_stream
 from millstream.client.threads.writer import writer as new_writer
+from millstream.server_url import split_url
 
 
 @overload
@@ -66,6 +67,7 @@ def connect(
     True
     """
     options = redis_py.options(Retry, timeout, redis_options)
+    split_url(url)  # redis-py's own error would contain a part of the password
     client: Any = Millstream.from_url(url, **options)
     return client  # type: ignore[no-any-return]
 
