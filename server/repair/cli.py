@@ -22,12 +22,12 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from millstream.errors import DataError, printable, readable
+from millstream.errors import DataError, readable
 from millstream.server.repair.check_report import FileReport, Report, Verdict, counted
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.cli_hint import advised
 from millstream.server.repair.frames import Moment
-from millstream.server.repair.frames_cli import MOMENT, fail, in_directory, in_words
+from millstream.server.repair.frames_cli import MOMENT, fail, in_directory, in_words, shown_name
 from millstream.server.repair.inspecting import Contents, Ordering, Row, inspect_directory
 from millstream.server.repair.repairing import repair
 from millstream.server.repair.restoring import (
@@ -319,14 +319,27 @@ def _print_contents(contents: Contents) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDE)
+    if not contents.with_journals:
+        click.echo(_words_for_incomplete(contents))
     console.print(_table(contents.rows), soft_wrap=not console.is_terminal)
     if contents.matching > len(contents.rows):
         click.echo(f"and {contents.matching - len(contents.rows)} keys more; see --limit and --key")
-    click.echo(f"{counted(contents.keys, 'key')}, {counted(contents.entries, 'entry')}")
+    where = "" if contents.with_journals else " in the last snapshot"
+    click.echo(f"{counted(contents.keys, 'key')}, {counted(contents.entries, 'entry')}{where}")
     for name, size_bytes in contents.files:
         click.echo(f"{name}  {size_bytes:,} bytes")
-    if not contents.with_journals:
-        click.echo("without what the journals have changed since: see --journal")
+
+
+def _words_for_incomplete(contents: Contents) -> str:
+    if contents.created_ms is None:
+        return (
+            "incomplete: there is no snapshot yet, and all data is in journals that were not"
+            " loaded; --journal loads them"
+        )
+    return (
+        "incomplete: only the last snapshot is listed, without what the journals have changed"
+        " since; --journal loads them"
+    )
 
 
 def _table(rows: list[Row]) -> Table:
@@ -336,7 +349,7 @@ def _table(rows: list[Row]) -> Table:
         is_text = name in ("KEY", "TYPE", "POLICY", "ORDERING")
         table.add_column(name, justify="left" if is_text else "right")
     for row in rows:
-        key = Text(printable(readable(row.key)), overflow="fold")
+        key = Text(shown_name(row.key), overflow="fold")
         table.add_row(str(row.database), key, row.kind, *_numbers(row))
     return table
 

@@ -79,8 +79,8 @@ MOMENT = MomentType()
 
 @click.command(
     epilog="Exit codes: 0 all frames were read; 1 some cannot be read; 2 the directory cannot be"
-    " read. Times are local, known to the second, and those of the server's clock, which may have"
-    " gone back: the numbers give the order."
+    " read. Times, also those given without an offset, are local, known to the second, and those of"
+    " the server's clock, which may have gone back: the numbers give the order."
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--from", "first", type=MOMENT, help="Begin with this frame, or in this second.")
@@ -112,6 +112,8 @@ def frames(
                 click.echo(_json_line(one) if as_json else _line(one))
     except CommandError as problem:  # of the pattern
         raise click.UsageError(problem.message.removeprefix("ERR ")) from None
+    except BrokenPipeError:  # of the output: click ends the program without a message
+        raise
     except (DataError, OSError) as problem:
         fail(in_directory(directory, problem))
     sys.exit(Verdict.WHOLE if is_whole else Verdict.DAMAGED)
@@ -139,9 +141,14 @@ def _keys(frame: Frame) -> str:
     return ", ".join(shown) + (f" and {counted(more, 'key')} more" if more > 0 else "")
 
 
+def shown_name(name: bytes) -> str:
+    """The name of a key on one line; two quotes for the empty name."""
+    return printable(readable(name)) or '""'
+
+
 def _shown_key(key: Key) -> str:
     db, name = key
-    return printable(readable(name)) + (f" of database {db}" if db else "")
+    return shown_name(name) + (f" of database {db}" if db else "")
 
 
 def _json_line(one: Frame | Gap) -> str:

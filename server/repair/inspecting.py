@@ -114,7 +114,7 @@ def _inspect(
     files = [(name, size_of(disk, name)) for name in manifest.files]
     if journals is None:
         journals = sum(size for _, size in files) <= LOADED_AT_ONCE_BYTES
-    contents = Contents(files, journals)
+    contents = Contents(files, journals or not manifest.journals)
     rows = _loaded(disk, manifest, now_ms) if journals else _indexed(disk, manifest, contents)
     matches = matcher(pattern) if pattern is not None else _any
     for row in rows:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from errno import EPIPE
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ from tests.unit.test_persistence import new_world
 
 from millstream.commands.runtime.effects import apply_effects
 from millstream.server.repair.cli import check
-from millstream.server.repair.frames_cli import frames
+from millstream.server.repair.frames import Frame
+from millstream.server.repair.frames_cli import _keys, frames
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.frame_times import encode_time, time_of
 from millstream.storage.files.journal_reader import JournalReader
@@ -175,6 +177,27 @@ def test_frames_are_listed_with_times_effects_and_keys(data: Data) -> None:
     lines = run(frames, data.path).stdout.splitlines()
     assert len(lines) == 7
     assert "FLUSHALL" in lines[5]
+
+
+def test_a_list_into_a_closed_pipe_ends_without_a_message(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complaints: list[object] = []
+
+    def close(text: object, err: bool = False) -> None:
+        if not err:
+            raise BrokenPipeError(EPIPE, "Broken pipe")
+        complaints.append(text)
+
+    monkeypatch.setattr("millstream.server.repair.frames_cli.click.echo", close)
+    result = run(frames, data.path)
+    assert (result.exit_code, complaints) == (1, [])
+
+
+def test_the_empty_key_is_shown() -> None:
+    assert _keys(Frame(1, None, FIRST, 1, keys={(0, b""): set(), (1, b""): set()})) == (
+        '"", "" of database 1'
+    )
 
 
 def test_frames_are_selected_by_number_time_and_key(data: Data) -> None:

@@ -27,6 +27,7 @@ from millstream.errors import DamageError, DataError
 from millstream.server.repair import checking
 from millstream.server.repair import cli as tools
 from millstream.server.repair.inspecting import Contents, Row, inspect_directory
+from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import Manifest, load_manifest, store_manifest
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.streams.stream import Stream
@@ -249,3 +250,19 @@ def test_the_programs_accept_a_directory_with_reservations(
     assert shown["oldest_reservation"] == "99999999999999-2"
     checked = CliRunner().invoke(tools.check, [str(tmp_path)])
     assert checked.exit_code == 0, checked.stdout
+
+
+@pytest.mark.parametrize("base", [BASE, None])
+def test_a_list_without_the_journals_says_so_first(
+    written: Written, tmp_path: Path, base: str | None
+) -> None:
+    for name in written.disk.names():
+        (tmp_path / name).write_bytes(written.disk.content(name))
+    if base is None:
+        disk = SystemDisk(tmp_path)
+        old = load_manifest(disk)
+        store_manifest(disk, Manifest(None, old.journals, old.next_number, old.directory))
+    lines = CliRunner().invoke(tools.inspect, [str(tmp_path), "--no-journal"]).stdout.splitlines()
+    assert lines[0].startswith("incomplete: ")
+    assert ("there is no snapshot" in lines[0]) == (base is None)
+    assert "--journal" in lines[0]
