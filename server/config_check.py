@@ -13,6 +13,7 @@ from millstream.commands.table.loader import load_table
 from millstream.errors import StartError
 from millstream.memory_reserve import never_overcommits, own_limit
 from millstream.server.config.directives import DIRECTIVES, Config
+from millstream.server.config.exposed_secrets import exposure_warnings
 from millstream.server.config.ignored_directives import INSTEAD
 from millstream.server.config.user_files import configured_users
 from millstream.server.monitor import log
@@ -93,6 +94,7 @@ def warnings(config: Config, file: Path | None) -> list[str]:
             f"{_what(file)}: after a failover, Sentinel cannot record the role of this server, and"
             " a restart returns to the earlier role"
         )
+    found += exposure_warnings(config)
     found += _memory_warnings(config)
     found += warnings_of_ignored(config, DIRECTIVES)
     return found

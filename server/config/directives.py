@@ -347,12 +347,14 @@ class Config(ReplicaDirectives, ProcessDirectives):
 
     # The lines `user NAME RULE ...` of the configuration file: no directive, since there are many.
     user_lines: list[Line]
+    files_with_passwords: list[str]  # the configuration files that set one
 
     def __init__(self, **values: Any) -> None:
         """The defaults, except for these values by name, with `_` for `-`."""
         self.unix, self.tls = UnixDirectives(), TlsDirectives()
         self.metrics, self.accepted = MetricsDirectives(), Accepted()
         self.user_lines = []
+        self.files_with_passwords = []
         for row in DIRECTIVES.values():
             row.set_in(self, row.initial_value())
         for attribute, value in values.items():

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from millstream.errors import StartError
 from millstream.server.config.directives import DIRECTIVES, Config, find_directive
+from millstream.server.config.exposed_secrets import has_password
 from millstream.server.config.ignored_directives import ALIASES
+from millstream.server.config.kinds import SECRET
 from millstream.server.config.lines import Line, read_arguments, read_file
 
 REFUSED = {
@@ -32,6 +34,8 @@ def apply_lines(config: Config, lines: Iterable[Line]) -> None:
         where, name, words = line
         if name == "user":
             config.user_lines.append(line)
+            if has_password(words[1:]):
+                _note_password(config, line)
             continue
         if name in REFUSED:
             raise StartError(f"{where}: {REFUSED[name]}")
@@ -48,6 +52,13 @@ def apply_lines(config: Config, lines: Iterable[Line]) -> None:
         except ValueError as problem:
             raise StartError(f"{where}: {name}: {problem}") from None
         directive.set_in(config, value)
+        if directive.kind is SECRET and value:
+            _note_password(config, line)
+
+
+def _note_password(config: Config, line: Line) -> None:
+    if line.is_in_a_file and line.file not in config.files_with_passwords:
+        config.files_with_passwords.append(line.file)
 
 
 def _suggestion(name: str) -> str:

@@ -19,6 +19,7 @@ from millstream.server.config.directives import (
     Config,
     changed_values,
 )
+from millstream.server.config.exposed_secrets import exposure_warnings
 from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN, INSTEAD
 from millstream.server.config.kinds import COMPATIBILITY, EVENTS, OutputLimit, UserLimit, parse_size
 from millstream.server.config.lines import INCLUDES_MAX, Line, read_arguments, words_of
@@ -27,9 +28,10 @@ from millstream.server.config.metrics_directives import MetricsDirectives
 from millstream.server.config.process_directives import ProcessDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
 from millstream.server.config.tls_directives import TlsDirectives, UnixDirectives
-from millstream.server.config_check import warnings_of_ignored
+from millstream.server.config_check import warnings, warnings_of_ignored
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_DIRECTIVES = {"user_lines", "files_with_passwords", "unix", "tls", "metrics", "accepted"}
 
 
 def from_file(tmp_path: Path, text: str, *arguments: str) -> Config:
@@ -106,7 +108,7 @@ def test_every_field_is_a_directive() -> None:
         Config,
     ):  # fmt: skip
         prefix = getattr(owner, "PREFIX", "")
-        parts = {"user_lines", "unix", "tls", "metrics", "accepted"} if owner is Config else set()
+        parts = NO_DIRECTIVES if owner is Config else set()
         names = inspect.get_annotations(owner).keys() - parts
         found |= {f"{prefix}{name}".replace("_", "-") for name in names}
     assert found == DIRECTIVES.keys()
@@ -702,3 +704,45 @@ def test_lines_of_user_limits_are_combined_and_rewritten() -> None:
 def _name_and_words(line: str) -> tuple[str, list[str]]:
     name, *words = line.split()
     return name, words
+
+
+# Secrets that others can read
+
+
+@pytest.mark.parametrize(
+    ("text", "is_secret"),
+    [
+        ("requirepass x", True), ("masterauth x", True), ("tls-key-file-pass x", True),
+        ("user app on >x ~*", True), (f"user app on #{'a' * 64}", True),
+        ("requirepass ''", False), ("user app on nopass ~*", False), ("masteruser x", False),
+    ],
+)  # fmt: skip
+def test_a_password_that_others_can_read_is_a_warning(
+    tmp_path: Path, text: str, is_secret: bool
+) -> None:
+    """In the file itself, and in an included one, which is then the one that is named."""
+    inner = tmp_path / "inner.conf"
+    inner.write_text(text)
+    inner.chmod(0o644)
+    config = from_file(tmp_path, f"include {inner}")
+    assert exposure_warnings(config) == is_secret * [
+        f"{inner} contains passwords, and every user of this machine can read it (mode 0644): "
+        f"chmod 600 {inner}"
+    ]
+    inner.chmod(0o640)
+    assert exposure_warnings(config) == []
+
+
+def test_keys_and_users_that_others_can_read_are_warnings(tmp_path: Path) -> None:
+    for name in ("users.acl", "server.key", "client.key"):
+        (tmp_path / name).write_text("# by hand\nuser app on >x\n")
+        (tmp_path / name).chmod(0o604)
+    config = from_file(
+        tmp_path,
+        f"dir {tmp_path}\naclfile users.acl\ntls-key-file server.key\n"
+        f"tls-client-key-file {tmp_path}/client.key",
+    )
+    found = warnings(config, tmp_path / "millstream.conf")
+    assert [line.rpartition("/")[2] for line in found] == ["users.acl", "server.key", "client.key"]
+    (tmp_path / "users.acl").write_text("user default on nopass ~* +@all\n")
+    assert len(exposure_warnings(config)) == 2
