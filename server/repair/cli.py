@@ -325,7 +325,8 @@ def _print_contents(contents: Contents) -> None:
     if contents.matching > len(contents.rows):
         click.echo(f"and {contents.matching - len(contents.rows)} keys more; see --limit and --key")
     where = "" if contents.with_journals else " in the last snapshot"
-    click.echo(f"{counted(contents.keys, 'key')}, {counted(contents.entries, 'entry')}{where}")
+    if contents.with_journals or contents.created_ms is not None:
+        click.echo(f"{counted(contents.keys, 'key')}, {counted(contents.entries, 'entry')}{where}")
     for name, size_bytes in contents.files:
         click.echo(f"{name}  {size_bytes:,} bytes")
 

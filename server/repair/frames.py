@@ -215,7 +215,7 @@ class Run(NamedTuple):
     first: int
     last: int
     frames: int
-    before: int | None = None  # the last earlier frame with the effect, outside of the run
+    before: int | None = None  # the first frame of the run before this one
 
 
 def last_run(data: DataInUse, effect: bytes, place: Place) -> Run | None:
@@ -232,13 +232,13 @@ def last_run(data: DataInUse, effect: bytes, place: Place) -> Run | None:
         if isinstance(one, Gap) or not one.touches(place):
             continue
         has = one.has(effect, place)
-        if not has and not _belongs(one, effect, place):
+        if not has and not _belongs(one, effect, place, begun=run is not None):
             run = None
             continue
         starts = run is None or (not has and b"POLICY" in one.effects and effect == b"EVICT")
         first = one.number if starts or run is None else run.first
         if starts:
-            earlier = None if found is None else found.last
+            earlier = None if found is None else found.first
         count = has + (0 if starts or run is None else run.frames)
         run = Run(first, one.number, count, earlier)
         if has:
@@ -246,7 +246,10 @@ def last_run(data: DataInUse, effect: bytes, place: Place) -> Run | None:
     return found
 
 
-def _belongs(frame: Frame, effect: bytes, place: Place) -> bool:
+def _belongs(frame: Frame, effect: bytes, place: Place, *, begun: bool) -> bool:
+    """True if a frame without the effect does not end a run of it."""
     if effect in FLUSHES:
         return any(frame.has(flush, place) for flush in FLUSHES)
+    if effect == b"POLICY":  # its evictions, after which the policy may have been removed again
+        return begun and not frame.added and frame.has(b"EVICT", place)
     return effect == b"EVICT" and frame.has(b"POLICY", place)

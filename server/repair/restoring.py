@@ -282,8 +282,8 @@ def _sentences_about(run: Run, effect: str) -> list[str]:
         )
     if run.before is not None:
         lines.append(
-            f"warning: frame {run.before} also has {effect}, and is kept; if the mistake began"
-            f" there, use --until {run.before - 1} with another directory"
+            f"warning: frame {run.before} begins an earlier run with {effect}, which is kept; if"
+            f" that was the mistake, use --until {run.before - 1} with another new directory"
         )
     return lines
 

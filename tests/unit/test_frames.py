@@ -313,12 +313,14 @@ POLICY = "TPOLICY a MAXLEN 100 EXACT"
         ([FOUR, POLICY, "XTRIM a MAXLEN 2"], ["EVICT", "--key", "a"], 1),
         ([FOUR, POLICY, "XADD a 5-1 f v", "XTRIM a MAXLEN 2"], ["EVICT", "--key", "a"], 3),
         ([FOUR, "XTRIM a MAXLEN 3", POLICY, "XTRIM a MAXLEN 1"], ["POLICY", "--key", "a"], 2),
+        ([FOUR, "TPOLICY a MAXLEN 3 EXACT", "XTRIM a MAXLEN 1", "TPOLICY a MAXLEN 9 EXACT"],
+         ["POLICY", "--key", "a"], 1),
         ([FOUR, "XDEL a 1-1", "XADD b 1-1 f v", "XDEL a 2-1", "XDEL a 3-1"],
          ["XDEL", "--key", "a"], 1),
         ([["XADD a 1-1 f v", "XADD b 1-1 f v"], "XDEL a 1-1", ["XADD a 2-1 f v", "XDEL b 1-1"]],
          ["XDEL", "--key", "a"], 1),
     ],
-    ids=["slices", "policy-before", "policy-earlier", "policy", "xdel", "effect-on-another-key"],
+    ids=["slices", "policy-before", "policy-earlier", "policy", "undone", "xdel", "another-key"],
 )  # fmt: skip
 def test_a_mistake_in_several_frames_is_left_out_as_a_whole(
     tmp_path: Path, lines: list[str | list[str]], words: list[str], number: int
@@ -360,7 +362,7 @@ def test_an_earlier_effect_and_an_empty_result_are_warned_of(tmp_path: Path) -> 
     lines: list[str | list[str]] = ["SET a 1", "FLUSHALL", "SET a 2", "DEL a", "SET b 3", "DEL b"]
     path = write_lines(tmp_path / "data", lines)
     result = run(check, path, "--before", "DEL", "--to", tmp_path / "new")
-    assert "warning: frame 4 also has DEL" in result.stdout
+    assert "warning: frame 4 begins an earlier run with DEL" in result.stdout
     result = run(check, path, "--until", 4, "--to", tmp_path / "empty")
     assert f"warning: {tmp_path / 'empty'} is empty" in result.stdout
     result = run(check, path, "--before", "UNLINK", "--to", tmp_path / "none")

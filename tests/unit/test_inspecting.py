@@ -266,3 +266,4 @@ def test_a_list_without_the_journals_says_so_first(
     assert lines[0].startswith("incomplete: ")
     assert ("there is no snapshot" in lines[0]) == (base is None)
     assert "--journal" in lines[0]
+    assert any(line.endswith(" in the last snapshot") for line in lines) == (base is not None)
