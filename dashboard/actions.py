@@ -198,7 +198,8 @@ class Actions:
 
 def _quoted(raw: bytes) -> str:
     """A name in a line of the log, on one line and with an end that it cannot imitate."""
-    return '"' + shown.readable(raw).replace('"', '\\"') + '"'
+    escaped = shown.readable(raw).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _number(values: dict[str, str]) -> int:

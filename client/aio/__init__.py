@@ -13,9 +13,7 @@ Methods that talk to the server are awaited. Streams, writers, consumers and fac
 entered with `async with`. `async for` over a stream or a consumer is `follow`, and `await
 read(timeout=0)` takes the place of `next`. A cancelled `read` loses nothing.
 """
-# ruff: noqa: F401  # these names are listed in millstream.client
 
-import millstream.client
 from millstream.client.aio.connection import Millstream, Pipeline, connect
 from millstream.client.aio.consumer import Consumer
 from millstream.client.aio.stream import Stream
@@ -49,5 +47,38 @@ from millstream.client.ids import ID
 from millstream.client.records import Record
 from millstream.client.rows import Row, Seek, WriterPosition
 
-__all__: list[str] = []
-__all__ += millstream.client.__all__
+__all__ = [
+    "ID",
+    "Consumer",
+    "Disconnected",
+    "Event",
+    "Fact",
+    "FactAlreadyDone",
+    "Gap",
+    "InvalidFields",
+    "InvalidPosition",
+    "InvalidStream",
+    "Millstream",
+    "MillstreamError",
+    "NotReserved",
+    "Pipeline",
+    "Reconnected",
+    "Record",
+    "RecordsExpired",
+    "Refused",
+    "ReservationLost",
+    "Row",
+    "Sealed",
+    "Seek",
+    "Shard",
+    "ShardEnded",
+    "ShardMissing",
+    "ShardOpened",
+    "ShardUnavailable",
+    "Stalled",
+    "Stream",
+    "Writer",
+    "WriterPosition",
+    "WrongServer",
+    "connect",
+]
