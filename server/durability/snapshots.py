@@ -317,7 +317,10 @@ class Snapshots:
         finished = () if keeper.commits.queued_bytes else self._files.manifest.journals[:-1]
         started_ms = self._steady_clock()
         job = Job(kind, number, journal, keeper.commits.attached, pause, started_ms, finished)
-        has_failed = not job.attached and (keeper.appendonly or not self.tallies[kind].ok)
+        tally = self.tallies.get(kind)  # none for a backup
+        has_failed = not job.attached and (
+            keeper.appendonly or (tally is not None and not tally.ok)
+        )
         job.is_short = has_failed or keeper.lacks_space()
         if job.is_short:
             keeper.commits.leave_space(True)

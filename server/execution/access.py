@@ -9,7 +9,7 @@ now forbidden end, and subscribers to forbidden channels are disconnected.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.commands.access.denial_log import DenialLog
 from millstream.commands.access.permission import Permission
@@ -22,6 +22,13 @@ from millstream.errors import CommandError
 from millstream.server.execution.executor import Executor
 
 Kill = Callable[[Any], None]
+
+
+class _Scraper(NamedTuple):
+    """A client of the metrics port, as a failed login shows it."""
+
+    address: str
+    id: int = 0
 
 
 class Access:
@@ -90,6 +97,11 @@ class Access:
         """Note a wrong password; `word` is the command that had it."""
         self._executor.audit.login_failed(client, name, word)
         self._note(client, Denial(AUTH, word, name), self._context_of(client))
+
+    def refuse_scrape(self, address: str, name: bytes) -> None:
+        """Note a wrong password in a request for the metrics."""
+        self._executor.audit.login_failed(_Scraper(address), name, b"METRICS-AUTH")
+        self.log.counts[AUTH] += 1
 
     def forget(self, client: Any) -> None:
         """Forget a disconnected client."""

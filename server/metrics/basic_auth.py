@@ -6,11 +6,9 @@ import base64
 import binascii
 
 from millstream.commands.access.users import password_hash
-from millstream.commands.access.verdict import AUTH, denial
+from millstream.commands.access.verdict import denial
 from millstream.commands.table.registry import COMMANDS
 from millstream.server.execution.access import Access
-from millstream.server.monitor.line_limit import LineLimit
-from millstream.server.monitor.log import LOGGER
 
 
 class BasicAuth:
@@ -18,11 +16,10 @@ class BasicAuth:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._lines = LineLimit()
 
     def allows(self, authorization: bytes, address: str) -> bool:
         """True if this header of a request has the name and password of such a user. A wrong
-        password is counted and logged as that of a client."""
+        password is counted and logged like that of a client, without an entry in ACL LOG."""
         if not authorization:
             return False  # clients ask without a password first
         name, password = _credentials(authorization)
@@ -31,10 +28,7 @@ class BasicAuth:
             password_hash(password)  # the time does not tell which users exist
         if user is not None and user.accepts(password):
             return denial(user, COMMANDS[b"info"], [b"INFO"]) is None
-        self._access.log.counts[AUTH] += 1
-        more = self._lines.more()
-        if more is not None:
-            LOGGER.warning("metrics  wrong name or password from %s%s", address, more)
+        self._access.refuse_scrape(address, name)
         return False
 
 

@@ -19,7 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.compat.compare import COUNTER_FIELDS, LATER_FIELDS, LATER_WORDS, made_before
+from tests.compat.compare import (
+    COUNTER_FIELDS,
+    LATER_FIELDS,
+    LATER_WORDS,
+    OUR_FIELDS,
+    made_before,
+)
 from tests.compat.fuzz_words import Play, Step, Tokens, Words, drawn, rows
 from tests.support.client import ConnectionClosed, RawClient
 from tests.support.resp import Error, Map, Reply, Set, Simple, show
@@ -216,7 +222,7 @@ def without_auto_ids(reply: Reply | None, is_current: bool) -> Reply | None:
 def fields(reply: list[Reply], is_current: bool) -> Iterator[tuple[Reply | None, Reply | None]]:
     """A list's parts, two at a time where it is a map's; without fields that are left out."""
     is_map = len(reply) % 2 == 0 and reply[:1] in ([b"length"], [b"name"])
-    left_out = frozenset() if is_current else LATER_FIELDS | COUNTER_FIELDS
+    left_out = OUR_FIELDS if is_current else OUR_FIELDS | LATER_FIELDS | COUNTER_FIELDS
     if not is_map:
         for part in reply:
             yield without_auto_ids(part, is_current), None
