@@ -69,8 +69,8 @@ class ClientLimits:
 
     def _limit_of(self, name: bytes) -> UserLimit:
         limits = self._config.user_limits
-        found = limits.get(name.decode("utf-8", "surrogateescape"))
-        return found or limits.get(OTHER_USERS, NO_LIMIT)
+        others = limits.get(OTHER_USERS, NO_LIMIT)
+        return limits.get(name.decode("utf-8", "surrogateescape"), others)
 
     def _connections_of(self, user: User) -> int:
         clients = self._by_id.values()
@@ -98,18 +98,19 @@ class ClientLimits:
             self._call_later(0, self._step)
 
     def _step(self) -> None:
-        if self._walk is None:
+        walk, self._walk = self._walk, None
+        if walk is None:
             self._is_measuring = self._limits_memory
             if not self._is_measuring:
                 return
-            self._walk = self._measure()
-        pause_s = BETWEEN_SLICES_S
-        for _ in self._walk:
-            break
-        else:
-            self._walk = None
-            pause_s = BETWEEN_S
-        self._call_later(pause_s, self._step)
+            walk = self._measure()
+        pause_s = BETWEEN_S
+        try:
+            for _ in walk:
+                self._walk, pause_s = walk, BETWEEN_SLICES_S
+                break
+        finally:
+            self._call_later(pause_s, self._step)
 
     def _measure(self) -> Iterator[None]:
         """Measure all clients in slices, then disconnect some if they take too much."""
@@ -130,7 +131,7 @@ class ClientLimits:
             limit_bytes = self._limit_of(name).memory_bytes if name else 0
             if limit_bytes and total_bytes > limit_bytes:
                 own = [(size, client) for size, client in sizes if _user_of(client) == name]
-                of_user = f"the clients of the user {name.decode('utf-8', 'surrogateescape')}"
+                of_user = f"the clients of the user {name.decode('utf-8', 'backslashreplace')}"
                 self.user_closings += self._shrink(own, limit_bytes, of_user, "user-limits")
         limit_bytes = self.limit_bytes
         if limit_bytes:

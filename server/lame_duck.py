@@ -2,8 +2,9 @@
 
 The server accepts no more connections, is not ready, and closes those that it has over
 lame-duck-period, in small batches: blocked and idle clients first, then those between two requests,
-then those in a transaction. Replicas and Sentinels stay. When no other client is left, or the time
-is over, the server stops as with SIGTERM. Another signal stops it at once.
+then those in a transaction. Replicas, backups and Sentinels stay. When no other client is left and
+no backup runs, or the time is over, the server stops as with SIGTERM. Another signal ends this
+wait.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 
-from millstream.commands.admin.client_line import Client
+from millstream.commands.admin.client_line import Client, is_replica
 from millstream.server.clients import Clients
 from millstream.server.config.directives import Config
 from millstream.server.execution.executor import Executor
 from millstream.server.monitor.info import Process
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
+from millstream.server.repair.check_report import counted
 
 STEP_S = 0.25
 IDLE_MS = 1000  # a client without a request for so long is idle
@@ -64,14 +66,14 @@ class LameDuck:
         self._count = sum(1 for _ in self._leaving())
         LOGGER.warning(
             "lame duck: no connection is accepted, and the clients (%d) are disconnected within %d"
-            " seconds; then the server stops. Another signal stops it at once",
+            " seconds; then the server stops. Another signal ends this wait",
             self._count, self._period_s,
         )  # fmt: skip
-        replicas = sum(client.feed is not None for client in self._clients.values())
+        replicas = sum(is_replica(client) for client in self._clients.values())
         if replicas:
             LOGGER.warning(
-                "lame duck: %d replicas follow this server. FAILOVER makes one of them the primary",
-                replicas,
+                "lame duck: this server has %s. FAILOVER makes a replica the primary",
+                counted(replicas, "replica"),
             )
         self._tell(self._period_s)
         self._step()
@@ -82,11 +84,15 @@ class LameDuck:
             if client.feed is None and not client.name.startswith(SENTINEL):
                 yield client
 
+    def _has_backup(self) -> bool:
+        clients = self._clients.values()
+        return any(client.feed is not None and not client.feed.is_replica for client in clients)
+
     def _step(self) -> None:
         self._executor.end_tick()  # the replies of this tick count as output from here on
         leaving = list(self._leaving())
         passed_s = self._loop.time() - self._begun_s
-        if passed_s >= self._period_s or not leaving:
+        if passed_s >= self._period_s or not (leaving or self._has_backup()):
             self._stop(NAME)
             return
         staying = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
 GC_THRESHOLDS = (200_000, 50, 100)
 LOADING_TURN_S = 0.005
 SHUTDOWN_PAUSE = "shutdown"
+AGAIN_S = 10  # a signal within this time after a failed save stops without one
 
 PROMISES = {
     "always": "replies are sent when the journal is on disk; a crash loses no acknowledged write",
@@ -628,7 +630,7 @@ class Shutdown:
         self._signal = ""
         self._words: list[str] = []  # shutdown-on-sigterm or -sigint, for this signal
         self._waiting: set[int] = set()  # clients of SHUTDOWN
-        self._last_signal_failed = False
+        self._failed_s = -math.inf  # when the last save after a signal failed
 
     def request(self, reason: str) -> None:
         """Stop after the current tick; may be called more than once."""
@@ -671,8 +673,8 @@ class Shutdown:
     def stop_by_signal(self, name: str) -> None:
         """Stop as SHUTDOWN does, with the words of shutdown-on-sigterm or shutdown-on-sigint. If
         the last snapshot would be the only copy and cannot be written, the server continues, as
-        Redis does; a second signal ends it anyway. A second signal also ends the wait for
-        replicas."""
+        Redis does; a second signal soon after that ends it anyway, and a later one tries to save
+        again. A second signal also ends the wait for replicas."""
         self._signal = name
         config = self._config
         wanted = config.shutdown_on_sigint if name == "SIGINT" else config.shutdown_on_sigterm
@@ -686,13 +688,19 @@ class Shutdown:
         RESERVE.give_back_all()
         words = self._words
         saves = "save" in words or (self._saves_at_end() and "nosave" not in words)
-        if saves and not self._persistence.loading and not self._last_signal_failed:
+        is_again = self._loop.time() - self._failed_s < AGAIN_S
+        if saves and not self._persistence.loading and not is_again:
             try:
                 save_anyway(self._persistence)
             except CommandError as problem:
                 LOGGER.error("received %s, but the data cannot be saved: %s", name, problem)
                 if "force" not in words:
-                    self._last_signal_failed = True
+                    self._failed_s = self._loop.time()
+                    LOGGER.warning(
+                        "the server continues. A signal within %d seconds stops it without this"
+                        " data; a later one saves again",
+                        AGAIN_S,
+                    )
                     self._cancel()
                     return
         if {"save", "nosave"} & set(words):

@@ -181,7 +181,10 @@ class Supervision:
             self._send(f"WATCHDOG_USEC={self._watchdog_s * 1e6:.0f}", "WATCHDOG=1")
 
     def lame_duck(self, period_s: int) -> None:
-        self._send(f"STATUS=disconnecting clients for up to {period_s} seconds, then stopping")
+        self._send(
+            f"EXTEND_TIMEOUT_USEC={(period_s + EXTENSION_S) * 1e6:.0f}",
+            f"STATUS=disconnecting clients for up to {period_s} seconds, then stopping",
+        )
 
     def ready(self, where: str) -> None:
         self._send("READY=1", f"STATUS=listening on {where}")

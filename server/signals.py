@@ -29,7 +29,8 @@ FOREIGN = (
 )  # fmt: skip
 HANDLED = (*ENDING, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 IGNORED_LINE = (
-    "received %s, which does nothing; SIGHUP reopens the log file and rereads the certificates"
+    "received %s, which does nothing; SIGHUP reopens the log file, and rereads the settings and the"
+    " certificates"
 )
 _AGAIN_S = 0.01
 # timeout(1) signals a program and its group: a repetition so soon is not another signal.

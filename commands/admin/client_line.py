@@ -15,6 +15,13 @@ from millstream.commands.runtime.context import Session
 CLIENT_BYTES = 2400  # an idle connection, measured with 10,000 of them
 
 
+class ClientFeed(Protocol):
+    """Data that is sent to a client without requests: the frames for a replica, or a backup."""
+
+    @property
+    def is_replica(self) -> bool: ...
+
+
 class Client(Protocol):
     """One connected client for CLIENT LIST and CLIENT KILL: a Session and its buffers."""
 
@@ -51,7 +58,7 @@ class Client(Protocol):
     total_bytes_in: int
     total_bytes_out: int
     total_commands: int
-    feed: Any  # not None: the client is a replica
+    feed: ClientFeed | None
 
     @property
     def file_number(self) -> int:
@@ -74,7 +81,7 @@ def _flags(client: Client) -> str:
     """Redis' letters in Redis' order; N when there is none."""
     letters = (
         (client.monitoring, "O"),
-        (client.feed is not None, "S"),
+        (is_replica(client), "S"),
         (_is_primary(client), "M"),
         (is_subscribed(client), "P"),
         (client.queue is not None, "x"),
@@ -160,21 +167,21 @@ Filter = Callable[["Client"], bool]
 
 
 def _is_normal(client: Client) -> bool:
-    return not (is_subscribed(client) or _is_primary(client)) and client.feed is None
+    return not (is_subscribed(client) or _is_primary(client) or is_replica(client))
 
 
 def _is_primary(client: Client) -> bool:
     return bool(getattr(client, "is_primary", False))
 
 
-def _is_replica(client: Client) -> bool:
-    return client.feed is not None
+def is_replica(client: Client) -> bool:
+    return client.feed is not None and client.feed.is_replica
 
 
 TYPES: dict[bytes, Filter] = {
     b"normal": _is_normal,
     b"pubsub": is_subscribed,
     b"master": _is_primary,
-    b"replica": _is_replica,
-    b"slave": _is_replica,
+    b"replica": is_replica,
+    b"slave": is_replica,
 }

@@ -52,6 +52,8 @@ _FORMAT_1 = "the base has format 1, which cannot be sent: write a new one with B
 class BackupFeed:
     """One backup, and the client that gets it. `client.feed` is this object, as for a replica."""
 
+    is_replica = False
+
     def __init__(
         self,
         client: Any,

@@ -350,8 +350,7 @@ def _parse_user_limits(text: str, current: UserLimits) -> UserLimits:
             _within(parse_size(memory), 0, INT64_MAX),
         )
         limits.pop(name, None)
-        if any(limit):
-            limits[name] = limit
+        limits[name] = limit  # one without limits is kept: the limit of other users is not its own
     return limits
 
 

@@ -423,7 +423,7 @@ def sums_of(list clients not None, uint64_t client_bytes) -> tuple:
             input_bytes = client.parser.waiting_bytes()
         input_max = max(input_max, input_bytes)
         output_max = max(output_max, output_bytes)
-        if client.feed is None:
+        if client.feed is None or not client.feed.is_replica:
             of_others += memory_bytes
         else:
             of_replicas += memory_bytes
@@ -435,7 +435,8 @@ def sums_of(list clients not None, uint64_t client_bytes) -> tuple:
 
 
 def memories_of(list clients not None, uint64_t client_bytes) -> list:
-    """The memory of each of these connections; 0 for replicas, which have limits of their own."""
+    """The memory of each of these connections; 0 for replicas and backups, which have limits
+    of their own."""
     cdef Connection client
     cdef list found = []
     for client in clients:

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from millstream.server.durability.workers import Machine, post
 from millstream.server.replication.backlog import FrameSource, OldData, Piece
@@ -42,6 +42,7 @@ class Feed:
     host: str
     port: int
     on_end: Callable[[Any], None]
+    is_replica: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.state = "handshake"

@@ -639,7 +639,7 @@ def test_the_port_of_a_primary_is_checked(port: str) -> None:
         ("shutdown-on-sigterm", "FORCE nosave now", "nosave now force"),
         ("shutdown-on-sigint", "default", "default"),
         ("oom-score-adj", "relative", "yes"),
-        ("user-limits", "a 1 1mb * 0 2k a 5 0 b 0 0", "* 0 2000 a 5 0"),
+        ("user-limits", "a 1 1mb * 0 2k a 5 0 b 0 0", "* 0 2000 a 5 0 b 0 0"),
         ("maxclients", "0" * 5000 + "7", "7"),
     ],
 )

@@ -13,6 +13,7 @@ from millstream.server.monitor.clock_watch import ClockWatch
 from millstream.server.monitor.info import Process
 
 PERIOD_S = 100
+REPLICA, BACKUP = SimpleNamespace(is_replica=True), SimpleNamespace(is_replica=False)
 
 
 class Peer(SimpleNamespace):
@@ -114,7 +115,7 @@ def test_those_that_lose_least_leave_first() -> None:
     world = World()
     (in_transaction,) = world.add(queue=[])
     (active,) = world.add(last_active_ms=10**9)
-    staying = world.add(feed=1) + world.add(name=b"sentinel-1-cmd")
+    staying = world.add(feed=REPLICA) + world.add(name=b"sentinel-1-cmd")
     idle, blocked = world.add(1), world.add(1, blocked=True, last_active_ms=10**9)
     world.duck.begin()
     world.run(PERIOD_S * 2)
@@ -143,6 +144,26 @@ def test_a_client_in_a_long_reply_stays() -> None:
     peer.has_long_reply = False
     assert not world.gone
     world.run(STEP_S)
+    assert world.stops == [NAME]
+
+
+def test_it_waits_for_a_backup() -> None:
+    """A replica has a link that does not end."""
+    world = World()
+    (backup, _) = world.add(feed=BACKUP) + world.add(feed=REPLICA)
+    world.duck.begin()
+    world.run(PERIOD_S / 2)
+    assert (world.stops, world.gone) == ([], [])
+    world.leave(backup)
+    world.run(STEP_S)
+    assert world.stops == [NAME]
+
+
+def test_a_backup_that_runs_too_long_is_not_waited_for() -> None:
+    world = World()
+    world.add(feed=BACKUP)
+    world.duck.begin()
+    world.run(PERIOD_S)
     assert world.stops == [NAME]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream.commands.admin.client_line import client_line
+from millstream.commands.admin.client_line import TYPES, client_line
 from millstream.commands.runtime.arguments import OwnedArgs
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.effects import Effects, apply_effects
@@ -18,11 +18,13 @@ from millstream.commands.runtime.replies import NO_REPLY, OK, Simple
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
+from millstream.server.backup.sending import BackupFeed
 from millstream.server.config.directives import DIRECTIVES, Config, changed_values
 from millstream.server.execution.access import Access
 from millstream.server.execution.audit import Audit
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.protocol.resp import encode_reply
+from millstream.server.replication.feed import Feed
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
@@ -417,6 +419,16 @@ def test_a_name_cannot_break_a_line_of_client_list(room: Room) -> None:
     for wrong in (b"a b", b"a\r\n", b"\xff", b"\x7f"):
         assert room.refusal("CLIENT", "SETNAME", wrong).startswith("ERR Client names cannot")
     assert "\n" not in client_line(room.me, NOW_MS)
+
+
+@pytest.mark.parametrize(("feed_class", "flags"), [(Feed, "S"), (BackupFeed, "N")])
+def test_a_client_that_gets_a_backup_is_no_replica(
+    room: Room, feed_class: type, flags: str
+) -> None:
+    room.me.feed = feed_class.__new__(feed_class)
+    assert f" flags={flags} " in client_line(room.me, NOW_MS)
+    assert TYPES[b"replica"](room.me) == (flags == "S")
+    assert TYPES[b"normal"](room.me) == (flags == "N")
 
 
 # Strings

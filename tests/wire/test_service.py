@@ -85,6 +85,8 @@ def test_the_time_to_start_is_extended_while_data_is_loaded(
     assert manager.next() == {"EXTEND_TIMEOUT_USEC": "60000000", "STATUS": "loading"}
     assert manager.next()["STATUS"] == "loading 25 % of 4 MB"
     assert shown == [(1 << 20, 4 << 20)]
+    supervision.lame_duck(300)
+    assert manager.next()["EXTEND_TIMEOUT_USEC"] == "360000000"
     supervision.close()
 
 
