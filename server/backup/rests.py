@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable
 
 _BUSY = 10  # commands in a millisecond; fewer leave the loop enough time
-_TIMES = (
-    30  # the rest, in comparison with the worker's time: a piece then takes about 3 % of a core
-)
+# The rest, in comparison with the worker's time: a piece then takes about 3 % of a core.
+_TIMES = 30
 _REST_MAX_S = 0.25
 
 

@@ -50,7 +50,8 @@ _FORMAT_1 = "the base has format 1, which cannot be sent: write a new one with B
 
 
 class BackupFeed:
-    """One backup, and the client that gets it. `client.feed` is this object, as for a replica."""
+    """One backup, and the client that gets it. `client.feed` is this object, as for a replica.
+    `on_end(client)` is called when the backup has ended early."""
 
     is_replica = False
 

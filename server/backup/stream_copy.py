@@ -21,6 +21,9 @@ from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
 _FREED_BLOCKS = 512
+# One stream does not have the history of the server: a replica that started with it would continue
+# after its last frame, without the other keys.
+_OF_ALL_DATA = ("histories", "clock")
 
 
 @dataclass(eq=False)
@@ -83,6 +86,7 @@ def capture_stream(
     if expiry_ms:
         meta["expires_ms"] = expiry_ms
     global_meta = StoredKeyspace(keyspace).global_meta()
-    global_meta["frame_bytes"] = commits.frame_bytes
+    for name in _OF_ALL_DATA:
+        global_meta.pop(name, None)
     captured = Captured(db, key, "stream", meta, blocks)
     return StreamCopy(captured, commits.last_seq, now_ms, global_meta)

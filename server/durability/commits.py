@@ -120,8 +120,8 @@ class Commits:
     size of all frames so far: their payloads, and FRAME_BYTES for each. `bytes_before_line` is the
     same at the beginning of the newest line of history; -1: unknown. `first_effect(seq)`, unless it
     is None, returns an effect of at most FIRST_EFFECT_MAX bytes for the beginning of the next
-    frame; it is called once. `note_slow_sync(milliseconds)` is called
-    for a sync under `appendfsync always` that took at least `slow_sync_ns`.
+    frame; it is called once. `note_slow_sync(milliseconds)` is called for a sync under
+    `appendfsync always` that took at least `slow_sync_ns`.
     """
 
     def __init__(

@@ -17,9 +17,11 @@ from millstream.server.backup.copying import CopyWriter
 from millstream.server.backup.rests import Rests
 from millstream.server.backup.sending import BACKUPS_MAX, Backups
 from millstream.server.backup.sources import Broken, Refused, copy_from_directory, copy_from_server
+from millstream.server.backup.stream_copy import capture_stream
 from millstream.server.durability.workers import Machine
 from millstream.server.replication.records import RecordKind, encode
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
 
 
 class SlowClient:
@@ -394,3 +396,13 @@ def test_a_base_that_is_missing_or_damaged_is_reported() -> None:
     name = next(name for name in sender.world.disk.names() if name.startswith("base"))
     sender.world.disk.put(name, b"x" * 500)
     assert b"-ERR a file cannot be read" in sender.finish(sender.begin())
+
+
+def test_a_stream_copy_has_no_history() -> None:
+    keyspace = Keyspace()
+    keyspace.histories = (("line", 1),)
+    keyspace.databases[0].set(b"s", Stream())
+    copy = capture_stream(keyspace, 0, b"s", Sender(FakeDisk()).world.persistence.commits, 1)
+    assert copy is not None
+    assert "histories" not in copy.global_meta
+    assert "frame_bytes" not in copy.global_meta
