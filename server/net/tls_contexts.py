@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ssl
 import warnings
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -39,10 +40,12 @@ CLIENT_CERTIFICATES = {"no": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "yes"
 
 
 class Tls(NamedTuple):
-    """A context for a server, and when its certificate expires (Unix time)."""
+    """A context for a server, when its certificate expires (Unix time), and when those of other
+    directives do."""
 
     context: ssl.SSLContext
     expires_s: int
+    others_expire_s: dict[str, int]
 
     def log(self) -> None:
         """Say how long the certificate is valid."""
@@ -78,7 +81,7 @@ def make_tls(config: Config) -> Tls:
     expires_s = _tried_out(context, config)
     context.verify_mode = CLIENT_CERTIFICATES[config.tls.auth_clients]
     context.sslobject_class = ServerSide
-    return Tls(context, expires_s)
+    return Tls(context, expires_s, _others_expire_s(context, config))
 
 
 def make_link_context(config: Config) -> ssl.SSLContext | None:
@@ -95,13 +98,7 @@ def make_link_context(config: Config) -> ssl.SSLContext | None:
     if config.tls.ciphers:
         _set_ciphers(context, config.tls.ciphers)
     if config.tls.client_cert_file:
-        files = Files(
-            "tls-client-",
-            config.located(config.tls.client_cert_file),
-            config.located(config.tls.client_key_file),
-            config.tls.client_key_file_pass,
-        )
-        _load_certificate(context, files)
+        _load_certificate(context, _client_files(config))
     elif config.tls.cert_file:
         _load_certificate(context, _server_files(config))
     _load_authorities(context, config)
@@ -123,6 +120,15 @@ def _server_files(config: Config) -> Files:
         config.located(config.tls.cert_file),
         config.located(config.tls.key_file),
         config.tls.key_file_pass,
+    )
+
+
+def _client_files(config: Config) -> Files:
+    return Files(
+        "tls-client-",
+        config.located(config.tls.client_cert_file),
+        config.located(config.tls.client_key_file),
+        config.tls.client_key_file_pass,
     )
 
 
@@ -230,11 +236,49 @@ def _tried_out(context: ssl.SSLContext, config: Config) -> int:
         ) from None
     found = client.getpeercert()
     assert found is not None
-    return int(ssl.cert_time_to_seconds(str(found["notAfter"])))
+    return _expires_s(found)
 
 
-def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
-    """The client's end after a handshake without sockets; SSLError when there is none."""
+def _expires_s(certificate: Mapping[str, object]) -> int:
+    return int(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
+
+
+def _others_expire_s(context: ssl.SSLContext, config: Config) -> dict[str, int]:
+    """By directive: the first certificate of tls-ca-cert-file that expires, and the one for the
+    link to a primary."""
+    found = {}
+    authorities = context.get_ca_certs() if config.tls.ca_cert_file else []
+    if authorities:
+        found["tls-ca-cert-file"] = min(_expires_s(one) for one in authorities)
+    if config.tls.client_cert_file and config.tls.replication:
+        expires_s = _client_expires_s(config)
+        if expires_s:
+            found["tls-client-cert-file"] = expires_s
+    return found
+
+
+def _client_expires_s(config: Config) -> int:
+    """A handshake in memory with a server that trusts this one certificate; 0 if it fails."""
+    link = make_link_context(config)
+    assert link is not None
+    link.verify_mode = ssl.CERT_NONE
+    asking = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_certificate(asking, _client_files(config))
+    asking.verify_mode = ssl.CERT_REQUIRED
+    asking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
+    asking.load_verify_locations(config.located(config.tls.client_cert_file))
+    try:
+        found = _handshake(asking, link, of_client=True).getpeercert()
+    except ssl.SSLError:
+        return 0
+    return _expires_s(found) if found else 0
+
+
+def _handshake(
+    server: ssl.SSLContext, client: ssl.SSLContext, *, of_client: bool = False
+) -> ssl.SSLObject:
+    """The end that has the other's certificate (the client, or the server for `of_client`) after
+    a handshake without sockets; SSLError when there is none."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server),
@@ -250,7 +294,7 @@ def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
             open_ends.remove(end)
     if open_ends:
         raise ssl.SSLError("the handshake does not end")
-    return ends[0]
+    return ends[of_client]
 
 
 def common_name(peer: ssl.SSLObject) -> str | None:

@@ -665,6 +665,21 @@ def test_metrics_over_tls_use_the_newest_certificate(
     assert "metrics  https://" in server.log
 
 
+def test_the_expiry_of_each_certificate_is_known(authority: Authority) -> None:
+    certificate, key = authority.issue("early", days=1)
+    directives = authority.directives("late") | {
+        "tls-client-cert-file": str(certificate), "tls-client-key-file": str(key),
+        "tls-replication": "yes",
+    }  # fmt: skip
+    tls = make_tls(config_of(directives))
+    found = tls.others_expire_s
+    assert found.keys() == {"tls-ca-cert-file", "tls-client-cert-file"}
+    assert abs(found["tls-ca-cert-file"] - tls.expires_s) < 4000
+    assert abs(tls.expires_s - found["tls-client-cert-file"] - 86400) < 4000
+    del directives["tls-client-cert-file"]
+    assert make_tls(config_of(directives)).others_expire_s.keys() == {"tls-ca-cert-file"}
+
+
 def test_metrics_over_tls_need_a_tls_port(new_server: NewServer) -> None:
     server = new_server("data", {"metrics-port": str(free_port()), "metrics-tls": "yes"})
     with pytest.raises(AssertionError, match="did not start"):
