@@ -9,12 +9,14 @@ precedence, as at start.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from millstream.errors import CommandError, StartError
 from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.config.kinds import SECRET
-from millstream.server.config.loading import load
+from millstream.server.config.lines import read_file
+from millstream.server.config.loading import load_lines
 from millstream.server.config_check import check_config
 from millstream.server.monitor import log
 from millstream.server.monitor.info import Process
@@ -49,6 +51,9 @@ class SettingsFile:
         self._now_ms = now_ms
         self.log_reopened: Callable[[], object] = lambda: None
         self._last_read = {name: row.value_in(config) for name, row in DIRECTIVES.items()}
+        self._had_lines = False
+        with suppress(StartError):  # the file was read a moment ago
+            self._had_lines = self._file is not None and bool(read_file(self._file))
 
     def reload(self) -> None:
         """SIGHUP. What cannot be used is left as it was, and logged."""
@@ -88,7 +93,10 @@ class SettingsFile:
         if self._is_loading():
             raise StartError(f"{self._file} was not read, because the data is being loaded")
         try:
-            wanted = load(self._file, self._arguments)
+            lines = read_file(self._file)
+            if self._had_lines and not lines:  # an editor writes it, or the disk is full
+                raise StartError(f"{self._file} is empty")
+            wanted = load_lines(lines, self._arguments)
             check_config(wanted, self._file)
             self._take(wanted)
         except StartError as problem:
@@ -96,6 +104,7 @@ class SettingsFile:
         except CommandError as refusal:
             reason = refusal.message.removeprefix("ERR CONFIG SET failed ").strip("- ")
             raise StartError(f"{self._file}: {reason}; no setting was changed") from None
+        self._had_lines = bool(lines)
 
     def _take(self, wanted: Config) -> None:
         """Apply what can be applied; CommandError if nothing was."""

@@ -71,8 +71,12 @@ def _suggestion(name: str) -> str:
 
 def load(file: Path | None, arguments: Sequence[str]) -> Config:
     """Defaults, then the file, then the command line."""
+    return load_lines([] if file is None else read_file(file), arguments)
+
+
+def load_lines(lines: Iterable[Line], arguments: Sequence[str]) -> Config:
+    """Defaults, then the lines of a file, then the command line."""
     config = Config()
-    if file is not None:
-        apply_lines(config, read_file(file))
+    apply_lines(config, lines)
     apply_lines(config, read_arguments(arguments))
     return config

@@ -20,6 +20,7 @@ from millstream.commands.table.introspection import find
 from millstream.commands.table.registry import Command
 from millstream.errors import CommandError
 from millstream.server.execution.executor import Executor
+from millstream.server.monitor.log import LOGGER
 
 Kill = Callable[[Any], None]
 
@@ -136,8 +137,11 @@ class Access:
 
     def set_default_password(self, password: str) -> None:
         """requirepass."""
+        was_required = self.password_required
         self.users.set_default_password(password.encode("utf-8", "surrogateescape"))
         self.changed(self.users.default)
+        if was_required and not self.password_required:
+            LOGGER.warning("config   clients need no password now: requirepass is empty")
 
     def set_user(self, user: User) -> None:
         """Add this user, or give the one with this name these rules."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from millstream.errors import CommandError, StartError
 from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.config.loading import load
+from millstream.server.execution.access import Access
 from millstream.server.monitor import log
 from millstream.server.monitor.clock_watch import ClockWatch
 from millstream.server.monitor.info import Process
@@ -142,3 +144,35 @@ def test_a_fault_of_one_part_does_not_prevent_the_others(
     assert server.reload("timeout 30\n") == "err"
     assert server.config.timeout == 20
     assert "the data is being loaded" in caplog.text
+
+
+@pytest.mark.parametrize("empty", ["", "\n \n", "# timeout 10\n"])
+def test_a_file_that_has_become_empty_changes_nothing(
+    running: Callable[..., Running], caplog: pytest.LogCaptureFixture, empty: str
+) -> None:
+    """An editor may truncate the file before it writes it, and a disk may be full."""
+    server = running("requirepass secret\nmaxmemory 1mb\n")
+    for _ in range(2):
+        assert server.reload(empty) == "err"
+    assert (server.config.requirepass, server.config.maxmemory) == ("secret", 1 << 20)
+    assert "millstream.conf is empty; no setting was changed" in caplog.text
+    assert server.reload("requirepass secret\nmaxmemory 2mb\n") == "ok"
+    assert server.config.maxmemory == 2 << 20
+
+
+def test_a_file_that_was_empty_may_stay_empty(running: Callable[..., Running]) -> None:
+    assert running("# nothing\n").reload("") == "ok"
+
+
+def test_the_log_warns_when_the_password_is_removed(caplog: pytest.LogCaptureFixture) -> None:
+    """Not at a start without a password, and only once."""
+    machine: Any = SimpleNamespace(
+        admission=SimpleNamespace(set_password_required=bool, set_restricted=bool)
+    )
+    access = Access(machine, {}, bool)
+    for password in ("", "secret"):
+        access.set_default_password(password)
+    assert "no password" not in caplog.text
+    for _ in range(2):
+        access.set_default_password("")
+    assert caplog.text.count("clients need no password now") == 1
