@@ -369,15 +369,8 @@ http {{
     access_log off;
     client_body_temp_path {folder}/1; proxy_temp_path {folder}/2; fastcgi_temp_path {folder}/3;
     uwsgi_temp_path {folder}/4; scgi_temp_path {folder}/5;
-    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-    server {{
-        listen 127.0.0.1:{removing};
-        location /ms/ {{ proxy_pass http://127.0.0.1:{board}/; }}
-    }}
-    server {{
-        listen 127.0.0.1:{keeping};
-        location /ms/ {{ proxy_pass http://127.0.0.1:{board}; }}
-    }}
+    server {{ listen 127.0.0.1:{removing}; {removing_block} }}
+    server {{ listen 127.0.0.1:{keeping}; {keeping_block} }}
 }}
 """
 
@@ -391,9 +384,18 @@ def nginx(tmp_path: Path) -> Iterator[Callable[[int, list[int]], None]]:
 
     def start(board: int, ports: list[int]) -> None:
         file = tmp_path / "nginx.conf"
+        guide = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text()
+        block = guide[guide.index("location /ms/ {") :].partition("\n```")[0]
+        address = f"http://127.0.0.1:{board}"
+        keeping = block.replace("http://127.0.0.1:6480", address)
+        removing = block.replace("http://127.0.0.1:6480", f"{address}/")
+        assert keeping.count(address) == removing.count(f"{address}/") == 1
         file.write_text(
-            NGINX.format(folder=tmp_path, board=board, removing=ports[0], keeping=ports[1])
-        )
+            NGINX.format(
+                folder=tmp_path, removing=ports[0], keeping=ports[1],
+                removing_block=removing, keeping_block=keeping,
+            )
+        )  # fmt: skip
         started.append(subprocess.Popen([program, "-e", str(tmp_path / "error.log"), "-c", file]))
         for port in ports:
             wait_until(partial(is_listening, port), what="nginx")
@@ -427,6 +429,7 @@ def test_everything_works_under_a_path_of_nginx(
         for port in ports:
             fill_jobs(client)
             page = visit().page
+            page.set_extra_http_headers({"X-Forwarded-User": "forged"})
             asked: list[str] = []
             page.on("request", lambda request, asked=asked: asked.append(request.url))
             page.goto(f"http://127.0.0.1:{port}/ms/")
@@ -457,6 +460,7 @@ def test_everything_works_under_a_path_of_nginx(
         client.call("DEL", "jobs")
     line = 'action stream/trim db=0 stream="jobs" number="3" user="-" address=127.0.0.1: 8 entries'
     assert board.log.count(line) == 2
+    assert "forged" not in board.log
 
 
 # ---------------------------------------------------------------- access
