@@ -23,7 +23,13 @@ import click
 from millstream import __version__
 from millstream.errors import DataError, readable
 from millstream.server.backup.destination import Destination, Unusable
-from millstream.server.backup.kept_backups import new_name, remove_old
+from millstream.server.backup.kept_backups import (
+    cut_off,
+    description,
+    is_unchanged,
+    new_name,
+    remove_old,
+)
 from millstream.server.backup.sources import (
     Broken,
     Copied,
@@ -171,6 +177,8 @@ def backup(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
         )
     with stoppable():
         final = Path(dest)
+        if source is not None:
+            require_outside(Path(source), final)
         if keep is not None:
             final = _in_words(lambda: new_name(Path(dest), time.time_ns() // 1_000_000))
         copy = (
@@ -206,6 +214,20 @@ def _in_words(make: Callable[[], Any]) -> Any:
         raise Failure(Outcome.DESTINATION, str(error)) from None
 
 
+def require_outside(source: Path, final: Path) -> None:
+    """Failure if the destination is in the source, which would change it."""
+    if final.resolve().is_relative_to(source.resolve()):
+        sentence = f"{final} is in {source}: choose a folder outside it"
+        raise Failure(Outcome.DESTINATION, sentence)
+
+
+def require_whole(source: Path) -> None:
+    """Failure if this is a backup of which a part is missing."""
+    sentence = cut_off(source)
+    if sentence is not None:
+        raise Failure(Outcome.DAMAGED, sentence)
+
+
 def write_copy(
     final: Path,
     copy: Callable[[SystemDisk], tuple[Copied, dict[str, Any]]],
@@ -235,6 +257,12 @@ def write_copy(
     except BaseException:
         destination.discard()
         raise
+    if copied.torn_bytes:
+        click.echo(
+            f"millstream: the journal of {facts['source']} has a torn end:"
+            f" {copied.torn_bytes} bytes after the last whole frame are not copied",
+            err=True,
+        )
     return facts
 
 
@@ -303,6 +331,7 @@ def copy_of_directory(directory: Path, disk: SystemDisk) -> tuple[Copied, dict[s
     source = SystemDisk(directory)
     try:
         source.lock_for("or use --url", alone=False)
+        require_whole(directory)
         copied = copy_from_directory(source, disk, lambda done, total: None)
     except DataError as error:
         raise Failure(Outcome.REFUSED, str(error)) from None
@@ -314,12 +343,14 @@ def copy_of_directory(directory: Path, disk: SystemDisk) -> tuple[Copied, dict[s
         ) from None
     finally:
         source.unlock()
-    now_ms = time.time_ns() // 1_000_000
+    # The time of the copy is not that of the data.
+    stated = (description(directory) or {}) if is_unchanged(directory) else {}
     return copied, {
         "source": str(directory),
         "program": __version__,
-        "time": _time_of(now_ms),
-        "time_ms": now_ms,
+        "time": stated.get("time"),
+        "time_ms": stated.get("time_ms"),
+        "torn_bytes": copied.torn_bytes,
     }
 
 
@@ -333,7 +364,10 @@ def result_line(facts: dict[str, Any], removed: list[str]) -> str:
     if facts["keys"] is not None:
         held = [counted(facts["keys"], "key"), counted(facts["entries"], "entry")]
     text = ", ".join([*held, f"{facts['bytes']} bytes", f"{facts['seconds']:.1f} seconds"])
-    text = f"{facts['path']}: {text}; up to frame {facts['last_frame']}, {facts['time']}"
+    written = facts["time"] or "time unknown"
+    text = f"{facts['path']}: {text}; up to frame {facts['last_frame']}, {written}"
+    if facts.get("torn_bytes"):
+        text += f"; without a torn end of {facts['torn_bytes']} bytes"
     if facts["checked"] == "none":
         text += "; not checked"
     return text + (f"; removed {', '.join(removed)}" if removed else "")

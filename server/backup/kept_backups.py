@@ -19,6 +19,7 @@ from millstream.errors import DataError
 from millstream.server.backup.destination import PARTIAL, Unusable, remove_partial, sizes_in
 from millstream.server.repair.checking import DESCRIPTION
 from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.manifest import is_ours
 
 _NAME = re.compile(r"millstream-\d{8}T\d{6}Z(-\d+)?")
 _REMOVED = ".removed"
@@ -80,6 +81,32 @@ def description(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return facts if isinstance(facts, dict) and isinstance(facts.get("files"), dict) else None
+
+
+def is_unchanged(path: Path) -> bool:
+    """True for a backup whose files have the sizes that its description states."""
+    facts = description(path)
+    return facts is not None and sizes_in(path) == facts["files"]
+
+
+def cut_off(path: Path) -> str | None:
+    """A sentence if a copy of a backup is incomplete. If a file is new or longer, a server has used
+    the folder: its sizes say nothing then."""
+    facts = description(path)
+    if facts is None:
+        return None
+    found = {name: size for name, size in sizes_in(path).items() if is_ours(name)}
+    stated = facts["files"]
+    if any(name not in stated or size > stated[name] for name, size in found.items()):
+        return None
+    for name, size in stated.items():
+        if is_ours(name) and found.get(name) != size:
+            has = "is missing" if name not in found else f"has {found[name]} bytes"
+            return (
+                f"{path} is not the whole backup: {name} {has}, and {DESCRIPTION} states {size}"
+                " bytes; copy the backup again"
+            )
+    return None
 
 
 def _remove(path: Path) -> None:

@@ -18,6 +18,8 @@ from millstream.server.backup.backup_cli import (
     Outcome,
     copy_of_directory,
     db_option,
+    require_outside,
+    require_whole,
     result_line,
     stoppable,
     stream_option,
@@ -83,6 +85,7 @@ def restore(source: Path, directory: Path | None, **given: Any) -> None:
 
 
 def _restore_all(source: Path, directory: Path, *, as_json: bool) -> None:
+    require_outside(source, directory)
     keys, entries = _check(source)
     facts = write_copy(
         directory, lambda disk: copy_of_directory(source, disk), "files", is_described=False
@@ -117,6 +120,7 @@ def _load(source: Path, db: int, key: bytes) -> BackedUpStream:
     disk = SystemDisk(source)
     try:
         disk.lock_for("or copy its directory with `millstream backup`", alone=False)
+        require_whole(source)
         return BackedUpStream(disk, db, key, time.time_ns() // 1_000_000)
     except (NoStream, DataError) as error:
         is_damage = isinstance(error, DamageError)
@@ -137,6 +141,7 @@ def _check(source: Path) -> tuple[int | None, int | None]:
     disk = SystemDisk(source)
     try:
         disk.lock_for("or copy its directory with `millstream backup`", alone=False)
+        require_whole(source)
         report = Checker(disk, time.time_ns() // 1_000_000, lambda done, total: None).run(load=True)
     except DataError as error:
         raise Failure(Outcome.REFUSED, str(error)) from None

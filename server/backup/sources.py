@@ -36,11 +36,13 @@ class Broken(Exception):
 
 
 class Copied(NamedTuple):
-    """A finished copy: the last frame in it, its bytes, and the answer of the server."""
+    """A finished copy: the last frame in it, its bytes, the answer of the server, and the bytes of
+    a torn end that were left out."""
 
     last_seq: int
     size_bytes: int
     answer: BackupAnswer | None = None
+    torn_bytes: int = 0
 
 
 # A running server
@@ -145,7 +147,8 @@ def copy_from_directory(source: Disk, disk: Disk, tell: Progress) -> Copied:
             writer.frame(writer.last_seq + 1, payload)
             tell(writer.size_bytes, total_bytes)
         writer.finish(writer.last_seq)
-    return Copied(writer.last_seq, writer.size_bytes)
+    torn_bytes = 0 if frames.torn is None else frames.torn.torn_bytes
+    return Copied(writer.last_seq, writer.size_bytes, torn_bytes=torn_bytes)
 
 
 def _copy_base(base: File, writer: CopyWriter, tell: Callable[[int], None]) -> None:

@@ -70,10 +70,15 @@ class BackedUpStream:
 
 
 def upload(url: str, timeout_s: float, stream: BackedUpStream, key: bytes, replace: bool) -> str:
-    """Restore the stream at this key. Returns the name of the server. Unwanted when it refuses, and
-    ToolError when the connection breaks; the key is then as it was."""
+    """Restore the stream at this key. Returns the name of the server. Unwanted when it
+    refuses or cannot be reached, ToolError when the connection breaks; the key is then as it
+    was."""
     source = key + b".restoring-" + os.urandom(8).hex().encode()
-    with closing(ToolConnection(url, timeout_s)) as server:
+    try:
+        connection = ToolConnection(url, timeout_s)
+    except ToolError as error:
+        raise Unwanted(error.message) from None
+    with closing(connection) as server:
         if not replace:
             (found,) = server.pipeline([["EXISTS", key]])
             if found == 1:  # an error is no answer: TRESTORE asks again

@@ -79,6 +79,25 @@ def test_a_damaged_backup_is_not_restored(stopped: tuple[Path, object], tmp_path
     assert not (tmp_path / "new.partial").exists()
 
 
+def test_a_backup_that_is_cut_off_is_not_restored(
+    stopped: tuple[Path, object], tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup"
+    done = run("backup", str(stopped[0]), str(backup))
+    assert "1 bytes after the last whole frame" in done.stderr
+    assert "time unknown; without a torn end of 1 bytes" in done.stdout
+    done = run("restore", str(backup), str(backup / "inside"))
+    assert "choose a folder outside it" in failed(done, Outcome.DESTINATION)
+    done = run("restore", str(backup), "--stream", "s", "--url", "redis://127.0.0.1:1")
+    assert "restored nothing" in failed(done, Outcome.REFUSED)
+    journal = next(backup.glob("journal-*.log"))
+    os.truncate(journal, journal.stat().st_size - 1)
+    for arguments in (["restore"], ["backup"], ["restore", "--stream", "s"]):
+        place = [] if "--stream" in arguments else [str(tmp_path / "new")]
+        done = run(arguments[0], str(backup), *place, *arguments[1:])
+        assert "is not the whole backup" in failed(done, Outcome.DAMAGED)
+
+
 def test_a_directory_in_use_is_refused(server: Server, tmp_path: Path) -> None:
     server_directory = str(server.directory)
     for program in ("backup", "restore"):
