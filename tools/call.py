@@ -38,7 +38,7 @@ def call(url: str, timeout_s: float, as_json: bool, words: Sequence[str]) -> Non
     with closing(ToolConnection(url, timeout_s)) as server:
         (reply,) = server.pipeline([[word.encode("utf-8", "surrogateescape") for word in words]])
     if is_error(reply):
-        raise click.ClickException(f"{server.name}: {reply}")
+        raise click.ClickException(f"{server.name}: {_sent(reply)}")
     if as_json:
         click.echo(json.dumps(_plain(reply)))
     elif isinstance(reply, bytes):
@@ -65,12 +65,15 @@ def _is_printable(line: bytes) -> bool:
 
 def _lines(reply: Any, mark: str = "") -> Iterator[str]:
     """A reply in the form of redis-cli; `mark` stands before the first line."""
-    if not isinstance(reply, list) or not reply:
+    if not isinstance(reply, list | dict) or not reply:
         yield mark + _shown(reply)
         return
     width = len(str(len(reply)))
     for number, item in enumerate(reply, 1):
-        yield from _lines(item, f"{mark}{number:>{width}}) ")
+        if isinstance(reply, dict):
+            yield from _lines(reply[item], f"{mark}{number:>{width}}# {_shown(item)} => ")
+        else:
+            yield from _lines(item, f"{mark}{number:>{width}}) ")
         mark = " " * len(mark)
 
 
@@ -79,14 +82,24 @@ def _shown(reply: Any) -> str:
         return quoted(reply)
     if isinstance(reply, list):
         return "(empty array)"
+    if isinstance(reply, dict):
+        return "(empty hash)"
     if reply is None:
         return "(nil)"
-    return f"(error) {reply}" if is_error(reply) else f"(integer) {reply}"
+    return f"(error) {_sent(reply)}" if is_error(reply) else f"(integer) {reply}"
+
+
+def _sent(error: Any) -> str:
+    """An error as the server sent it: redis-py removes the codes that it knows."""
+    code = getattr(error, "status_code", None)
+    return f"{code} {error}" if code else str(error)
 
 
 def _plain(reply: Any) -> Any:
     if isinstance(reply, list):
         return [_plain(item) for item in reply]
+    if isinstance(reply, dict):
+        return {text(name): _plain(value) for name, value in reply.items()}
     if isinstance(reply, bytes):
         return text(reply)
-    return {"error": str(reply)} if is_error(reply) else reply
+    return {"error": _sent(reply)} if is_error(reply) else reply

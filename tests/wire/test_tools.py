@@ -100,6 +100,11 @@ def test_a_command_is_called(server: Server) -> None:
     done = run("call", "GET", "s", url=url)
     assert (done.returncode, done.stdout) == (1, "")
     assert "WRONGTYPE" in done.stderr
+    assert "ERR unknown command" in run("call", "NOSUCH", url=url).stderr
+    greeting = run("call", "HELLO", "3", url=url).stdout.splitlines()
+    assert greeting[0].startswith('1# "server" => "')
+    assert '3# "proto" => (integer) 3' in greeting
+    assert json.loads(run("call", "--json", "HELLO", "3", url=url).stdout)["proto"] == 3
 
 
 def test_a_silent_server_is_not_healthy() -> None:
