@@ -21,6 +21,7 @@ from millstream.server.net.connection import memories_of
 
 BETWEEN_S = 0.1
 BETWEEN_SLICES_S = 0.005
+LINES_PER_S = 20
 SLICE = 2000  # clients measured in one turn
 LEAST_BYTES = 128 * 1024  # as in Redis: with less, no client could raise the limit
 NO_LIMIT = UserLimit(0, 0)
@@ -46,10 +47,16 @@ class ClientLimits:
         self._call_later = call_later
         self._walk: Iterator[None] | None = None
         self._is_measuring = False
-        self._line_limit = LineLimit()
+        self._line_limit = LineLimit(lines=LINES_PER_S)
 
     def reset_stats(self) -> None:
         self.evicted_clients = self.user_closings = self.user_refusals = 0
+
+    def tick_second(self) -> None:
+        """Log how many lines about closed clients were left out."""
+        left_out = self._line_limit.rest()
+        if left_out:
+            LOGGER.warning("closed %d more clients because of limits of memory", left_out)
 
     # Connections
 

@@ -240,6 +240,7 @@ class Clients:
         """Close clients that are idle for too long, or do not read what they are sent."""
         self._close_idle()
         self._close_slow()
+        self.limits.tick_second()
 
     def _close_idle(self) -> None:
         limit_ms = self._config.timeout * 1000

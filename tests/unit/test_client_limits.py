@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from millstream.server.client_limits import ClientLimits
+from millstream.server.client_limits import LINES_PER_S, ClientLimits
 from millstream.server.config.directives import Config
 from millstream.server.config.kinds import UserLimit
 
@@ -44,3 +45,26 @@ def test_measuring_continues_after_an_exception(monkeypatch: pytest.MonkeyPatch)
             due.pop()()
     due.pop()()
     assert len(due) == 1
+
+
+def test_closed_clients_are_named_and_the_others_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one: Any = limits([])
+    count = LINES_PER_S + 5
+    for number in range(count):
+        address = f"10.0.0.{number}:1"
+        one._by_id[number] = SimpleNamespace(id=number, address=address, no_evict=False, feed=None)
+    sizes = [(1000, client) for client in one._by_id.values()]
+    one._kill = lambda client: one._by_id.pop(client.id)
+    now_s = [0.0]
+    one._line_limit._now_s = lambda: now_s[0]
+    with caplog.at_level(logging.WARNING):
+        assert one._shrink(sizes, 1, "all clients together", "maxmemory-clients") == count
+        now_s[0] = 1.0
+        one.tick_second()
+        one.tick_second()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == LINES_PER_S + 1
+    assert lines[0].startswith("closing client 10.0.0.0:1, which takes 1000 bytes")
+    assert lines[-1] == "closed 5 more clients because of limits of memory"
