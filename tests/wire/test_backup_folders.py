@@ -103,11 +103,13 @@ def test_a_directory_in_use_is_refused(server: Server, tmp_path: Path) -> None:
     for program in ("backup", "restore"):
         done = run(program, server_directory, str(tmp_path / "copy"))
         assert "is used by a server" in failed(done, Outcome.REFUSED)
-    done = run("backup", str(tmp_path), str(tmp_path / "copy"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = run("backup", str(empty), str(tmp_path / "copy"))
     assert "holds no data of a server" in failed(done, Outcome.REFUSED)
     done = run("restore", str(tmp_path / "none"), str(tmp_path / "copy"))
     assert "No such file or directory" in failed(done, Outcome.REFUSED)
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == ["empty"]
 
 
 def test_only_the_newest_backups_are_kept(server: Server, tmp_path: Path) -> None:
