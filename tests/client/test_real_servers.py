@@ -322,10 +322,13 @@ def test_a_watermark_is_true_and_never_decreases_at_a_split(ms: Any) -> None:
         take(stream, 1)
         marks.append(stream.watermark)
         ms.tseal("s", "left", "right")
-        for _ in range(5):
+
+        def shards() -> list[str]:
             assert stream.read(timeout=0.01) is None
             marks.append(stream.watermark)
-        assert sorted(stream.shards) == ["left", "right", "t"]
+            return sorted(stream.shards)
+
+        wait_until(shards, lambda found: found == ["left", "right", "t"])
         new = ms.tappend("left", {"n": 2})
         assert take(stream, 1)[0].id == new
         marks.append(stream.watermark)
