@@ -440,6 +440,8 @@ def test_everything_works_under_a_path_of_nginx(
             page.get_by_role("link", name="jobs").click()
             page.get_by_role("button", name="Follow live").click()
             page.get_by_text("Following, 0 new").wait_for()
+            # The page says so when it is connected, before its server waits for entries.
+            wait_until(lambda: int(client.info("clients")["blocked_clients"]), bool)
             client.call("XADD", "jobs", "*", "n", "1")
             page.get_by_text("Following, 1 new").wait_for()
             page.locator("#at").fill("5-0")
