@@ -9,8 +9,7 @@ from typing import Any
 
 from millstream.server.durability.commits import Commits
 from millstream.server.durability.data_files import temporary
-from millstream.storage.capture.captured_keys import Captured
-from millstream.storage.capture.ordering_snapshot import ordering_meta
+from millstream.storage.capture.captured_keys import Captured, captured_stream
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.manifest import base_name
@@ -18,7 +17,6 @@ from millstream.storage.files.snapshot_format import BASE_SALT_SIZE
 from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.stream_snapshot import dump_stream
 
 _FREED_BLOCKS = 512
 # One stream does not have the history of the server: a replica that started with it would continue
@@ -81,12 +79,8 @@ def capture_stream(
     expiry_ms = database.expiry_ms(key)
     if not isinstance(value, Stream) or (expiry_ms and expiry_ms <= now_ms):
         return None
-    meta, blocks = dump_stream(value, True)
-    meta |= ordering_meta(value)
-    if expiry_ms:
-        meta["expires_ms"] = expiry_ms
     global_meta = StoredKeyspace(keyspace).global_meta()
     for name in _OF_ALL_DATA:
         global_meta.pop(name, None)
-    captured = Captured(db, key, "stream", meta, blocks)
+    captured = captured_stream(db, key, value, expiry_ms or None)
     return StreamCopy(captured, commits.last_seq, now_ms, global_meta)

@@ -7,16 +7,17 @@ streams are captured in batches, in the form that they have in the file.
 
 from __future__ import annotations
 
-from typing import Any
-
-from millstream.storage.capture.captured_keys import Captured, CapturedKeys
-from millstream.storage.capture.ordering_snapshot import ordering_meta
+from millstream.storage.capture.captured_keys import (
+    Captured,
+    CapturedKeys,
+    captured_stream,
+    with_expiry,
+)
 from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.key_slots import SLOTS
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.stream_snapshot import dump_stream
 
 # A batch of small streams is full at this size, which is soon written.
 BATCH_BYTES = 64 << 10
@@ -71,21 +72,20 @@ class Capture:
 
     def _take_string(self, db: int, key: bytes, value: bytes) -> Captured:
         self._done[db].add(key)
-        return Captured(db, key, "string", self._with_expiry(db, key, {"value": value}), [])
+        meta = with_expiry({"value": value}, self._databases[db].expiries.get(key))
+        return Captured(db, key, "string", meta, [])
 
     def _take_stream(
         self, db: int, key: bytes, stream: Stream, found: list[Captured | SmallStreams]
     ) -> int:
         """Capture a stream; returns the cost. `found` gets what is complete."""
-        if self._batch.add(db, key, stream, self._databases[db].expiries.get(key)):
+        expiry_ms = self._databases[db].expiries.get(key)
+        if self._batch.add(db, key, stream, expiry_ms):
             stream.capture_mark = self._number
             if self._batch.is_full:
                 self._end_batch(found)
             return 1
-        meta, blocks = dump_stream(stream, True)
-        meta |= ordering_meta(stream)
-        taken = Captured(db, key, "stream", self._with_expiry(db, key, meta), blocks)
-        found.append(taken)
+        found.append(captured_stream(db, key, stream, expiry_ms))
         stream.capture_mark = self._number  # last: after a failure the stream is captured later
         return _OTHER_KEY_COST
 
@@ -93,12 +93,6 @@ class Capture:
         if self._batch.keys:
             found.append(self._batch)
             self._batch = SmallStreams(BATCH_BYTES)
-
-    def _with_expiry(self, db: int, key: bytes, meta: dict[str, Any]) -> dict[str, Any]:
-        expiry_ms = self._databases[db].expiries.get(key)
-        if expiry_ms is not None:
-            meta["expires_ms"] = expiry_ms
-        return meta
 
     def step(self, max_cost: int) -> list[Captured | SmallStreams] | None:
         """The next keys; None at the end. Reads at most about max_cost small streams, or an eighth

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.skiplist_pages import Blocks
+from millstream.storage.capture.ordering_snapshot import ordering_meta
 from millstream.storage.keyspace.key_slots import KeySlots
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
 
 
 class CapturedKeys(NamedTuple):
@@ -38,3 +41,17 @@ class Captured:
             return self.blocks.free_step(most)
         self.blocks = []
         return False
+
+
+def captured_stream(db: int, key: bytes, stream: Stream, expiry_ms: int | None) -> Captured:
+    """A stream now, with the time at which its key expires; its blocks are shared."""
+    meta, blocks = dump_stream(stream, True)
+    meta |= ordering_meta(stream)
+    return Captured(db, key, "stream", with_expiry(meta, expiry_ms), blocks)
+
+
+def with_expiry(meta: dict[str, Any], expiry_ms: int | None) -> dict[str, Any]:
+    """The metadata of a key, with the time at which it expires, if it does."""
+    if expiry_ms is not None:
+        meta["expires_ms"] = expiry_ms
+    return meta
