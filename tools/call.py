@@ -11,7 +11,7 @@ import click
 
 from millstream.errors import printable
 from millstream.tools.display import quoted, text
-from millstream.tools.tool_connection import Seconds, ToolConnection, is_error, url_option
+from millstream.tools.tool_connection import ToolConnection, is_error, timeout_option, url_option
 
 
 @click.command(
@@ -19,15 +19,7 @@ from millstream.tools.tool_connection import Seconds, ToolConnection, is_error, 
     epilog="Exit codes: 0 the server has replied; 1 it has replied with an error, or not at all.",
 )
 @url_option
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=Seconds(0.001, 86400),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the reply.",
-)
+@timeout_option("How long to wait for the reply.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reply as JSON.")
 @click.argument("words", nargs=-1, required=True, metavar="WORD...")
 def call(url: str, timeout_s: float, as_json: bool, words: Sequence[str]) -> None:

@@ -205,3 +205,16 @@ def url_option(command: F) -> F:
         "come from REDISCLI_AUTH.",
     )
     return of_url(url_file_option(ToolError)(command))
+
+
+def timeout_option(title: str) -> Callable[[F], F]:
+    """The option --timeout of a tool that may wait for a long time."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=Seconds(0.001, 86_400),
+        default=60,
+        show_default=True,
+        metavar="SECONDS",
+        help=title,
+    )

@@ -40,7 +40,7 @@ from millstream.server.backup.sources import (
 from millstream.server.repair.check_report import Report, Verdict, counted
 from millstream.server.repair.checking import Checker
 from millstream.storage.files.disk import SystemDisk
-from millstream.tools.tool_connection import Seconds, ToolConnection, ToolError, url_option
+from millstream.tools.tool_connection import ToolConnection, ToolError, timeout_option, url_option
 
 
 class Outcome(IntEnum):
@@ -148,15 +148,7 @@ class Options:
     help="Check the copy as `millstream check` does; loading all of it takes as much memory as a "
     "server, checking the files does not.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=Seconds(0.001, 86_400),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the server may send nothing.",
-)
+@timeout_option("How long the server may send nothing.")
 @stream_option
 @db_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")

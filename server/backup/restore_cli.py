@@ -34,7 +34,7 @@ from millstream.server.backup.stream_upload import (
 from millstream.server.repair.check_report import Verdict, counted
 from millstream.server.repair.checking import Checker
 from millstream.storage.files.disk import SystemDisk
-from millstream.tools.tool_connection import Seconds, ToolError, url_option
+from millstream.tools.tool_connection import ToolError, timeout_option, url_option
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,7 @@ class Options:
 @url_option
 @click.option("--as", "new_key", metavar="NEWKEY", help="Another key for the restored stream.")
 @click.option("--replace", is_flag=True, help="Replace the key if it exists.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=Seconds(0.001, 86_400),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the server may take for a reply.",
-)
+@timeout_option("How long the server may take for a reply.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def restore(source: Path, directory: Path | None, **given: Any) -> None:
     """Copy a backup into a new data directory, or one stream of it into a running server.
