@@ -7,7 +7,7 @@ opened together, one frame is in memory at a time, and damaged places are skippe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -110,10 +110,6 @@ class Frame:
     changes_all: bool = False
     added: int = 0
 
-    def changes(self, matches: Callable[[bytes], object]) -> bool:
-        """True if the frame changes a key that matches."""
-        return self.changes_all or bool(self.databases) or any(matches(key) for _, key in self.keys)
-
     def touches(self, place: Place) -> bool:
         """True if the frame changes anything in the place."""
         return (
@@ -188,7 +184,7 @@ class Selection:
     last: Moment = Moment()
     pattern: bytes | None = None
 
-    def matches(self, frame: Frame, matches_key: Callable[[bytes], object] | None) -> bool:
+    def matches(self, frame: Frame, place: Place | None) -> bool:
         first, last = self.first, self.last
         if first.number is not None and frame.number < first.number:
             return False
@@ -198,14 +194,14 @@ class Selection:
             return False
         if last.time_s is not None and frame.time_s is not None and frame.time_s > last.time_s:
             return False
-        return matches_key is None or frame.changes(matches_key)
+        return place is None or frame.touches(place)
 
 
 def select_frames(data: DataInUse, selection: Selection) -> Iterator[Frame | Gap]:
     """The frames that match, and every Gap."""
-    matches_key = None if selection.pattern is None else matcher(selection.pattern)
+    place = None if selection.pattern is None else Place(selection.pattern)
     for one in read_frames(data):
-        if isinstance(one, Gap) or selection.matches(one, matches_key):
+        if isinstance(one, Gap) or selection.matches(one, place):
             yield one
 
 
