@@ -130,21 +130,20 @@ class Audit:
 
     def connected(self, client: Any) -> None:
         if LOGGER.isEnabledFor(VERBOSE):
-            user = _shown(user_name(client)) if client.authenticated else NOT_LOGGED_IN
-            self._log_connection(client, "client_connected", user, "connected")
+            self._log_connection(client, "client_connected", "connected")
 
     def disconnected(self, client: Any, now_ms: int) -> None:
         if not LOGGER.isEnabledFor(VERBOSE):
             return
-        user = _shown(user_name(client)) if client.authenticated else NOT_LOGGED_IN
         seconds = max(0, now_ms - client.created_ms) / 1000
         name = f", name {_shown(client.name)}" if client.name else ""
         self._log_connection(
-            client, "client_disconnected", user,
+            client, "client_disconnected",
             f"disconnected after {seconds:.3f} s and {client.total_commands} commands{name}",
         )  # fmt: skip
 
-    def _log_connection(self, client: Any, event: str, user: str, happened: str) -> None:
+    def _log_connection(self, client: Any, event: str, happened: str) -> None:
+        user = _shown(user_name(client)) if client.authenticated else NOT_LOGGED_IN
         facts = {
             "event": event,
             "user": user,
