@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.support.in_process import InProcessServer
+from tests.support.resp import Simple
 from tests.unit.models import EntryId
 
 from millstream.storage.capture.small_streams import SmallStreams
@@ -51,6 +52,7 @@ class MissedEntriesMachine(RuleBasedStateMachine):
         self.player.call("XGROUP DESTROY s first")
         self.entries: list[EntryId] = []
         self.last: EntryId = (0, 0)
+        self.last_deleted: EntryId = (0, 1)
         self.groups: dict[str, ModelGroup] = {}
         self.lost = 0
         for _ in range(count):
@@ -110,7 +112,8 @@ class MissedEntriesMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         entry_id = self.some_id(data)
-        self.player.call(f"XDEL s {shown(entry_id)}")
+        if self.player.call(f"XDEL s {shown(entry_id)}"):
+            self.last_deleted = max(self.last_deleted, entry_id)
         self.entries = [one for one in self.entries if one != entry_id]
 
     @rule(name=names, data=st.data())
@@ -146,8 +149,9 @@ class MissedEntriesMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def move_last_id(self, data: st.DataObject) -> None:
-        last = max(self.some_id(data), self.entries[-1] if self.entries else (0, 1))
-        self.player.call(f"XSETID s {shown(last)}")
+        """XSETID refuses an ID below an entry, or below one that was deleted."""
+        last = max(self.some_id(data), self.last_deleted, *self.entries[-1:])
+        assert self.player.call(f"XSETID s {shown(last)}") == Simple("OK")
         self.last = last
 
     @precondition(lambda self: self.groups)
