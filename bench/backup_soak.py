@@ -238,16 +238,23 @@ class Run:
             return
         self.complete += 1
         self.seconds.append(time.monotonic() - begun_s)
-        print(f"backup {number}: {json.loads(output)['bytes']:,} bytes", flush=True)
+        size_bytes, took_s = json.loads(output)["bytes"], self.seconds[-1]
+        print(
+            f"backup {number}: {size_bytes:,} bytes, {took_s:.1f} s, {self.rates_so_far()}",
+            flush=True,
+        )
         self.faults += faults_of(dest, before, after, self.connections)
         shutil.rmtree(dest)
 
-    def report(self) -> int:
+    def rates_so_far(self) -> str:
         alone, during = (statistics.mean(self.rates[kind] or [0]) for kind in ("alone", "backup"))
+        ratio = f"{during / alone:.3f}" if alone else "unknown"
+        return f"{alone:,.0f} appends/s without a backup, {during:,.0f} during one, ratio {ratio}"
+
+    def report(self) -> int:
         seconds = statistics.median(self.seconds or [0])
         print(f"complete: {self.complete}, killed: {self.killed}, median {seconds:.1f} s each")
-        print(f"appends per second: {alone:,.0f} without a backup, {during:,.0f} during one")
-        print(f"ratio: {during / alone:.3f}" if alone else "ratio: unknown")
+        print(self.rates_so_far())
         for fault in self.faults[:50]:
             print(f"WRONG: {fault}")
         return 1 if self.faults or not self.complete else 0
