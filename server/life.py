@@ -208,6 +208,8 @@ class Server:
         persistence, whose journal it fills, and listens to it from then on."""
         self.keyspace = Keyspace(databases=self.config.databases)
         self._machine = Machine(disk, self.now_ms, self.steady_ms, self.loop)
+        if self.steady_clock is None:  # a simulated clock: every run must take the same rests
+            self._machine = self._machine._replace(thread_s=lambda: 0.0)
         self.persistence = Persistence(
             self.config,
             self._machine,

@@ -76,7 +76,8 @@ def apply_trestore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> Non
 @command(
     "TRESTORE source key state [REPLACE]",
     "write denyoom @dangerous",
-    complexity="O(N), N the blocks, groups and pending entries of the stream",
+    complexity="O(N), N the blocks, groups and pending entries of the stream. It is executed in one"
+    " step: 400,000 pending entries delay other clients by 30 to 40 ms",
     keys="RW access delete, OW update",
 )
 def trestore(ctx: Context, args: Args) -> Simple:

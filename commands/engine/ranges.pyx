@@ -20,7 +20,6 @@ from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import INVALID_ID, SYNTAX, CommandError
 from millstream.storage.log.log_ranges import blocks_between
-from millstream.storage.log.log_ranges import blocks_between
 
 cdef enum:
     # Below this number of entries, the count is not looked up beforehand.

@@ -1,43 +1,71 @@
 """Rests between the pieces of a backup, so that clients hardly notice one under full load.
 
 The worker that reads a piece and the event loop that sends it hold the interpreter's lock in turn
-with the requests. While there are many requests, a rest of many times the work follows each piece;
-otherwise the backup is as fast as it can be.
+with the requests. While the server is busy, a rest of many times the work follows each piece, so
+that all backups together get about 3 % of its time; otherwise a backup is as fast as it can be. A
+rest has an upper bound: the backups of a busy server get at least 1 MB/s together.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
-_BUSY = 10  # commands in a millisecond; fewer leave the loop enough time
-# The rest, in comparison with the worker's time: a piece then takes about 3 % of a core.
-_TIMES = 30
+# Either makes a server busy.
+_COMMANDS_PER_MS = 10
+_LOOP_SHARE = 0.5  # of the event loop's time, for everything but backups
+_WINDOW_MS = 10  # the shortest time in which the two are measured
+_TIMES = 32  # the rest, in comparison with the work
 _REST_MAX_S = 0.25
+# The kernel and the client, which may be on the same machine, work for each byte too.
+_BYTE_S = 1e-9
 
 
 class Rests:
-    """The rests of one backup. `commands()` counts all commands so far, and `steady_ms()` is the
-    steady clock."""
+    """The rests of all backups of a server. `commands()` counts all commands so far, `steady_ms()`
+    is the steady clock, and `thread_s()` the CPU time of the thread that calls it."""
 
-    def __init__(self, commands: Callable[[], int], steady_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        commands: Callable[[], int],
+        steady_ms: Callable[[], int],
+        thread_s: Callable[[], float],
+    ) -> None:
+        self.thread_s = thread_s
         self._commands = commands
         self._steady_ms = steady_ms
-        self._counted = commands()
-        self._counted_ms = steady_ms()
-        self._work_s = 0.0
-        self._begun_s = 0.0
+        self._is_busy = True
+        self._sending_s = 0.0  # the event loop's time for backups, in this window
+        self._begin_window()
 
-    def begin_work(self) -> None:
-        """On the worker: a piece is read."""
-        self._begun_s = time.thread_time()
+    def begin_backup(self) -> None:
+        """Until there are figures, the server counts as busy."""
+        self._is_busy = True
+        self._begin_window()
 
-    def end_work(self) -> None:
-        self._work_s = time.thread_time() - self._begun_s
+    def _begin_window(self) -> None:
+        self._counted = self._commands()
+        self._counted_ms = self._steady_ms()
+        self._loop_s = self.thread_s()
+        self._sending_s = 0.0
 
-    def next_s(self) -> float:
-        """The rest after the last piece; 0 if the server is not busy."""
-        count, now_ms = self._commands(), self._steady_ms()
-        is_busy = count - self._counted > _BUSY * max(1, now_ms - self._counted_ms)
-        self._counted, self._counted_ms = count, now_ms
-        return min(self._work_s * _TIMES, _REST_MAX_S) if is_busy else 0.0
+    def next_s(self, read_s: float, sent_s: float, size_bytes: int, backups: int) -> float:
+        """The rest after a piece of this size, which the worker has read and the event loop has
+        sent in these times; 0 if the server is not busy. `backups` is the number of backups that
+        are being sent. On the event loop."""
+        self._sending_s += sent_s
+        self._judge()
+        if not self._is_busy:
+            return 0.0
+        work_s = read_s + sent_s + size_bytes * _BYTE_S
+        return min(work_s * _TIMES, _REST_MAX_S) * backups
+
+    def _judge(self) -> None:
+        passed_ms = self._steady_ms() - self._counted_ms
+        if passed_ms < _WINDOW_MS:
+            return
+        commands = self._commands() - self._counted
+        others_s = self.thread_s() - self._loop_s - self._sending_s
+        self._is_busy = (
+            commands > _COMMANDS_PER_MS * passed_ms or others_s > _LOOP_SHARE * passed_ms / 1000
+        )
+        self._begin_window()

@@ -25,6 +25,7 @@ from millstream.server.backup.stream_copy import StreamCopy, capture_stream
 from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import in_words
 from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.snapshots import Job
 from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.server.replication.backlog import OldData, Piece
 from millstream.server.replication.history import NO_HISTORY
@@ -51,7 +52,8 @@ _FORMAT_1 = "the base has format 1, which cannot be sent: write a new one with B
 
 class BackupFeed:
     """One backup, and the client that gets it. `client.feed` is this object, as for a replica.
-    `on_end(client)` is called when the backup has ended early."""
+    `on_end(client)` is called when the backup has ended early, and `count()` tells how many there
+    are."""
 
     is_replica = False
 
@@ -62,19 +64,25 @@ class BackupFeed:
         worker: TaskWorker,
         rests: Rests,
         on_end: Callable[[Any], None],
+        count: Callable[[], int],
     ) -> None:
         self.client = client
         self.address: str = client.address
         self.sent_bytes = 0
         self.started_ms = machine.steady_clock()
         self.is_waiting = True  # for the data
+        self.job: Job | None = None  # writes the data to a file
         self._machine = machine
         self._worker = worker
         self._rests = rests
         self._on_end = on_end
+        self._count = count
         self._data: OldData | None = None
         self._is_reading = False
         self._piece: Piece | None = None
+        # The work for the last piece.
+        self._read_s = self._sent_s = 0.0
+        self._piece_bytes = 0
         self._pump_scheduled = False
 
     def begin(self, answer: BackupAnswer, data: OldData) -> None:
@@ -120,17 +128,25 @@ class BackupFeed:
 
     def pump(self) -> None:
         """Send as much as the connection takes; the rest when it takes more, or in a later turn."""
+        begun_s = self._rests.thread_s()
+        wants_more = self._send_pieces()
+        self._sent_s += self._rests.thread_s() - begun_s
+        if wants_more:
+            self._read_more()
+
+    def _send_pieces(self) -> bool:
+        """True if the connection takes more than has been read."""
         left_bytes = _TURN_BYTES
         while not (self.client.closed or self.client.paused):
             if left_bytes <= 0:
                 self._pump_later()
-                return
+                break
             piece, self._piece = self._piece, None
             if piece is None:
-                self._read_more()
-                return
+                return True
             left_bytes -= len(piece.data)
             self._send(piece.data)
+        return False
 
     def _pump_later(self) -> None:
         if not self._pump_scheduled:
@@ -145,7 +161,10 @@ class BackupFeed:
         if self._data is None or self._is_reading:
             return
         self._is_reading = True
-        rest_s = self._rests.next_s()
+        rest_s = self._rests.next_s(
+            self._read_s, self._sent_s, self._piece_bytes, max(1, self._count())
+        )
+        self._sent_s = 0.0
         if rest_s:
             self._machine.scheduler.call_later(rest_s, self._read_after_rest)
         else:
@@ -164,12 +183,12 @@ class BackupFeed:
     def _read(self) -> None:
         """On the worker."""
         assert self._data is not None
-        self._rests.begin_work()
+        begun_s = self._rests.thread_s()
         try:
             found: Piece | Exception | None = self._data.next()
         except Exception as error:
             found = error
-        self._rests.end_work()
+        self._read_s = self._rests.thread_s() - begun_s
         post(self._machine.scheduler, self._on_read, found)
 
     def _on_read(self, found: Piece | Exception | None) -> None:
@@ -182,6 +201,7 @@ class BackupFeed:
             self._finish()
         else:
             self._piece = found
+            self._piece_bytes = len(found.data)
             self.pump()
 
     def _finish(self) -> None:
@@ -210,6 +230,8 @@ class Backups:
     def __post_init__(self) -> None:
         self.by_client: dict[int, BackupFeed] = {}
         self._worker = self.machine.new_worker("millstream-backups", _NICENESS)
+        machine = self.machine
+        self._rests = Rests(self.commands, machine.steady_clock, machine.thread_s)
 
     def __iter__(self) -> Iterator[BackupFeed]:
         """A copy: sending may end a backup."""
@@ -229,8 +251,10 @@ class Backups:
             raise CommandError(_REPLACED)
         persistence.commits.flush_tick()
         copy = None if stream is None else self._copy_of(*stream)
-        rests = Rests(self.commands, self.machine.steady_clock)
-        feed = BackupFeed(client, self.machine, self._worker, rests, self.remove)
+        self._rests.begin_backup()
+        feed = BackupFeed(
+            client, self.machine, self._worker, self._rests, self.remove, self.by_client.__len__
+        )
         client.feed = feed
         self.by_client[client.id] = feed
         log.info(
@@ -248,6 +272,8 @@ class Backups:
         if feed is None:
             return
         client.feed = None
+        if feed.job is not None:
+            feed.job.cancelled = True
         feed.close()
 
     def tick_second(self) -> None:
@@ -274,11 +300,12 @@ class Backups:
         if copy is None:
             raise CommandError(f"ERR no such stream in database {db}")
         copy.number, copy.directory = files.new_number(), files.directory
+        copy.suspensions = self.persistence.snapshots.suspensions
         return copy
 
     def _prepare_stream(self, feed: BackupFeed, copy: StreamCopy) -> None:
         """Write the stream to a file without a name, when everything in it is durable."""
-        if self._is_over(feed):
+        if self._is_over(feed) or self._is_impossible(feed, copy):
             return
         if feed.client.held_bytes or self.persistence.commits.durable_seq < copy.seq:
             self.machine.scheduler.call_later(_DURABLE_S, self._prepare_stream, feed, copy)
@@ -292,10 +319,22 @@ class Backups:
 
         snapshots.worker.submit(write)
 
+    def _is_impossible(self, feed: BackupFeed, copy: StreamCopy | None = None) -> bool:
+        """Refuse a backup that waits, if its data was replaced or is being replaced."""
+        snapshots = self.persistence.snapshots
+        if snapshots.suspended or (copy and copy.suspensions != snapshots.suspensions):
+            feed.refuse(_REPLACED)
+            return True
+        return False
+
     def _stream_written(
         self, feed: BackupFeed, copy: StreamCopy, file: File | None, error: Exception | None
     ) -> None:
         self.persistence.files.unfinished.discard(copy.name)
+        if not self._is_over(feed) and self._is_impossible(feed, copy):
+            if file is not None:
+                self._worker.submit(file.close)
+            return
         self._copied(feed, file, copy.seq, error)
 
     # Choosing the data
@@ -306,14 +345,14 @@ class Backups:
     def _prepare(self, feed: BackupFeed, tries: int = 0) -> None:
         """Open the files, or have a snapshot written. Both may have to wait for another step of the
         server: the client gets a line each second."""
-        if self._is_over(feed):
+        if self._is_over(feed) or self._is_impossible(feed):
             return
         if feed.client.held_bytes:  # replies to earlier requests of this connection
             self._prepare_later(feed, tries)
             return
         if not self.persistence.appendonly:
-            written = self.persistence.snapshots.copy(lambda *done: self._copied(feed, *done))
-            if not written:
+            feed.job = self.persistence.snapshots.copy(lambda *done: self._copied(feed, *done))
+            if feed.job is None:
                 self._prepare_later(feed, 0)
             return
         try:

@@ -27,7 +27,7 @@ _OF_ALL_DATA = ("histories", "clock")
 @dataclass(eq=False)
 class StreamCopy:
     """The stream, and the last frame that it may have. `number` and `directory` are those of the
-    file."""
+    file; `suspensions` is the count of Snapshots at that moment."""
 
     captured: Captured
     seq: int
@@ -35,6 +35,7 @@ class StreamCopy:
     global_meta: dict[str, Any]
     number: int = field(default=0, init=False)
     directory: bytes = field(default=b"", init=False)
+    suspensions: int = field(default=0, init=False)
 
     @property
     def name(self) -> str:

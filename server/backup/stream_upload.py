@@ -87,11 +87,22 @@ def upload(url: str, timeout_s: float, stream: BackedUpStream, key: bytes, repla
             for requests in _pipelines(stream, source):
                 _require_success(server.pipeline(requests))
             options = ["REPLACE"] if replace else []
-            _require_success(server.pipeline([["TRESTORE", source, key, stream.state, *options]]))
+            _require_success(_complete(server, ["TRESTORE", source, key, stream.state, *options]))
         except BaseException:
             _remove(url, timeout_s, source)
             raise
         return server.name
+
+
+def _complete(server: ToolConnection, request: list[Word]) -> Sequence[object]:
+    """Send TRESTORE. If the connection breaks, the server may have executed it nevertheless."""
+    try:
+        return server.pipeline([request])
+    except ToolError as error:
+        raise ToolError(
+            f"{error}; it is unknown if the stream was restored, because the reply to TRESTORE is"
+            " missing: look at the key before you try again"
+        ) from error
 
 
 def _pipelines(stream: BackedUpStream, source: bytes) -> Iterator[list[list[Word]]]:

@@ -159,6 +159,7 @@ class Snapshots:
         self.worker = worker
         self.job: Job | None = None
         self.suspended = False  # while the data is being replaced, none is started
+        self.suspensions = 0  # counted: the data may have been replaced during each
         self.scheduled: str | None = None
         self.tallies = {"save": Tally(), "rewrite": Tally()}
         self.last_save_s = machine.clock() // 1000
@@ -211,7 +212,8 @@ class Snapshots:
 
     def bgsave(self, schedule: bool = False) -> str:
         """BGSAVE [SCHEDULE]; Redis' reply. CommandError when it cannot start now."""
-        if schedule and self.job is not None and self.job.kind == "rewrite":
+        if schedule and self.job is not None and self.job.kind != "save":
+            self._refuse_if_suspended()
             self.scheduled = "save"
             return "Background saving scheduled"
         self._refuse_if_running()
@@ -229,14 +231,13 @@ class Snapshots:
         self.start("rewrite")
         return "Background append only file rewriting started"
 
-    def copy(self, on_copied: Copied) -> bool:
+    def copy(self, on_copied: Copied) -> Job | None:
         """Write a snapshot to a file without a name, for a backup: no start finds it, and it
-        vanishes when it is closed. False, without a call of `on_copied`, while another snapshot
-        runs."""
+        vanishes when it is closed. None, without a call of `on_copied`, while another snapshot
+        runs. To cancel the job, set `cancelled`."""
         if self.job is not None or self.suspended:
-            return False
-        self.start("copy", on_copied)
-        return True
+            return None
+        return self.start("copy", on_copied)
 
     def cancel(self) -> None:
         """Cancel the running snapshot at its next step."""
@@ -258,6 +259,7 @@ class Snapshots:
     def suspend(self) -> bool:
         """Start no snapshot until `resume`, and cancel the running one. Returns whether
         none is running: one that is cancelled ends soon."""
+        self.suspensions += not self.suspended
         self.suspended = True
         self.scheduled = None
         self.cancel()
@@ -276,6 +278,11 @@ class Snapshots:
             return
         if self.job.kind == "save":
             raise CommandError("ERR Background save already in progress")
+        if self.job.kind == "copy":
+            raise CommandError(
+                "ERR a snapshot for a backup is being written: can't BGSAVE right now. Use BGSAVE"
+                " SCHEDULE in order to schedule a BGSAVE whenever possible."
+            )
         raise CommandError(
             "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE"
             " SCHEDULE in order to schedule a BGSAVE whenever possible."
@@ -285,10 +292,13 @@ class Snapshots:
 
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:
         """Called once a second; the arguments are those of `SavePoints.due`."""
-        if self.job is not None or self.suspended:
+        is_copying = self.job is not None and self.job.kind == "copy"
+        if self.suspended or (self.job is not None and not is_copying):
             return
         kind = self.save_points.due(changes, current_bytes, base_bytes)
-        if kind is not None:
+        if kind is not None and is_copying:
+            self.scheduled = self.scheduled or kind  # before the next backup
+        elif kind is not None:
             self.start(kind)
 
     def start_if_freed(self) -> None:
@@ -305,10 +315,11 @@ class Snapshots:
 
     # The steps
 
-    def start(self, kind: str, on_copied: Copied | None = None) -> None:
+    def start(self, kind: str, on_copied: Copied | None = None) -> Job:
         job = self.job = self._new_job(kind, self.worker.pause)
         job.on_copied = on_copied
         self._in_worker(job, self._prepare, self._after_prepare)
+        return job
 
     def _new_job(self, kind: str, pause: Callable[[], None]) -> Job:
         number = self._files.new_number()

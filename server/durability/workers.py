@@ -181,10 +181,11 @@ def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> N
 class Machine(NamedTuple):
     """The machine for persistence and replication. `clock` returns milliseconds since the
     epoch, `steady_clock` milliseconds that never jump; `new_worker(name, niceness)` makes a
-    worker."""
+    worker. `thread_s` returns the CPU time of the calling thread, in seconds."""
 
     disk: Disk
     clock: Callable[[], int]
     steady_clock: Callable[[], int]
     scheduler: Scheduler
     new_worker: Callable[[str, int], TaskWorker] = ThreadWorker
+    thread_s: Callable[[], float] = time.thread_time

@@ -69,7 +69,7 @@ class Sender:
         world, loop = self.world, self.world.loop
         self.config: Any = world.config
         self.config.repl_timeout = 60
-        machine = Machine(disk, loop.clock, loop.clock, loop, world._new_worker)
+        machine = Machine(disk, loop.clock, loop.clock, loop, world._new_worker, lambda: 0.0)
         self.backups = Backups(
             self.config, machine, Keyspace(), world.persistence,
             is_replica=lambda: False, note_readers=lambda clients, now_ms: None,
@@ -331,16 +331,52 @@ def test_a_client_that_leaves_at_any_step_leaves_nothing(appendonly: bool) -> No
         assert numbers == list(range(1, 9))
 
 
+class Host:
+    """The clocks of a host, and the commands of its server."""
+
+    def __init__(self) -> None:
+        self.now_ms = self.commands = 0
+        self.loop_s = 0.0
+        self.rests = Rests(lambda: self.commands, lambda: self.now_ms, lambda: self.loop_s)
+
+    def rest_s(self, ms: int, commands: int, loop_s: float = 0.0, backups: int = 1) -> float:
+        """The rest after a piece that took 1 ms, in a window with these commands."""
+        self.now_ms += ms
+        self.commands += commands
+        self.loop_s += loop_s
+        return self.rests.next_s(0.0006, 0.0002, 200_000, backups)
+
+
 def test_a_busy_server_rests_between_pieces() -> None:
-    now_ms, commands = 0, 0
-    rests = Rests(lambda: commands, lambda: now_ms)
-    rests.begin_work()
-    sum(range(10_000))
-    rests.end_work()
-    now_ms, commands = 100, 900
-    assert rests.next_s() == 0
-    now_ms, commands = 200, 2_000
-    assert rests.next_s() > 0
+    host = Host()
+    assert host.rest_s(100, 900) == 0
+    assert host.rest_s(100, 1100) == pytest.approx(0.032)
+    assert host.rest_s(100, 900) == 0
+
+
+def test_few_slow_commands_make_a_server_busy() -> None:
+    host = Host()
+    assert host.rest_s(100, 10, loop_s=0.04) == 0
+    assert host.rest_s(100, 10, loop_s=0.06) > 0
+
+
+def test_all_backups_of_a_busy_server_share_one_rate() -> None:
+    host = Host()
+    alone_s = host.rest_s(100, 1100)
+    assert host.rest_s(100, 1100, backups=4) == pytest.approx(4 * alone_s)
+
+
+def test_a_backup_rests_until_the_load_is_known() -> None:
+    host = Host()
+    host.rest_s(100, 0)
+    host.rests.begin_backup()
+    assert host.rest_s(1, 0) > 0
+
+
+def test_a_rest_of_a_busy_server_has_an_upper_bound() -> None:
+    host = Host()
+    host.rest_s(100, 1100)
+    assert host.rests.next_s(10.0, 0.0, 1, 1) == 0.25
 
 
 def test_a_client_that_leaves_during_a_rest_leaves_nothing() -> None:
@@ -406,3 +442,51 @@ def test_a_stream_copy_has_no_history() -> None:
     assert copy is not None
     assert "histories" not in copy.global_meta
     assert "frame_bytes" not in copy.global_meta
+
+
+def test_a_stream_backup_that_waits_ends_when_data_is_replaced() -> None:
+    sender = Sender(FakeDisk())
+    snapshots = sender.world.persistence.snapshots
+    for resumes in (False, True):
+        sender.backups.keyspace.databases[0].set(b"s", Stream())
+        client = SlowClient(10 + resumes, 0)
+        sender.backups.begin(client, (0, b"s"))
+        snapshots.suspend()
+        if resumes:
+            snapshots.resume()
+        assert b"-TRYAGAIN" in sender.finish(client)
+        snapshots.resume()
+
+
+def test_a_backup_without_a_client_cancels_its_snapshot() -> None:
+    sender = Sender(FakeDisk(), appendonly=False)
+    client = sender.begin()
+    snapshots = sender.world.persistence.snapshots
+    while snapshots.job is None:
+        assert sender.world.step_any()
+    job = snapshots.job
+    with pytest.raises(CommandError, match="a snapshot for a backup is being written"):
+        snapshots.bgsave()
+    assert snapshots.bgsave(schedule=True) == "Background saving scheduled"
+    client.closed = True
+    sender.backups.remove(client)
+    assert job.cancelled
+    sender.world.settle()
+    assert snapshots.tallies["save"].count == 1
+
+
+def test_a_due_save_comes_before_the_next_backup() -> None:
+    sender = Sender(FakeDisk(), appendonly=False, save="1 1")
+    snapshots = sender.world.persistence.snapshots
+    sender.world.write_tick()
+    sender.world.settle()
+    sender.world.loop.advance(2000)
+    clients = [sender.begin(), sender.begin()]
+    while snapshots.job is None:
+        assert sender.world.step_any()
+    assert snapshots.job.kind == "copy"
+    snapshots.start_if_due(1_000_000, 0, 0)
+    assert snapshots.scheduled == "save"
+    sender.finish(clients[0])
+    assert snapshots.tallies["save"].count  # the second backup is still waiting or just begins
+    sender.finish(clients[1])
