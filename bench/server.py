@@ -43,7 +43,13 @@ class Server:
     """A running server on a free port of 127.0.0.1, with its own, initially empty data
     directory."""
 
-    def __init__(self, command: Sequence[str], directives: Sequence[str], core: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        directives: Sequence[str],
+        core: int,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
         """Start `command --port P --dir TMP directives...`; return when it answers PING."""
         self.port = free_port()
         self._command = list(command)
@@ -57,7 +63,7 @@ class Server:
         self.data_directory.mkdir()
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            self.start()
+            self.start(start_timeout_s)
         except BaseException:
             self.stop()
             raise

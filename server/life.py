@@ -56,6 +56,7 @@ from millstream.server.monitor.memory_info import MemoryInfo
 from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection, note_readers
 from millstream.server.net.listeners import Listeners
+from millstream.server.net.poller import Poller, make_poller
 from millstream.server.net.tls_contexts import make_link_context
 from millstream.server.oom_score import OomScore
 from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxclients
@@ -124,6 +125,7 @@ async def _serve(config: Config, file: Path | None, arguments: Sequence[str]) ->
     signals = Signals(server, server.loop)
     signals.start()
     RESERVE.take(server.executor.eviction_work.refuse_all)
+    server.poller = poller = make_poller(server.loop, server.executor)
     try:
         await server.start()
         await server.stopping.wait()
@@ -132,6 +134,8 @@ async def _serve(config: Config, file: Path | None, arguments: Sequence[str]) ->
         signals.end()
         return saved
     finally:
+        if poller is not None:
+            poller.close()
         server.pid_file.remove()
 
 
@@ -167,7 +171,10 @@ class Server:
         self._build_roles()
         self._build_figures()
         self.crash_report = CrashReport(self.executor)
-        self.listeners = Listeners(config, partial(Connection, self.clients, self.executor))
+        self.poller: Poller | None = None
+        self.listeners = Listeners(
+            config, lambda: Connection(self.clients, self.executor, self.poller)
+        )
         self.lame_duck = LameDuck(
             config,
             self.clients,

@@ -43,6 +43,7 @@ cdef class Executor:
     cdef uint64_t noted_before  # the output of this tick before the batch
     cdef uint64_t batch_end_ns
     cdef bint tick_scheduled
+    cdef bint in_turn  # of the poller, which ends the tick
     cdef public object after_tick  # called after the replies of each tick, unless it is None
     cdef uint64_t tick_begun_ns  # 0: no batch has run in this tick
     cdef readonly Histogram tick_times
@@ -52,7 +53,7 @@ cdef class Executor:
     cdef int set_clocks(self) except -1
     cdef int watch_limits(self) except -1
     cdef str lack_of_room(self)
-    cdef int receive(self, Client client, bytes data) except -1
+    cdef int receive(self, Client client, const char* data, Py_ssize_t size) except -1
     cdef int run_batch(self, Client client) except -1
     cdef uint64_t time_slice(self) noexcept
     cdef int run_requests(self, Client client) except -1
@@ -60,3 +61,4 @@ cdef class Executor:
     cdef int check_queue(self) except -1
     cdef int end_frame(self) except -1
     cpdef int schedule_tick(self) except -1
+    cpdef int end_tick(self) except -1

@@ -200,11 +200,11 @@ cdef class Executor:
 
     # ------------------------------------------------------------ batches
 
-    cdef int receive(self, Client client, bytes data) except -1:
+    cdef int receive(self, Client client, const char* data, Py_ssize_t size) except -1:
         """Run the requests in received bytes; keep the rest."""
-        self.bytes_in += len(data)
+        self.bytes_in += size
         self.statistics.reads += 1
-        client.parser.feed(data, len(data))
+        client.parser.feed(data, size)
         if client.stopped() or client.unfinished:
             client.parser.keep_rest()
             if client.parser.waiting_bytes() > self.limits.query_bytes:
@@ -224,7 +224,7 @@ cdef class Executor:
 
     def feed(self, Client client not None, bytes data not None) -> None:
         """`receive` for tests and other transports."""
-        self.receive(client, data)
+        self.receive(client, data, len(data))
 
     cdef int run_batch(self, Client client) except -1:
         """Run the client's requests until no complete one is left or the client must stop.
@@ -448,12 +448,12 @@ cdef class Executor:
 
     cpdef int schedule_tick(self) except -1:
         """End the tick after everything that is ready now has run."""
-        if not self.tick_scheduled:
-            self.tick_scheduled = True
+        if not self.tick_scheduled and not self.in_turn:
             self.loop.call_soon(self.end_tick)
+        self.tick_scheduled = True
         return 0
 
-    def end_tick(self) -> None:
+    cpdef int end_tick(self) except -1:
         """End the tick: continue with clients that may run again, commit, send."""
         cdef Client client
         cdef Py_ssize_t resumed = 0

@@ -7,6 +7,10 @@ from millstream.server.protocol.outbox cimport Client
 cdef class Connection(Client):
     cdef object clients  # server/clients.Clients
     cdef Executor executor
+    cdef object poller  # server/net/poller.Poller, or None
+    # True if the poller reads the socket, and the transport does not.
+    cdef bint polled
+    cdef bint has_sent
     cdef readonly object transport
     # The descriptor of its socket; -1 when the socket is closed or about to be closed.
     cdef readonly int file_number
@@ -27,6 +31,10 @@ cdef class Connection(Client):
     cdef uint64_t noted_bytes  # of its output it had read these when `note_readers` looked
 
     cdef int name_by_transport(self) except -1
+    cdef int receive(self, const char* data, Py_ssize_t size) except -1
+    cdef int poll_later(self) except -1
+    cdef int stop_polling(self) except -1
+    cdef int read_by_transport(self) except -1
     cdef bint caught_up(self) except -1
     cdef uint64_t read_bytes(self) except? 0
     cdef int pass_on(self) except -1

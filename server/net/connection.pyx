@@ -123,9 +123,10 @@ cdef int set_option(int file_number, int level, int option, int value) noexcept:
 cdef class Connection(Client):
     """One accepted connection."""
 
-    def __init__(self, clients, Executor executor not None):
+    def __init__(self, clients, Executor executor not None, poller=None):
         self.clients = clients
         self.executor = executor
+        self.poller = poller
         Client.__init__(self, clients.next_id(), "", "", clients.steady_ms())
         self.reading = True
         self.file_number = self.direct_number = -1
@@ -165,12 +166,42 @@ cdef class Connection(Client):
         set_option(self.file_number, IPPROTO_TCP, TCP_KEEPCNT, 3)
 
     def data_received(self, bytes data) -> None:
+        self.receive(data, len(data))
+        if self.poller is not None:
+            self.poll_later()
+
+    cdef int receive(self, const char* data, Py_ssize_t size) except -1:
+        """Run the requests in received bytes."""
         if self.closed:
-            return
-        self.total_bytes_in += len(data)
-        self.executor.receive(self, data)
+            return 0
+        self.total_bytes_in += size
+        self.executor.receive(self, data, size)
         if self.parser.waiting_bytes() > UNREAD_MAX:
             self.regulate()
+        return 0
+
+    cdef int poll_later(self) except -1:
+        """Read the socket by the poller from the second arrival of data on. Many connections send
+        only one request."""
+        if not self.has_sent:
+            self.has_sent = True
+        elif self.reading and self.direct_number >= 0 and not self.closed and (
+                self.caught_up() and self.poller.add(self)):
+            self.polled = True
+            self.transport.pause_reading()
+        return 0
+
+    cdef int stop_polling(self) except -1:
+        if self.polled:
+            self.polled = False
+            self.poller.remove(self)
+        return 0
+
+    cdef int read_by_transport(self) except -1:
+        """The client has closed the connection, or it has failed."""
+        self.stop_polling()
+        self.transport.resume_reading()
+        return 0
 
     def eof_received(self) -> bool:
         """The client has closed its end, perhaps only for sending (SHUT_WR). Requests that arrived
@@ -189,6 +220,7 @@ cdef class Connection(Client):
         return True
 
     def connection_lost(self, error) -> None:
+        self.stop_polling()
         self.file_number = self.direct_number = -1  # the transport closes it when this returns
         self.drop_queue()
         self.executor.detach(self)
@@ -221,7 +253,9 @@ cdef class Connection(Client):
         if self.closed or wait != self.reading:
             return 0
         self.reading = not wait
-        if wait:
+        if self.polled:
+            self.stop_polling()  # the transport is paused
+        elif wait:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
@@ -336,6 +370,7 @@ cdef class Connection(Client):
         return self.transport.get_write_buffer_size() == 0 and not self.transport.is_closing()
 
     cpdef int end(self, bint after_reply) except -1:
+        self.stop_polling()
         self.file_number = self.direct_number = -1  # nothing is sent past a closing transport
         if after_reply:
             self.close_after_reply = self.closing = True

@@ -149,10 +149,10 @@ class NoReplicas:
 class InProcessServer:
     """A server without sockets, disk and clock."""
 
-    def __init__(self, journal: Journal | None = None) -> None:
+    def __init__(self, journal: Journal | None = None, loop: Any = None) -> None:
         self.keyspace = Keyspace()
         self.persistence = journal or Journal()
-        self.loop = Loop()
+        self.loop = Loop() if loop is None else loop
         self.wall_ms = NOW_MS
         self.tick_per_look_ms = 0  # the clock advances by this much each time it is read
         self.players: list[InProcessClient] = []
