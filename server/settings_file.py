@@ -14,9 +14,10 @@ from typing import Any
 
 from millstream.errors import CommandError, StartError
 from millstream.server.config.directives import DIRECTIVES, Config
+from millstream.server.config.exposed_secrets import exposure_warnings
 from millstream.server.config.kinds import SECRET
-from millstream.server.config.lines import read_file
-from millstream.server.config.loading import load_lines
+from millstream.server.config.lines import Sources, check_whole
+from millstream.server.config.loading import load_with_sources
 from millstream.server.config_check import check_config
 from millstream.server.monitor import log
 from millstream.server.monitor.info import Process
@@ -51,9 +52,9 @@ class SettingsFile:
         self._now_ms = now_ms
         self.log_reopened: Callable[[], object] = lambda: None
         self._last_read = {name: row.value_in(config) for name, row in DIRECTIVES.items()}
-        self._had_lines = False
-        with suppress(StartError):  # the file was read a moment ago
-            self._had_lines = self._file is not None and bool(read_file(self._file))
+        self._sources: Sources = {}
+        with suppress(StartError):  # the files were read a moment ago
+            self._sources = load_with_sources(self._file, arguments)[1]
 
     def reload(self) -> None:
         """SIGHUP. What cannot be used is left as it was, and logged."""
@@ -93,18 +94,23 @@ class SettingsFile:
         if self._is_loading():
             raise StartError(f"{self._file} was not read, because the data is being loaded")
         try:
-            lines = read_file(self._file)
-            if self._had_lines and not lines:  # an editor writes it, or the disk is full
-                raise StartError(f"{self._file} is empty")
-            wanted = load_lines(lines, self._arguments)
+            wanted, sources = load_with_sources(self._file, self._arguments)
+            check_whole(sources, self._sources)
             check_config(wanted, self._file)
             self._take(wanted)
+            self._warn_of_secrets(wanted)
         except StartError as problem:
             raise StartError(f"{problem}; no setting was changed") from None
         except CommandError as refusal:
             reason = refusal.message.removeprefix("ERR CONFIG SET failed ").strip("- ")
             raise StartError(f"{self._file}: {reason}; no setting was changed") from None
-        self._had_lines = bool(lines)
+        self._sources = sources
+
+    def _warn_of_secrets(self, wanted: Config) -> None:
+        """Warn again about files with secrets that others can read, as at start."""
+        self._config.files_with_passwords = wanted.files_with_passwords
+        for warning in exposure_warnings(self._config):
+            LOGGER.warning("SIGHUP: %s", warning)
 
     def _take(self, wanted: Config) -> None:
         """Apply what can be applied; CommandError if nothing was."""

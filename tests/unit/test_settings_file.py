@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -158,6 +159,57 @@ def test_a_file_that_has_become_empty_changes_nothing(
     assert "millstream.conf is empty; no setting was changed" in caplog.text
     assert server.reload("requirepass secret\nmaxmemory 2mb\n") == "ok"
     assert server.config.maxmemory == 2 << 20
+
+
+def included(path: Path, rule: str) -> tuple[str, Path]:
+    """A line that includes a file with one directive, and the file."""
+    file = path / "conf.d" / "part.conf"
+    file.parent.mkdir()
+    file.write_text("maxmemory 1mb\nrequirepass secret\n")
+    return f"timeout 10\ninclude {rule.format(file=file, folder=file.parent)}\n", file
+
+
+@pytest.mark.parametrize("rule", ["{file}", "{folder}/*.conf"])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "part.conf is empty"),
+        ("maxmemory 1mb\nrequirepass sec", "part.conf ends in the middle of a line"),
+        (None, "cannot read|matches no file"),
+    ],
+    ids=["empty", "cut", "missing"],
+)
+def test_a_cut_file_that_is_included_changes_nothing(
+    running: Callable[..., Running], caplog: pytest.LogCaptureFixture, tmp_path: Path,
+    rule: str, text: str | None, problem: str,
+) -> None:  # fmt: skip
+    """The error names the file or the pattern."""
+    line, file = included(tmp_path, rule)
+    server = running(line)
+    file.unlink() if text is None else file.write_text(text)
+    for _ in range(2):
+        assert server.reload(line.replace("10", "20")) == "err"
+    assert server.config.timeout == 10
+    assert (server.config.requirepass, server.config.maxmemory) == ("secret", 1 << 20)
+    assert re.search(f"conf.d/.*({problem})|({problem}).*conf.d/", caplog.text)
+    file.write_text("maxmemory 2mb\nrequirepass secret\n")
+    assert server.reload(line) == "ok"
+    assert server.config.maxmemory == 2 << 20
+
+
+def test_a_reload_warns_of_files_with_secrets_again(
+    running: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = running("timeout 10\n")
+    assert server.reload("timeout 10\n") == "ok"
+    assert "every user of this machine" not in caplog.text
+    server.file.chmod(0o644)
+    for count in (1, 2):
+        assert server.reload("requirepass secret\n") == "ok"
+        assert caplog.text.count("millstream.conf contains passwords, and every user") == count
+    server.file.chmod(0o600)
+    assert server.reload("requirepass secret\n") == "ok"
+    assert caplog.text.count("every user of this machine") == 2
 
 
 def test_a_file_that_was_empty_may_stay_empty(running: Callable[..., Running]) -> None:
