@@ -7,7 +7,7 @@ client-output-buffer-limit bounds what they take.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -45,6 +45,10 @@ class ClientLimits:
         self._by_id = by_id
         self._kill = kill
         self._call_later = call_later
+        # The user as which each client counts, and the number of clients of each user. None until a
+        # limit needs them.
+        self._counted_as: dict[int, bytes] | None = None
+        self._connections: Counter[bytes] = Counter()
         self._walk: Iterator[None] | None = None
         self._is_measuring = False
         self._line_limit = LineLimit(lines=LINES_PER_S)
@@ -65,7 +69,7 @@ class ClientLimits:
         if not self._config.user_limits:
             return None
         limit = self._limit_of(user.name)
-        if not limit.connections or self._connections_of(user) < limit.connections:
+        if not limit.connections or self._connections_of(user.name) < limit.connections:
             return None
         self.user_refusals += 1
         name = user.name.decode("utf-8", "backslashreplace")
@@ -79,9 +83,27 @@ class ClientLimits:
         others = limits.get(OTHER_USERS, NO_LIMIT)
         return limits.get(name.decode("utf-8", "surrogateescape"), others)
 
-    def _connections_of(self, user: User) -> int:
-        clients = self._by_id.values()
-        return sum(client.user is user and client.authenticated for client in clients)
+    def _connections_of(self, name: bytes) -> int:
+        """The number of clients of a user. The first call counts all clients."""
+        if self._counted_as is None:
+            self._counted_as = {}
+            for client in self._by_id.values():
+                self.note(client)
+        return self._connections[name]
+
+    def note(self, client: Client) -> None:
+        """A client has been accepted, is another user than before, or has gone."""
+        if self._counted_as is None:
+            return
+        before = self._counted_as.pop(client.id, b"")
+        if before:
+            self._connections[before] -= 1
+            if not self._connections[before]:
+                del self._connections[before]
+        name = _user_of(client)
+        if name and client.id in self._by_id:
+            self._counted_as[client.id] = name
+            self._connections[name] += 1
 
     # Memory
 
@@ -99,7 +121,10 @@ class ClientLimits:
         return self.limit_bytes > 0 or any(limit.memory_bytes for limit in limits)
 
     def update(self) -> None:
-        """A limit has changed: measure from now on, if there is one."""
+        """A limit has changed: count and measure from now on, if there is one."""
+        if not self._config.user_limits:
+            self._counted_as = None
+            self._connections.clear()
         if not self._is_measuring and self._limits_memory:
             self._is_measuring = True
             self._call_later(0, self._step)

@@ -76,7 +76,7 @@ class Clients:
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self.limits = ClientLimits(config, by_id, self.kill, call_later)
-        access.limit_refusal = self.limits.refusal
+        access.limit_refusal, access.note_user = self.limits.refusal, self.limits.note
         self.connections_received = 0
         self.connections_rejected = 0
         self.output_limit_closings = 0
@@ -116,6 +116,7 @@ class Clients:
             client.transport.close()
             return
         self.by_id[client.id] = client
+        self.limits.note(client)
         if self._config.tcp_keepalive:
             client.keep_alive(self._config.tcp_keepalive)
         self._executor.audit.connected(client)
@@ -161,6 +162,7 @@ class Clients:
 
     def _forget(self, client: Client) -> None:
         if self.by_id.pop(client.id, None) is not None:
+            self.limits.note(client)
             self._executor.audit.disconnected(client, self.steady_ms())
         self._access.forget(client)
         if client.subscribed:
@@ -175,6 +177,10 @@ class Clients:
         """The server stops: accept no more connections."""
         if self._empty is None:
             self._empty = asyncio.Event()
+
+    def accept_new(self) -> None:
+        """The server continues after all: accept connections again."""
+        self._empty = None
 
     async def wait_until_gone(self) -> None:
         """Wait, with a short limit, until every client of a stopping server has received its

@@ -4,12 +4,13 @@ The server accepts no more connections, is not ready, and closes those that it h
 lame-duck-period, in small batches: blocked and idle clients first, then those between two requests,
 then those in a transaction. Replicas, backups and Sentinels stay. When no other client is left and
 no backup runs, or the time is over, the server stops as with SIGTERM. Another signal ends this
-wait.
+wait. If the stop is cancelled, because the data cannot be saved or a client sent SHUTDOWN ABORT,
+the server accepts connections again.
 """
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Task, TimerHandle
 from collections.abc import Callable, Iterator
 
 from millstream.commands.admin.client_line import Client, is_replica
@@ -19,6 +20,7 @@ from millstream.server.execution.executor import Executor
 from millstream.server.monitor.info import Process
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
+from millstream.server.process import Supervision
 from millstream.server.repair.check_report import counted
 
 STEP_S = 0.25
@@ -28,8 +30,7 @@ NAME = "SIGUSR2"
 
 
 class LameDuck:
-    """The state of the end that SIGUSR2 begins. `stop(name)` stops as a signal does, and
-    `tell(seconds)` tells the service manager."""
+    """The state of the end that SIGUSR2 begins. `stop(name)` stops as a signal does."""
 
     def __init__(
         self,
@@ -38,8 +39,8 @@ class LameDuck:
         listeners: Listeners,
         executor: Executor,
         process: Process,
+        supervision: Supervision,
         stop: Callable[[str], None],
-        tell: Callable[[int], None],
     ) -> None:
         self._config = config
         self._clients = clients
@@ -48,7 +49,9 @@ class LameDuck:
         self._process = process
         self._loop: AbstractEventLoop = executor.loop
         self._stop = stop
-        self._tell = tell
+        self._supervision = supervision
+        self._timer: TimerHandle | None = None  # of the next step
+        self._reopening: Task[None] | None = None
         self._begun_s = 0.0
         self._period_s = 0
         self._count = 0  # of clients at the beginning
@@ -59,6 +62,8 @@ class LameDuck:
             self._stop(NAME)
             return
         self._process.is_lame_duck = True
+        if self._reopening is not None:
+            self._reopening.cancel()
         self._listeners.close()
         self._clients.refuse_new()
         self._period_s = self._config.lame_duck_period
@@ -75,7 +80,7 @@ class LameDuck:
                 "lame duck: this server has %s. FAILOVER makes a replica the primary",
                 counted(replicas, "replica"),
             )
-        self._tell(self._period_s)
+        self._supervision.lame_duck(self._period_s)
         self._step()
 
     def _leaving(self) -> Iterator[Client]:
@@ -101,7 +106,24 @@ class LameDuck:
         wanted = self._count - int(self._count * passed_s / self._period_s)
         for client in self._first(staying, len(staying) - wanted):
             self._disconnect(client)
-        self._loop.call_later(min(STEP_S, self._period_s - passed_s), self._step)
+        pause_s = min(STEP_S, self._period_s - passed_s)
+        self._timer = self._loop.call_later(pause_s, self._step)
+
+    def undo(self) -> None:
+        """The stop was cancelled: serve again."""
+        if not self._process.is_lame_duck:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._process.is_lame_duck = False
+        self._clients.accept_new()
+        self._reopening = self._loop.create_task(self._reopen())
+
+    async def _reopen(self) -> None:
+        await self._listeners.reopen()
+        where = self._listeners.described()
+        LOGGER.warning("the server is no lame duck any more: it accepts connections on %s", where)
+        self._supervision.ready(where)
 
     def _first(self, leaving: list[Client], count: int) -> list[Client]:
         """The clients that lose least, at most `count`."""

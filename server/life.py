@@ -181,9 +181,10 @@ class Server:
             self.listeners,
             self.executor,
             self.process,
+            self.supervision,
             stop=self.shutdown.stop_by_signal,
-            tell=self.supervision.lame_duck,
         )
+        self.shutdown.on_cancel = self.lame_duck.undo
         self.settings = Settings(
             config,
             config_file,
@@ -627,6 +628,7 @@ class Shutdown:
     ) -> None:
         self.requested = asyncio.Event()
         self.tries_base = True
+        self.on_cancel: Callable[[], object] = lambda: None
         self._config = config
         self._persistence = persistence
         self._executor = executor
@@ -771,6 +773,7 @@ class Shutdown:
                 self._executor.end_wait(client, SHUTDOWN_FAILED)
         self._waiting.clear()
         self._executor.pauses.resume_writes(SHUTDOWN_PAUSE)
+        self.on_cancel()
 
     # Saving
 

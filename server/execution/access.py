@@ -40,6 +40,8 @@ class Access:
         self.log = DenialLog()
         # The reason why no other client may log in as a user; None if one may.
         self.limit_refusal: Callable[[User], str | None] = lambda user: None
+        # Called with a client whose user has changed.
+        self.note_user: Callable[[Any], object] = lambda client: None
         self._executor = executor
         self._clients = clients
         self._kill = kill
@@ -70,6 +72,7 @@ class Access:
         if not was_default and not self.password_required:
             client.close_after_reply |= self.limit_refusal(self.users.default) is not None
         self.log_in_default(client)
+        self.note_user(client)
 
     def check_limit(self, user: User) -> None:
         """CommandError if no other client may log in as this user."""
@@ -112,6 +115,7 @@ class Access:
 
     def _assign(self, client: Any, user: User) -> None:
         client.user = user
+        self.note_user(client)
         self._permit(client)
         self._set_guard()
 

@@ -27,6 +27,7 @@ from millstream.server.net.sockets import (
 from millstream.server.net.tls_contexts import HANDSHAKE_S, Tls, make_link_context, make_tls
 
 NewConnection = Callable[[], Any]
+AGAIN_S = 0.2  # between two attempts to take the addresses again
 
 
 class Listeners:
@@ -147,6 +148,27 @@ class Listeners:
         if self._config.unix.socket and self._servers:
             with contextlib.suppress(OSError):
                 self._unix_path().unlink()
+
+    async def reopen(self) -> None:
+        """Accept connections again after `close`, as soon as the addresses are free."""
+        is_logged = False
+        while True:
+            self._is_closed = False
+            self._sockets, self._tls_sockets = [], []
+            self._servers, self._tls_servers = [], []
+            try:
+                self.bind()
+                await self.listen()
+            except (StartError, OSError) as problem:
+                if not is_logged:
+                    LOGGER.error("cannot accept connections yet: %s", problem)
+                is_logged = True
+                self.close()
+                for bound in self._sockets:
+                    bound.close()
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
 
     def _unix_path(self) -> Path:
         return Path(self._config.located(self._config.unix.socket))

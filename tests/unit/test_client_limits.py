@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,9 +26,42 @@ def test_a_user_with_a_line_without_limits_is_exempt() -> None:
     clients = one._by_id
     users = [SimpleNamespace(name=name) for name in (b"admin", b"app")]
     for number, user in enumerate(users):
-        clients[number] = SimpleNamespace(user=user, authenticated=True)
+        clients[number] = SimpleNamespace(id=number, user=user, authenticated=True)
     assert one.refusal(users[0]) is None
     assert "'app': user-limits allows 1" in one.refusal(users[1])
+
+
+class Walked(dict[int, Any]):
+    """A table of clients that counts how often all of them are looked at."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+
+def test_logins_do_not_look_at_all_clients() -> None:
+    """The numbers are those of a count of all clients, whatever clients do."""
+    one: Any = limits([], others=UserLimit(3, 0))
+    one._by_id = clients = Walked()
+    users = [SimpleNamespace(name=b"%d" % number) for number in range(4)]
+    chance = random.Random(5)
+    for number in range(2000):
+        client = clients.get(chance.randrange(20))
+        if client is None:
+            client = SimpleNamespace(id=chance.randrange(20), user=users[0], authenticated=True)
+            clients[client.id] = client
+        elif chance.random() < 0.3:
+            del clients[client.id]
+        else:
+            client.user, client.authenticated = chance.choice(users), chance.random() < 0.8
+        one.note(client)
+        if number >= 1000:  # from then on, a limit asks
+            user = chance.choice(users)
+            count = sum(c.user is user and c.authenticated for c in dict.values(clients))
+            assert (one.refusal(user) is None) == (count < 3)
+    assert clients.walks == 1
 
 
 def test_measuring_continues_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:

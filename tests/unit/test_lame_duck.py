@@ -47,7 +47,7 @@ class World:
         self.loop = self
         self.duck = LameDuck(
             Config(lame_duck_period=PERIOD_S, **directives), parts, parts, parts,
-            Process("", None, 0, ClockWatch(lambda: 0)), self.stops.append, lambda seconds: None,
+            Process("", None, 0, ClockWatch(lambda: 0)), parts, self.stops.append,
         )  # fmt: skip
 
     def add(self, count: int = 1, **facts: Any) -> list[Peer]:
@@ -60,6 +60,9 @@ class World:
         self.gone.append(peer)
 
     # What it asks of the other parts
+
+    def lame_duck(self, seconds: int) -> None:
+        assert seconds == PERIOD_S
 
     def values(self) -> list[Peer]:
         return self.peers

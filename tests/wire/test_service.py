@@ -203,6 +203,27 @@ def test_another_signal_stops_a_lame_duck_at_once(
     assert server.exit_code == 0
 
 
+def test_a_lame_duck_that_cannot_save_serves_again(new_server: NewServer, tmp_path: Path) -> None:
+    """The same addresses, a Unix socket among them, and another SIGUSR2 stops it."""
+    path = tmp_path / "socket"
+    directives = {"appendonly": "no", "save": "3600 1", "unixsocket": str(path)}
+    server = new_server("data", directives).start()
+    with server.client() as client:
+        client.call("SET", "k", "v")
+    hidden = server.directory.rename(tmp_path / "hidden")
+    server.signal(signal.SIGUSR2)
+    wait_until(lambda: "is no lame duck any more" in server.log, what="the end of the lame duck")
+    assert "the data cannot be saved" in server.log
+    with server.client() as client, socket.socket(socket.AF_UNIX) as local:
+        assert client.info("server")["lame_duck"] == "0"
+        assert client.call("GET", "k") == b"v"
+        local.connect(str(path))
+    hidden.rename(server.directory)
+    server.signal(signal.SIGUSR2)
+    wait_until(lambda: not server.is_alive(), what="the stop")
+    assert server.exit_code == 0
+
+
 # The file
 
 
