@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 from tests.support.pipelines import Pipeline, url_of
+from tests.support.roles import PASSWORD, in_role, user_of
 from tests.support.waiting import wait_until
 
 from millstream.cdc.applier.apply_status import ApplyStatus
@@ -190,6 +191,38 @@ def test_the_sql_of_setup_grants_the_least_privileges(
         source.execute(f"DROP OWNED BY {role}")
         drop_role = f"DROP ROLE {role}"
         wait_until(lambda: _dropped(source, drop_role), what="the end of the role's connections")
+
+
+def test_each_program_does_its_work_in_its_role(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    def log_in(role: str) -> None:
+        login = f'username = "{in_role(role)}"\npassword = "{PASSWORD}"'
+        shop.configure({"eu": url_of(source)}, TABLES, {"millstream": login})
+
+    shop.call("setup", "--create-targets")
+    with user_of(shop.server, "`millstream cdc run`", "cdc:"):
+        log_in("`millstream cdc run`")
+        shop.start().wait_copied("public.orders", "public.items", "public.log")
+        source.execute("INSERT INTO orders VALUES (2, 'salt')")
+        shop.wait_changes("public.orders", 1)
+        shop.end()
+    with user_of(shop.server, "`millstream cdc apply`", "cdc:"):
+        log_in("`millstream cdc apply`")
+        apply_once(shop)
+        assert destination.execute("SELECT count(*) FROM orders").fetchone() == (2,)
+    others, table = "other commands of `millstream cdc`", ("shop:eu", "public.orders")
+    with user_of(shop.server, others, "cdc:"):
+        log_in(others)
+        found = shop.call("check", code=None).stdout
+        assert "warning millstream: maxmemory-policy, appendonly and appendfsync are not" in found
+        with shop.server.client() as admin:
+            admin.call("ACL", "LOG", "RESET")  # CONFIG GET was refused
+        shop.call("status", code=None)
+        shop.call("resync", *table)
+        shop.call("resume", *table, code=None)
+        shop.call("drop", "shop:eu")
+        shop.call("setup", code=None)
 
 
 def printed(shop: Pipeline, *words: str) -> list[str]:

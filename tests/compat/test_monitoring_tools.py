@@ -20,6 +20,7 @@ import pytest
 from tests.support.certificates import Authority
 from tests.support.client import RawClient
 from tests.support.http import Series, fetch, scrape, series_of, value
+from tests.support.roles import PASSWORD, add_user, allowed_harm, in_role, user_of
 from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
 
@@ -112,12 +113,7 @@ def monitored(request: pytest.FixtureRequest, servers: tuple[Server, Server]) ->
 
 def test_every_series_of_redis_exporter_exists(monitored: Server, tmp_path: Path) -> None:
     port = free_port()
-    command = (
-        installed("prometheus-redis-exporter"),
-        "-redis.addr", f"redis://127.0.0.1:{monitored.port}",
-        "-web.listen-address", f"127.0.0.1:{port}",
-        "-check-streams", "db0=*,db3=*",
-    )  # fmt: skip
+    command = exporter(monitored, port, "-check-streams", "db0=*,db3=*")
     with running(*command, log=tmp_path / "exporter.log"):
         wait_until(lambda: answers(port), what="the exporter")
         theirs = series_of(fetch(port, "/metrics").body.decode())
@@ -138,6 +134,29 @@ def test_every_series_of_redis_exporter_exists(monitored: Server, tmp_path: Path
         place: (theirs[place], ours[place]) for place in steady if theirs[place] != ours[place]
     }
     assert different == {}
+
+
+def exporter(server: Server, port: int, *more: str) -> tuple[str, ...]:
+    return (
+        installed("prometheus-redis-exporter"),
+        "-redis.addr", f"redis://127.0.0.1:{server.port}",
+        "-web.listen-address", f"127.0.0.1:{port}",
+        *more,
+    )  # fmt: skip
+
+
+def test_the_exporter_does_its_work_in_its_role(
+    servers: tuple[Server, Server], tmp_path: Path
+) -> None:
+    role, port = "redis_exporter, monitoring", free_port()
+    with user_of(servers[0], role):
+        login = ("-redis.user", in_role(role), "-redis.password", PASSWORD)
+        command = exporter(servers[0], port, *login, "-export-client-list")
+        with running(*command, log=tmp_path / "exporter.log"):
+            wait_until(lambda: answers(port), what="the exporter")
+            page = fetch(port, "/metrics").body.decode()
+    for name in ("redis_up 1", "redis_slowlog_length", "redis_connected_client_", "redis_config_"):
+        assert name in page
 
 
 def answers(port: int, path: str = "/metrics") -> bool:
@@ -171,6 +190,7 @@ def test_every_alert_has_a_test() -> None:
     assert len(named) > 10
 
 
+SCRAPER = "Prometheus, with `metrics-auth yes`"
 PROMETHEUS = """\
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
@@ -179,7 +199,7 @@ scrape_configs:
   - job_name: protected
     scheme: https
     tls_config: {{ca_file: "{authority}"}}
-    basic_auth: {{username: scraper, password: secret}}
+    basic_auth: {{username: "{scraper}", password: secret}}
     static_configs: [{{targets: ["127.0.0.1:{protected}"]}}]
 """
 
@@ -196,10 +216,10 @@ def prometheus(
         "metrics-port": str(free_port()), "metrics-tls": "yes", "metrics-auth": "yes",
     }).start()  # fmt: skip
     with protected.client() as client:
-        client.call("ACL", "SETUSER", "scraper", "on", ">secret", "+info")
+        add_user(client, SCRAPER)
     names, all_servers = ("primary", "replica", "protected"), (*servers, protected)
     ports = dict(zip(names, map(metrics_port, all_servers), strict=True))
-    text = PROMETHEUS.format(**ports, authority=authority.file)
+    text = PROMETHEUS.format(**ports, authority=authority.file, scraper=in_role(SCRAPER))
     (folder / "prometheus.yml").write_text(text)
     command = (
         installed("prometheus"), "--config.file", "prometheus.yml", "--storage.tsdb.path", "data",
@@ -221,6 +241,7 @@ def prometheus(
             deadline_s=60,
         )
         yield query
+    assert allowed_harm(protected, SCRAPER) == []
     protected.kill()
 
 

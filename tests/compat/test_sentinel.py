@@ -11,13 +11,21 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, RedisError
 from redis.sentinel import MasterNotFoundError
 from tests.crash.planned_rounds import PlannedRounds
+from tests.support.roles import PASSWORD, allowed_harm, in_role, refusals, rules, unused
 from tests.support.sentinels import DEADLINE_S, NAME, Group, knows_everything, primary_port
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
-    made = Group(tmp_path, {})
+    """Replicas and Sentinels log in with the users of their roles."""
+    users = tmp_path / "users.acl"
+    lines = ["user default on nopass ~* &* +@all"]
+    lines += [f"user {in_role(role)} {' '.join(rules(role))}" for role in ("replica", "Sentinel")]
+    users.write_text("\n".join(lines))
+    directives = {"aclfile": str(users), "masteruser": "replica", "masterauth": PASSWORD}
+    login = f"sentinel auth-user {NAME} Sentinel\nsentinel auth-pass {NAME} {PASSWORD}\n"
+    made = Group(tmp_path, directives, login=login)
     yield made
     made.stop()
 
@@ -51,6 +59,18 @@ def test_sentinel_promotes_a_replica_when_the_primary_dies(group: Group) -> None
         lambda: back.info("replication").get("master_link_status") == "up", deadline_s=DEADLINE_S
     )
     wait_until(lambda: back.xrange("s") == client.xrange("s"), deadline_s=DEADLINE_S)
+    check_roles(group)
+
+
+def check_roles(group: Group) -> None:
+    called: set[str] = set()
+    for server in group.servers:
+        with server.client() as admin:
+            called |= {name.removeprefix("cmdstat_") for name in admin.info("commandstats")}
+            for role in ("replica", "Sentinel"):
+                assert refusals(admin, role) == []
+                assert allowed_harm(server, role) == []
+    assert [unused(role, called) for role in ("replica", "Sentinel")] == [[], []]
 
 
 DURABLE = {"replicas-durable": "1", "appendfsync": "always"}

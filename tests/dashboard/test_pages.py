@@ -20,7 +20,7 @@ import pytest
 from tests.dashboard.conftest import HOSTILE, SCRIPT, Board, Visit, fill, fill_jobs, in_a_loop
 from tests.support.client import RawClient
 from tests.support.http import fetch
-from tests.support.resp import Simple
+from tests.support.roles import user_of
 from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
 
@@ -578,17 +578,59 @@ def test_the_server_has_little_to_do(ours: Server, new_board: Boards, visit: Vis
         client.call("SELECT", "0")
 
 
-def test_the_user_of_the_guide_may_see_every_page(ours: Server, new_board: Boards) -> None:
-    guide = (STATIC.parents[1] / "docs" / "dashboard.md").read_text()
-    (rules,) = re.findall(r"^ACL (SETUSER board .*)$", guide, re.MULTILINE)
-    with ours.client() as client:
-        assert client.call("ACL", *rules.split()) == Simple("OK")
-        board = new_board(ours, "--actions", login="board:secret@")
+def test_a_dashboard_does_its_work_in_its_role(ours: Server, new_board: Boards) -> None:
+    with user_of(ours, "dashboard") as login:
+        board = new_board(ours, login=login)
         wait_until(lambda: fetch(board.port, "/").status == 200, what="the server")
-        assert [fetch(board.port, address[len(board.address) :]).status
-                for address in pages_of(board)] == [200] * 8  # fmt: skip
-        client.call("ACL", "LOG", "RESET")
-        client.call("ACL", "DELUSER", "board")
+        visit_all(board)
+        board.stop()
+
+
+def test_actions_are_done_in_their_role(ours: Server, new_board: Boards) -> None:
+    with ours.client() as client:
+        fill_jobs(client)
+    with user_of(ours, "dashboard with `--actions`") as login:
+        board = new_board(ours, "--actions", login=login)
+        visit_all(board)
+        for path, form in (
+            ("/group/ack", "number=0"),
+            ("/group/claim", "number=0&text=b"),
+            ("/group/delete", ""),
+            ("/stream/trim", "number=3"),
+            ("/stream/delete", ""),
+        ):
+            if path == "/group/claim":
+                with ours.client() as client:
+                    client.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "jobs", ">")
+            act(board, f"{path}?db=0&key=jobs&name=g", form)
+        with ours.client() as client:
+            assert client.call("EXISTS", "jobs") == 0
+        board.stop()
+
+
+def visit_all(board: Board) -> None:
+    addresses = [address[len(board.address) :] for address in pages_of(board)]
+    addresses += ["/stream?db=0&key=orders&from=1700000000000-0", "/stream?db=2&key=elsewhere"]
+    assert [fetch(board.port, address).status for address in addresses] == [200] * len(addresses)
+    with socket.create_connection(("127.0.0.1", board.port), 20) as browser:
+        request = f"GET /stream/tail?db=0&key=orders HTTP/1.1\r\nHost: 127.0.0.1:{board.port}\r\n"
+        browser.sendall(f"{request}Last-Event-ID: 0-0\r\n\r\n".encode())
+        seen = b""
+        while b"data:" not in seen:  # an entry that XREAD has found
+            part = browser.recv(65536)
+            assert part, seen
+            seen += part
+
+
+def act(board: Board, path: str, form: str) -> None:
+    """Press the button of an action's page."""
+    page = fetch(board.port, path).body.decode()
+    found = re.search(r'name="token" value="([^"]+)"', page)
+    assert found is not None, page
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": board.address}
+    body = f"token={found[1]}&{form}".encode()
+    answer = fetch(board.port, path, "POST", body, headers)
+    assert answer.status == 303, answer
 
 
 def test_vendored_files_are_those_of_the_packages() -> None:

@@ -12,10 +12,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 from tests.pipeline.direct import SCHEMA, batch_read, rows_in, url
+from tests.pipeline.test_streaming import run_in_spark
 from tests.pipeline.tls import tls_in_front_of
 from tests.support.certificates import Authority
 from tests.support.client import RawClient
-from tests.support.resp import Simple
+from tests.support.roles import user_of
 from tests.support.server import Server, free_port
 
 from millstream.pipeline.batch_reader import LiveReader
@@ -227,28 +228,39 @@ def test_a_connection_by_tls_checks_the_certificate(
             read("")
 
 
-def test_a_restricted_user_reads_and_writes_over_tls(
+def test_roles_of_spark_read_and_write_over_tls(
     spark: SparkSession, new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """The server's own TLS port; Spark's workers connect, too."""
+    """The server's own TLS port, and users with the rules of the guide; Spark's workers connect,
+    too."""
     authority, port = Authority(tmp_path), free_port()
     given = {"tls-port": str(port), "tls-auth-clients": "no"}
     server = new_server("data", {**authority.directives(), **given}).start()
     with server.client() as admin:
         admin.pipeline([("XADD", "in:1", f"{n}-0", "n", str(n)) for n in range(1, 101)])
-        rules = "on >s3cret ~in:* ~out resetchannels +@all -@dangerous +info +config|get +client"
-        assert admin.call("ACL", "SETUSER", "spark", *rules.split()) == Simple("OK")
-    address = f"rediss://127.0.0.1:{port}?ssl_ca_certs={authority.file}"
-    login = {"username": "spark", "password": "s3cret"}
-    rows = load(spark, server, "n int", **login, server=address, subscribe="in:1")
-    assert rows.count() == 100
-    rows.write.format("millstream").options(server=address, key="out", **login).mode(
-        "append"
-    ).save()
-    with server.client() as admin:
-        assert admin.call("XLEN", "out") == 100
-    with pytest.raises(Exception, match="No permissions to access a key"):
-        load(spark, server, "n int", **login, server=address, subscribe="other").count()
+    address = f"rediss://%s127.0.0.1:{port}?ssl_ca_certs={authority.file}"
+    with user_of(server, "Spark, reading", "in:") as login:
+        place = {"server": address % login}
+        rows = load(spark, server, "n int", **place, subscribe="in:1")
+        assert rows.count() == 100
+        user, _, password = login.rstrip("@").partition(":")
+        options = {"username": user, "password": password, "startingOffsets": "earliest"}
+        options |= {"subscribePattern": "in:*", "maxEntriesPerTrigger": "60"}
+        batches = run_in_spark(spark, server, tmp_path / "query", **options)
+        assert sum(map(len, batches)) == 100
+        with pytest.raises(Exception, match="No permissions to access a key"):
+            load(spark, server, "n int", **place, subscribe="other").count()
+        with server.client() as admin:
+            admin.call("ACL", "LOG", "RESET")
+    frame = spark.createDataFrame([(n, f"{n}-1") for n in range(1, 101)], "n int, id string")
+    with user_of(server, "Spark, writing", "out") as login:
+        for key, columns in (("out:1", ["n"]), ("out:2", ["n", "id"])):
+            options = {"server": address % login, "key": key, "dedupeToken": "once"}
+            for _ in range(2):
+                written = frame.select(*columns).write.format("millstream").options(**options)
+                written.mode("append").save()
+            with server.client() as admin:
+                assert admin.call("XLEN", key) == 100
 
 
 def test_an_impossible_read_names_the_reason(server: Server, client: RawClient) -> None:

@@ -19,7 +19,8 @@ DEADLINE_S = 60.0
 class Sentinels:
     """Sentinels that watch one primary. Most of them decide."""
 
-    def __init__(self, folder: Path, primary: int, count: int = 3) -> None:
+    def __init__(self, folder: Path, primary: int, count: int = 3, login: str = "") -> None:
+        """`login` are further lines of their configuration."""
         self.ports: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         for number in range(count):
@@ -29,7 +30,7 @@ class Sentinels:
                 f"port {port}\ndir {folder}\n"
                 f"sentinel monitor {NAME} 127.0.0.1 {primary} {count // 2 + 1}\n"
                 f"sentinel down-after-milliseconds {NAME} 1000\n"
-                f"sentinel failover-timeout {NAME} 10000\n"
+                f"sentinel failover-timeout {NAME} 10000\n{login}"
             )
             self._processes.append(
                 subprocess.Popen(
@@ -61,11 +62,13 @@ def _answers(port: int) -> bool:
 class Group:
     """Three servers, the first of which is the primary, and the sentinels."""
 
-    def __init__(self, folder: Path, directives: dict[str, str], sentinels: int = 3) -> None:
+    def __init__(
+        self, folder: Path, directives: dict[str, str], sentinels: int = 3, login: str = ""
+    ) -> None:
         self.servers = [Server(folder / "server-0", directives).start()]
         follows = directives | {"replicaof": f"127.0.0.1 {self.servers[0].port}"}
         self.servers += [Server(folder / f"server-{n}", follows).start() for n in (1, 2)]
-        self.sentinels = Sentinels(folder, self.servers[0].port, sentinels)
+        self.sentinels = Sentinels(folder, self.servers[0].port, sentinels, login)
 
     def server_at(self, port: int) -> Server:
         return next(server for server in self.servers if server.port == port)
