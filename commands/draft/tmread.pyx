@@ -261,7 +261,7 @@ def apply_follow(Keyspace keyspace, int db, list words):
     keyspace.has_ordering = True
 
 
-@effect(b"CLOCK")
+@effect(b"CLOCK", keys=())
 def apply_clock(Keyspace keyspace, int db, list words):
     """CLOCK ms: readers of followed streams may have a promise that no entry up to ms will be
     added."""

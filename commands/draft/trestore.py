@@ -61,7 +61,7 @@ def _note_ordering(keyspace: Keyspace, meta: dict[str, Any]) -> None:
     keyspace.has_ordering = keyspace.has_ordering or any(name in meta for name in _ORDERING)
 
 
-@effect(b"TRESTORE")
+@effect(b"TRESTORE", keys=((1, 0), (2, 0)))
 def apply_trestore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """TRESTORE source key incarnation state: complete the stream at `source`, which may not exist,
     and move it to `key`, where it replaces any value and its expiry."""

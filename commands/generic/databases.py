@@ -177,12 +177,12 @@ def dbsize(ctx: Context, args: Args) -> object:
 # ---------------------------------------------------------------- flushing
 
 
-@effect(b"FLUSHDB")
+@effect(b"FLUSHDB", keys=())
 def apply_flushdb(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     keyspace.databases[db_index].clear()
 
 
-@effect(b"FLUSHALL")
+@effect(b"FLUSHALL", keys=())
 def apply_flushall(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     for db in keyspace.databases:
         db.clear()
@@ -243,7 +243,7 @@ def flushall(ctx: Context[DatabasesHost], args: Args) -> object:
 # ---------------------------------------------------------------- swapping
 
 
-@effect(b"SWAPDB")
+@effect(b"SWAPDB", keys=())
 def apply_swapdb(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """SWAPDB a b: exchange the keys of two databases."""
     swap_databases(keyspace, int(words[0]), int(words[1]))

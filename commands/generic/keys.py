@@ -192,7 +192,7 @@ def type_(ctx: Context, args: Args) -> object:
 # ---------------------------------------------------------------- renaming and moving
 
 
-@effect(b"RENAME")
+@effect(b"RENAME", keys=((1, 0), (3, 2)))
 def apply_rename(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """RENAME key db new-key: move the value and its expiry; replaces any value at the new key."""
     key, to_db, new_key = words
@@ -279,7 +279,7 @@ def duplicate(value: Value, incarnation: int, now_ms: int) -> Value:
     return copy_stream(value, incarnation, now_ms)
 
 
-@effect(b"COPY")
+@effect(b"COPY", keys=((1, 0), (3, 2)))
 def apply_copy(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """COPY key db new-key incarnation: copy the value and its expiry; replaces any value at the new
     key."""

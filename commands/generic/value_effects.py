@@ -5,7 +5,7 @@ SET removes the expiry; UPDATE, EXTEND and PATCH do not.
 
 from __future__ import annotations
 
-from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.effects import EVERY_WORD, effect
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.string_changes import extend, patch, string_bytes
 
@@ -85,7 +85,7 @@ def apply_expire(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 DEL = b"DEL"
 
 
-@effect(DEL)
+@effect(DEL, keys=EVERY_WORD)
 def apply_del(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """DEL key [key ...]."""
     for key in words:

@@ -7,6 +7,9 @@ Apply = Callable[[Keyspace, int, list[bytes]], None]
 A = TypeVar("A", bound=Apply)
 
 APPLY: dict[bytes, Apply]
+Keys = tuple[tuple[int, int], ...] | None
+KEYS: dict[bytes, Keys]
+EVERY_WORD: None
 
 ID_WORD_BYTES: int
 EFFECT_BYTES: int
@@ -16,7 +19,10 @@ class EffectError(Exception):
     message: str
     def __init__(self, offset: int, message: str) -> None: ...
 
-def effect(name: bytes, *, wakes_readers: bool = False) -> Callable[[A], A]: ...
+def effect(
+    name: bytes, *, wakes_readers: bool = False, keys: Keys = ...
+) -> Callable[[A], A]: ...
+def keys_of(db: int, words: list[bytes]) -> list[tuple[int, bytes]]: ...
 
 class Effects:
     enabled: bool

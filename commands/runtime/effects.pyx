@@ -26,6 +26,10 @@ from millstream.storage.files.frame_times import FRAME_EXTRA_BYTES
 APPLY = {}
 # Effects after which readers that wait on the key are retried.
 WAKES_READERS = set()
+# The keys of effects whose first word is not their only key: the positions of each key and of its
+# database among the words, 0 for the database of the effect. EVERY_WORD: each word is a key.
+KEYS = {}
+EVERY_WORD = None
 
 cdef int64_t ROOM_UNBOUNDED = 1 << 62
 # The size of a frame in the journal in addition to its payload.
@@ -46,15 +50,29 @@ def unbounded_room(size: int) -> int:
     return ROOM_UNBOUNDED
 
 
-def effect(bytes name not None, *, bint wakes_readers=False):
+def effect(bytes name not None, *, bint wakes_readers=False, keys=((1, 0),)):
     """Register a function (keyspace, db_index, words without the name) that applies an effect.
-    wakes_readers: whether a reader that waits on the key may find entries after the effect."""
+    wakes_readers: whether a reader that waits on the key may find entries after the effect.
+    keys: the positions of its keys, as in KEYS."""
     def register(function):
         APPLY[name] = function
+        if keys != ((1, 0),):
+            KEYS[name] = keys
         if wakes_readers:
             WAKES_READERS.add(name)
         return function
     return register
+
+
+def keys_of(int db, list words not None):
+    """The keys that an effect, given by its name and words, changes: databases and names."""
+    keys = KEYS.get(words[0], ((1, 0),))
+    if keys is EVERY_WORD:
+        return [(db, key) for key in words[1:]]
+    return [
+        (int(words[database]) if database else db, words[at])
+        for at, database in keys if at < len(words)
+    ]
 
 
 cdef struct Compiled:

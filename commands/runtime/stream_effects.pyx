@@ -163,7 +163,7 @@ cdef Consumer named_consumer(Group group, bytes name):
 
 # ---------------------------------------------------------------- the line of history
 
-@effect(b"HISTORY")
+@effect(b"HISTORY", keys=())
 def apply_history(Keyspace keyspace not None, int db, list words not None) -> None:
     """HISTORY id number: from this frame on, another line of history."""
     keyspace.begin_history(words[0].decode("ascii"), int(words[1]))

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millstream.commands.runtime.effects import EffectError, split_effects
+from millstream.commands.runtime.effects import KEYS, EffectError, keys_of, split_effects
+from millstream.commands.table.loader import load_table
 from millstream.errors import DamageError, DataError
 from millstream.glob import matcher
 from millstream.storage.files.damaged_base import open_base
@@ -26,7 +27,6 @@ ADDING = (b"APPEND", b"APPENDONCE", b"COMPLETE")  # the effects that add an entr
 _OF_A_DATABASE = (b"FLUSHDB",)
 _OF_ALL = (b"FLUSHALL", b"SWAPDB")  # they change any key
 FLUSHES = (*_OF_A_DATABASE, b"FLUSHALL")
-_WITHOUT_KEY = (TIME, b"HISTORY", b"CLOCK", *_OF_A_DATABASE, *_OF_ALL)
 _TRIES = 5
 
 Key = tuple[int, bytes]
@@ -48,6 +48,7 @@ class DataInUse:
 def open_data(disk: Disk) -> Iterator[DataInUse]:
     """Open the files that the manifest names. DataError if there are none. If a server replaces
     files meanwhile, the opening is repeated."""
+    load_table()  # the effects state their keys
     with ExitStack() as stack:
         yield _open_again(disk, stack)
 
@@ -122,7 +123,7 @@ class Frame:
         """True if the frame has this effect on anything in the place."""
         if effect in _OF_A_DATABASE:
             return any(place.has_database(db) for db in self.databases)
-        if effect in _WITHOUT_KEY:
+        if effect == TIME or KEYS.get(effect) == ():
             return effect in self.effects
         return any(effect in names and place.has(key) for key, names in self.keys.items())
 
@@ -132,6 +133,7 @@ def read_frames(data: DataInUse) -> Iterator[Frame | Gap]:
     time_s: int | None = None
     for one in surviving_frames(data.journals, data.base_seq + 1):
         if isinstance(one, Gap):
+            time_s = None  # the next time may be in the gap
             yield one
             continue
         file, number, payload = one
@@ -144,7 +146,7 @@ def describe(frame: Frame, payload: bytes) -> Frame:
     with suppress(EffectError):  # the checksum fits, so another version has written it
         for db, words, _ in split_effects(payload):
             name = words[0]
-            if name == TIME:
+            if name == TIME:  # it is in the payload, but is no effect on data
                 continue
             frame.effects[name] += 1
             frame.added += name in ADDING
@@ -154,18 +156,6 @@ def describe(frame: Frame, payload: bytes) -> Frame:
                 frame.databases[db] = None
             frame.changes_all = frame.changes_all or name in _OF_ALL
     return frame
-
-
-def keys_of(db: int, words: list[bytes]) -> list[Key]:
-    """The keys that an effect changes."""
-    name = words[0]
-    if name in _WITHOUT_KEY:
-        return []
-    if name == b"DEL":
-        return [(db, key) for key in words[1:]]
-    if name in (b"RENAME", b"COPY"):
-        return [(db, words[1]), (int(words[2]), words[3])]
-    return [(db, key) for key in words[1:2]]
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from millstream.errors import DamageError, DataError
+from millstream.server.backup.destination import Destination, Unusable
 from millstream.server.repair.check_report import counted
 from millstream.server.repair.frames import (
     DataInUse,
@@ -28,7 +28,7 @@ from millstream.server.repair.frames import (
     open_data,
     read_frames,
 )
-from millstream.storage.files.disk import Disk, File, SystemDisk, make_directory
+from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.frame_times import time_of
 from millstream.storage.files.journal_format import read_head
 from millstream.storage.files.journal_reader import Gap, JournalReader
@@ -189,9 +189,11 @@ def _find_time(data: DataInUse, time_s: int) -> _Cut:
 
 
 def _copy(data: DataInUse, cut: _Cut, target: Path) -> None:
-    is_new = not target.exists()
-    make_directory(target)
-    disk = SystemDisk(target)
+    try:
+        destination = Destination(target)
+    except Unusable as problem:
+        raise DataError(str(problem)) from None
+    disk = destination.disk
     try:
         journals = data.journals[: cut.journal + 1]
         if data.base is not None:
@@ -204,17 +206,13 @@ def _copy(data: DataInUse, cut: _Cut, target: Path) -> None:
             old.base, names, old.next_number, old.directory, old.since, old.replaced
         )
         store_manifest(disk, manifest)
+        destination.publish()
+    except Unusable as problem:
+        destination.discard()
+        raise DataError(str(problem)) from None
     except BaseException:
-        _discard(target, is_new)
+        destination.discard()
         raise
-
-
-def _discard(target: Path, is_new: bool) -> None:
-    with suppress(OSError):
-        for path in target.iterdir():
-            path.unlink()
-        if is_new:
-            target.rmdir()
 
 
 def _copy_file(source: File, size_bytes: int, disk: Disk) -> None:

@@ -4,6 +4,7 @@ data directory."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from errno import EPIPE
@@ -25,7 +26,8 @@ from tests.support.small_data import (
 )
 from tests.unit.test_persistence import new_world
 
-from millstream.commands.runtime.effects import apply_effects
+from millstream.commands.runtime.effects import apply_effects, keys_of
+from millstream.commands.table.loader import load_table
 from millstream.server.repair.cli import check
 from millstream.server.repair.frames import Frame
 from millstream.server.repair.frames_cli import _keys, frames
@@ -218,6 +220,38 @@ def test_a_list_continues_after_damage_and_ends_at_a_torn_end(data: Data) -> Non
     assert [row.get("frame", row.get("first")) for row in rows] == list(range(3, 10))
     assert [number for number, row in enumerate(rows) if "unreadable" in row] == [1, 6]
     assert run(frames, data.path).exit_code == 1
+
+
+def test_a_frame_after_a_gap_has_no_time_of_a_frame_before_it(data: Data) -> None:
+    flip(data.path / LAST, (data.path / LAST).read_bytes().index(b"TIME"))  # the second 8 begins
+    times = [row.get("unix_time", "gap") for row in listed(data.path)]
+    assert times[3:6] == ["gap", None, BASE_S + 9]
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ([b"TRESTORE", b"a", b"b", b"1", b"state"], [(3, b"a"), (3, b"b")]),
+        ([b"RENAME", b"a", b"5", b"b"], [(3, b"a"), (5, b"b")]),
+        ([b"COPY", b"a", b"5", b"b"], [(3, b"a"), (5, b"b")]),
+        ([b"DEL", b"a", b"b"], [(3, b"a"), (3, b"b")]),
+        ([b"SWAPDB", b"1", b"2"], []),
+        ([b"CLOCK", b"1"], []),
+        ([b"UNKNOWN", b"a"], [(3, b"a")]),
+        ([b"FLUSHALL"], []),
+    ],
+)
+def test_an_effect_states_its_keys(words: list[bytes], keys: list[tuple[int, bytes]]) -> None:
+    load_table()
+    assert keys_of(3, words) == keys
+
+
+def test_the_directory_of_an_earlier_moment_is_private(data: Data, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    assert run(check, data.path, "--until", 5, "--to", new, "--no-load").exit_code == 0
+    assert new.stat().st_mode & 0o777 == 0o700
+    assert "lock" not in os.listdir(new)
+    assert not (tmp_path / "new.partial").exists()
 
 
 def test_a_list_is_made_while_files_are_replaced(data: Data) -> None:
