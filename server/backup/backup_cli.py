@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -22,12 +22,12 @@ import click
 
 from millstream import __version__
 from millstream.errors import DataError, readable
-from millstream.server.backup.destination import Destination, Unusable
 from millstream.server.backup.kept_backups import (
     cut_off,
     description,
     is_unchanged,
-    new_name,
+    make_folder,
+    new_destination,
     remove_old,
 )
 from millstream.server.backup.sources import (
@@ -39,8 +39,12 @@ from millstream.server.backup.sources import (
 )
 from millstream.server.repair.check_report import Report, Verdict, counted
 from millstream.server.repair.checking import Checker
+from millstream.server.repair.destination import Destination, Unusable
 from millstream.storage.files.disk import SystemDisk
 from millstream.tools.tool_connection import ToolConnection, ToolError, timeout_option, url_option
+
+# Writes a copy, and returns the facts about it.
+Copy = Callable[[SystemDisk], tuple[Copied, dict[str, Any]]]
 
 
 class Outcome(IntEnum):
@@ -171,21 +175,40 @@ def backup(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
         final = Path(dest)
         if source is not None:
             require_outside(Path(source), final)
-        if keep is not None:
-            final = _in_words(lambda: new_name(Path(dest), time.time_ns() // 1_000_000))
         copy = (
             (lambda disk: _from_server(options, disk))
             if source is None
             else (lambda disk: copy_of_directory(Path(source), disk))
         )
-        facts = write_copy(final, copy, options.level)
-        removed, notes = ([], []) if keep is None else remove_old(Path(dest), keep)
+        removed: list[str] = []
+        notes: list[str] = []
+        if keep is None:
+            facts = write_copy(lambda: Destination(final), copy, options.level)
+        else:
+            facts, removed, notes = _add_backup(final, keep, copy, options.level)
     for note in notes:
         click.echo(f"millstream: {note}", err=True)
     if options.as_json:
         click.echo(json.dumps({**facts, "removed": removed}))
     else:
         click.echo(result_line(facts, removed))
+
+
+def _add_backup(
+    folder: Path, keep: int, copy: Copy, level: str
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Add a backup to a folder, and remove old ones. The folder is as before if that fails."""
+    is_new = _in_words(lambda: make_folder(folder))
+    try:
+        facts = write_copy(
+            lambda: new_destination(folder, time.time_ns() // 1_000_000), copy, level
+        )
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # another run has added a backup
+                folder.rmdir()
+        raise
+    return facts, *remove_old(folder, keep)
 
 
 def _places(ctx: click.Context, places: tuple[str, ...]) -> tuple[str | None, str]:
@@ -221,17 +244,18 @@ def require_whole(source: Path) -> None:
 
 
 def write_copy(
-    final: Path,
-    copy: Callable[[SystemDisk], tuple[Copied, dict[str, Any]]],
+    prepare: Callable[[], Destination],
+    copy: Copy,
     level: str,
     *,
     is_described: bool = True,
 ) -> dict[str, Any]:
-    """Write a copy to a folder next to `final`, check it, and give it its name. Returns the facts
-    about it. Failure, with `final` as it was before, if any step fails. `level`: how much is
-    checked, "all", "files" or "none"."""
+    """Write a copy to the destination that `prepare` makes, check it, and give it its name. Returns
+    the facts about it. Failure, with everything as it was before, if any step fails. `level`: how
+    much is checked, "all", "files" or "none"."""
     begun_s = time.monotonic()
-    destination: Destination = _in_words(lambda: Destination(final))
+    destination: Destination = _in_words(prepare)
+    final = destination.final
     try:
         copied, facts = copy(destination.disk)
         report = _check(destination.disk, level)

@@ -7,34 +7,58 @@ still has exactly the files that it had: a folder with which a server was starte
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
 import os
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from millstream.errors import DataError
-from millstream.server.backup.destination import PARTIAL, Unusable, remove_partial, sizes_in
-from millstream.server.repair.checking import DESCRIPTION
+from millstream.server.repair.backup_description import fault_of_files, read_description
+from millstream.server.repair.destination import (
+    PARTIAL,
+    Destination,
+    Unusable,
+    remove_partial,
+    sizes_in,
+)
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.manifest import is_ours
 
 _NAME = re.compile(r"millstream-\d{8}T\d{6}Z(-\d+)?")
 _REMOVED = ".removed"
 
 
-def new_name(folder: Path, now_ms: int) -> Path:
-    """The place of a backup that begins now. The folder is made if its parent exists."""
-    if not folder.is_dir():
-        try:
-            folder.mkdir(mode=0o700)
-        except OSError as error:
-            raise Unusable(f"{folder} cannot be made: {error.strerror}") from None
+def make_folder(folder: Path) -> bool:
+    """Make the folder of the backups, if its parent exists. False if it is there already."""
+    if folder.is_dir():
+        return False
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise Unusable(f"{folder} exists and is not a folder") from None
+        return False
+    except OSError as error:
+        raise Unusable(f"{folder} cannot be made: {error.strerror}") from None
+    return True
+
+
+def new_destination(folder: Path, now_ms: int) -> Destination:
+    """The place of a backup that begins now. Two that begin in the same second get two names."""
+    try:
+        with choosing(folder):
+            return Destination(_new_name(folder, now_ms))
+    except OSError as error:
+        raise Unusable(f"{folder} cannot be used: {error.strerror}") from None
+
+
+def _new_name(folder: Path, now_ms: int) -> Path:
     name = time.strftime("millstream-%Y%m%dT%H%M%SZ", time.gmtime(now_ms / 1000))
     found, number = folder / name, 2
-    while os.path.lexists(found):
+    while os.path.lexists(found) or os.path.lexists(f"{found}{PARTIAL}"):
         found, number = folder / f"{name}-{number}", number + 1
     return found
 
@@ -42,6 +66,11 @@ def new_name(folder: Path, now_ms: int) -> Path:
 def remove_old(folder: Path, keep: int) -> tuple[list[str], list[str]]:
     """Remove all but the newest `keep` backups, and what interrupted runs have left. The names of
     the removed backups, and a sentence for each that could not be removed."""
+    with choosing(folder):
+        return _remove_old(folder, keep)
+
+
+def _remove_old(folder: Path, keep: int) -> tuple[list[str], list[str]]:
     removed: list[str] = []
     notes: list[str] = []
     for path in sorted(folder.iterdir()):
@@ -77,10 +106,9 @@ def _order(path: Path) -> tuple[str, int]:
 def description(path: Path) -> dict[str, Any] | None:
     """The facts about a backup; None if the folder is not one."""
     try:
-        facts = json.loads((path / DESCRIPTION).read_text())
+        return read_description(SystemDisk(path))
     except (OSError, ValueError):
         return None
-    return facts if isinstance(facts, dict) and isinstance(facts.get("files"), dict) else None
 
 
 def is_unchanged(path: Path) -> bool:
@@ -90,23 +118,20 @@ def is_unchanged(path: Path) -> bool:
 
 
 def cut_off(path: Path) -> str | None:
-    """A sentence if a copy of a backup is incomplete. If a file is new or longer, a server has used
-    the folder: its sizes say nothing then."""
+    """A sentence if a copy of a backup is incomplete."""
     facts = description(path)
-    if facts is None:
-        return None
-    found = {name: size for name, size in sizes_in(path).items() if is_ours(name)}
-    stated = facts["files"]
-    if any(name not in stated or size > stated[name] for name, size in found.items()):
-        return None
-    for name, size in stated.items():
-        if is_ours(name) and found.get(name) != size:
-            has = "is missing" if name not in found else f"has {found[name]} bytes"
-            return (
-                f"{path} is not the whole backup: {name} {has}, and {DESCRIPTION} states {size}"
-                " bytes; copy the backup again"
-            )
-    return None
+    return None if facts is None else fault_of_files(SystemDisk(path), facts)
+
+
+@contextlib.contextmanager
+def choosing(folder: Path) -> Iterator[None]:
+    """Let no other run with `--keep` choose a name in this folder, or remove anything from it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,7 +20,6 @@ from millstream.server.backup.backup_cli import (
     copy_of_directory,
     db_option,
     require_outside,
-    require_whole,
     result_line,
     stoppable,
     stream_option,
@@ -31,10 +31,14 @@ from millstream.server.backup.stream_upload import (
     Unwanted,
     upload,
 )
-from millstream.server.repair.check_report import Verdict, counted
+from millstream.server.repair.backup_description import DESCRIPTION
+from millstream.server.repair.check_report import Report, Verdict, counted
 from millstream.server.repair.checking import Checker
+from millstream.server.repair.destination import Destination
 from millstream.storage.files.disk import SystemDisk
 from millstream.tools.tool_connection import ToolError, timeout_option, url_option
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,14 @@ def restore(source: Path, directory: Path | None, **given: Any) -> None:
 
 def _restore_all(source: Path, directory: Path, *, as_json: bool) -> None:
     require_outside(source, directory)
-    keys, entries = _check(source)
+    keys, entries = _read(
+        source, lambda _, report: (report.total_keys, report.total_entries), load=True
+    )
     facts = write_copy(
-        directory, lambda disk: copy_of_directory(source, disk), "files", is_described=False
+        lambda: Destination(directory),
+        lambda disk: copy_of_directory(source, disk),
+        "files",
+        is_described=False,
     )
     facts |= {"keys": keys, "entries": entries}
     click.echo(json.dumps(facts) if as_json else result_line(facts, []))
@@ -91,7 +100,9 @@ def _restore_stream(source: Path, options: Options) -> None:
     begun_s = time.monotonic()
     key = os.fsencode(options.stream)
     new_key = key if options.new_key is None else os.fsencode(options.new_key)
-    stream = _load(source, options.db, key)
+    stream = _read(
+        source, lambda disk, _: BackedUpStream(disk, options.db, key, _now_ms()), load=False
+    )
     try:
         server = upload(options.url, options.timeout_s, stream, new_key, options.replace)
     except Unwanted as error:
@@ -108,43 +119,39 @@ def _restore_stream(source: Path, options: Options) -> None:
         click.echo(f"{server}: {shown}, {counted(entries, 'entry')}, {seconds:.1f} seconds")
 
 
-def _load(source: Path, db: int, key: bytes) -> BackedUpStream:
+def _read(source: Path, read: Callable[[SystemDisk, Report], T], *, load: bool) -> T:
+    """Check a backup, and read it. Failure if it is damaged, or cannot be read."""
     disk = SystemDisk(source)
     try:
         disk.lock_for("or copy its directory with `millstream backup`", alone=False)
-        require_whole(source)
-        return BackedUpStream(disk, db, key, time.time_ns() // 1_000_000)
+        report = Checker(disk, _now_ms(), lambda done, total: None).run(load=load)
+        _require_whole(source, report)
+        return read(disk, report)
     except (NoStream, DataError) as error:
         is_damage = isinstance(error, DamageError)
         raise Failure(Outcome.DAMAGED if is_damage else Outcome.REFUSED, str(error)) from None
     except OSError as error:
-        raise _unreadable(source, error) from None
+        sentence = f"{error.filename or source} cannot be read: {error.strerror}"
+        raise Failure(Outcome.REFUSED, sentence) from None
     finally:
         disk.unlock()
 
 
-def _unreadable(source: Path, error: OSError) -> Failure:
-    sentence = f"{error.filename or source} cannot be read: {error.strerror}"
-    return Failure(Outcome.REFUSED, sentence)
-
-
-def _check(source: Path) -> tuple[int | None, int | None]:
-    """The keys and entries of a backup. Failure if it is damaged."""
-    disk = SystemDisk(source)
-    try:
-        disk.lock_for("or copy its directory with `millstream backup`", alone=False)
-        require_whole(source)
-        report = Checker(disk, time.time_ns() // 1_000_000, lambda done, total: None).run(load=True)
-    except DataError as error:
-        raise Failure(Outcome.REFUSED, str(error)) from None
-    except OSError as error:
-        raise _unreadable(source, error) from None
-    finally:
-        disk.unlock()
-    if report.verdict is not Verdict.WHOLE:
+def _require_whole(source: Path, report: Report) -> None:
+    places = [(file, place) for file in report.files for place in file.places]
+    if report.verdict is Verdict.UNCHECKED:
+        reasons = [*(place.reason for _, place in places), *report.notes, "it cannot be checked"]
+        raise Failure(Outcome.REFUSED, f"{source} cannot be read: {reasons[0]}")
+    if report.verdict is Verdict.DAMAGED:
+        for file, place in places:
+            if file.name == DESCRIPTION:
+                raise Failure(Outcome.DAMAGED, place.reason)
         raise Failure(
             Outcome.DAMAGED,
             f"{source} is damaged: `millstream check` reports what is wrong, and `check --repair`"
             " recovers the rest in a copy of it",
         )
-    return report.total_keys, report.total_entries
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

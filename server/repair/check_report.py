@@ -38,7 +38,7 @@ class FileReport:
     (of another data directory),
     unread (it is unknown which of its frames are valid), unjudged (it is unknown whether it is
     current), unfinished, unnamed, kept (a folder of an earlier repair or rewind),
-    description (of a backup) or foreign;
+    description (of a backup), differs (from that description) or foreign;
     `holds` describes its contents, `loses` what a repair cannot keep."""
 
     name: str
@@ -60,7 +60,7 @@ class Report:
     """The results of a check. `manifest` is the current manifest, or the one that a repair would
     write; None when it cannot be determined, and `hopeless` says why nothing can be repaired. After
     loading, `keys` and `entries` count those of the base, `total_keys` and `total_entries` those
-    after the last frame."""
+    after the last frame, whose number is `last_frame`."""
 
     directory: str
     verdict: Verdict = Verdict.WHOLE
@@ -74,6 +74,7 @@ class Report:
     effects: int | None = None
     total_keys: int | None = None
     total_entries: int | None = None
+    last_frame: int | None = None
 
     def worsen(self, verdict: Verdict) -> None:
         self.verdict = max(self.verdict, verdict)

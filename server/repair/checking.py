@@ -19,6 +19,12 @@ from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
 from millstream.errors import DamageError, DataError, ForeignError, FormatError
 from millstream.server.durability.directory_loader import Loader, LoadReport
+from millstream.server.repair.backup_description import (
+    DESCRIPTION,
+    fault_of_contents,
+    fault_of_files,
+    read_description,
+)
 from millstream.server.repair.check_report import (
     FileReport,
     Place,
@@ -49,7 +55,6 @@ from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 DATABASES = 10_000  # the maximum of `databases`: no file contains the actual setting
-DESCRIPTION = "backup.json"  # describes a backup; a server ignores it
 KEPT = re.compile(r"(damaged|discarded)-\d{8}-\d{6}(-\d+)?(\.tmp)?")
 _LOSSES_SHOWN = 1000
 
@@ -75,7 +80,35 @@ class Checker:
         self._check_others(manifest)
         if manifest is not None and report.verdict is Verdict.WHOLE and load:
             self._load(manifest)
+        self._check_description()
         return report
+
+    def _check_description(self) -> None:
+        """Compare the description of a backup with the folder."""
+        report = self.report
+        fault: str | None
+        try:
+            facts = read_description(self._disk)
+            if facts is None:
+                return
+            fault = fault_of_files(self._disk, facts)
+            if fault is None and report.verdict is Verdict.WHOLE:
+                found = {
+                    "last_frame": report.last_frame,
+                    "keys": report.total_keys,
+                    "entries": report.total_entries,
+                }
+                fault = fault_of_contents(self._disk, facts, found)
+        except ValueError as problem:
+            fault = f"{DESCRIPTION} cannot be read: {problem}"
+        if fault is None:
+            return
+        file = next(file for file in report.files if file.name == DESCRIPTION)
+        file.state = "differs"
+        file.places.append(Place(None, fault))
+        if report.verdict is Verdict.WHOLE:  # otherwise, what can be repaired is
+            report.hopeless = f"the files do not fit {DESCRIPTION}"
+        report.worsen(Verdict.DAMAGED)
 
     def _check_manifest(self) -> None:
         report = self.report
@@ -243,6 +276,7 @@ class Checker:
                 return None
             self._check_keys(file, opened)
         self._advance(file.size_bytes)
+        self.report.last_frame = opened.reader.summary.seq
         return opened.reader.summary.seq + 1
 
     def _check_keys(self, file: FileReport, opened: Opened) -> None:
@@ -291,6 +325,8 @@ class Checker:
                 self._count_lost(files, first_seq, reports, reports[damage.file])
             if self.report.verdict is Verdict.DAMAGED and names:
                 self._count_missing(files, first_seq, reports)
+            if self.report.verdict is Verdict.WHOLE:
+                self.report.last_frame = reader.next_seq - 1
             if reader.torn is not None:
                 self._torn(reports[names[reader.torn.number]], reader.torn)
         self._advance(sum(file.size_bytes for file in reports.values()))

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream.errors import DamageError, DataError
-from millstream.server.backup.destination import Destination, Unusable
 from millstream.server.repair.check_report import counted
+from millstream.server.repair.destination import Destination, Unusable
 from millstream.server.repair.frames import (
     DataInUse,
     Moment,

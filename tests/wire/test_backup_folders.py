@@ -15,6 +15,7 @@ from tests.wire.test_backup import digest, failed, write_everything
 from tests.wire.test_tools import run, url_of
 
 from millstream.server.backup.backup_cli import Outcome
+from millstream.server.backup.kept_backups import new_destination
 
 NewServer = Callable[..., Server]
 
@@ -152,6 +153,66 @@ def test_a_failed_backup_removes_no_older_one(server: Server, tmp_path: Path) ->
     url = f"redis://u:p@127.0.0.1:{server.port}"
     assert run("backup", str(folder), "--keep", "1", url=url).returncode == Outcome.REFUSED
     assert os.listdir(folder) == before
+
+
+def test_a_backup_that_differs_from_its_description_is_refused(
+    server: Server, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.call("XADD", "s", "*", "n", "1")
+    backup, new = tmp_path / "backup", tmp_path / "new"
+    assert run("backup", str(backup), url=url_of(server)).returncode == 0
+    description = backup / "backup.json"
+    facts = json.loads(description.read_text())
+    assert run("check", str(backup)).returncode == 0
+    for name in ("last_frame", "keys", "entries"):
+        description.write_text(json.dumps({**facts, name: facts[name] + 1}))
+        done = run("check", str(backup))
+        assert done.returncode == 1
+        assert f"{name.replace('_', ' ')} {facts[name]}, and backup.json states" in done.stdout
+        words = failed(run("restore", str(backup), str(new)), Outcome.DAMAGED)
+        assert "is not the backup that backup.json describes" in words
+    description.write_text("{")
+    assert "backup.json cannot be read" in run("check", str(backup)).stdout
+    description.write_text(json.dumps({**facts, "files": {**facts["files"], "journal-9.log": 1}}))
+    assert "journal-9.log is missing" in run("check", str(backup)).stdout
+    assert run("check", "--repair", str(backup)).returncode == 1
+    assert not new.exists()
+
+
+def test_backups_that_begin_together_have_two_names(tmp_path: Path) -> None:
+    first, second = (new_destination(tmp_path, 1_000) for _ in range(2))
+    assert first.final != second.final
+    second.disk.unlock()
+    first.discard()
+    third = new_destination(tmp_path, 1_000)
+    assert third.final == first.final
+    third.discard()
+
+
+def test_a_failed_first_backup_leaves_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    done = run("backup", str(folder), "--keep", "1", url="redis://127.0.0.1:1")
+    failed(done, Outcome.REFUSED)
+    assert not folder.exists()
+    folder.mkdir()
+    run("backup", str(folder), "--keep", "1", url="redis://127.0.0.1:1")
+    assert os.listdir(folder) == []
+
+
+def test_a_link_to_an_empty_folder_can_be_the_destination(
+    stopped: tuple[Path, object], tmp_path: Path
+) -> None:
+    source, _ = stopped
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk/folder").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk/folder")
+    done = run("backup", str(source), str(link), "--check", "files")
+    assert done.returncode == 0, done.stderr
+    assert link.is_symlink()
+    assert (link / "manifest").exists()
+    assert os.listdir(tmp_path / "disk") == ["folder"]
 
 
 def test_wrong_usage_is_refused(tmp_path: Path) -> None:

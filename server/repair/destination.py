@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import DataError
-from millstream.server.repair.checking import DESCRIPTION
+from millstream.server.repair.backup_description import DESCRIPTION
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import NAME, is_ours
 
@@ -38,6 +38,8 @@ class Destination:
 
     def __init__(self, final: Path) -> None:
         """Prepare the folder. Unusable when `final` has files, or its parent does not exist."""
+        if final.name in ("", "..") or (final.is_symlink() and final.is_dir()):
+            final = final.resolve()  # the folder itself gets its name at the end, not the link
         self.final = final
         self._in_place = _is_root(final)
         self._before = _require_empty(final)
