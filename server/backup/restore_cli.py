@@ -50,6 +50,7 @@ class Options:
     url: str
     new_key: str | None
     replace: bool
+    without_policy: bool
     timeout_s: float
     as_json: bool
 
@@ -62,6 +63,11 @@ class Options:
 @url_option
 @click.option("--as", "new_key", metavar="NEWKEY", help="Another key for the restored stream.")
 @click.option("--replace", is_flag=True, help="Replace the key if it exists.")
+@click.option(
+    "--without-policy",
+    is_flag=True,
+    help="With --stream: without its retention policy, which may evict old entries at once.",
+)
 @timeout_option("How long the server may take for a reply.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def restore(source: Path, directory: Path | None, **given: Any) -> None:
@@ -103,6 +109,15 @@ def _restore_stream(source: Path, options: Options) -> None:
     stream = _read(
         source, lambda disk, _: BackedUpStream(disk, options.db, key, _now_ms()), load=False
     )
+    if options.without_policy:
+        stream.drop_policy()
+    if stream.evicted_before_ms is not None:
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(stream.evicted_before_ms / 1000))
+        click.echo(
+            f"millstream: the stream has a MAXAGE policy, which evicts its entries from before"
+            f" {when} at once; --without-policy keeps them",
+            err=True,
+        )
     try:
         server = upload(options.url, options.timeout_s, stream, new_key, options.replace)
     except Unwanted as error:

@@ -40,7 +40,8 @@ class BackedUpStream:
     """A stream of a backup: its entries, and everything else as TRESTORE takes it."""
 
     def __init__(self, disk: Disk, db: int, key: bytes, now_ms: int) -> None:
-        """Load the whole backup. NoStream, or DataError when it is damaged."""
+        """Load the whole backup. NoStream, or DataError when it is damaged. `evicted_before_ms` is
+        the time before which its MAXAGE policy evicts entries, if there are any."""
         manifest = load_manifest(disk)
         if manifest is None:
             raise NoStream(f"{disk.directory} holds no data of a server")
@@ -51,11 +52,25 @@ class BackedUpStream:
             raise NoStream(f"{disk.directory} has no such stream in database {db}")
         self.stream = value
         meta: dict[str, Any] = {**dump_stream(value)[0], **ordering_meta(value)}
+        self.evicted_before_ms: int | None = None
+        if value.policy is not None and value.policy.max_age_ms:
+            before_ms = now_ms - value.policy.max_age_ms
+            oldest = value.range(0, 0, None, 1)
+            if oldest and oldest[0][0] < before_ms:
+                self.evicted_before_ms = before_ms
         if "held" in meta:
             meta["held"] = meta["held"].dump()
         if database.expiry_ms(key):
             meta["expires_ms"] = database.expiry_ms(key)
-        self.state: bytes = msgpack.packb(meta)
+        self._meta = meta
+
+    def drop_policy(self) -> None:
+        self._meta.pop("policy", None)
+        self.evicted_before_ms = None
+
+    @property
+    def state(self) -> bytes:
+        return bytes(msgpack.packb(self._meta))
 
     def entries(self) -> Iterator[tuple[int, int, Sequence[bytes]]]:
         ms = seq = 0
@@ -83,6 +98,7 @@ def upload(url: str, timeout_s: float, stream: BackedUpStream, key: bytes, repla
             (found,) = server.pipeline([["EXISTS", key]])
             if found == 1:  # an error is no answer: TRESTORE asks again
                 raise Unwanted("BUSYKEY Target key name already exists.")
+        _require_room(server, stream)
         try:
             for requests in _pipelines(stream, source):
                 _require_success(server.pipeline(requests))
@@ -92,6 +108,24 @@ def upload(url: str, timeout_s: float, stream: BackedUpStream, key: bytes, repla
             _remove(url, timeout_s, source)
             raise
         return server.name
+
+
+def _require_room(server: ToolConnection, stream: BackedUpStream) -> None:
+    """Unwanted if the server would evict entries of other streams to make room. A user without the
+    right to INFO does not learn that."""
+    (text,) = server.pipeline([["INFO", "memory"]])
+    if not isinstance(text, bytes):
+        return
+    lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
+    found = {name: value for name, _, value in lines}
+    limit, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
+    need = stream.stream.memory_bytes
+    if found.get("maxmemory_policy") == "allstreams-oldest" and 0 < limit < used + need:
+        raise Unwanted(
+            f"the stream needs about {need} bytes, {max(0, limit - used)} of maxmemory are free,"
+            " and maxmemory-policy allstreams-oldest would evict entries of other streams: raise"
+            " maxmemory first"
+        )
 
 
 def _complete(server: ToolConnection, request: list[Word]) -> Sequence[object]:

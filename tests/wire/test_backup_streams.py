@@ -19,6 +19,8 @@ from tests.wire.test_backup import failed, write_everything
 from tests.wire.test_tools import run, url_of
 
 from millstream.server.backup.backup_cli import Outcome
+from millstream.server.backup.stream_upload import BackedUpStream
+from millstream.storage.files.disk import SystemDisk
 
 NewServer = Callable[..., Server]
 
@@ -156,6 +158,40 @@ def test_a_restore_that_fails_leaves_nothing(server: Server, source: Path, tmp_p
     assert "has no such stream in database 0" in failed(done, Outcome.REFUSED)
     done = run("restore", str(tmp_path), "--stream", "s", url=url_of(server))
     assert "holds no data of a server" in failed(done, Outcome.REFUSED)
+
+
+def test_a_restore_evicts_no_other_stream(server: Server, source: Path) -> None:
+    words = ["restore", str(source / "one"), "--stream", "s", "--as", "t"]
+    with server.client() as admin:
+        admin.call("XADD", "other", "*", "n", "1")
+        admin.call("CONFIG", "SET", "maxmemory-policy", "allstreams-oldest")
+        admin.call("CONFIG", "SET", "maxmemory", "1")
+        try:
+            done = run(*words, url=url_of(server))
+            assert "would evict entries of other streams" in failed(done, Outcome.REFUSED)
+            assert admin.call("KEYS", "*") == [b"other"]
+        finally:
+            admin.call("CONFIG", "SET", "maxmemory", "0")
+            admin.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+def test_entries_that_a_policy_evicts_at_once_can_be_kept(server: Server, tmp_path: Path) -> None:
+    backup = str(tmp_path / "aged")
+    with server.client() as client:
+        client.call("XADD", "aged", "1-1", "n", "1")
+        client.call("XADD", "aged", "*", "n", "2")
+        client.call("TPOLICY", "aged", "MAXAGE", "99999999999999")
+        assert run("backup", backup, url=url_of(server)).returncode == 0
+        words = ["restore", backup, "--stream", "aged", "--as", "t", "--replace"]
+        assert run(*words, url=url_of(server)).stderr == ""
+        assert isinstance(client.call("TPOLICY", "t"), list)
+        stream = BackedUpStream(SystemDisk(Path(backup)), 0, b"aged", 10**15)
+        assert stream.evicted_before_ms == 10**15 - 99999999999999
+        stream.drop_policy()
+        assert stream.evicted_before_ms is None
+        assert run(*words, "--without-policy", url=url_of(server)).returncode == 0
+        assert client.call("XLEN", "t") == 2
+        assert not isinstance(client.call("TPOLICY", "t"), list)
 
 
 def test_a_killed_restore_shows_nothing_and_expires(server: Server, source: Path) -> None:
