@@ -7,18 +7,41 @@ reply means.
 """
 
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 from millstream.memory_reserve import RESERVE
 
 cdef Py_ssize_t FIRST_CAPACITY = 512
 cdef Py_ssize_t KEPT_CAPACITY = 256 * 1024
+# A longer content is taken without a copy, with the buffer's memory.
+cdef Py_ssize_t COPIED_BYTES = 64 * 1024
 
 
 cdef extern from *:
     """
+    #include <stddef.h>
     #include <string.h>
+    /* The memory of a buffer is that of a bytes object without its head, so that a long content
+       becomes an object without a copy. */
+    #define MS_HEAD offsetof(PyBytesObject, ob_sval)
+    static char *ms_resize(char *buf, Py_ssize_t capacity) {
+        char *moved = PyObject_Realloc(buf ? buf - MS_HEAD : NULL, MS_HEAD + capacity + 1);
+        return moved ? moved + MS_HEAD : NULL;
+    }
+    static void ms_free(char *buf) {
+        if (buf) PyObject_Free(buf - MS_HEAD);
+    }
+    static PyObject *ms_to_bytes(char *buf, Py_ssize_t size) {
+        char *exact = ms_resize(buf, size);
+        PyObject *bytes = (PyObject *)((exact ? exact : buf) - MS_HEAD);
+        PyObject_InitVar((PyVarObject *)bytes, &PyBytes_Type, size);
+        _Py_COMP_DIAG_PUSH
+        _Py_COMP_DIAG_IGNORE_DEPR_DECLS
+        ((PyBytesObject *)bytes)->ob_shash = -1;
+        _Py_COMP_DIAG_POP
+        PyBytes_AS_STRING(bytes)[size] = 0;
+        return bytes;
+    }
     static const char ms_two_digits[201] =
         "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546"
         "4748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293"
@@ -43,6 +66,9 @@ cdef extern from *:
     }
     """
     int ms_format_u64(char* out, uint64_t value) noexcept nogil
+    char* ms_resize(char* buf, Py_ssize_t capacity) noexcept
+    void ms_free(char* buf) noexcept
+    bytes ms_to_bytes(char* buf, Py_ssize_t size)
 
 
 cdef int format_u64(char* out, uint64_t value) noexcept nogil:
@@ -60,16 +86,16 @@ cdef class Output:
         self.capacity = 0
 
     def __dealloc__(self):
-        free(self.buf)
+        ms_free(self.buf)
 
     cdef int grow(self, Py_ssize_t extra) except -1:
         cdef Py_ssize_t wanted = self.capacity * 2 if self.capacity else FIRST_CAPACITY
         cdef char* moved
         if wanted < self.size + extra:
             wanted = self.size + extra
-        moved = <char*>realloc(self.buf, wanted)
+        moved = ms_resize(self.buf, wanted)
         if moved == NULL and RESERVE.give_back():
-            moved = <char*>realloc(self.buf, wanted)
+            moved = ms_resize(self.buf, wanted)
         if moved == NULL:
             raise MemoryError(f"no memory for an output buffer of {wanted} bytes")
         self.buf = moved
@@ -81,7 +107,7 @@ cdef class Output:
         cdef char* moved
         self.size = 0
         if self.capacity > KEPT_CAPACITY:
-            moved = <char*>realloc(self.buf, FIRST_CAPACITY)
+            moved = ms_resize(self.buf, FIRST_CAPACITY)
             if moved != NULL:
                 self.buf = moved
                 self.capacity = FIRST_CAPACITY
@@ -110,7 +136,13 @@ cdef class Output:
         return 0
 
     cdef bytes take(self):
-        cdef bytes taken = self.buf[:self.size] if self.size else b""
+        cdef bytes taken
+        if self.size > COPIED_BYTES:
+            taken = ms_to_bytes(self.buf, self.size)
+            self.buf = NULL
+            self.size = self.capacity = 0
+            return taken
+        taken = self.buf[:self.size] if self.size else b""
         self.clear()
         return taken
 

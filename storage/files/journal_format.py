@@ -47,9 +47,13 @@ class FrameFormat:
     def encode(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
         """The frame for offset `at`; `unsynced` is the number of frames before it that may not be
         on the disk yet."""
+        return self.encode_head(at, seq, unsynced, payload) + payload
+
+    def encode_head(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
+        """The part of the frame before the payload."""
         head = FRAME.pack(len(payload), crc32(payload, self.payload_seed), seq, unsynced)
         crc = crc32(head, (self.head_seed + at) & U32_MAX)
-        return head + crc.to_bytes(4, "little") + payload
+        return head + crc.to_bytes(4, "little")
 
     def head_fits(self, head: bytes | memoryview, at: int) -> bool:
         """True if these bytes are the header of a frame at offset `at`."""
@@ -87,9 +91,9 @@ class OldFormat(FrameFormat):
     def __init__(self) -> None:
         super().__init__(bytes(SALT_SIZE), b"")
 
-    def encode(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
+    def encode_head(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
         crc = crc32(payload, crc32(_CHECKED.pack(seq, unsynced)))
-        return FRAME.pack(len(payload), crc, seq, unsynced) + payload
+        return FRAME.pack(len(payload), crc, seq, unsynced)
 
     def head_fits(self, head: bytes | memoryview, at: int) -> bool:
         return True

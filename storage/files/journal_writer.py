@@ -17,7 +17,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from millstream.memory_reserve import RESERVE
 from millstream.storage.files.disk import File
@@ -36,7 +36,20 @@ PAYLOAD_MAX = 1 << 30
 # Memory that a queued frame uses in addition to its bytes.
 FRAME_OVERHEAD = 64
 
-_WRITE_SIZE = 1 << 20  # queued frames are joined up to this size, which bounds the copy
+# Shorter frames are joined up to this size, to be written together. The payload of a longer frame
+# is written from its own memory: memory for a copy would be mapped and returned for each frame.
+_JOIN_BYTES = 64 << 10
+
+
+class LongFrame(NamedTuple):
+    """A frame that is written in two parts."""
+
+    head: bytes
+    payload: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.head) + len(self.payload)
 
 
 class Worker(Protocol):
@@ -92,7 +105,7 @@ class Journal:
         self._owner = owner
         self._file = file = opened.file
         self._seq = first_seq - 1
-        self._pending: deque[bytes | File] = deque()
+        self._pending: deque[bytes | LongFrame | File] = deque()
         self._kicked = False
         # Whether frames go to the worker. The worker counts an item as done only after its last
         # access to the file for it. When both counts are equal, the loop may write.
@@ -172,16 +185,23 @@ class Journal:
         if len(payload) > PAYLOAD_MAX:
             raise OSError(errno.EFBIG, f"{len(payload)} bytes are too large for one frame")
         unsynced = seq - 1 - self.synced_seq
+        unsynced = min(unsynced, U32_MAX)
+        if len(payload) >= _JOIN_BYTES:
+            long = LongFrame(self._format.encode_head(self._end, seq, unsynced, payload), payload)
+            return self._add(long, long.size_bytes, seq)
         try:
-            frame = self._format.encode(self._end, seq, min(unsynced, U32_MAX), payload)
+            frame = self._format.encode(self._end, seq, unsynced, payload)
         except MemoryError:
             if not RESERVE.give_back():
                 raise
-            frame = self._format.encode(self._end, seq, min(unsynced, U32_MAX), payload)
-        self._end += len(frame)
+            frame = self._format.encode(self._end, seq, unsynced, payload)
+        return self._add(frame, len(frame), seq)
+
+    def _add(self, frame: bytes | LongFrame, size_bytes: int, seq: int) -> bool:
+        self._end += size_bytes
         if not self._must_queue():
             return self._write_now(frame, seq)
-        self._queued_total += len(frame) + FRAME_OVERHEAD
+        self._queued_total += size_bytes + FRAME_OVERHEAD
         self._queue(frame)
         return False
 
@@ -289,17 +309,21 @@ class Journal:
             self._queues = self._done_items < self._queued_items
         return self._queues
 
-    def _queue(self, item: bytes | File) -> None:
+    def _queue(self, item: bytes | LongFrame | File) -> None:
         self._queued_items += 1
         self._pending.append(item)
         self._kick()
 
-    def _write_now(self, frame: bytes, seq: int) -> bool:
+    def _write_now(self, frame: bytes | LongFrame, seq: int) -> bool:
         if self.error is not None:
             return False
         file = self._file
         try:
-            file.write(frame)
+            if isinstance(frame, bytes):
+                file.write(frame)
+            else:
+                file.write(frame.head)
+                file.write(frame.payload)
         except Exception as error:  # any error: later frames would leave a gap
             self.fail(error)
             return False
@@ -351,6 +375,8 @@ class Journal:
             item = self._pending.popleft()
             if isinstance(item, bytes):
                 self._written_total += len(item) + FRAME_OVERHEAD
+            elif isinstance(item, LongFrame):
+                self._written_total += item.size_bytes + FRAME_OVERHEAD
             else:
                 item.close()
 
@@ -379,16 +405,25 @@ class Journal:
         for _ in range(count):
             item = self._pending.popleft()
             self._taken_items += 1
-            if not isinstance(item, bytes):
-                self._write_frames(frames)
+            if isinstance(item, bytes):
+                frames.append(item)
+                size_bytes += len(item)
+                if size_bytes < _JOIN_BYTES:
+                    continue
+            self._write_frames(frames)
+            size_bytes = 0
+            if isinstance(item, LongFrame):
+                self._write_long(item)
+            elif not isinstance(item, bytes):
                 return item
-            frames.append(item)
-            size_bytes += len(item)
-            if size_bytes >= _WRITE_SIZE:
-                self._write_frames(frames)
-                frames, size_bytes = [], 0
         self._write_frames(frames)
         return None
+
+    def _write_long(self, frame: LongFrame) -> None:
+        self._file.write(frame.head)
+        self._file.write(frame.payload)
+        self._written_seq += 1
+        self._written_total += frame.size_bytes + FRAME_OVERHEAD
 
     def _write_frames(self, frames: list[bytes]) -> None:
         if not frames:

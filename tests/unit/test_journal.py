@@ -676,7 +676,7 @@ def test_a_batch_is_written_in_pieces_and_synced_once() -> None:
     bench = Bench("always")
     bench.worker.drain()
     before = len(bench.disk.log)
-    payloads = [bytes([number]) * 300_000 for number in range(10)]
+    payloads = [bytes([number]) * 30_000 for number in range(10)]
     for payload in payloads:
         bench.append(payload)
     bench.worker.drain()
@@ -780,3 +780,26 @@ def test_reading_old_frames_yields_to_the_loop_from_the_start() -> None:
     assert wanted == list(range(201, 301))
     assert read_at_pauses.count(0) >= 6
     assert max(read_at_pauses) > 64
+
+
+@pytest.mark.parametrize("mode", ["always", "no"])
+def test_a_long_payload_is_written_from_its_own_memory(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+    write = FakeFile.write
+
+    def note(file: FakeFile, data: bytes) -> None:
+        written.append(data)
+        write(file, data)
+
+    monkeypatch.setattr(FakeFile, "write", note)
+    bench = Bench(mode, reserve_bytes=0)
+    payloads = [b"a" * 30, b"b" * 200_000, b"c" * 30, b"d" * 30, b"e" * 70_000]
+    for payload in payloads:
+        bench.append(payload)
+    bench.worker.drain()
+    assert any(part is payloads[1] for part in written)
+    assert any(part is payloads[4] for part in written)
+    assert bench.journal.queued_bytes == 0
+    assert read(bench.disk, bench.names)[0] == payloads

@@ -15,6 +15,7 @@ from tests.support.storage_access import check_group, deliver_ids, shared_chunks
 
 from millstream.commands.runtime.replies import PAUSE, ArrayHead, LongReply
 from millstream.commands.table.registry import COMMANDS
+from millstream.encoding import encode_request
 from millstream.storage.groups.group_snapshot import dump_group
 from millstream.storage.log.log_ranges import blocks_between
 
@@ -753,3 +754,15 @@ def test_an_error_in_a_long_reply_ends_only_its_connection(
     assert "a long reply failed" in caplog.text
     assert [other.read() for other in others] == [Simple("PONG")] * 3
     assert [other.call("PING") for other in others] == [Simple("PONG")] * 3
+
+
+@pytest.mark.parametrize("size", [0, 65_400, 65_536, 65_537, 262_144, 1_000_000])
+def test_a_long_buffer_becomes_an_ordinary_bytes_object(size: int) -> None:
+    word = random.Random(size).randbytes(size)
+    expected = b"*1\r\n$%d\r\n%b\r\n" % (size, word)
+    taken = encode_request([word])
+    assert (taken, hash(taken), sys.getsizeof(taken)) == (
+        expected,
+        hash(expected),
+        sys.getsizeof(expected),
+    )
