@@ -19,11 +19,15 @@ class FailedHandshakes:
 
     def note(self, reason: str, transport: Any) -> None:
         """A handshake on this transport has failed."""
+        peer = transport.get_extra_info("peername") if transport is not None else None
+        self.note_peer(reason, peer)
+
+    def note_peer(self, reason: str, peer: Any) -> None:
+        """A handshake of the client at this address has failed."""
         self.count += 1
         more = self._limit.more()
         if more is None:
             return
-        peer = transport.get_extra_info("peername") if transport is not None else None
         address = _address(peer)
         LOGGER.warning(
             "tls      %s: a client's handshake has failed: %s%s", address, reason, more,

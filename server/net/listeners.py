@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from millstream.server.net.sockets import (
     start_listening,
 )
 from millstream.server.net.tls_contexts import HANDSHAKE_S, Tls, make_link_context, make_tls
+from millstream.server.net.tls_handshake import Handshake
 
 NewConnection = Callable[[], Any]
 AGAIN_S = 0.2  # between two attempts to take the addresses again
@@ -75,15 +76,16 @@ class Listeners:
 
     async def _serve(self, bound: socket.socket, tls: Tls | None) -> asyncio.Server:
         options: dict[str, Any] = {"sock": bound, "backlog": self._config.tcp_backlog}
+        new_connection: Callable[[], Any] = self._new_connection
         if tls is not None:
-            options |= {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_S}
+            new_connection = partial(Handshake, tls.context, new_connection, HANDSHAKE_S)
         begin: Callable[..., Any] = self._loop.create_server
         directive = "port" if tls is None else "tls-port"
         if bound.family == socket.AF_UNIX:
             begin = self._loop.create_unix_server
             directive = "unixsocket"
         start_listening(bound, self._config.tcp_backlog, directive)
-        server: asyncio.Server = await begin(self._new_connection, **options)
+        server: asyncio.Server = await begin(new_connection, **options)
         return server
 
     async def _serve_tls(self, tls: Tls) -> list[asyncio.Server]:

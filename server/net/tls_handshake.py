@@ -3,13 +3,21 @@
 asyncio reports a failed handshake only in its debug log. Only the event loop knows the address, and
 it gives an error to its exception handler only if the error is no OSError, as those of TLS are. So
 the object here ends a failed handshake without an error, and raises another one where the loop asks
-for the client's certificate next.
+for the client's certificate next. A handshake that takes too long is only reported to the future
+that its caller has passed, so that `Handshake` begins it, and not the loop's server.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]
+
+from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
 
 
 class HandshakeError(Exception):
@@ -43,3 +51,37 @@ class ServerSide(ssl.SSLObject):
         if self._problem is not None:
             raise HandshakeError(_reason(self._problem))
         return super().getpeercert(binary_form)
+
+
+class Handshake(asyncio.Protocol):
+    """A connection to a TLS port until its handshake begins. `new_connection` makes the protocol of
+    a connection whose handshake has succeeded."""
+
+    def __init__(
+        self, context: ssl.SSLContext, new_connection: Callable[[], Any], limit_s: float
+    ) -> None:
+        self._context = context
+        self._new_connection = new_connection
+        self._limit_s = limit_s
+
+    def connection_made(self, transport: Any) -> None:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        peer = transport.get_extra_info("peername")
+        ended.add_done_callback(partial(_end, transport, peer, self._limit_s))
+        protocol = SSLProtocol(
+            loop, self._new_connection(), self._context, ended,
+            server_side=True, ssl_handshake_timeout=self._limit_s,
+        )  # fmt: skip
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
+
+def _end(transport: Any, peer: Any, limit_s: float, ended: asyncio.Future[None]) -> None:
+    """The handshake has succeeded or failed."""
+    problem = ended.exception()
+    if problem is None:
+        return
+    transport.abort()
+    if isinstance(problem, ConnectionAbortedError):
+        FAILED_HANDSHAKES.note_peer(f"it has not ended within {limit_s:g} seconds", peer)

@@ -432,7 +432,10 @@ def test_hostile_bytes_disturb_no_client(open_server: TlsServer, authority: Auth
 
 
 def test_silent_clients_do_not_stay(open_server: TlsServer, authority: Authority) -> None:
-    """A handshake that does not begin, or does not continue, ends after ten seconds."""
+    """A handshake that does not begin, or does not continue, ends after ten seconds. The log has
+    the addresses of some of these clients, and INFO counts all."""
+    with open_server.redis(authority) as counted:
+        before = counted.info("stats")["tls_handshake_failures"]
     silent = [socket.create_connection(("127.0.0.1", open_server.port)) for _ in range(50)]
     for client in silent[25:]:
         client.sendall(hello()[:20])
@@ -441,6 +444,17 @@ def test_silent_clients_do_not_stay(open_server: TlsServer, authority: Authority
         client.settimeout(30)
         with contextlib.suppress(ConnectionError):
             assert client.recv(100) == b""
+    with open_server.redis(authority) as counted:
+        wait_until(
+            lambda: counted.info("stats")["tls_handshake_failures"],
+            lambda count: count >= before + len(silent),
+            "a count of all",
+        )
+    addresses = {f"127.0.0.1:{client.getsockname()[1]}" for client in silent}
+    line = r"tls +(\S+): a client's handshake has failed: it has not ended within 10 seconds"
+    found = set(re.findall(line, open_server.server.log))
+    assert 5 <= len(found & addresses) < len(silent)
+    for client in silent:
         client.close()
 
 
