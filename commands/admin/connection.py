@@ -14,7 +14,7 @@ from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.table.registry import CommandGroup
-from millstream.errors import SYNTAX, CommandError, shown, wrong_arity
+from millstream.errors import SYNTAX, CommandError, shown
 
 command = CommandGroup("connection")
 cluster_command = CommandGroup("cluster", "@connection", since="3.0.0")
@@ -35,9 +35,6 @@ HELLO_NEEDS_AUTH = (
 _NOT_PLAIN = re.compile(rb"[^!-~]")
 BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
 NO_CLUSTER = "ERR This instance has cluster support disabled"
-
-
-PONG = Simple(b"PONG")
 
 
 class Logins(Protocol):
@@ -82,26 +79,6 @@ class ConnectionHost(Protocol):
 
 
 # Greeting and password
-
-
-@command(
-    "PING [message]",
-    "fast hot subscribed dataless request_policy:all_shards response_policy:all_succeeded",
-)
-def ping(ctx: Context, args: Args) -> object:
-    """Returns the server's liveliness response.
-
-    The reply is PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an
-    array of `pong` and the message ("" if there is none), to distinguish the reply from messages on
-    channels.
-    """
-    words = len(args)
-    if words > 2:
-        raise wrong_arity("ping")
-    session = ctx.session
-    if session.resp == 2 and session.subscribed:
-        return [b"pong", args.take() if words > 1 else b""]
-    return args.take() if words > 1 else PONG
 
 
 @command("ECHO message", "fast loading stale dataless")
