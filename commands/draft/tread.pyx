@@ -23,7 +23,7 @@ from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
 from millstream.storage.groups.due_index cimport is_due
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, ttl_ms_of
 from millstream.storage.groups.pending cimport UNOWNED
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
@@ -248,8 +248,8 @@ cdef read_group(Context ctx, GroupRead read, bint block, deadline_ms):
     read.db_index = ctx.db.index
     read.keys = [(read.db_index, key)]
     group = read.ready_group(ctx, stream)
-    if group.ttl_ms != read.ttl_ms:
-        stream.set_ttl(group, read.ttl_ms)
+    if ttl_ms_of(group) != read.ttl_ms:
+        stream.set_ttl(group, read.ttl_ms, ctx.steady_ms)
         ctx.change((GROUPTTL, key, read.group, read.ttl_ms), None, 1)
     reply = read.serve(ctx, stream, group, True)
     if reply is None and block:
@@ -401,8 +401,8 @@ cdef class GroupRead(GroupsRead):
         self.incarnation = stream.incarnation
 
     cdef int count_in(self, Group group, int change) except -1:
-        group.blocked_clients += change
-        group.retry_waiters += change
+        group.pending.blocked_clients += change
+        group.pending.retry_waiters += change
         return 0
 
     def timeout_reply(self, Context ctx not None):

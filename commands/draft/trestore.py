@@ -46,7 +46,7 @@ def _completed(
     except (*_MALFORMED, msgpack.UnpackException) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     for group in made.groups.values():
-        group.last_used_ms = steady_ms
+        group.restart_ttl(steady_ms)
     if made.held is not None:
         made.held.restart_leases(steady_ms)
     return made, meta

@@ -201,9 +201,9 @@ cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t
     """Deliver entries with ascending IDs. After a failure, the entries before it are delivered."""
     cdef size_t done = size
     cdef size_t i
-    if delivery.keep and group.pending.order is not None:
+    if delivery.keep and group.pending.order() is not None:
         for i in range(size):
-            group.pending.order.note(ids[i].ms, ids[i].seq, delivery.now_ms)
+            group.pending.order().note(ids[i].ms, ids[i].seq, delivery.now_ms)
     while size:
         if delivery.keep:
             done = group.pending.deliver_some(

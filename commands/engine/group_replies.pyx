@@ -386,7 +386,7 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
         oldest_ms = entry.ms
         oldest_seq = entry.seq
     return (group.pending.consumer_count(), group.pending.records.count, offset.ms,
-            group.entries_read, lag, oldest_ms, group.blocked_clients, missed_by(stream, group),
+            group.entries_read, lag, oldest_ms, group.pending.blocked_clients, missed_by(stream, group),
             oldest_seq)
 
 
@@ -555,7 +555,7 @@ def few_groups(Stream stream not None, uint64_t now_ms) -> GroupRows | None:
     if group_count(stream.group_set) > FEW:
         return None
     made.groups = by_name([group for group in counted_groups(stream).values()
-                           if not (group.ttl_ms and group.is_over(now_ms))])
+                           if not (group.rules is not None and group.is_over(now_ms))])
     made.ends = StreamEnds(stream)
     return made
 

@@ -56,12 +56,12 @@ cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, tuple o
     name join it."""
     cdef uint64_t ms, seq
     ms, seq = offset
-    cdef Group group = stream.make_group(name, ms, seq, ctx.steady_ms)
+    cdef Group group = stream.make_group(name, ms, seq)
     waiting = ctx.db.waiting.get(key)
     if waiting is not None:
         waiting.join(name, stream, group)
     group.entries_read = entries_read
-    stream.set_ttl(group, ttl_ms)
+    stream.set_ttl(group, ttl_ms, ctx.steady_ms)
     ctx.change((GROUP, key, name, bytes(make_id(ms, seq, False)), b"%d" % entries_read, ttl_ms),
                b"xgroup-create", 1)
     return group
@@ -106,7 +106,7 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
     cdef Group group = stream.group(name)
     if group is None:
         return None
-    if group.ttl_ms and group.is_over(ctx.steady_ms):
+    if group.rules is not None and group.is_over(ctx.steady_ms):
         # While changes are not allowed, a group that has ended stays but is not found, like an
         # expired key.
         if ctx.keyspace.may_delete:
@@ -137,7 +137,8 @@ def change_entries(Context ctx not None, tuple words not None, list ids not None
 
 cpdef int note_used(Context ctx, bytes key, Group group) except -1:
     """Restart the time to live of a group after a command that used it."""
-    group.last_used_ms = ctx.steady_ms
+    if group.rules is not None:
+        group.restart_ttl(ctx.steady_ms)
     return ctx.keyspace.schedule(ctx.db.index, key, group)
 
 
@@ -156,7 +157,7 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     if group is None:
         return
     group.scheduled_ms = MAX
-    if group.retry_waiters and exact_min(group.pending.records, WAKE, MAX) <= ctx.steady_ms or (
+    if group.pending.retry_waiters and exact_min(group.pending.records, WAKE, MAX) <= ctx.steady_ms or (
             group.pending.claim_bound() != MAX and is_idle(
                 group.pending.records, ctx.steady_ms, group.pending.claim_idle())):
         # The readers are served after this; each reader that blocks again schedules the next timer.

@@ -52,7 +52,7 @@ cdef class GroupsRead(BlockedRead):
 
     cdef int count_in(self, Group group, int change) except -1:
         """Count the client in or out of a group on which it waits."""
-        group.blocked_clients += change
+        group.pending.blocked_clients += change
         return 0
 
     cdef int hold(self, list groups) except -1:
@@ -93,5 +93,5 @@ cdef class GroupsRead(BlockedRead):
             value = db.get(key)
             group = (<Stream>value).group(self.group) if isinstance(value, Stream) else None
             if group is not None:
-                group.last_used_ms = ctx.steady_ms
+                group.restart_ttl(ctx.steady_ms)
                 ctx.keyspace.schedule(self.db_index, key, group)

@@ -371,9 +371,9 @@ GROUP = b"GROUP"
 def apply_group(Keyspace keyspace not None, int db, list words not None) -> None:
     """GROUP key name id entries-read ttl-ms: a new group."""
     stream = stream_at(keyspace, db, words[0])
-    group = stream.make_group(words[1], *id_of(words[2]), keyspace.steady_ms)
+    group = stream.make_group(words[1], *id_of(words[2]))
     group.entries_read = int(words[3])
-    stream.set_ttl(group, int(words[4]))
+    stream.set_ttl(group, int(words[4]), keyspace.steady_ms)
     keyspace.schedule(db, words[0], group)
 
 
@@ -383,7 +383,8 @@ GROUPTTL = b"GROUPTTL"
 def apply_group_ttl(Keyspace keyspace not None, int db, list words not None) -> None:
     """GROUPTTL key name ttl-ms."""
     group = named_group(keyspace, db, words)
-    stream_at(keyspace, db, words[0]).set_ttl(group, int(words[2]))
+    stream_at(keyspace, db, words[0]).set_ttl(
+        group, int(words[2]), keyspace.steady_ms)
     keyspace.schedule(db, words[0], group)
 
 

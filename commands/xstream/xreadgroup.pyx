@@ -484,7 +484,7 @@ cdef class ConsumerRead(GroupsRead):
         return 0
 
     cdef int count_in(self, Group group, int change) except -1:
-        group.blocked_clients += change
+        group.pending.blocked_clients += change
         if self.claim_idle_ms != NO_CLAIM:
             group.pending.add_claim_wait(self.claim_idle_ms, change)
         return 0

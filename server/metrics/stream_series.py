@@ -170,7 +170,7 @@ class StreamSeries:
             ends = StreamEnds(stream)
             shown = []  # before any other command runs: `ends` is of this moment
             for group in some:
-                if group.ttl_ms and group.is_over(steady_ms):
+                if group.is_over(steady_ms):
                     continue
                 if not counts.groups:
                     counts.groups_left_out += 1

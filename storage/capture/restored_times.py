@@ -14,7 +14,7 @@ def continue_times(keyspace: Keyspace, steady_ms: int) -> None:
         for key, value in db.table.items():
             if isinstance(value, Stream) and (value.groups or value.held is not None):
                 for group in value.groups.values():
-                    group.last_used_ms = steady_ms
+                    group.restart_ttl(steady_ms)
                 if value.held is not None:
                     value.held.restart_leases(steady_ms)
                 db.schedule_groups(key, value)

@@ -29,14 +29,14 @@ from millstream.errors import BlockError
 
 cdef Group load_group(Reader* r, uint64_t now_ms):
     cdef bytes name = name_of(r, number(r))
-    cdef Group group = Group(name, number(r), number(r), now_ms)
+    cdef Group group = Group(name, number(r), number(r))
     cdef Consumer member
     cdef uint64_t size, i, count
     cdef list pairs
     group.gap_floor_ms = number(r)
     group.gap_floor_seq = number(r)
     group.entries_read = signed_number(r)
-    group.ttl_ms = number(r)
+    group.set_ttl(number(r), now_ms)
     count = number(r)
     for i in range(count):
         size = number(r)

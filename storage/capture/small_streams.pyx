@@ -20,7 +20,7 @@ from millstream.storage.capture.small_rows cimport (
     IS_OPEN, NUMBER_BYTES_MAX, put_number,
 )
 from millstream.storage.groups.consumers cimport Consumer, Details
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, ttl_ms_of
 from millstream.storage.groups.pending cimport Pending, Pendings
 from millstream.storage.keyspace.key_slots cimport SLOT_COUNT, Key, KeySlots
 from millstream.storage.streams.head_eviction cimport counted_groups
@@ -50,7 +50,7 @@ cdef inline char* put_text(char* at, bytes text) noexcept:
 
 
 cdef bint is_small_group(Group group):
-    cdef Details details = group.pending.details
+    cdef Details details = group.pending.details()
     cdef Consumer member
     if (group.missed or group.pending.records.count > PENDING_MAX
             or group.pending.records.retry_times_count > RETRY_PAIRS_MAX
@@ -101,7 +101,7 @@ cdef Py_ssize_t put_group(Output rows, Group group) except -1:
     at = put_text(at, group.name)
     at = put_number(put_number(at, group.offset_ms), group.offset_seq)
     at = put_number(put_number(at, group.gap_floor_ms), group.gap_floor_seq)
-    at = put_number(put_signed(at, group.entries_read), group.ttl_ms)
+    at = put_number(put_signed(at, group.entries_read), ttl_ms_of(group))
     at = put_number(at, len(members) - 1)
     for i in range(1, <uint32_t>len(members)):
         member = members[i]

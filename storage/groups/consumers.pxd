@@ -1,6 +1,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 cimport cython
 
+from millstream.storage.groups.due_index cimport DeliveryOrder
+
 cdef bytes known_name(bytes name)
 
 
@@ -14,16 +16,20 @@ cdef class Consumer:
     cdef readonly uint64_t pending
 
 
-# What a group needs once it has a consumer, a retry pair or a client that waits to claim.
+# What a group needs once it has a second consumer, a retry pair, a claim or a client that waits to
+# claim.
 cdef class Details:
     # By name; None while there are few.
     cdef dict by_name
+    # The one that was found last: a request looks for its consumer more than once.
+    cdef Consumer latest
     cdef list consumers
     cdef list free_consumers
     cdef dict retry_numbers
     cdef list free_retry_times
     cdef dict large_counts
     cdef dict claim_waits
+    cdef DeliveryOrder order
     # The smallest idle time at which a waiting client claims an entry.
     cdef uint64_t claim_idle_ms
 
@@ -36,18 +42,22 @@ cdef class Details:
 
 @cython.no_gc
 cdef class Members:
-    # The only consumer that the group ever had, number 1; otherwise `details` has them.
-    cdef Consumer only_member
-    cdef Details details
+    # None, the only consumer that the group ever had, number 1, or Details.
+    cdef object owners
+    # Clients that wait on the group. `retry_waiters` of them accept redeliveries.
+    cdef public uint32_t blocked_clients
+    cdef public uint32_t retry_waiters
 
+    cdef Details details(self)
     cdef Details own_details(self)
     cdef list members(self)
     cdef Consumer numbered(self, uint32_t number)
     cdef int add_member(self, Consumer consumer) except -1
-    cdef int list_members(self) except -1
+    cdef int remove_member(self, Consumer consumer) except -1
     cdef int skip_number(self) except -1
     cdef uint32_t consumer_count(self) noexcept
     cdef dict large_counts(self)
+    cdef DeliveryOrder order(self)
     cdef uint64_t claim_idle(self) noexcept
     cpdef Consumer consumer(self, bytes name)
     cpdef Consumer make_consumer(self, bytes name, int64_t now_ms)

@@ -1,5 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The consumers of a group, and what a group needs only once it has some.
+"""The consumers of a group, the clients that wait on it, and what a group needs once it has more
+than one consumer.
 
 Consumers have numbers, because records of pending entries refer to them. Number 0 means no owner.
 A stream may have very many groups, and most have one consumer or none, which needs no list.
@@ -8,6 +9,7 @@ A stream may have very many groups, and most have one consumer or none, which ne
 from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 cimport cython
 
+from millstream.storage.groups.due_index cimport DeliveryOrder
 from millstream.storage.groups.pending cimport CONSUMERS_MAX
 
 from millstream.errors import CommandError
@@ -66,13 +68,17 @@ cdef class Details:
         return len(self.consumers) - 1 - unused
 
     cdef Consumer find(self, bytes name):
-        cdef Consumer consumer
+        cdef Consumer consumer = self.latest
+        if consumer is not None and consumer.name == name:
+            return consumer
+        self.latest = None
         if self.by_name is not None:
-            return self.by_name.get(name)
+            self.latest = self.by_name.get(name)
+            return self.latest
         for consumer in self.consumers:
             if consumer is not None and consumer.name == name:
-                return consumer
-        return None
+                self.latest = consumer
+        return self.latest
 
     cdef int add(self, Consumer consumer) except -1:
         """Add a consumer; its number is unused, or the next one."""
@@ -103,7 +109,7 @@ cdef class Details:
         if self.free_consumers is None:
             self.free_consumers = []
         self.free_consumers.append(consumer.index)
-        self.consumers[consumer.index] = None
+        self.consumers[consumer.index] = self.latest = None
         if self.by_name is not None:
             del self.by_name[consumer.name]
         return 0
@@ -113,58 +119,67 @@ cdef class Details:
 cdef class Members:
     """The consumers of a group, by name and by number."""
 
+    cdef Details details(self):
+        """None for a group without details."""
+        return <Details>self.owners if type(self.owners) is Details else None
+
     cdef Details own_details(self):
-        if self.details is None:
-            self.details = Details.__new__(Details)
-        return self.details
+        """The details of the group, which has them from now on."""
+        cdef Details made
+        if type(self.owners) is not Details:
+            made = Details.__new__(Details)
+            if self.owners is not None:
+                made.add(<Consumer>self.owners)
+            self.owners = made
+        return <Details>self.owners
 
     cdef list members(self):
         """Consumers by number, None for unused numbers; read-only."""
-        if self.only_member is not None:
-            return [None, self.only_member]
-        return NO_MEMBERS if self.details is None else self.details.consumers
+        if type(self.owners) is Consumer:
+            return [None, self.owners]
+        return NO_MEMBERS if self.owners is None else (<Details>self.owners).consumers
 
     cdef Consumer numbered(self, uint32_t number):
         """The consumer with a number; None for number 0."""
         if number == 0:
             return None
-        return self.only_member if self.only_member is not None else self.details.consumers[number]
+        if type(self.owners) is Consumer:
+            return <Consumer>self.owners
+        return (<Details>self.owners).consumers[number]
 
     cdef int add_member(self, Consumer consumer) except -1:
         """Add a consumer; its number is unused, or the next one. The first one of a group without
         other numbers needs no list."""
-        if consumer.index == 1 and self.only_member is None and (
-                self.details is None or self.details.consumers is NO_MEMBERS):
-            self.only_member = consumer
+        if consumer.index == 1 and self.owners is None:
+            self.owners = consumer
             return 0
-        self.list_members()
-        return self.details.add(consumer)
+        return self.own_details().add(consumer)
 
-    cdef int list_members(self) except -1:
-        """Put the only consumer into a list."""
-        cdef Consumer first = self.only_member
-        self.own_details()
-        if first is not None:
-            self.details.add(first)
-            self.only_member = None
-        return 0
+    cdef int remove_member(self, Consumer consumer) except -1:
+        if self.owners is consumer:
+            self.owners = None
+            return 0
+        return (<Details>self.owners).remove(consumer)
 
     cdef int skip_number(self) except -1:
         """Leave the next number unused, while consumers are loaded."""
-        self.list_members()
-        return self.details.skip_number()
+        return self.own_details().skip_number()
 
     cdef uint32_t consumer_count(self) noexcept:
-        if self.only_member is not None:
-            return 1
-        return 0 if self.details is None else self.details.count()
+        if self.owners is None:
+            return 0
+        return 1 if type(self.owners) is Consumer else (<Details>self.owners).count()
 
     cdef dict large_counts(self):
         """Delivery counts that do not fit into a record, or None."""
-        return None if self.details is None else self.details.large_counts
+        return (<Details>self.owners).large_counts if type(self.owners) is Details else None
+
+    cdef DeliveryOrder order(self):
+        """The order of the deliveries of one millisecond, or None."""
+        return (<Details>self.owners).order if type(self.owners) is Details else None
 
     cdef uint64_t claim_idle(self) noexcept:
-        return NEVER if self.details is None else self.details.claim_idle_ms
+        return (<Details>self.owners).claim_idle_ms if type(self.owners) is Details else NEVER
 
     @property
     def claim_idle_ms(self) -> int:
@@ -177,19 +192,18 @@ cdef class Members:
 
     cpdef Consumer consumer(self, bytes name):
         """The consumer with this name, or None."""
-        if self.only_member is not None:
-            return self.only_member if self.only_member.name == name else None
-        return None if self.details is None else self.details.find(name)
+        if type(self.owners) is Consumer:
+            return <Consumer>self.owners if (<Consumer>self.owners).name == name else None
+        return None if self.owners is None else (<Details>self.owners).find(name)
 
     cpdef Consumer make_consumer(self, bytes name, int64_t now_ms):
         """Add a consumer with a new name."""
         cdef Consumer made
-        cdef Details details = self.details
-        if self.only_member is None and (details is None or details.consumers is NO_MEMBERS):
-            self.only_member = made = Consumer(name, 1, now_ms, -1)
+        cdef Details details
+        if self.owners is None:
+            self.owners = made = Consumer(name, 1, now_ms, -1)
             return made
-        self.list_members()
-        details = self.details
+        details = self.own_details()
         if not details.free_consumers and len(details.consumers) > CONSUMERS_MAX:
             raise CommandError("ERR the group has too many consumers")
         index = details.free_consumers.pop() if details.free_consumers else len(details.consumers)
@@ -207,13 +221,14 @@ cdef class Members:
     cdef int free_numbers(self) except -1:
         """Collect the unused numbers below the largest one."""
         cdef Py_ssize_t i
+        cdef Details details = self.details()
         cdef list consumers
-        if self.details is None:
+        if details is None:
             return 0
-        consumers = self.details.consumers
+        consumers = details.consumers
         unused = [i for i in range(len(consumers) - 1, 0, -1) if consumers[i] is None]
         if unused:
-            self.details.free_consumers = unused
+            details.free_consumers = unused
         return 0
 
     cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1:

@@ -1,13 +1,22 @@
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 cimport cython
 
 from millstream.storage.groups.pending_list cimport PendingList
+
+
+# What TREAD GROUP ... TTL requested of a group.
+@cython.no_gc
+cdef class GroupRules:
+    cdef readonly uint64_t ttl_ms
+    cdef readonly uint64_t last_used_ms
 
 
 # Without methods in C, so without a pointer to a table of them: there may be millions of groups.
 @cython.no_gc
 cdef class Group:
     cdef readonly bytes name
+    # None for a group without rules.
+    cdef readonly GroupRules rules
     # The pending entries, and the consumers that own them.
     cdef readonly PendingList pending
     cdef public uint64_t offset_ms
@@ -15,12 +24,12 @@ cdef class Group:
     cdef public uint64_t gap_floor_ms
     cdef public uint64_t gap_floor_seq
     cdef public int64_t entries_read
-    cdef public uint64_t ttl_ms
-    cdef public uint64_t last_used_ms
     cdef public uint64_t scheduled_ms
     cdef uint64_t missed
-    cdef public uint32_t blocked_clients
-    cdef public uint32_t retry_waiters
+
+
+cdef inline uint64_t ttl_ms_of(Group group) noexcept:
+    return 0 if group.rules is None else group.rules.ttl_ms
 
 
 cdef uint64_t size_bytes_of(Group group) noexcept

@@ -6,7 +6,7 @@ pending entries, so they are plain records in chunks (`pending_chunks`), without
 time (`due_index`). A snapshot shares the chunks instead of copying them.
 
 A stream may have very many groups, and most of them are small. A group therefore allocates the
-content of its parts when it is first needed: chunks, consumers, retry pairs.
+content of its parts when it is first needed: rules, chunks, consumers, retry pairs.
 """
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
@@ -21,39 +21,56 @@ cdef enum:
     # For MEMORY USAGE: the size of a group with its name and its item in the stream, of a consumer
     # with its name and items, and of the objects for the first consumer. And the number of sampled
     # chunks.
-    GROUP_BYTES = 232
+    GROUP_BYTES = 200
     CONSUMER_BYTES = 170
     DETAILS_BYTES = 200
     SAMPLED_CHUNKS = 64
 
 
 @cython.no_gc
-cdef class Group:
-    """State of one group. `entries_read` is Redis' counter, -1 when it is unknown.
+cdef class GroupRules:
+    """The rules of a group: it ends ttl_ms after `last_used_ms`, unless clients wait on it."""
 
-    `ttl_ms` 0 means that the group has no time to live. Otherwise it ends ttl_ms after
-    `last_used_ms`, unless `blocked_clients` wait on it. `retry_waiters` of these clients accept
-    redeliveries. `scheduled_ms` is the earliest time for which a timer is scheduled. `missed`:
-    MissedEntries.
+
+@cython.no_gc
+cdef class Group:
+    """State of one group. `entries_read` is Redis' counter, -1 when it is unknown. `scheduled_ms` is
+    the earliest time for which a timer is scheduled. `missed`: MissedEntries.
     """
 
     def __cinit__(self):
         self.pending = PendingList.__new__(PendingList)
 
-    def __init__(self, bytes name, uint64_t offset_ms=0, uint64_t offset_seq=0,
-                 uint64_t now_ms=0):
+    def __init__(self, bytes name, uint64_t offset_ms=0, uint64_t offset_seq=0):
         self.name = known_name(name)
         self.offset_ms = offset_ms
         self.offset_seq = offset_seq
         self.entries_read = -1
-        self.last_used_ms = now_ms
         self.scheduled_ms = NEVER
 
     def is_over(self, uint64_t now_ms) -> bool:
         """True if its time to live has ended."""
-        if not self.ttl_ms or self.blocked_clients:
+        if self.rules is None or self.pending.blocked_clients:
             return False
-        return now_ms >= saturating_add(self.last_used_ms, self.ttl_ms)
+        return now_ms >= saturating_add(self.rules.last_used_ms, self.rules.ttl_ms)
+
+    @property
+    def ttl_ms(self) -> int:
+        """The time to live; 0: none."""
+        return ttl_ms_of(self)
+
+    def set_ttl(self, uint64_t ttl_ms, uint64_t now_ms) -> None:
+        """Set the time to live, which begins now; 0: none."""
+        self.rules = None
+        if ttl_ms:
+            self.rules = GroupRules.__new__(GroupRules)
+            self.rules.ttl_ms = ttl_ms
+            self.rules.last_used_ms = now_ms
+
+    def restart_ttl(self, uint64_t now_ms) -> None:
+        """Restart the time to live, if the group has one."""
+        if self.rules is not None:
+            self.rules.last_used_ms = now_ms
 
     @property
     def memory_bytes(self) -> int:
@@ -68,10 +85,9 @@ cdef uint64_t size_bytes_of(Group group) noexcept:
     cdef uint64_t chunks = 0
     cdef uint64_t total = GROUP_BYTES
     cdef uint32_t i
-    if pending.only_member is not None:
-        total += CONSUMER_BYTES
-    if pending.details is not None:
-        total += DETAILS_BYTES + CONSUMER_BYTES * <uint64_t>pending.details.count()
+    total += CONSUMER_BYTES * <uint64_t>pending.consumer_count()
+    if pending.details() is not None:
+        total += DETAILS_BYTES
     if records == nothing_pending():
         return total
     for i in range(sampled):

@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, ttl_ms_of
 from millstream.storage.groups.pending cimport (
     CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, Pending, PendingAt,
 )
@@ -26,7 +26,7 @@ cpdef dict dump_group(Group group):
         "offset": [group.offset_ms, group.offset_seq],
         "gap_floor": [group.gap_floor_ms, group.gap_floor_seq],
         "entries_read": group.entries_read,
-        "ttl_ms": group.ttl_ms,
+        "ttl_ms": ttl_ms_of(group),
         "consumers": [
             None if c is None else [c.name, c.seen_ms, c.active_ms] for c in group.pending.members()
         ],
@@ -44,11 +44,11 @@ cpdef Group load_group(dict meta, uint64_t now_ms):
     """Make a group from the result of `dump_group`; its TTL starts again at now_ms. ValueError when
     the pending entries are not ascending or refer to a missing consumer or retry pair, or when
     a consumer or retry pair occurs twice."""
-    cdef Group group = Group(meta["name"], meta["offset"][0], meta["offset"][1], now_ms)
+    cdef Group group = Group(meta["name"], meta["offset"][0], meta["offset"][1])
     cdef bytes packed = meta["pending"]
     group.gap_floor_ms, group.gap_floor_seq = meta["gap_floor"]
     group.entries_read = meta["entries_read"]
-    group.ttl_ms = meta["ttl_ms"]
+    group.set_ttl(meta["ttl_ms"], now_ms)
     group.missed = meta.get("missed", 0)
     if len(meta["consumers"]) > CONSUMERS_MAX + 1:
         raise ValueError(f"group {group.name!r} has too many consumers")
@@ -118,13 +118,13 @@ cdef int load_large_counts(Group group, rows) except -1:
 
 cdef Group copy_group(Group group, uint64_t now_ms):
     """A group with the same content for another stream; its TTL runs from now_ms."""
-    cdef Group made = Group(group.name, group.offset_ms, group.offset_seq, now_ms)
+    cdef Group made = Group(group.name, group.offset_ms, group.offset_seq)
     cdef Consumer one
     made.gap_floor_ms = group.gap_floor_ms
     made.gap_floor_seq = group.gap_floor_seq
     made.entries_read = group.entries_read
     made.missed = group.missed
-    made.ttl_ms = group.ttl_ms
+    made.set_ttl(ttl_ms_of(group), now_ms)
     for one in group.pending.members():
         if one is not None:
             # Keep the numbers, because records refer to consumers by number.
@@ -138,9 +138,9 @@ cdef Group copy_group(Group group, uint64_t now_ms):
 cdef int copy_pending(Group group, Group other) except -1:
     """Copy the pending entries of another group to a group that has none."""
     group.pending.records = allocated(group.pending.records)
-    if other.pending.details is not None:
+    if other.pending.details() is not None:
         copy_pairs(group.pending.records, group.pending.own_details(), other.pending.records,
-                   other.pending.details)
+                   other.pending.details())
     copy_chunks(group.pending.records, other.pending.records)
     if other.pending.large_counts() is not None:
         group.pending.own_details().large_counts = dict(other.pending.large_counts())

@@ -3,7 +3,6 @@ cimport cython
 
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer, Members
-from millstream.storage.groups.due_index cimport DeliveryOrder
 from millstream.storage.groups.pending cimport Pending, PendingAt, Pendings
 from millstream.storage.groups.pending_chunks cimport SharedPending
 
@@ -11,7 +10,6 @@ from millstream.storage.groups.pending_chunks cimport SharedPending
 @cython.no_gc
 cdef class PendingList(Members):
     cdef Pendings* records
-    cdef DeliveryOrder order
 
     cpdef uint32_t retry_number(self, uint64_t retry_ms, uint64_t expire_ms) except? 0
     cdef int put(self, Pending* record) except -1

@@ -163,11 +163,10 @@ cdef class PendingList(Members):
     cdef inline int count_owner(self, uint32_t consumer, int change) except -1:
         if consumer == UNOWNED:
             self.records.unowned += change
+        elif type(self.owners) is Consumer:
+            (<Consumer>self.owners).pending += change
         else:
-            if self.only_member is not None:
-                self.only_member.pending += change
-            else:
-                (<Consumer>self.details.consumers[consumer]).pending += change
+            (<Consumer>(<Details>self.owners).consumers[consumer]).pending += change
         return 0
 
     cdef inline void count_retry(self, uint32_t retry_number, int change) noexcept:
@@ -237,12 +236,13 @@ cdef class PendingList(Members):
     cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1:
         """Note for DeliveryOrder that a command delivered a pending entry again at at_ms, mostly
         now."""
-        if self.order is None:
-            self.order = DeliveryOrder()
+        cdef Details details = self.own_details()
+        if details.order is None:
+            details.order = DeliveryOrder()
             # Earlier deliveries in this millisecond are unknown.
-            self.order.latest_ms = now_ms
-            self.order.numbered = True
-        return self.order.note(ms, seq, at_ms)
+            details.order.latest_ms = now_ms
+            details.order.numbered = True
+        return details.order.note(ms, seq, at_ms)
 
     cpdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
         """Remove an entry's owner, or make the entry pending without an owner. Its last delivery
@@ -290,7 +290,7 @@ cdef class PendingList(Members):
     cdef inline int forget_count(self, const Pending* record) except -1:
         """Remove the large count of a record that is removed or whose count fits into it again."""
         if record.deliveries == DELIVERIES_MAX and self.large_counts() is not None:
-            self.details.large_counts.pop((record.ms, record.seq), None)
+            self.large_counts().pop((record.ms, record.seq), None)
         return 0
 
     cdef int mark_gone(self, uint64_t ms, uint64_t seq) except -1:
@@ -326,12 +326,12 @@ cdef class PendingList(Members):
 
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
         """Up to `limit` IDs (ms, seq) due now, earliest due first, then by ID."""
-        return earliest(self.records, RETRY if with_zero else WAKE, now_ms, limit, self.order)
+        return earliest(self.records, RETRY if with_zero else WAKE, now_ms, limit, self.order())
 
     cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
         """Up to `limit` IDs (ms, seq) that are idle for at least min_idle_ms, longest idle first,
         then in the order of their deliveries (`DeliveryOrder`)."""
-        return [] if now_ms < min_idle_ms else earliest(self.records, IDLE, now_ms - min_idle_ms, limit, self.order)
+        return [] if now_ms < min_idle_ms else earliest(self.records, IDLE, now_ms - min_idle_ms, limit, self.order())
 
     # ------------------------------------------------------------ for Python and copies
 

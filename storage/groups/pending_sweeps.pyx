@@ -28,10 +28,7 @@ def delete_consumer(Group group not None, bytes name not None) -> int:
         for place in range(pending.records.chunk_count):
             sweep_chunk(pending, place, gone.index, 0, NEVER, None)
         close_gaps(pending.records)
-    if gone is pending.only_member:
-        pending.only_member = None
-    else:
-        pending.details.remove(gone)
+    pending.remove_member(gone)
     return dropped
 
 

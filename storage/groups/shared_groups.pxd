@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, ttl_ms_of
 from millstream.storage.groups.pending_chunks cimport SharedPending
 
 
@@ -62,7 +62,7 @@ cdef inline void group_row(Group group, GroupRow* row) noexcept:
     row.gap_floor.seq = group.gap_floor_seq
     row.entries_read = group.entries_read
     row.missed = group.missed
-    row.ttl_ms = group.ttl_ms
+    row.ttl_ms = ttl_ms_of(group)
     row.pending = group.pending.records.count
     row.consumers = group.pending.consumer_count()
 

@@ -75,7 +75,7 @@ cdef GroupParts shared_parts(Group group):
     """None for a group without consumers that never had a pending entry."""
     cdef GroupParts made
     cdef PendingList pending = group.pending
-    if pending.details is None and pending.only_member is None and pending.records.count == 0:
+    if pending.owners is None and pending.records.count == 0:
         return None
     made = GroupParts.__new__(GroupParts)
     made.members = shared_members(group)
@@ -97,7 +97,7 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
     made.names = [None] * len(groups)
     made.parts = [None] * len(groups)
     for group in groups.values():
-        if now_ms and group.ttl_ms and group.is_over(now_ms):
+        if now_ms and group.rules is not None and group.is_over(now_ms):
             continue
         group_row(group, &made.rows[made.count])
         made.names[made.count] = group.name

@@ -214,12 +214,12 @@ class Database(DatabaseCore):
             self.note_lease_moment(key, stream.held, stream.held.next_deadline_ms)
         for group in stream.groups.values():
             group.scheduled_ms = NEVER
-            if group.blocked_clients:
+            if group.pending.blocked_clients:
                 # Readers waited under the old key and stop waiting now: the group's time to live
                 # begins.
-                group.last_used_ms = self.keyspace.steady_ms
+                group.restart_ttl(self.keyspace.steady_ms)
                 if group.ttl_ms:
-                    group.scheduled_ms = group.last_used_ms + group.ttl_ms
+                    group.scheduled_ms = self.keyspace.steady_ms + group.ttl_ms
                     self.keyspace.timer_requests.append(
                         (group.scheduled_ms, self.index, key, group.name)
                     )

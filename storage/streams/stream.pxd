@@ -40,14 +40,14 @@ cdef class Stream(EntryLog):
 
     cdef int set_offset(self, group, EntryId offset) noexcept
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
-    cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1
+    cpdef int set_ttl(self, group, uint64_t ttl_ms, uint64_t now_ms) except -1
     cpdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff
     cpdef list due_groups(self, uint64_t now_ms)
     cpdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                           uint32_t node_bytes) except -1
     cdef int add_group(self, group) except -1
     cpdef object group(self, bytes name)
-    cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
+    cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq)
     cpdef int move_group(self, group, uint64_t ms, uint64_t seq,
                         int64_t entries_read) except -1
     cpdef bint drop_group(self, bytes name)

@@ -120,13 +120,13 @@ cdef class Stream(EntryLog):
         self.group_set = with_group(self.group_set, group)
         if self.missed is not None:
             self.missed.enter(group)
-        self.has_group_ttl = self.has_group_ttl or (<Group?>group).ttl_ms > 0
+        self.has_group_ttl = self.has_group_ttl or (<Group?>group).rules is not None
         return 0
 
-    cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms):
+    cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq):
         """Add a group that reads the entries after ms-seq. For a group that starts at 0, only
         evictions after its creation are a gap."""
-        cdef Group group = Group(name, ms, seq, now_ms)
+        cdef Group group = Group(name, ms, seq)
         self.add_group(group)
         self.move_group(group, ms, seq, group.entries_read)
         return group
@@ -149,9 +149,9 @@ cdef class Stream(EntryLog):
             moved.gap_floor_seq = self.max_evicted_seq
         return 0
 
-    cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
+    cpdef int set_ttl(self, group, uint64_t ttl_ms, uint64_t now_ms) except -1:
         """Set the time after its last use at which a group ends; 0: never."""
-        (<Group?>group).ttl_ms = ttl_ms
+        (<Group?>group).set_ttl(ttl_ms, now_ms)
         self.has_group_ttl = self.has_group_ttl or ttl_ms > 0
         return 0
 

@@ -69,7 +69,7 @@ cdef uint64_t count_live_groups(groups, uint64_t now_ms) except? 0xfffffffffffff
     cdef Group group
     cdef uint64_t count = group_count(groups)
     for group in all_groups(groups):
-        if group.ttl_ms and group.is_over(now_ms):
+        if group.rules is not None and group.is_over(now_ms):
             count -= 1
     return count
 
@@ -80,7 +80,7 @@ cdef list due_groups(groups, uint64_t now_ms):
     cdef Group group
     return [group.name for group in all_groups(groups)
             if bound_of(group.pending.records, EXPIRE) <= now_ms or (
-                group.ttl_ms and group.is_over(now_ms))]
+                group.rules is not None and group.is_over(now_ms))]
 
 
 cdef bint is_held_by_group(groups, uint64_t ms, uint64_t seq) noexcept:

@@ -414,8 +414,7 @@ def _seen_once(stream: RealStream) -> tuple[object, ...]:
 
 
 def _is_over(group: RealGroup, due_ms: int) -> bool:
-    ttl_ms = 0 if group.blocked_clients else group.ttl_ms
-    return ttl_ms > 0 and group.last_used_ms + ttl_ms <= due_ms
+    return group.is_over(due_ms)
 
 
 def _seen_group(stream: RealStream, group: RealGroup, due_ms: int) -> dict[str, object]:

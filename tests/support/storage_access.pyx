@@ -264,7 +264,7 @@ def check_group(Group group not None) -> None:
         assert c.pending == owned[c.index]
     for kind in range(KINDS):
         assert in_heaps[kind] == group.pending.records.heap_counts[kind]
-    free_retry_times = set(() if group.pending.details is None else group.pending.details.free_retry_times or ())
+    free_retry_times = set(() if group.pending.details() is None else group.pending.details().free_retry_times or ())
     for i in range(1, group.pending.records.retry_times_count):
         assert group.pending.records.retry_times[i].uses == uses.get(i, 0)
         assert group.pending.records.retry_times[i].known != (i in free_retry_times)
@@ -341,8 +341,8 @@ def next_event_ms(Group group not None) -> int | None:
     """The next moment of a timed retry, of an expiry, or of the end of the group."""
     cdef uint64_t moment = min(
         exact_min(group.pending.records, WAKE, NEVER), exact_min(group.pending.records, EXPIRE, NEVER))
-    if group.ttl_ms and not group.blocked_clients:
-        moment = min(moment, min(NEVER, <object>group.last_used_ms + group.ttl_ms))
+    if group.rules is not None and not group.pending.blocked_clients:
+        moment = min(moment, min(NEVER, <object>group.rules.last_used_ms + group.rules.ttl_ms))
     return None if moment == NEVER else moment
 
 

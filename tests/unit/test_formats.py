@@ -163,7 +163,7 @@ def test_the_page_suffices_to_read_a_stream_and_its_groups() -> None:
         stream.append_entry(5, i, [b"name-%d" % (i % 33), b"v" * i])
     evict_before(stream, 5, 100)
     stream.delete_id(5, 500)
-    group = stream.make_group(b"g", 5, 7, 0)
+    group = stream.make_group(b"g", 5, 7)
     group.pending.make_consumer(b"alice", 1)
     deliver_id(group, 5, 200, 10, b"alice")
     deliver_id(group, 5, 201, 11, retry=(100, 2000))

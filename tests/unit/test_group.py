@@ -299,17 +299,17 @@ def test_an_acknowledged_record_no_longer_wakes() -> None:
 
 
 def test_the_time_to_live_waits_for_blocked_clients() -> None:
-    group = Group(b"g", now_ms=100)
+    group = Group(b"g")
     assert not group.is_over(MAX)
-    group.ttl_ms = 50
+    group.set_ttl(50, 100)
     assert next_event_ms(group) == 150
     assert not group.is_over(149)
     assert group.is_over(150)
-    group.blocked_clients = 1
+    group.pending.blocked_clients = 1
     assert not group.is_over(10_000)
     assert next_event_ms(group) is None
-    group.blocked_clients = 0
-    group.ttl_ms = MAX
+    group.pending.blocked_clients = 0
+    group.set_ttl(MAX, 100)
     assert not group.is_over(10_000)
 
 
@@ -554,10 +554,10 @@ def test_a_pending_entry_takes_few_bytes() -> None:
 
 
 def test_a_reload_keeps_all_but_the_times_of_the_last_use() -> None:
-    group = Group(b"\x00g", 5, MAX, 77)
+    group = Group(b"\x00g", 5, MAX)
     group.gap_floor_ms, group.gap_floor_seq = 3, MAX
     group.entries_read = 12
-    group.ttl_ms = 5000
+    group.set_ttl(5000, 77)
     group.pending.make_consumer(b"a", 4).active_ms = 6
     group.pending.make_consumer(b"idle", 5)
     deliver_id(group, 1, 0, 8, b"a")
@@ -642,7 +642,7 @@ def test_a_stream_keeps_its_groups_while_others_change(seed: int) -> None:
     for _ in range(60):
         name = b"%d" % chance.randrange(chance.choice([1, 3]))
         if name not in model:
-            model[name] = stream.make_group(name, 0, 0, 1)
+            model[name] = stream.make_group(name, 0, 0)
         else:
             assert stream.drop_group(name)
             del model[name]

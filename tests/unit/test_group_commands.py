@@ -371,7 +371,7 @@ def test_a_blocked_consumer_gets_the_next_entry(
         player.call(f"XADD s {number}-1 n {number}")
         assert waiting.read() == wanted
     assert in_process.executor.blocked_count == 0
-    assert in_process.group().blocked_clients == 0
+    assert in_process.group().pending.blocked_clients == 0
     assert ids_pending(player) == [(b"1-1", b"alice", 1), (b"2-1", b"alice", 1)]
 
 
@@ -382,13 +382,19 @@ def test_a_consumer_of_several_streams_gets_the_first_entry(
         player.call(f"XGROUP CREATE {key} g $ MKSTREAM")
     waiting = in_process.player()
     waiting.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s t > >")
-    assert (in_process.group().blocked_clients, in_process.group(key=b"t").blocked_clients) == (
+    assert (
+        in_process.group().pending.blocked_clients,
+        in_process.group(key=b"t").pending.blocked_clients,
+    ) == (
         1,
         1,
     )
     player.call("XADD t 1-1 n 1")
     assert waiting.read() == read(1, key=b"t")
-    assert (in_process.group().blocked_clients, in_process.group(key=b"t").blocked_clients) == (
+    assert (
+        in_process.group().pending.blocked_clients,
+        in_process.group(key=b"t").pending.blocked_clients,
+    ) == (
         0,
         0,
     )
@@ -422,7 +428,10 @@ def test_a_due_retry_passes_a_waiting_consumer_by(
     player.call("TREAD s 0 1 GROUP g 0 RETRY 100 0")
     consumer, reader = in_process.player(), in_process.player()
     consumer.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
-    assert (in_process.group().blocked_clients, in_process.group().retry_waiters) == (1, 0)
+    assert (
+        in_process.group().pending.blocked_clients,
+        in_process.group().pending.retry_waiters,
+    ) == (1, 0)
     reader.send('TREAD s "" 1 BLOCK 0 GROUP g 0')
     in_process.wait_ms(100)
     assert reader.read() == [[b"1.1", b"n", b"1"]]
@@ -440,7 +449,7 @@ def test_a_wait_times_out_with_a_null(in_process: InProcessServer, player: InPro
         assert waiting.unread == b""
         in_process.wait_ms(1)
         assert waiting.read() == null
-    assert in_process.group().blocked_clients == 0
+    assert in_process.group().pending.blocked_clients == 0
 
 
 @pytest.mark.parametrize(
@@ -474,10 +483,10 @@ def test_an_earlier_tread_does_not_save_a_wait_in_its_new_group(
     consumer.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
     assert player.call("XGROUP DESTROY s g") == 1
     assert consumer.read() == NO_GROUP
-    assert in_process.group().blocked_clients == 1
+    assert in_process.group().pending.blocked_clients == 1
     player.call("XADD s 1-1 n 1")
     assert reader.read() == [[b"1.1", b"n", b"1"]]
-    assert in_process.group().blocked_clients == 0
+    assert in_process.group().pending.blocked_clients == 0
 
 
 def test_a_consumer_deleted_during_its_wait_is_created_again(

@@ -410,7 +410,7 @@ def test_copy_creates_an_incarnation_and_rename_keeps_it(room: Room) -> None:
 
 def test_a_copy_and_its_original_change_apart(room: Room) -> None:
     stream = room.add_stream(b"s")
-    group = stream.make_group(b"g", 0, 0, NOW_MS)
+    group = stream.make_group(b"g", 0, 0)
     group.pending.make_consumer(b"alice", NOW_MS)
     deliver_id(group, 1, 1, NOW_MS, b"alice")
     room.call("COPY", "s", "t", "DB", 1)

@@ -258,7 +258,7 @@ def test_groups_whose_time_has_ended_are_not_listed(
 
 def populated(consumers: int, pending: int, seed: int = 0) -> Group:
     chance = random.Random(seed)
-    group = Group(b"g", 5, 6, 100)
+    group = Group(b"g", 5, 6)
     for number in range(consumers):
         group.pending.make_consumer(b"c%d" % number, number)
     for number in range(0, consumers, 3):
@@ -303,7 +303,7 @@ def test_a_copied_group_is_independent(consumers: int, pending: int) -> None:
 def test_captured_groups_are_packed_in_parts_as_they_were(consumers: int, pending: int) -> None:
     stream = Stream(1)
     for number in range(250):
-        stream.make_group(b"empty%d" % number, number, 0, 0)
+        stream.make_group(b"empty%d" % number, number, 0)
     group = populated(consumers, pending)
     stream.load_group(group)
     expected = dump_stream(stream)[0]["groups"]

@@ -155,7 +155,7 @@ def test_entries_added_between_two_steps_do_not_change_the_lag() -> None:
     """The figures of a group and of its stream's ends are of the same moment."""
     keyspace = keyspace_of([(0, b"s")])
     stream = keyspace.databases[0].table[b"s"]
-    groups = [stream.make_group(name, 0, 0, 0) for name in (b"first", b"second")]
+    groups = [stream.make_group(name, 0, 0) for name in (b"first", b"second")]
     for group in groups:
         for member in range(150):
             group.pending.make_consumer(b"%d" % member, 0)
@@ -174,7 +174,7 @@ def test_steps_have_a_limited_number_of_consumers() -> None:
     keyspace = keyspace_of([(0, b"s")])
     stream = keyspace.databases[0].table[b"s"]
     for name, count in ((b"a", 1), (b"b", 60), (b"c", 60), (b"d", 250)):
-        group = stream.make_group(name, 0, 0, 0)
+        group = stream.make_group(name, 0, 0)
         for member in range(count):
             group.pending.make_consumer(b"%d" % member, 0)
     lines, steps = series_of(keyspace)
@@ -199,7 +199,7 @@ operations = st.lists(
 def test_the_oldest_entry_that_is_pending_or_not_delivered(steps: list[tuple[str, int]]) -> None:
     """Compared with lists of entries and of pending IDs."""
     stream = Stream(1)
-    group: Group = stream.make_group(b"g", 0, 0, 0)
+    group: Group = stream.make_group(b"g", 0, 0)
     consumer = group.pending.make_consumer(b"c", 0)
     entries: list[tuple[int, int]] = []
     pending: list[tuple[int, int]] = []

@@ -171,7 +171,7 @@ def streams(draw: st.DrawFn) -> Stream:
     if known and draw(st.booleans()):
         evict_before(stream, *draw(st.sampled_from(known)))
     for name in draw(st.lists(st.sampled_from([b"g", b"h", b"12"]), unique=True)):
-        group = stream.make_group(name, *draw(st.sampled_from([(0, 0), *known])), NOW_MS)
+        group = stream.make_group(name, *draw(st.sampled_from([(0, 0), *known])))
         group.entries_read = draw(st.sampled_from([-1, 0, 5, 2**62]))
         consumers = draw(st.lists(st.sampled_from([b"ann", b"bob", b"3"]), unique=True))
         for consumer in consumers:
@@ -363,7 +363,7 @@ def test_a_dump_shows_the_stream_as_it_was_when_it_began() -> None:
     stream = Stream(1)
     for i in range(1, 1000):
         stream.append_entry(i, 0, [b"n", b"v"])
-    group = stream.make_group(b"g", 0, 0, 1)
+    group = stream.make_group(b"g", 0, 0)
     group.pending.make_consumer(b"ann", 1)
     deliver_ids(group, [(i, 0) for i in range(1, 500)], 5, b"ann")
     before = dumped(stream)

@@ -63,9 +63,9 @@ def random_stream(chance: random.Random) -> Stream:
 
 
 def random_group(chance: random.Random, stream: Stream, name: bytes) -> None:
-    group: Group = stream.make_group(name, *chance.choice([(0, 0), stream.last_id]), NOW_MS)
+    group: Group = stream.make_group(name, *chance.choice([(0, 0), stream.last_id]))
     group.entries_read = chance.choice([-1, 0, 7])
-    group.ttl_ms = chance.choice([0, 5000])
+    group.set_ttl(chance.choice([0, 5000]), NOW_MS)
     for number in range(chance.randrange(4)):
         group.pending.make_consumer(b"c%d" % number, NOW_MS + number)
     if chance.random() < 0.3 and group.pending.consumer(b"c0") is not None:
@@ -258,10 +258,10 @@ def test_only_small_streams_have_a_compact_form() -> None:
     assert not is_small(sealed)
     with_groups = Stream(1)
     for number in range(5):
-        with_groups.make_group(b"%d" % number, 0, 0, 1)
+        with_groups.make_group(b"%d" % number, 0, 0)
     assert not is_small(with_groups)
     with_consumers = Stream(1)
-    group = with_consumers.make_group(b"g", 0, 0, 1)
+    group = with_consumers.make_group(b"g", 0, 0)
     for number in range(17):
         group.pending.make_consumer(b"%d" % number, 1)
     assert not is_small(with_consumers)

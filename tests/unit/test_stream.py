@@ -525,9 +525,9 @@ def test_a_capture_outlives_its_stream() -> None:
 def test_groups_travel_with_their_stream() -> None:
     stream = filled(10)
     evict_before(stream, 3, 0)
-    group = stream.make_group(b"g", 0, 0, 5)
+    group = stream.make_group(b"g", 0, 0)
     deliver_id(group, 4, 0, 100, retry=(10, 0))
-    late = stream.make_group(b"late", 6, 0, 5)
+    late = stream.make_group(b"late", 6, 0)
     assert (group.gap_floor_ms, group.gap_floor_seq) == (2, 0)
     assert (late.gap_floor_ms, late.gap_floor_seq) == (0, 0)
     loaded = from_disk(*dump_stream(stream))
