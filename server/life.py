@@ -101,6 +101,7 @@ PROMISES = {
     "everysec": "the journal is synced once a second; a crash of the machine loses about a second",
     "no": "the operating system decides when the journal is synced",
 }
+GROUPS_PROMISE = "after a power failure, entries of the last second may be delivered again"
 
 
 def serve_until_stopped(config: Config, file: Path | None, arguments: Sequence[str] = ()) -> bool:
@@ -474,6 +475,8 @@ class Server:
         if config.appendonly:
             mode = config.appendfsync
             LOGGER.info("journal  appendfsync %s: %s", mode, PROMISES[mode])
+            if mode == "always" and config.appendfsync_groups == "everysec":
+                LOGGER.info("journal  appendfsync-groups everysec: %s", GROUPS_PROMISE)
         else:
             LOGGER.warning("journal  off: a crash loses everything after the last snapshot")
         for warning in warnings(config, self.process.config_file):

@@ -313,6 +313,25 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
     return applied
 
 
+# Effects without which entries are delivered again after a crash, and none is lost.
+GROUP_EFFECTS = frozenset(
+    (b"ACK", b"CLAIM", b"CONSUMER", b"DELIVER", b"REDELIVER", b"RELEASE", b"SEEN"))
+
+
+def changes_only_groups(bytes payload not None) -> bool:
+    """True if every effect of a frame changes only which entries of a group are delivered or
+    acknowledged."""
+    cdef EffectArgs args = EffectArgs()
+    cdef const char* at = payload
+    cdef const char* end = at + len(payload)
+    while at < end:
+        at = args.read(at, end)
+        name = args[0]
+        if name not in GROUP_EFFECTS and name != b"SELECT":
+            return False
+    return True
+
+
 def split_effects(bytes payload not None) -> list:
     """Every effect of a frame, without applying it: (database, words, the effect as a payload of
     its own).

@@ -34,6 +34,7 @@ class Values(Protocol):
 
     appendonly: bool
     appendfsync: str
+    appendfsync_groups: str
     maxmemory: int
     maxmemory_policy: str
     slowlog_log_slower_than: int
@@ -215,6 +216,11 @@ def journal(parts: Parts, _: object) -> None:
         switch_journal(parts)
     else:
         parts.loop.call_soon(switch_journal, parts)
+
+
+def group_fsync(parts: Parts, _: object) -> None:
+    """appendfsync-groups."""
+    parts.persistence.commits.set_group_fsync(parts.config.appendfsync_groups)
 
 
 def switch_journal(parts: Parts) -> None:

@@ -24,6 +24,7 @@ from millstream.server.config.apply import (
     default_channels,
     default_password,
     denial_log_length,
+    group_fsync,
     journal,
     keyspace_events,
     log_style,
@@ -161,6 +162,12 @@ class Config(ReplicaDirectives, ProcessDirectives):
         "always", one_of("everysec", "always", "no"),
         "when the journal is forced to disk: `always`: before a reply is sent; `everysec`: once a "
         "second; `no`: when the operating system decides", apply=journal,
+    )  # fmt: skip
+    appendfsync_groups: str = data(
+        "always", one_of("always", "everysec"),
+        "under `appendfsync always`, when deliveries and acknowledgements are forced to disk: "
+        "`always`: before a reply is sent, as appends are; `everysec`: within a second, so entries "
+        "may be delivered again after a power failure", apply=group_fsync,
     )  # fmt: skip
     save: str | None = data(
         None,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from millstream.commands.runtime.effects import changes_only_groups
 from millstream.errors import CommandError
 from millstream.server.durability.data_files import in_words, misconf
 from millstream.server.durability.directory_loader import FRAME_BYTES, Loader
@@ -37,6 +38,7 @@ class Config(Protocol):
     """The directives used here; read each time, so that CONFIG SET works."""
 
     appendfsync: str
+    appendfsync_groups: str
     journal_reserve_size: int
 
 
@@ -132,6 +134,8 @@ class Commits:
         self.frame_bytes = 0
         self.bytes_before_line = -1
         self.attached = False
+        # Whether frames that change only groups need not be synced before their replies.
+        self.frees_groups = config.appendfsync_groups == "everysec"
         self.sync_times = Histogram()
         self.slow_sync_ns = NEVER_NS
         self.note_slow_sync: Callable[[int], object] = lambda milliseconds: None
@@ -185,24 +189,28 @@ class Commits:
         None: the effects could not be encoded. The journal then fails, like after a write error,
         because no frame may follow a missing one.
         """
+        must_sync = True
         if payload is not None:
+            must_sync = not (self.frees_groups and changes_only_groups(payload))
             now_s = self._clock() // 1000
             if now_s != self._timed_s:
                 self._timed_s = now_s
                 payload = encode_time(now_s) + payload
-        return self._record(payload)
+        return self._record(payload, must_sync)
 
     def commit_received(self, payload: bytes) -> int:
-        """Record a frame of the primary, unchanged."""
+        """Record a frame of the primary, unchanged. It is always synced before this server says
+        that it has it, because replies of the primary may wait for that."""
         self._timed_s = -1
         return self._record(payload)
 
-    def _record(self, payload: bytes | None) -> int:
+    def _record(self, payload: bytes | None, must_sync: bool = True) -> int:
         seq = self.last_seq = self.last_seq + 1
         journal = self.journal
         if payload is not None:
             if self.first_effect is not None:
                 payload = self.first_effect(seq) + payload
+                must_sync = True
                 self.line_begins()
                 self.first_effect = None
             self.frame_bytes += FRAME_BYTES + len(payload)
@@ -211,7 +219,7 @@ class Commits:
                 journal.fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
             is_durable = journal is None
         else:
-            is_written = journal is None or journal.append(seq, payload)
+            is_written = journal is None or journal.append(seq, payload, must_sync)
             is_durable = is_written or not self.attached
         if is_durable and not self._ending:
             self.durable_seq = seq
@@ -239,8 +247,10 @@ class Commits:
         """The last frame that will be on the disk before a reply of this tick is sent; with
         `always`, that of the tick itself. -1 while there is no current journal."""
         on_disk = self.on_disk_seq
-        is_always = on_disk >= 0 and self.journal is not None and self.journal.mode == "always"
-        return self.last_seq + 1 if is_always else on_disk
+        journal = self.journal
+        if on_disk < 0 or journal is None or journal.mode != "always" or self.frees_groups:
+            return on_disk
+        return self.last_seq + 1
 
     def sync_soon(self) -> None:
         """Sync the journal without waiting for the next regular sync; `on_synced` reports the
@@ -310,6 +320,16 @@ class Commits:
                 self.durable_seq = min(self.durable_seq, journal.synced_seq)
             self._tell_durable(self.durable_seq)
         self.listener.on_queue()
+
+    def set_group_fsync(self, mode: str) -> None:
+        """CONFIG SET appendfsync-groups. After a change to `always`, replies wait for the earlier
+        frames of groups, too."""
+        was_free, self.frees_groups = self.frees_groups, mode == "everysec"
+        journal = self.journal
+        if was_free and mode == "always" and journal is not None and journal.mode == "always":
+            journal.sync_soon()
+            if self.attached and journal.error is None:
+                self.durable_seq = min(self.durable_seq, journal.synced_seq)
 
     # The current journal
 
@@ -447,6 +467,9 @@ class Commits:
     def journal_written(self, journal: Journal, seq: int) -> None:
         post(self._scheduler, self._on_written, journal, seq)
 
+    def journal_released(self, journal: Journal, seq: int) -> None:
+        post(self._scheduler, self._on_released, journal, seq)
+
     def journal_space(self, journal: Journal, error: OSError | None) -> None:
         post(self._scheduler, self._recovery.space_changed, journal, error)
 
@@ -466,6 +489,14 @@ class Commits:
         if journal is self.journal and self.attached and journal.mode != "always":
             self.durable_seq = max(self.durable_seq, seq)
             self._tell_durable(self.durable_seq)
+        self.listener.on_queue()
+
+    def _on_released(self, journal: Journal, seq: int) -> None:
+        """Frames that need not be synced are written, and the earlier ones are synced."""
+        is_current = journal is self.journal and self.attached and self.frees_groups
+        if is_current and seq > self.durable_seq:
+            self.durable_seq = seq
+            self._tell_durable(seq)
         self.listener.on_queue()
 
     def _on_ending_synced(self, journal: Journal, seq: int) -> None:

@@ -2,11 +2,12 @@
 
 `Journal` writes. Under `appendfsync always` the loop only queues frames. A worker writes all queued
 frames, syncs once and reports the sequence number: this is group commit. The loop waits for the
-worker only in `close`. After a change from `always` to another mode, frames still go to the worker
-until its queue is empty. `queued_bytes` counts the queued frames; the owner bounds the queue by
-adding none while `is_full`. Under `everysec` and `no` the loop itself writes, because a write(2) of
-a small frame costs less than passing the frame to a thread. Under `everysec` the worker syncs;
-under `no` there is no sync.
+worker only in `close`. A frame that need not be synced is written by the loop while the queue is
+empty, and synced with a later frame or within a second. After a change from `always` to another
+mode, frames still go to the worker until its queue is empty. `queued_bytes` counts the queued
+frames; the owner bounds the queue by adding none while `is_full`. Under `everysec` and `no` the
+loop itself writes, because a write(2) of a small frame costs less than passing the frame to a
+thread. Under `everysec` the worker syncs; under `no` there is no sync.
 
 Rejected: a Condition or a raw lock to wake the worker (within 5 % of a SimpleQueue, because the
 disk dominates the round trip), and one pwritev with RWF_DSYNC (saves a thread switch, but leaves
@@ -41,11 +42,13 @@ FRAME_OVERHEAD = 64
 _JOIN_BYTES = 64 << 10
 
 
-class LongFrame(NamedTuple):
-    """A frame that is written in two parts."""
+class Frame(NamedTuple):
+    """A frame in the queue that is written in two parts, or need not be synced. Any other frame is
+    a bytes object there."""
 
     head: bytes
     payload: bytes
+    must_sync: bool
 
     @property
     def size_bytes(self) -> int:
@@ -74,6 +77,10 @@ class JournalOwner(Protocol):
     def journal_written(self, journal: "Journal", seq: int) -> None:
         """The worker has written all frames up to `seq` but not synced them. Called in the modes
         everysec and no; in the mode always only after `tell_written` was set."""
+
+    def journal_released(self, journal: "Journal", seq: int) -> None:
+        """In the mode always: the frames up to `seq` are written, and those that must be synced
+        are."""
 
     def journal_space(self, journal: "Journal", error: OSError | None) -> None:
         """Reserving space failed, or works again (None)."""
@@ -105,7 +112,7 @@ class Journal:
         self._owner = owner
         self._file = file = opened.file
         self._seq = first_seq - 1
-        self._pending: deque[bytes | LongFrame | File] = deque()
+        self._pending: deque[bytes | Frame | File] = deque()
         self._kicked = False
         # Whether frames go to the worker. The worker counts an item as done only after its last
         # access to the file for it. When both counts are equal, the loop may write.
@@ -122,6 +129,9 @@ class Journal:
         self._queued_total = 0
         self._written_total = 0
         self.tell_written = False
+        self._due_seq = 0  # the worker's: the first frame that it has written and must sync
+        self._has_free = False  # the worker's: the batch has a frame that need not be synced
+        self._free_seq = 0  # the loop's: the last such frame
         # Used by the loop: the file for new frames, and its end after all queued frames.
         self._last_file = file
         self._format = opened.format
@@ -167,8 +177,9 @@ class Journal:
             self._reserve_bytes > 0 and self._room_bytes() < self._ahead_bytes // 4
         )
 
-    def append(self, seq: int, payload: bytes) -> bool:
-        """Add a frame; True when replies may be sent immediately (modes everysec and no).
+    def append(self, seq: int, payload: bytes, must_sync: bool = True) -> bool:
+        """Add a frame; True when replies may be sent immediately: in the modes everysec and no, and
+        for a frame that need not be synced. `must_sync` counts only in the mode always.
 
         Any error fails the journal, because no later frame may follow the gap.
         """
@@ -176,30 +187,36 @@ class Journal:
         if self.error is not None:
             return False
         try:
-            return self._append(seq, payload)
+            return self._append(seq, payload, must_sync)
         except Exception as error:
             self.fail(error)
             return False
 
-    def _append(self, seq: int, payload: bytes) -> bool:
+    def _append(self, seq: int, payload: bytes, must_sync: bool) -> bool:
         if len(payload) > PAYLOAD_MAX:
             raise OSError(errno.EFBIG, f"{len(payload)} bytes are too large for one frame")
         unsynced = seq - 1 - self.synced_seq
         unsynced = min(unsynced, U32_MAX)
         if len(payload) >= _JOIN_BYTES:
-            long = LongFrame(self._format.encode_head(self._end, seq, unsynced, payload), payload)
-            return self._add(long, long.size_bytes, seq)
+            head = self._format.encode_head(self._end, seq, unsynced, payload)
+            return self._add(Frame(head, payload, must_sync), seq)
         try:
             frame = self._format.encode(self._end, seq, unsynced, payload)
         except MemoryError:
             if not RESERVE.give_back():
                 raise
             frame = self._format.encode(self._end, seq, unsynced, payload)
-        return self._add(frame, len(frame), seq)
+        return self._add(frame if must_sync else Frame(frame, b"", must_sync=False), seq)
 
-    def _add(self, frame: bytes | LongFrame, size_bytes: int, seq: int) -> bool:
+    def _add(self, frame: bytes | Frame, seq: int) -> bool:
+        if isinstance(frame, bytes):
+            size_bytes, must_sync = len(frame), True
+        else:
+            size_bytes, must_sync = frame.size_bytes, frame.must_sync
         self._end += size_bytes
-        if not self._must_queue():
+        if not must_sync:
+            self._free_seq = seq
+        if not self._must_queue(must_sync):
             return self._write_now(frame, seq)
         self._queued_total += size_bytes + FRAME_OVERHEAD
         self._queue(frame)
@@ -224,8 +241,8 @@ class Journal:
             return
         self.mode = mode
         if mode == "always":
-            self._sync_soon()  # for frames written before
             self._queues = True
+            self._sync_soon()  # for frames written before; later ones wait for it
 
     def tick_second(self) -> None:
         """Called once a second: sync under everysec, and retry a failed reservation."""
@@ -233,13 +250,19 @@ class Journal:
             return
         if self.mode == "everysec" and self.synced_seq < self._seq:
             self._sync_soon()
+        elif self.mode == "always":
+            self._sync_free()
         if self._space_error:
             self.request_space()
 
     def sync_soon(self) -> None:
         """Sync written frames, unless the sync is automatic (`always`) or nothing is unsynced."""
-        if self.error is None and self.mode != "always" and self.synced_seq < self._seq:
+        if self.error is not None or self.synced_seq >= self._seq:
+            return
+        if self.mode != "always":
             self._sync_soon()
+        else:
+            self._sync_free()
 
     def make_room(self, payload_bytes: int) -> int:
         """Ensure space for a payload of this size in the next frame; return the maximum payload.
@@ -302,19 +325,21 @@ class Journal:
 
     # Methods that run on the loop.
 
-    def _must_queue(self) -> bool:
-        """True if the next frame goes to the worker: under `always`, and under another mode while
-        the worker has unfinished items."""
-        if self._queues and self.mode != "always":
+    def _must_queue(self, must_sync: bool = True) -> bool:
+        """True if the next frame goes to the worker: under `always` one that must be synced, and
+        any other one while the worker has unfinished items."""
+        if self.mode != "always" and self._queues:
             self._queues = self._done_items < self._queued_items
+        elif self._queues and not must_sync:
+            return self._done_items < self._queued_items
         return self._queues
 
-    def _queue(self, item: bytes | LongFrame | File) -> None:
+    def _queue(self, item: bytes | Frame | File) -> None:
         self._queued_items += 1
         self._pending.append(item)
         self._kick()
 
-    def _write_now(self, frame: bytes | LongFrame, seq: int) -> bool:
+    def _write_now(self, frame: bytes | Frame, seq: int) -> bool:
         if self.error is not None:
             return False
         file = self._file
@@ -323,7 +348,8 @@ class Journal:
                 file.write(frame)
             else:
                 file.write(frame.head)
-                file.write(frame.payload)
+                if frame.payload:
+                    file.write(frame.payload)
         except Exception as error:  # any error: later frames would leave a gap
             self.fail(error)
             return False
@@ -331,6 +357,17 @@ class Journal:
         if file.size + self._ahead_bytes > file.reserved_end:
             self.request_space()
         return True
+
+    def _sync_free(self) -> None:
+        """Under `always`, sync the frames that need not be synced, if no later frame has done so.
+        The worker counts it as an item only while it has others, so frames need not wait for it."""
+        if self.synced_seq >= self._free_seq:
+            return
+        if self._done_items < self._queued_items:
+            self._sync_soon()
+            return
+        file, seq = self._file, self._written_seq
+        self._worker.submit(lambda: self._sync(file, seq))
 
     def _sync_soon(self) -> None:
         # File and number must be read on the thread that writes them. Otherwise a rotation between
@@ -375,7 +412,7 @@ class Journal:
             item = self._pending.popleft()
             if isinstance(item, bytes):
                 self._written_total += len(item) + FRAME_OVERHEAD
-            elif isinstance(item, LongFrame):
+            elif isinstance(item, Frame):
                 self._written_total += item.size_bytes + FRAME_OVERHEAD
             else:
                 item.close()
@@ -387,8 +424,13 @@ class Journal:
         if self.tell_written or mode != "always":
             self.tell_written = False
             self._owner.journal_written(self, self._written_seq)
-        if mode == "always" or next_file is not None:
+        if mode == "always" and self._has_free:
+            released_seq = (self._due_seq or self._written_seq + 1) - 1
+            self._owner.journal_released(self, released_seq)
+        self._has_free = False
+        if (mode == "always" and self._due_seq) or next_file is not None:
             self._sync_file(self._file, self._written_seq)
+            self._due_seq = 0
         if next_file is not None:
             give_back(self._file)
             self._file.close()
@@ -406,23 +448,29 @@ class Journal:
             item = self._pending.popleft()
             self._taken_items += 1
             if isinstance(item, bytes):
+                self._due_seq = self._due_seq or self._written_seq + len(frames) + 1
                 frames.append(item)
                 size_bytes += len(item)
                 if size_bytes < _JOIN_BYTES:
                     continue
             self._write_frames(frames)
             size_bytes = 0
-            if isinstance(item, LongFrame):
-                self._write_long(item)
+            if isinstance(item, Frame):
+                self._write_frame(item)
             elif not isinstance(item, bytes):
                 return item
         self._write_frames(frames)
         return None
 
-    def _write_long(self, frame: LongFrame) -> None:
+    def _write_frame(self, frame: Frame) -> None:
         self._file.write(frame.head)
-        self._file.write(frame.payload)
+        if frame.payload:
+            self._file.write(frame.payload)
         self._written_seq += 1
+        if frame.must_sync:
+            self._due_seq = self._due_seq or self._written_seq
+        else:
+            self._has_free = True
         self._written_total += frame.size_bytes + FRAME_OVERHEAD
 
     def _write_frames(self, frames: list[bytes]) -> None:

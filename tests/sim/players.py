@@ -41,6 +41,7 @@ class Profile:
     """The properties of a seed's world."""
 
     fsync: str = "always"
+    group_fsync: str = "always"
     clients: int = 6
     keys: int = 2
     databases: int = 1
@@ -112,6 +113,8 @@ class Profile:
             profile.node_bytes = HEAP_NODE_BYTES
         if chance.random() < 0.15:
             profile.memory = chance.choice(["refuses", "evicts", "evicts"])
+        if chance.random() < 0.3:
+            profile.group_fsync = "everysec"
         profile.disk_fails = chance.random() < 0.15
         profile.disk_fills = not profile.disk_fails and chance.random() < 0.1
         profile.disk_is_slow = chance.random() < 0.15

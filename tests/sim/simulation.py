@@ -672,6 +672,12 @@ class Simulation:
         """The power fails."""
         self._note("crash", when)
         least = self.world.durable.look()
+        shown_seq = self._seen_seq
+        while self._seen_seq > least and self.world.need_not_be_synced(self._seen_seq):
+            self._seen_seq -= 1
+        if self._seen_seq < shown_seq:
+            self._count("frames of groups not synced")
+            self._seen_acks.clear()
         disk = self._disk.after_crash(self.chance.randrange(2**32))
         self._next_life(disk, least)
 

@@ -27,7 +27,7 @@ from tests.support.resp import encode_command
 
 from millstream.commands.access.users import changed_user
 from millstream.commands.access.verdict import Denial
-from millstream.commands.runtime.effects import apply_effects
+from millstream.commands.runtime.effects import apply_effects, changes_only_groups
 from millstream.commands.table.loader import load_table
 from millstream.errors import CommandError
 from millstream.server.durability.commits import Commits
@@ -164,7 +164,7 @@ class WatchedExecutor(Executor):
             world.on_unknown()
         super().journal_failed()
 
-    def end_tick(self) -> None:
+    def end_tick(self) -> int:
         full = {
             number
             for number, client in self.server.clients.items()
@@ -172,6 +172,7 @@ class WatchedExecutor(Executor):
         }
         super().end_tick()
         self.server.ticks.append(full)
+        return 0
 
     def read_ns(self) -> int:  # read while objects are freed
         self.server.time_passes = True
@@ -374,7 +375,9 @@ class World:
         self.slowlog = ReportedRequests(self.events)
         self.replication = NoReplicas()
         self.config = FakeConfig(
-            appendfsync=profile.fsync, auto_aof_rewrite_min_size=profile.rewrite_bytes
+            appendfsync=profile.fsync,
+            appendfsync_groups=profile.group_fsync,
+            auto_aof_rewrite_min_size=profile.rewrite_bytes,
         )
         self.persistence = WatchedPersistence(
             self.config,
@@ -489,8 +492,19 @@ class World:
             self.broken.append(f"frame {seq}: {problem}")
 
     def safe_seq(self) -> int:
-        """The last frame whose replies may be sent now: with `always`, the last durable one."""
-        return self.durable.look() if self.answers_are_safe() else self.persistence.commits.last_seq
+        """The last frame whose replies may be sent now: with `always`, the last durable one, and
+        those after it that change only groups, if these need not be synced."""
+        if not self.answers_are_safe():
+            return self.persistence.commits.last_seq
+        seq = self.durable.look()
+        while self.need_not_be_synced(seq + 1):
+            seq += 1
+        return seq
+
+    def need_not_be_synced(self, seq: int) -> bool:
+        """True for a recorded frame that a power failure may remove although a reply showed it."""
+        is_free = self.config.appendfsync_groups == "everysec" and seq in self.frames
+        return is_free and changes_only_groups(self.frames[seq])
 
     def answers_are_safe(self) -> bool:
         return self.config.appendfsync == "always" and not self.journal_failed

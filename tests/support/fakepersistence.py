@@ -266,6 +266,7 @@ class FakeConfig:
     appendonly: bool = True
     aof_load_truncated: bool = True
     appendfsync: str = "always"
+    appendfsync_groups: str = "always"
     save: str | None = None
     auto_aof_rewrite_percentage: int = 100
     auto_aof_rewrite_min_size: int = 64 << 20

@@ -36,6 +36,7 @@ class Owner:
         self.errors: list[OSError] = []
         self.space: list[OSError | None] = []
         self.written = 0
+        self.released: list[int] = []
 
     def journal_synced(self, journal: Journal, seq: int) -> None:
         self.synced.append(seq)
@@ -45,6 +46,9 @@ class Owner:
 
     def journal_written(self, journal: Journal, seq: int) -> None:
         self.written += 1
+
+    def journal_released(self, journal: Journal, seq: int) -> None:
+        self.released.append(seq)
 
     def journal_space(self, journal: Journal, error: OSError | None) -> None:
         self.space.append(error)
@@ -71,9 +75,9 @@ class Bench:
         self.disk.sync_directory()
         self.seq = 0
 
-    def append(self, payload: bytes) -> bool:
+    def append(self, payload: bytes, must_sync: bool = True) -> bool:
         self.seq += 1
-        return self.journal.append(self.seq, payload)
+        return self.journal.append(self.seq, payload, must_sync)
 
     def rotate(self) -> None:
         self.names.append(f"journal-{len(self.names) + 1}.log")
@@ -803,3 +807,48 @@ def test_a_long_payload_is_written_from_its_own_memory(
     assert any(part is payloads[4] for part in written)
     assert bench.journal.queued_bytes == 0
     assert read(bench.disk, bench.names)[0] == payloads
+
+
+def test_a_frame_that_need_not_be_synced_is_written_at_once() -> None:
+    bench = Bench("always")
+    bench.worker.drain()
+    assert not bench.append(b"append")
+    assert not bench.append(b"deliver", must_sync=False)  # the worker has not written the first one
+    bench.worker.drain()
+    assert bench.journal.synced_seq == 2
+    before = len(bench.disk.log)
+    assert bench.append(b"deliver", must_sync=False)
+    assert bench.append(b"d" * 70_000, must_sync=False)
+    bench.worker.drain()
+    assert {line.split()[0] for line in bench.disk.log[before:]} <= {"write", "reserve"}
+    assert (bench.journal.written_seq, bench.journal.synced_seq) == (4, 2)
+    bench.journal.tick_second()
+    bench.worker.drain()
+    assert bench.journal.synced_seq == 4
+    assert read(bench.disk, bench.names)[0] == [b"append", b"deliver", b"deliver", b"d" * 70_000]
+
+
+def test_queued_frames_are_released_up_to_one_that_must_sync() -> None:
+    bench = Bench("always", reserve_bytes=0)
+    bench.append(b"append")
+    bench.worker.drain()
+    bench.journal.set_mode("no")
+    bench.append(b"append")
+    bench.journal.set_mode("always")  # its sync is queued
+    bench.append(b"deliver", must_sync=False)
+    bench.append(b"deliver", must_sync=False)
+    bench.append(b"append")
+    bench.append(b"deliver", must_sync=False)
+    bench.worker.drain()
+    assert bench.owner.released == [4]
+    assert bench.journal.synced_seq == 6
+
+
+def test_a_sync_that_is_asked_for_covers_frames_that_need_none() -> None:
+    bench = Bench("always")
+    bench.append(b"append")
+    bench.worker.drain()
+    assert bench.append(b"deliver", must_sync=False)
+    bench.journal.sync_soon()
+    bench.worker.drain()
+    assert bench.journal.synced_seq == 2

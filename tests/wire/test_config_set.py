@@ -146,6 +146,9 @@ EFFECTS: dict[str, tuple[str, Callable[[Live], object], object]] = {
     "acl-pubsub-default": ("allchannels", channels_of_new_user, b"&*"),
     "acllog-max-len": ("1", denials, 1),
     "appendfsync": ("everysec", journal_mode, "everysec"),
+    "appendfsync-groups": (
+        "everysec", lambda live: live.server.persistence.commits.frees_groups, True,
+    ),
     "journal-queue-limit": (
         "1000", lambda live: live.server.executor.backpressure.limit_bytes, 1000,
     ),
