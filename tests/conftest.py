@@ -18,6 +18,7 @@ from tests.support import order
 from tests.support.client import RawClient
 from tests.support.replicas import Replicas
 from tests.support.server import Server, redis_program
+from tests.support.spark_workers import forked_workers
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -141,10 +142,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark_environment() -> dict[str, str]:
-    """The environment of a process that starts Spark: its Java, and this Python. Tests are
-    over before the better of Java's compilers has earned what it costs. Most classes come from an
-    archive, if there is one that fits (scripts/spark_classes.py)."""
+def spark_environment() -> Iterator[dict[str, str]]:
+    """The environment of a process that starts Spark: its Java, and this Python, whose processes
+    are forked. Tests are over before the better of Java's compilers has earned what it costs. Most
+    classes come from an archive, if there is one that fits (scripts/spark_classes.py)."""
     home = subprocess.run(
         [ROOT / "scripts" / "need.sh", "java"], check=True, capture_output=True, text=True
     ).stdout.strip()
@@ -153,4 +154,5 @@ def spark_environment() -> dict[str, str]:
     if classes.exists():
         # A warning about an archive that does not fit must not go to standard output.
         quick += f" -XX:SharedArchiveFile={classes} -Xlog:disable -Xlog:all=warning:stderr"
-    return {"JAVA_HOME": home, "JAVA_TOOL_OPTIONS": quick, "PYSPARK_PYTHON": sys.executable}
+    with forked_workers() as workers:
+        yield {"JAVA_HOME": home, "JAVA_TOOL_OPTIONS": quick, **workers}
