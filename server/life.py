@@ -157,6 +157,8 @@ class Server:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.now_ms = now_ms
+        # A test's clock moves in milliseconds.
+        self.now_us = wall_clock_us if now_ms is wall_clock_ms else lambda: now_ms() * 1000
         self.steady_clock = SteadyClock() if now_ms is wall_clock_ms else None
         self.steady_ms = now_ms if self.steady_clock is None else self.steady_clock.now_ms
         self.has_stopped = False  # nothing is left that another signal could give up
@@ -557,10 +559,6 @@ class Server:
         self.settings_file.reload()
 
     # What commands ask of the server as a whole
-
-    def now_us(self) -> int:
-        """Microseconds since the epoch; a test's clock moves in milliseconds."""
-        return wall_clock_us() if self.now_ms is wall_clock_ms else self.now_ms() * 1000
 
     def random_number(self) -> int:
         return int.from_bytes(os.urandom(8), "little")

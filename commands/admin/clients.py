@@ -81,7 +81,7 @@ def client_id(ctx: Context, args: Args) -> object:
 
 @client_command(
     "SETNAME connection-name",
-    "dataless request_policy:all_nodes response_policy:all_succeeded",
+    "hot dataless request_policy:all_nodes response_policy:all_succeeded",
     since="2.6.9",
 )
 def client_setname(ctx: Context, args: Args) -> object:

@@ -26,6 +26,9 @@ class InfoText(Protocol):
 
 
 class Directives(Protocol):
+    def named(self, name: bytes) -> str | None:
+        """The value of the directive with this name in lower case; None for anything else."""
+
     def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
         """Directives whose names match one of the globs, in the order of the table."""
 
@@ -97,7 +100,10 @@ def config_get(ctx: Context[InformationHost], args: Args) -> object:
 
     The reply is a map from directive to value, for the directives that match one of the glob
     patterns."""
-    found = ctx.server.config.matching(args.rest())
+    config, words = ctx.server.config, args.rest()
+    if len(words) == 1 and (value := config.named(words[0])) is not None:
+        return {words[0]: value.encode("utf-8", "surrogateescape")}
+    found = config.matching(words)
     return {
         name.encode(): value.encode("utf-8", "surrogateescape") for name, value in found.items()
     }

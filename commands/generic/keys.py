@@ -86,7 +86,7 @@ def tell_overwritten(
 
 def alive(db: Database, keys: list[bytes]) -> list[bytes]:
     """The keys that exist; expired ones are deleted."""
-    if not db.expiring_count:
+    if not db.expiries:
         return keys
     return [key for key in keys if db.get(key) is not None]
 

@@ -387,11 +387,15 @@ class Config(ReplicaDirectives, ProcessDirectives):
             return "" if self.appendonly else SAVE_POINTS_DEFAULT
         return directive.kind.show(value)
 
+    def named(self, name: bytes) -> str | None:
+        """The value of the directive with this name or older name; None if there is none. Letters
+        in upper case and globs are for `matching`."""
+        directive = NAMES.get(name)
+        return None if directive is None else self.shown(directive)
+
     def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
         """Directives and their older names that match one of the globs, in the table's order. A
         directive that is named in full keeps the spelling of the request."""
-        if len(patterns) == 1 and (name := NAMES.get(patterns[0])):
-            return {name: self.shown(ALIASES.get(name, name))}
         written = {word.decode("utf-8", "replace").lower(): word for word in patterns}
         return {
             written.get(name, name.encode()).decode(): self.shown(ALIASES.get(name, name))
@@ -425,8 +429,8 @@ def _rows() -> Iterable[Directive]:
 
 
 DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _rows()}
-NAMES = {name.encode(): name for name in (*DIRECTIVES, *ALIASES)}
-"""Names and older names as CONFIG GET has them."""
+NAMES = {name.encode(): ALIASES.get(name, name) for name in (*DIRECTIVES, *ALIASES)}
+"""The directive's name for each name and older name in CONFIG GET."""
 
 
 def _names_matching(patterns: Sequence[bytes], written: Collection[str]) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -374,7 +375,9 @@ class Directive:
     configuration itself. `apply` puts a value in force (server/config/apply); without it, the
     directive cannot be changed while the server runs."""
 
-    __slots__ = ("_default", "apply", "attribute", "kind", "meaning", "name", "part", "section")
+    __slots__ = (
+        "_default", "apply", "attribute", "kind", "meaning", "name", "part", "section", "value_in"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -385,6 +388,7 @@ class Directive:
         apply: Callable[[Any, Any], object] | None,
     ) -> None:
         self.attribute = self.name = self.part = ""
+        self.value_in: Callable[[object], Any]  # the value in a configuration
         self.kind = kind
         self.meaning = meaning
         self.section = section
@@ -396,6 +400,7 @@ class Directive:
         self.part = getattr(owner, "PART", "")
         prefix = getattr(owner, "PREFIX", "")
         self.name = f"{prefix}{attribute}".replace("_", "-")
+        self.value_in = attrgetter(f"{self.part}.{attribute}" if self.part else attribute)
 
     @property
     def mutable(self) -> bool:
@@ -403,9 +408,6 @@ class Directive:
 
     def _owner(self, config: object) -> object:
         return getattr(config, self.part) if self.part else config
-
-    def value_in(self, config: object) -> Any:
-        return getattr(self._owner(config), self.attribute)
 
     def set_in(self, config: object, value: Any) -> None:
         setattr(self._owner(config), self.attribute, value)

@@ -21,7 +21,8 @@ cdef extern from *:
     uint32_t lowest_one(uint64_t word) noexcept nogil
 
 cdef enum:
-    WORDS = 1024  # of 64 bits
+    WORDS = 1024  # of 64 bits: a bit for each slot
+    SUMMARY = WORDS // WORD_BITS  # words after these: a bit for each word that is not zero
 
 SLOTS = SLOT_COUNT
 
@@ -29,6 +30,31 @@ SLOTS = SLOT_COUNT
 def slot_of(bytes key not None) -> int:
     """The slot of a key."""
     return crc32(key) & (SLOT_COUNT - 1)
+
+
+cdef inline void set_bit(uint64_t* words, uint32_t n) noexcept nogil:
+    words[n // WORD_BITS] |= <uint64_t>1 << (n % WORD_BITS)
+
+
+cdef inline uint64_t clear_bit(uint64_t* words, uint32_t n) noexcept nogil:
+    """Clear a bit; return the rest of its word."""
+    words[n // WORD_BITS] &= ~(<uint64_t>1 << (n % WORD_BITS))
+    return words[n // WORD_BITS]
+
+
+cdef inline uint32_t next_bit(const uint64_t* words, uint32_t count, uint32_t n) noexcept nogil:
+    """The first bit from bit n on that is set, in `count` words; their number of bits if none is."""
+    cdef uint32_t word = n // WORD_BITS
+    cdef uint64_t bits
+    if word == count:
+        return n
+    bits = words[word] >> (n % WORD_BITS) << (n % WORD_BITS)
+    while bits == 0:
+        word += 1
+        if word == count:
+            return count * WORD_BITS
+        bits = words[word]
+    return word * WORD_BITS + lowest_one(bits)
 
 
 cdef inline Several* several_of(uint64_t slot) noexcept nogil:
@@ -63,7 +89,7 @@ cdef class KeySlots:
 
     cdef int make_table(self) except -1:
         if self.used == NULL:
-            self.used = <uint64_t*>calloc(WORDS, sizeof(uint64_t))
+            self.used = <uint64_t*>calloc(WORDS + SUMMARY, sizeof(uint64_t))
         if self.used != NULL and self.slots == NULL:
             self.slots = <uint64_t*>calloc(SLOT_COUNT, sizeof(uint64_t))
         if self.slots == NULL:
@@ -80,7 +106,8 @@ cdef class KeySlots:
         old = self.slots[slot]
         if old == 0:
             self.slots[slot] = <uint64_t><PyObject*>key
-            self.used[slot // WORD_BITS] |= <uint64_t>1 << (slot % WORD_BITS)
+            set_bit(self.used, slot)
+            set_bit(self.used + WORDS, slot // WORD_BITS)
             self.used_count += 1
         else:
             several = several_of(old)
@@ -117,13 +144,8 @@ cdef class KeySlots:
         if self.used == NULL or slot >= SLOT_COUNT:
             return SLOT_COUNT
         bits = self.used[word] >> (slot % WORD_BITS) << (slot % WORD_BITS)
-        while bits == 0:
-            word += 1
-            # Four words at once: most of the words of a small database are zero.
-            while word % 4 == 0 and word < WORDS and (
-                    self.used[word] | self.used[word + 1]
-                    | self.used[word + 2] | self.used[word + 3]) == 0:
-                word += 4
+        if bits == 0:
+            word = next_bit(self.used + WORDS, SUMMARY, word + 1)
             if word == WORDS:
                 return SLOT_COUNT
             bits = self.used[word]
@@ -148,7 +170,8 @@ cdef class KeySlots:
         cdef Several* several = several_of(self.slots[slot])
         cdef PyObject* single = <PyObject*>self.slots[slot]
         self.slots[slot] = 0
-        self.used[slot // WORD_BITS] &= ~(<uint64_t>1 << (slot % WORD_BITS))
+        if clear_bit(self.used, slot) == 0:
+            clear_bit(self.used + WORDS, slot // WORD_BITS)
         self.used_count -= 1
         self.keys -= count
         if several == NULL:
