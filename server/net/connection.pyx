@@ -185,10 +185,11 @@ cdef class Connection(Client):
         only one request."""
         if not self.has_sent:
             self.has_sent = True
-        elif self.reading and self.direct_number >= 0 and not self.closed and (
-                self.caught_up() and self.poller.add(self)):
-            self.polled = True
+        elif self.reading and self.direct_number >= 0 and not self.closed and self.caught_up():
             self.transport.pause_reading()
+            self.polled = self.poller.add(self)
+            if not self.polled:
+                self.transport.resume_reading()
         return 0
 
     cdef int stop_polling(self) except -1:

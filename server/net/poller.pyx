@@ -229,13 +229,16 @@ cdef class Poller:
     # ------------------------------------------------------------ the sockets
 
     def add(self, Connection connection not None) -> bool:
-        """Read this connection's socket from now on; False if that is not possible."""
+        """Read this connection's socket from now on; False if that is not possible. Its transport is
+        paused and has nothing to send. libuv would remove the socket from its own set only when
+        that reports the socket, which it also does for bytes that are read here."""
         cdef int number = connection.file_number
         cdef epoll_event event
         event.events = EPOLLIN | EPOLLRDHUP | EPOLLET
         event.data.fd = number
         if self.prepare == NULL or epoll_ctl(self.file_number, EPOLL_CTL_ADD, number, &event):
             return False
+        epoll_ctl(self.head.backend_fd, EPOLL_CTL_DEL, number, &event)
         while len(self.sockets) <= number:
             self.sockets.append(None)
         self.sockets[number] = connection

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,18 @@ def test_requests_are_read_after_the_transport_has_stopped() -> None:
         await exchange(streams)
         assert not served.made[0].transport.is_reading()
         await exchange(streams, 100)
+
+    run(body)
+
+
+def test_libuv_does_not_wake_for_requests_of_clients() -> None:
+    async def body(served: Served) -> None:
+        one, other = await served.connect(), await served.connect()
+        await exchange(one)
+        await exchange(other)
+        watched = Path(f"/proc/self/fdinfo/{served.loop._get_backend_id()}")  # type: ignore[attr-defined]
+        numbers = {int(line.split()[1]) for line in watched.read_text().splitlines()[3:] if line}
+        assert numbers.isdisjoint(connection.file_number for connection in served.made)
 
     run(body)
 
