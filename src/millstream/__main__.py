@@ -16,7 +16,6 @@ if sys.argv[1:2] == ["serve"] and os.path.basename(sys.argv[0]) in ("millstream"
 
     huge_pages.prepare_early(sys.argv[2:])
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import NamedTuple
 
@@ -116,6 +115,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches  # not for commands that exist
+
             near = get_close_matches(args[0], COMMANDS, n=1)
             ctx.fail(
                 f"No such command '{args[0]}'." + (f" Did you mean '{near[0]}'?" if near else "")

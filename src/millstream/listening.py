@@ -46,8 +46,10 @@ def bind_host(address: str, port: int) -> list[socket.socket]:
     one cannot be used, or there is none."""
     sockets: list[socket.socket] = []
     refused: OSError | UnicodeError | None = None
+    # Text would import the codec for names that are not ASCII: 6 million instructions of a start.
+    name = address.encode() if address.isascii() else address
     try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, place in found:
             try:
                 sockets.append(bound_socket(family, kind, protocol, place))
