@@ -327,7 +327,11 @@ class Server:
                 info.server_section, self.process, supervisor, self.listeners, config, self.now_us
             ),
             "persistence": lambda: persistence_section(
-                self.persistence, keyspace.dirty, executor.backpressure.count, self.steady_ms()
+                self.persistence,
+                keyspace.dirty,
+                executor.backpressure.count,
+                self.backups.last_s,
+                self.steady_ms(),
             ),
             "stats": lambda: traffic() + data() + requests(),
             "replication": replication.info,

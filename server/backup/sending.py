@@ -52,8 +52,8 @@ _FORMAT_1 = "the base has format 1, which cannot be sent: write a new one with B
 
 class BackupFeed:
     """One backup, and the client that gets it. `client.feed` is this object, as for a replica.
-    `on_end(client)` is called when the backup has ended early, and `count()` tells how many there
-    are."""
+    `on_sent(data_ms)` is called with the time of the data when all is sent, `on_end(client)`
+    when the backup has ended early, and `count()` tells how many there are."""
 
     is_replica = False
 
@@ -63,6 +63,7 @@ class BackupFeed:
         machine: Machine,
         worker: TaskWorker,
         rests: Rests,
+        on_sent: Callable[[int], None],
         on_end: Callable[[Any], None],
         count: Callable[[], int],
     ) -> None:
@@ -75,9 +76,11 @@ class BackupFeed:
         self._machine = machine
         self._worker = worker
         self._rests = rests
+        self._on_sent = on_sent
         self._on_end = on_end
         self._count = count
         self._data: OldData | None = None
+        self._data_ms = 0
         self._is_reading = False
         self._piece: Piece | None = None
         # The work for the last piece.
@@ -89,6 +92,7 @@ class BackupFeed:
         """Send the answer and the data."""
         self.is_waiting = False
         self._data = data
+        self._data_ms = answer.wall_ms
         self._send(answer.encode())
         self.pump()
 
@@ -210,6 +214,7 @@ class BackupFeed:
             "the backup for %s is sent: %d bytes in %.2f seconds",
             self.address, self.sent_bytes, seconds,
         )  # fmt: skip
+        self._on_sent(self._data_ms)
         self.close()
         self.client.close(after_reply=True)
 
@@ -229,6 +234,7 @@ class Backups:
 
     def __post_init__(self) -> None:
         self.by_client: dict[int, BackupFeed] = {}
+        self.last_s = 0  # the time of the data in the last complete backup of this process
         self._worker = self.machine.new_worker("millstream-backups", _NICENESS)
         machine = self.machine
         self._rests = Rests(self.commands, machine.steady_clock, machine.thread_s)
@@ -253,7 +259,13 @@ class Backups:
         copy = None if stream is None else self._copy_of(*stream)
         self._rests.begin_backup()
         feed = BackupFeed(
-            client, self.machine, self._worker, self._rests, self.remove, self.by_client.__len__
+            client,
+            self.machine,
+            self._worker,
+            self._rests,
+            on_sent=self._note_sent if copy is None else lambda data_ms: None,
+            on_end=self.remove,
+            count=self.by_client.__len__,
         )
         client.feed = feed
         self.by_client[client.id] = feed
@@ -264,6 +276,9 @@ class Backups:
             self.machine.scheduler.call_soon(self._prepare, feed)
         else:
             self.machine.scheduler.call_soon(self._prepare_stream, feed, copy)
+
+    def _note_sent(self, data_ms: int) -> None:
+        self.last_s = max(self.last_s, data_ms // 1000)
 
     def remove(self, client: Any) -> None:
         """A backup has ended, or a connection was closed. Connections without a backup are

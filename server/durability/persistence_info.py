@@ -7,10 +7,11 @@ from millstream.server.durability.persistence import Persistence
 
 
 def persistence_section(
-    persistence: Persistence, dirty: int, queue_stalls: int, now_ms: int
+    persistence: Persistence, dirty: int, queue_stalls: int, last_backup_s: int, now_ms: int
 ) -> str:
     """INFO persistence. `dirty` counts all changes so far, `queue_stalls` how often requests have
-    waited for the journal; `now_ms` is a time of the steady clock."""
+    waited for the journal; `last_backup_s` is the time of the last backup, and `now_ms` one of the
+    steady clock."""
     is_loading = persistence.data_loading.is_running
     text = (
         f"loading:{int(is_loading)}\r\n"
@@ -23,6 +24,7 @@ def persistence_section(
     if is_loading:
         text += _loading_lines(persistence.data_loading, now_ms)
     text += _snapshot_lines(persistence, dirty, now_ms)
+    text += f"last_backup_time:{last_backup_s}\r\n"
     if persistence.appendonly:
         text += (
             f"aof_current_size:{persistence.current_bytes()}\r\n"

@@ -105,6 +105,7 @@ INFO_ROWS = (
     InfoRow("persistence", "aof_rewrites", "redis_aof_rewrites_total", COUNTER),
     InfoRow("persistence", "journal_queue_stalls",
             "millstream_journal_queue_stalls_total", COUNTER),
+    InfoRow("persistence", "last_backup_time", "millstream_last_backup_timestamp_seconds"),
     InfoRow("persistence", "rdb_last_load_keys_loaded", "redis_rdb_last_load_keys_loaded"),
     InfoRow("persistence", "loading_total_bytes", "redis_loading_total_bytes"),
     InfoRow("persistence", "loading_loaded_bytes", "redis_loading_loaded_bytes"),

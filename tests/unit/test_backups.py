@@ -444,6 +444,27 @@ def test_a_stream_copy_has_no_history() -> None:
     assert "frame_bytes" not in copy.global_meta
 
 
+def test_only_a_whole_backup_that_is_sent_is_the_last_one() -> None:
+    sender = Sender(FakeDisk())
+    sender.world.loop.advance(60_000)
+    sender.world.write_tick()
+    sender.backups.keyspace.databases[0].set(b"s", Stream())
+    ended = sender.begin()
+    sender.world.settle()
+    ended.closed = True
+    sender.backups.remove(ended)
+    one = SlowClient(10, 0)
+    sender.backups.begin(one, (0, b"s"))
+    assert is_copy(copied(sender.finish(one)))
+    assert sender.backups.last_s == 0
+    began_s = sender.world.loop.now_ms // 1000
+    whole = sender.begin()
+    sender.world.settle()
+    sender.world.loop.advance(30_000)
+    sender.finish(whole)
+    assert 0 < sender.backups.last_s == began_s
+
+
 def test_a_stream_backup_that_waits_ends_when_data_is_replaced() -> None:
     sender = Sender(FakeDisk())
     snapshots = sender.world.persistence.snapshots

@@ -55,7 +55,7 @@ def new_world(disk: FakeDisk | None = None, **config: object) -> World:
 def persistence_fields(persistence: Persistence) -> dict[str, int | str]:
     """INFO persistence."""
     now_ms = persistence._machine.steady_clock()
-    return fields_of(persistence_section(persistence, 0, queue_stalls=0, now_ms=now_ms))
+    return fields_of(persistence_section(persistence, 0, 0, last_backup_s=0, now_ms=now_ms))
 
 
 def reload(disk: FakeDisk, **config: object) -> World:

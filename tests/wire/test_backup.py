@@ -102,6 +102,10 @@ def test_a_server_on_a_backup_has_the_same_data(
         done = run("backup", str(tmp_path / "copy"), "--json", url=url_of(server))
         assert done.returncode == 0, done.stderr
         assert client.call("CONFIG", "GET", "*") == settings
+        time_s = json.loads(done.stdout)["time_ms"] // 1000
+        assert f"last_backup_time:{time_s}\r\n".encode() in as_bytes(
+            client.call("INFO", "persistence")
+        )
         assert sorted(os.listdir(server.directory)) == files
     facts = json.loads(done.stdout)
     assert (facts["keys"], facts["checked"], facts["role"]) == (3, "all", "master")
