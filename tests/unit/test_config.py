@@ -484,6 +484,7 @@ def test_get_matches_globs_in_any_case() -> None:
     assert config.matching([b"appendf*", b"port"]).keys() == {
         "port",
         "appendfsync",
+        "appendfsync-groups",
         "appendfilename",
     }
     assert config.matching([b"*"]).keys() == (DIRECTIVES.keys() | ALIASES.keys()) - HIDDEN

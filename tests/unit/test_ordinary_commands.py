@@ -582,6 +582,7 @@ def test_config(room: Room) -> None:
     assert room.call("CONFIG", "GET", "appendo*", "appendfs*") == {
         b"appendonly": b"yes",
         b"appendfsync": b"always",
+        b"appendfsync-groups": b"always",
     }
     assert room.call("CONFIG", "SET", "timeout", "5", "maxclients", "7") == OK
     assert room.call("CONFIG", "GET", "timeout", "maxclients") == {
