@@ -113,13 +113,12 @@ def _restore_stream(source: Path, options: Options) -> None:
         stream.drop_policy()
     if stream.evicted_before_ms is not None:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(stream.evicted_before_ms / 1000))
-        click.echo(
-            f"millstream: the stream has a MAXAGE policy, which evicts its entries from before"
-            f" {when} at once; --without-policy keeps them",
-            err=True,
+        _warn(
+            f"the stream has a MAXAGE policy, which evicts its entries from before {when} at once;"
+            " --without-policy keeps them"
         )
     try:
-        server = upload(options.url, options.timeout_s, stream, new_key, options.replace)
+        server = upload(options.url, options.timeout_s, stream, new_key, options.replace, _warn)
     except Unwanted as error:
         raise Failure(Outcome.REFUSED, f"the server has restored nothing: {error}") from None
     except ToolError as error:
@@ -166,6 +165,10 @@ def _require_whole(source: Path, report: Report) -> None:
             f"{source} is damaged: `millstream check` reports what is wrong, and `check --repair`"
             " recovers the rest in a copy of it",
         )
+
+
+def _warn(sentence: str) -> None:
+    click.echo(f"millstream: {sentence}", err=True)
 
 
 def _now_ms() -> int:

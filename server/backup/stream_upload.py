@@ -8,7 +8,7 @@ of it or nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
@@ -84,10 +84,17 @@ class BackedUpStream:
                     return
 
 
-def upload(url: str, timeout_s: float, stream: BackedUpStream, key: bytes, replace: bool) -> str:
+def upload(
+    url: str,
+    timeout_s: float,
+    stream: BackedUpStream,
+    key: bytes,
+    replace: bool,
+    warn: Callable[[str], None],
+) -> str:
     """Restore the stream at this key. Returns the name of the server. Unwanted when it
     refuses or cannot be reached, ToolError when the connection breaks; the key is then as it
-    was."""
+    was. `warn` gets a sentence if the memory of the server could not be checked."""
     source = key + b".restoring-" + os.urandom(8).hex().encode()
     try:
         connection = ToolConnection(url, timeout_s)
@@ -98,7 +105,9 @@ def upload(url: str, timeout_s: float, stream: BackedUpStream, key: bytes, repla
             (found,) = server.pipeline([["EXISTS", key]])
             if found == 1:  # an error is no answer: TRESTORE asks again
                 raise Unwanted("BUSYKEY Target key name already exists.")
-        _require_room(server, stream)
+        unchecked = _require_room(server, stream)
+        if unchecked is not None:
+            warn(unchecked)
         try:
             for requests in _pipelines(stream, source):
                 _require_success(server.pipeline(requests))
@@ -110,12 +119,15 @@ def upload(url: str, timeout_s: float, stream: BackedUpStream, key: bytes, repla
         return server.name
 
 
-def _require_room(server: ToolConnection, stream: BackedUpStream) -> None:
-    """Unwanted if the server would evict entries of other streams to make room. A user without the
-    right to INFO does not learn that."""
+def _require_room(server: ToolConnection, stream: BackedUpStream) -> str | None:
+    """Unwanted if the server would evict entries of other streams to make room. A warning if
+    that is unknown, because the user may not call INFO."""
     (text,) = server.pipeline([["INFO", "memory"]])
     if not isinstance(text, bytes):
-        return
+        return (
+            f"the server may evict entries of other streams to make room, which cannot be checked"
+            f" without INFO: {text}"
+        )
     lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
     found = {name: value for name, _, value in lines}
     limit, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
@@ -126,6 +138,7 @@ def _require_room(server: ToolConnection, stream: BackedUpStream) -> None:
             " and maxmemory-policy allstreams-oldest would evict entries of other streams: raise"
             " maxmemory first"
         )
+    return None
 
 
 def _complete(server: ToolConnection, request: list[Word]) -> Sequence[object]:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.certificates import Authority
 from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.gate import Gate
-from tests.support.replicas import Replicas, fill, is_up
+from tests.support.replicas import Replicas, fill, has_same, is_up
 from tests.support.resp import Error, Simple
 from tests.support.server import PROGRAM, Server, free_port
 from tests.support.small_disk import SmallDisk
@@ -85,6 +85,24 @@ def gate(server: Server) -> Iterator[Gate]:
 
 def through(gate: Gate) -> str:
     return f"redis://127.0.0.1:{gate.port}"
+
+
+@pytest.mark.parametrize(("options", "full_syncs"), [([], 0), (["--stream", "s"], 1)])
+def test_a_replica_can_start_on_a_restored_backup(
+    replicas: Replicas, tmp_path: Path, options: list[str], full_syncs: int
+) -> None:
+    primary = replicas.start("a")
+    fill(primary, 50)
+    fill(primary, 5, "other")
+    url = f"redis://127.0.0.1:{replicas.servers['a'].port}"
+    assert run("backup", *options, str(tmp_path / "copy"), url=url).returncode == 0
+    assert run("restore", str(tmp_path / "copy"), str(tmp_path / "b")).returncode == 0
+    fill(primary, 10)
+    replicas.servers["b"] = Server(tmp_path / "b", {"replicaof": replicas.address("a")}).start()
+    replica = replicas.client("b")
+    wait_until(lambda: is_up(replica) and replica.xlen("s") == 60)
+    assert has_same(primary, replica, "s", "other")()
+    assert primary.info("stats")["sync_full"] == full_syncs
 
 
 @pytest.mark.parametrize("appendonly", ["yes", "no"])
@@ -298,6 +316,9 @@ def test_a_server_that_dies_ends_a_backup(new_server: NewServer, tmp_path: Path)
     _, errors = program.communicate(timeout=60)
     assert program.returncode == Outcome.BROKEN, errors
     assert os.listdir(tmp_path / "backups") == []
+    server.start()
+    done = run("backup", str(tmp_path / "backups/copy"), url=url_of(server))
+    assert "3 keys, 301 entries" in done.stdout, done
 
 
 def test_a_full_disk_ends_a_backup(server: Server, tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from tests.support.client import RawClient
 from tests.support.gate import Gate
 from tests.support.resp import Error, Simple
 from tests.support.server import PROGRAM, Server
+from tests.support.waiting import wait_until
 from tests.wire.test_backup import failed, write_everything
 from tests.wire.test_tools import run, url_of
 
+from millstream.server.backup import restore_cli
 from millstream.server.backup.backup_cli import Outcome
-from millstream.server.backup.stream_upload import BackedUpStream
-from millstream.storage.files.disk import SystemDisk
 
 NewServer = Callable[..., Server]
 
@@ -137,14 +137,16 @@ def test_a_key_that_exists_is_kept_without_replace(server: Server, source: Path)
 def test_a_restore_that_fails_leaves_nothing(server: Server, source: Path, tmp_path: Path) -> None:
     words = ["restore", str(source / "one"), "--stream", "s", "--as", "t"]
     with server.client() as admin:
-        rules = ["on", ">p", "~t*", "+xadd", "+pexpire", "+del", "+exists"]
+        rules = ["on", ">p", "~t*", "+xadd", "+pexpire", "+del", "+exists", "+info"]
         admin.call("ACL", "SETUSER", "u", *rules)
         try:
             url = f"redis://u:p@127.0.0.1:{server.port}"
             assert "'trestore' command" in failed(run(*words, url=url), Outcome.REFUSED)
             assert admin.call("DBSIZE") == 0
-            admin.call("ACL", "SETUSER", "u", "+trestore")
-            assert run(*words, url=url).returncode == 0
+            admin.call("ACL", "SETUSER", "u", "+trestore", "-info")
+            done = run(*words, url=url)
+            assert done.returncode == 0
+            assert "cannot be checked without INFO: User u has no permissions" in done.stderr
             admin.call("FLUSHALL")
             admin.call("CONFIG", "SET", "maxmemory", "1")
             assert "used memory > 'maxmemory'" in failed(
@@ -175,7 +177,12 @@ def test_a_restore_evicts_no_other_stream(server: Server, source: Path) -> None:
             admin.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
-def test_entries_that_a_policy_evicts_at_once_can_be_kept(server: Server, tmp_path: Path) -> None:
+def test_entries_that_a_policy_evicts_at_once_can_be_kept(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     backup = str(tmp_path / "aged")
     with server.client() as client:
         client.call("XADD", "aged", "1-1", "n", "1")
@@ -185,13 +192,77 @@ def test_entries_that_a_policy_evicts_at_once_can_be_kept(server: Server, tmp_pa
         words = ["restore", backup, "--stream", "aged", "--as", "t", "--replace"]
         assert run(*words, url=url_of(server)).stderr == ""
         assert isinstance(client.call("TPOLICY", "t"), list)
-        stream = BackedUpStream(SystemDisk(Path(backup)), 0, b"aged", 10**15)
-        assert stream.evicted_before_ms == 10**15 - 99999999999999
-        stream.drop_policy()
-        assert stream.evicted_before_ms is None
+        late_ms = 10**15  # for the program: the policy evicts all entries
+        monkeypatch.setattr(restore_cli, "_now_ms", lambda: late_ms)
+        warning = "has a MAXAGE policy, which evicts its entries from before"
+        restore_cli.restore.main([*words[1:], "--url", url_of(server)], standalone_mode=False)
+        assert warning in capsys.readouterr().err
+        more = ["--without-policy", "--url", url_of(server)]
+        restore_cli.restore.main([*words[1:], *more], standalone_mode=False)
+        assert capsys.readouterr().err == ""
         assert run(*words, "--without-policy", url=url_of(server)).returncode == 0
         assert client.call("XLEN", "t") == 2
         assert not isinstance(client.call("TPOLICY", "t"), list)
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_wrong_password_is_refused(
+    server: Server, source: Path, tmp_path: Path, command: str
+) -> None:
+    place = source / "one" if command == "restore" else tmp_path / "copy"
+    url = f"redis://u:wrong@127.0.0.1:{server.port}"
+    done = run(command, "--stream", "s", str(place), url=url)
+    assert "invalid username-password pair" in failed(done, Outcome.REFUSED)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_user_without_the_right_gets_no_stream(server: Server, tmp_path: Path) -> None:
+    with server.client() as admin:
+        admin.call("XADD", "s", "*", "a", "b")
+        admin.call("ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", "-backup")
+        try:
+            url = f"redis://u:p@127.0.0.1:{server.port}"
+            done = run("backup", "--stream", "s", str(tmp_path / "copy"), url=url)
+            assert "permissions to run the 'backup' command" in failed(done, Outcome.REFUSED)
+        finally:
+            admin.call("ACL", "DELUSER", "u")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_executed", [False, True])
+def test_a_connection_that_breaks_ends_a_restore(
+    server: Server, source: Path, is_executed: bool
+) -> None:
+    """Before TRESTORE is sent, nothing is restored; after that, the result is unknown."""
+    gate = Gate(server.port)
+    if is_executed:  # its reply is the last one, and is lost
+        gate.requests.hold(b"TRESTORE")
+    else:
+        gate.requests.hold(b"PEXPIRE")
+    words = [PROGRAM, "restore", str(source / "one"), "--stream", "s"]
+    url = ["--url", f"redis://127.0.0.1:{gate.port}"]
+    program = subprocess.Popen([*words, *url], stderr=subprocess.PIPE, text=True)
+    try:
+        gate.requests.wait_held()
+        with server.client() as client:
+            if is_executed:
+                gate.replies.hold()
+                gate.requests.release()
+                wait_until(lambda: client.call("EXISTS", "s") == 1, what="TRESTORE")
+            gate.cut()
+            gate.replies.release()
+            gate.requests.release()
+            _, text = program.communicate(timeout=60)
+            assert program.returncode == Outcome.BROKEN, text
+            assert ("it is unknown if the stream was restored" in text) == is_executed
+            assert client.call("EXISTS", "s") == is_executed
+            wait_until(
+                lambda: client.call("KEYS", "s.restoring-*") == [], what="the rest to be removed"
+            )
+    finally:
+        program.kill()
+        program.communicate()
+        gate.close()
 
 
 def test_a_killed_restore_shows_nothing_and_expires(server: Server, source: Path) -> None:
