@@ -1,6 +1,7 @@
 # make serve    build what is needed and run a server      PORT=6455 DIR=data
 # make build    virtualenv in .venv, compiled modules in place      MODULES="storage.blocks.block ..." for some
 # make test     all tests, including comparisons with Debian's redis-server      TESTS="tests/unit -k block"
+#               EXAMPLES=10 for ten times as many examples and seeds
 # make bench    the comparison with redis-server      QUICK=1 for about 15 minutes
 # make spark    PySpark into .venv, to read and write streams with Spark
 # make lint     ruff, mypy, import-linter, and whether generated modules are current
@@ -18,6 +19,7 @@ SHELL := /bin/bash
 PORT ?= 6455
 DIR ?= data
 TESTS ?=
+EXAMPLES ?=
 MODULES ?=
 TOGETHER ?=
 
@@ -42,7 +44,7 @@ build: $(VENV)/installed-compiler $(VENV)/installed-package
 endif
 
 test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis $(VENV)/spark-classes
-	$(BIN)/pytest -n 4 --dist worksteal $(TESTS)
+	MILLSTREAM_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n 4 --dist worksteal $(TESTS)
 
 bench: need-redis build $(VENV)/installed-bench
 	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick)

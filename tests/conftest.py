@@ -16,6 +16,7 @@ from hypothesis import settings
 from tests.pipeline.installing import shared_wheel
 from tests.support import order
 from tests.support.client import RawClient
+from tests.support.effort import examples
 from tests.support.replicas import Replicas
 from tests.support.server import Server, redis_program
 from tests.support.spark_workers import forked_workers
@@ -23,7 +24,7 @@ from tests.support.spark_workers import forked_workers
 ROOT = Path(__file__).resolve().parents[1]
 
 # A busy machine is no fault: how long an example takes is not what these tests promise.
-settings.register_profile("millstream", deadline=None)
+settings.register_profile("millstream", deadline=None, max_examples=examples(100))
 settings.load_profile("millstream")
 
 

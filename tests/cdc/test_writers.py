@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cdc.conftest import NUMBERS
+from tests.support.effort import examples
 
 from millstream.cdc.config import Table
 from millstream.cdc.destination.connections import TargetSession
@@ -520,7 +521,7 @@ def changes_of(
 
 
 SLOW = settings(
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

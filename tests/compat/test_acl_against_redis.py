@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.client import RawClient
+from tests.support.effort import examples
 from tests.support.resp import Error, Simple
 from tests.support.server import Server, redis_program
 
-EXAMPLES = 60
+EXAMPLES = examples(60)
 REQUESTS = [
     request.split()
     for request in (

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.client import RawClient
+from tests.support.effort import examples
 from tests.support.resp import Reply, Simple, show
 from tests.support.server import Server
 
 Words = list[str]
 
-EXAMPLES = 150
-EVENT_EXAMPLES = 100
+EXAMPLES = examples(150)
+EVENT_EXAMPLES = examples(100)
 LENGTH_MAX = 40
 DATABASES = ("0", "1", "2")
 STREAM_ADD = "XADD"

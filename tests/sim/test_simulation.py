@@ -12,6 +12,7 @@ import pytest
 from tests.sim import simulation as simulation_module
 from tests.sim.replay import BrokenPromise
 from tests.sim.simulation import USER_SEEDS, Simulation, SimulationFailure, play
+from tests.support.effort import examples
 
 from millstream.server.execution import eviction as eviction_module
 from millstream.server.execution.access import Access
@@ -19,7 +20,7 @@ from millstream.storage.streams.retention import oldest_block_ms
 from millstream.storage.streams.stream import Stream
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 200
+SEEDS = 70 + examples(50)
 SEEDS_TO_EVERYTHING = 70
 BATCH_SEEDS = 10
 

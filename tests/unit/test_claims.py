@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.support.effort import examples
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply, encode_command
 from tests.support.storage_access import check_group
@@ -308,7 +309,7 @@ class ClaimMachine(RuleBasedStateMachine):
 
 
 ClaimMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

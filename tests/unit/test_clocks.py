@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Simple, encode_command
 
@@ -142,7 +143,7 @@ def delivered_ms(player: InProcessClient, key: str = "s") -> int:
     return int(own[0][1])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     apart_ns=offsets_ns,
     spans=st.tuples(*[st.integers(0, 3 * NS)] * 4),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.storage_access import BlockWriter
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 from tests.unit.test_block import WRONG, changed, sealed, small_block, wide_block
@@ -199,7 +200,7 @@ def runs_of_blocks(draw: st.DrawFn) -> list[list[Block]]:
 
 
 @given(runs_of_blocks(), st.sampled_from([Kind.MAP, Kind.LIST]), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_columns_have_the_values_of_the_blocks(
     runs: list[list[Block]], all_fields: Kind, data: st.DataObject
 ) -> None:
@@ -288,7 +289,7 @@ def test_a_size_of_nearly_4_gib_is_not_read_as_a_small_one() -> None:
     st.sampled_from([small_block(), wide_block()]),
     st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_mix_of_changes_leads_astray(data: bytes, changes: list[tuple[int, int]]) -> None:
     """Accepted bytes are read as the block itself is; others are refused."""
     for at, value in changes:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Simple, encode_command, show
 
@@ -215,7 +216,7 @@ CHANGES = ["~s", "%R~s", "%W~s", "resetkeys", "~a", "+@all", "-@write", "+@write
 STEPS = st.lists(st.sampled_from([*LINES, *(f"rule {change}" for change in CHANGES)]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_denied_requests_have_no_effect(steps: list[str]) -> None:
     """The allowed requests of a restricted user, sent by another client to a second server, leave

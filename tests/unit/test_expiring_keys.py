@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.support.captures import each
+from tests.support.effort import examples
 
 from millstream.storage.capture.capture import Capture
 from millstream.storage.capture.captured_keys import Captured
@@ -155,7 +156,9 @@ class Expiring(RuleBasedStateMachine):
         assert self.keyspace.next_expiry_ms() == min(moments, default=None)
 
 
-Expiring.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Expiring.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)
 TestExpiring = Expiring.TestCase
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.fakedisk import FakeDisk
 from tests.support.storage_access import BlockWriter, deliver_id, hand_over_id, redeliver_id
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
@@ -145,7 +146,7 @@ runs = st.lists(st.tuples(steps, entry_words), min_size=1, max_size=50)
 
 
 @given(ids, runs, st.integers(1, 6), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_page_suffices_to_read_a_block(
     first: EntryId, run: list[tuple[tuple[str, int], Words]], times: int, data: st.DataObject
 ) -> None:

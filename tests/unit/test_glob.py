@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 
 from millstream.errors import CommandError
 from millstream.glob import PATTERN_MAX_BYTES, matcher
@@ -49,7 +50,7 @@ strings = st.lists(st.sampled_from(list(b"abAB*?[]^-\\\xff")), max_size=9).map(b
 
 
 @given(strings, strings)
-@settings(max_examples=2000)
+@settings(max_examples=examples(500))
 def test_matches_as_redis_does(pattern: bytes, text: bytes) -> None:
     assert bool(matcher(pattern)(text)) == naive(pattern, text)
     any_case = bool(matcher(pattern, any_case=True)(text))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.sim.data import ZERO, EntryId, Pending, Retry
 from tests.sim.data import Group as GroupModel
+from tests.support.effort import examples
 from tests.support.storage_access import CHUNK_RECORDS as CHUNK
 from tests.support.storage_access import (
     acknowledge_id,
@@ -222,7 +223,9 @@ class GroupMachine(RuleBasedStateMachine):
         assert next_event_ms(self.real) == min(filter(None, moments), default=None)
 
 
-GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+GroupMachine.TestCase.settings = settings(
+    max_examples=examples(100), stateful_step_count=30, deadline=None
+)
 TestGroup = GroupMachine.TestCase
 
 

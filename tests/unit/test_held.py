@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support.effort import examples
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.storage_access import check_held, check_stream, held_entries
 
@@ -313,7 +314,7 @@ def again_from_snapshot(stream: Stream) -> Stream:
 
 
 TestWriters = Writers.TestCase
-TestWriters.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestWriters.settings = settings(max_examples=examples(150), stateful_step_count=50, deadline=None)
 
 
 def moments_after_replay(in_process: InProcessServer) -> list[int]:

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.support.effort import examples
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, Simple, encode_command
 
@@ -107,7 +108,7 @@ class WindowMachine(RuleBasedStateMachine):
         assert all(len(rows) <= self.maxsize for rows in self.window.producers.values())
 
 
-WindowMachine.TestCase.settings = settings(max_examples=100, deadline=None)
+WindowMachine.TestCase.settings = settings(max_examples=examples(100), deadline=None)
 TestWindow = WindowMachine.TestCase
 
 
@@ -269,7 +270,7 @@ def test_the_same_contents_are_the_same_message(
     ),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_order_of_fields_makes_no_other_message(
     pairs: list[tuple[str, str]], data: st.DataObject
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.fakedisk import FakeDisk, FakeFile
 from tests.support.fakepersistence import HandWorker
 from tests.support.journals import header, journal_bytes, with_frames
@@ -598,7 +599,7 @@ def run_randomly(bench: Bench, chance: random.Random, steps: int) -> Payloads:
     return payloads
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["always", "everysec", "no"]))
 def test_a_crash_leaves_a_prefix_with_all_that_was_synced(seed: int, mode: str) -> None:
     chance = random.Random(seed)

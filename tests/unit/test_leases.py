@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.in_process import InProcessServer
 from tests.support.resp import Error, encode_command
 
@@ -126,7 +127,7 @@ IDS = st.builds(
         lambda place, waited: f"{place}~{','.join(waited)}", IDS, st.lists(IDS, max_size=50)
     )
 )
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_any_token_is_read_right_or_refused(token: str) -> None:
     """An accepted token is an ID, and IDs up to it that rise; it comes back in its usual form
     when nothing can be returned."""

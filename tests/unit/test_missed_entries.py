@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.effort import examples
 from tests.support.in_process import InProcessServer
 from tests.support.resp import Simple
 from tests.unit.models import EntryId
@@ -197,7 +198,7 @@ class MissedEntriesMachine(RuleBasedStateMachine):
 
 
 MissedEntriesMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None
+    max_examples=examples(60), stateful_step_count=30, deadline=None
 )
 TestMissedEntries = MissedEntriesMachine.TestCase
 

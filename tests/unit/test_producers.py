@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.effort import examples
 
 from millstream.storage.streams.producers import Producers, SharedProducers
 
@@ -93,7 +94,7 @@ class ProducersMachine(RuleBasedStateMachine):
         assert len(self.real) == len(self.naive)
 
 
-ProducersMachine.TestCase.settings = settings(max_examples=60, deadline=None)
+ProducersMachine.TestCase.settings = settings(max_examples=examples(60), deadline=None)
 TestProducers = ProducersMachine.TestCase
 
 

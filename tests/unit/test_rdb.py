@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import payloads
+from tests.support.effort import examples
 from tests.support.payloads import Consumer, Entry, Group
 from tests.support.storage_access import (
     acknowledge_id,
@@ -212,7 +213,7 @@ def facts(stream: Stream, kind: int) -> dict[str, Any]:
 
 
 @given(streams())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_stream_is_restored(stream: Stream) -> None:
     payload = dumped(stream)
     kind = payload[0]
@@ -433,7 +434,7 @@ def test_a_missing_length_reserves_no_memory(size: int) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_node_may_have_any_form(data: st.DataObject) -> None:
     elements = data.draw(
         st.lists(

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.sim.data import ZERO, Group, Pending
+from tests.support.effort import examples
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Reply
 from tests.support.storage_access import check_stream
@@ -320,7 +321,7 @@ class ReferencesMachine(RuleBasedStateMachine):
 
 
 ReferencesMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
+    max_examples=examples(60), stateful_step_count=40, deadline=None
 )
 TestReferences = ReferencesMachine.TestCase
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support.effort import examples
 from tests.support.storage_access import BlockList, BlockWriter, find_rank
 
 from millstream.storage.blocks.block import Block
@@ -148,7 +149,9 @@ class SkipListMachine(RuleBasedStateMachine):
         assert find_rank(self.real, rank) is None
 
 
-SkipListMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+SkipListMachine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=25, deadline=None
+)
 TestSkipList = SkipListMachine.TestCase
 
 

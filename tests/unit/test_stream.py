@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.support.effort import examples
 from tests.support.storage_access import (
     BlockWriter,
     boundary_by_nodes,
@@ -260,7 +261,9 @@ class StreamMachine(RuleBasedStateMachine):
             assert [e for e in held if low <= e[:2] <= high and e[:2] >= first] == found
 
 
-StreamMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+StreamMachine.TestCase.settings = settings(
+    max_examples=examples(100), stateful_step_count=30, deadline=None
+)
 TestStream = StreamMachine.TestCase
 
 
@@ -340,7 +343,7 @@ def test_the_byte_limit_ends_nodes_too() -> None:
     node_bytes=st.sampled_from([0, 1, 256, 4096]),
     keep=st.integers(0, 60),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_an_approximate_trim_never_drops_more_than_requested(
     sizes: list[int], node_entries: int, node_bytes: int, keep: int
 ) -> None:

@@ -9,6 +9,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, encode_command
 from tests.support.storage_access import check_stream
@@ -245,7 +246,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_any_play_is_answered_as_a_naive_server_would(play: list[Step]) -> None:
     """Against a list of entries, a last id and a dict of numbers."""
     in_process = InProcessServer()
@@ -434,7 +435,7 @@ mixed = st.lists(
 
 
 @given(mixed)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_many_are_as_many_single_ones(play: list[tuple[bool, int, list[tuple[int, int]]]]) -> None:
     """The same entries go to one server by TAPPENDMANY and to another by TAPPENDONCE."""
     one, other = InProcessServer(), InProcessServer()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Null
 from tests.support.storage_access import check_stream
@@ -96,7 +97,7 @@ def some_ids(stream: Stream) -> list[EntryId]:
 
 
 @given(plays(), st.sampled_from([1, 2, 10, 100]), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_tseek_counts_as_a_list_does(
     play: list[tuple[str, int]], node_entries: int, data: st.DataObject
 ) -> None:
@@ -113,7 +114,7 @@ def test_tseek_counts_as_a_list_does(
 
 
 @given(plays(), st.sampled_from([1, 2, 10, 100]), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_pages_of_a_range_hold_exactly_the_range(
     play: list[tuple[str, int]], node_entries: int, data: st.DataObject
 ) -> None:
