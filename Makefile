@@ -44,7 +44,7 @@ build: $(VENV)/installed-compiler $(VENV)/installed-package
 endif
 
 test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis $(VENV)/spark-classes
-	MILLSTREAM_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n 4 --dist worksteal $(TESTS)
+	MILLSTREAM_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n 6 --dist worksteal $(TESTS)
 
 bench: need-redis build $(VENV)/installed-bench
 	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick)

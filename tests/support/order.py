@@ -14,27 +14,25 @@ import pytest
 
 # Durations in seconds on an idle machine. All other tests are short.
 LONG_S = {
-    "the shared Spark session": 110,
+    "the shared Spark session": 80,
     "tests/dashboard/test_pages.py": 100,
-    "tests/pipeline/test_killed_driver.py": 70,
-    "tests/sim/test_simulation.py": 65,
+    "tests/pipeline/test_killed_driver.py": 50,
+    "tests/sim/test_simulation.py": 45,
     "tests/cdc/test_source_process.py": 45,
     "tests/compat/test_sentinel.py": 35,
     "tests/client/test_real_servers.py": 30,
     "tests/cdc/test_apply_program.py": 30,
     "tests/pipeline/test_installations.py::test_a_wheel_installs_with_its_requirements": 28,
     "tests/cdc/test_commands.py": 25,
-    "tests/pipeline/test_installations.py::test_through_spark_connect": 25,
+    "tests/pipeline/test_installations.py::test_through_spark_connect": 18,
     "tests/pipeline/test_installations.py::test_with_the_oldest_pyspark": 25,
     "tests/cdc/test_reader_kills.py": 25,
     "tests/client/test_installations.py": 23,
-    "tests/unit/test_check.py": 18,
     "tests/cdc/test_soak.py": 15,
     "tests/client/test_types.py": 12,
     "tests/unit/test_package.py": 12,
-    "tests/unit/test_block.py": 10,
     "tests/pipeline/test_spark_pages.py::test_the_spark_session_of_the_readme": 10,
-    "tests/unit/test_damaged_files.py": 9,
+    "tests/unit/test_check.py": 9,
 }
 
 
