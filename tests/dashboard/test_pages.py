@@ -45,7 +45,11 @@ def pages_of(board: Board) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1400, "dark")])
+@pytest.mark.parametrize(
+    ("board", "width", "scheme"),
+    [("ours", 400, "light"), ("ours", 1400, "dark"), ("redis", 400, "dark")],
+    indirect=["board"],
+)
 def test_every_page_is_accessible(board: Board, visit: Visits, width: int, scheme: str) -> None:
     """No serious finding of axe-core at either width and in either scheme, and no page is wider
     than the window."""
