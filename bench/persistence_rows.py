@@ -14,9 +14,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from bench.datasets import KEY, entry_id
-from bench.figures import BenchError, Lanes, Reading
+from bench.datasets import KEY, SENSOR_ENTRY, entry_id
+from bench.figures import OURS, BenchError, Lanes, Reading
 from bench.harness import Harness, Pair, Side, ids_of
+from bench.load import Load
 from bench.pauses import at_once, watched_pauses
 from bench.server import Server
 from bench.wire import Client
@@ -41,6 +42,26 @@ JOURNAL = (
 def journal_of(mode: str) -> tuple[str, ...]:
     """The directives of a journal with this appendfsync."""
     return (*JOURNAL[:-1], mode)
+
+
+def deliveries(harness: Harness, group_fsync: str, full: int, quick: int) -> Lanes:
+    """Group reads of one entry, one at a time, with appendfsync always. `group_fsync` is our
+    appendfsync-groups."""
+
+    def prepare(pair: Pair) -> None:
+        pair[OURS].call("CONFIG", "SET", "appendfsync-groups", group_fsync)
+
+    pair = harness.pair(f"deliveries {group_fsync}", journal_of("always"), prepare)
+    count = harness.plan.size(full, quick)
+
+    def once(side: Side) -> Reading:
+        side.empty()
+        side.drive(Load(count, 100, connections=1), side.append(KEY, SENSOR_ENTRY))
+        side.call("XGROUP", "CREATE", KEY, "g", "0")
+        words = ("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", KEY, ">")
+        return side.drive(Load(count, 1, connections=1), words)
+
+    return harness.alternate_sides(pair, once)
 
 
 # ---------------------------------------------------------------- saving

@@ -30,6 +30,7 @@ from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
 from bench.harness import JOURNAL_OFF, OURS_X, Harness, Row
 from bench.persistence_rows import (
     calm,
+    deliveries,
     growth,
     journal_of,
     loads,
@@ -372,6 +373,16 @@ def journal_always_p1(harness: Harness) -> Lanes:
 def journal_always(harness: Harness) -> Lanes:
     directives = journal_of("always")
     return harness.appends(SENSOR_ENTRY, 16, full=1_600_000, quick=160_000, directives=directives)
+
+
+@row("journal-deliver", JOURNAL, "group read of one entry, always", Goal(ratio=1.0))
+def journal_deliver(harness: Harness) -> Lanes:
+    return deliveries(harness, "always", full=2_000, quick=300)
+
+
+@row("journal-deliver-everysec", JOURNAL, "the same, groups everysec", Goal(ratio=2.0))
+def journal_deliver_everysec(harness: Harness) -> Lanes:
+    return deliveries(harness, "everysec", full=2_000, quick=300)
 
 
 # Snapshot and start
