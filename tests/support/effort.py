@@ -1,7 +1,7 @@
 """Numbers of examples and seeds, and the ways to change a byte.
 
-`make test EXAMPLES=10` runs ten times as many examples and seeds, and changes every byte in every
-way. Without it, a test that changes each byte of a file takes some of the ways by turns.
+`make test EXAMPLES=10` runs ten times as many examples and seeds, and changes each byte in more
+ways. Without it, a test that changes each byte of a file takes some of the ways by turns.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.support.effort import examples, ways
+from tests.support.effort import TIMES, examples, ways
 from tests.support.storage_access import (
     BlockList,
     BlockWriter,
@@ -462,7 +462,8 @@ def test_no_changed_byte_under_a_right_checksum_leads_astray(make: object) -> No
     data = make()  # type: ignore[operator]
     refused = 0
     for at, byte in enumerate(data):
-        for value in {*ways(at, byte, 1, 2, 4, 8, 16, 32, 64, 128), byte ^ 128, 255} - {byte}:
+        tried = {*ways(at, byte, 1, 2, 4, 8, 16, 32, 64, 128), byte ^ 128, 255}
+        for value in (set(range(256)) if TIMES > 1 and len(data) < 400 else tried) - {byte}:
             refused += refused_or_sound(sealed(changed(data, at, value)))
     assert refused > len(data)
 
