@@ -17,6 +17,7 @@ from millstream.server.config.exposed_secrets import exposure_warnings
 from millstream.server.config.ignored_directives import INSTEAD
 from millstream.server.config.user_files import configured_users
 from millstream.server.monitor import log
+from millstream.server.net.certificate_dates import expiry_dates, expiry_warnings
 from millstream.server.net.sockets import bind_sockets, check_ports
 from millstream.server.net.tls_contexts import make_link_context, make_tls
 
@@ -32,7 +33,8 @@ def check_config(config: Config, file: Path | None) -> list[str]:
     configured_users(config, Users())
     make_link_context(config)
     expired = make_tls(config).warning() if config.tls.port else ""
-    return warnings(config, file) + ([expired] if expired else [])
+    found = [expired] if expired else []
+    return warnings(config, file) + found + expiry_warnings(expiry_dates(config))
 
 
 NOT_CHECKED = (

@@ -59,7 +59,7 @@ class Settings:
                 f"try with {most}",
             )
         before = {name: DIRECTIVES[name].value_in(self._config) for name in values}
-        tls = self._listeners.wanted_tls
+        tls, dates = self._listeners.wanted_tls, self._listeners.files_expire_s
         try:
             self._assign(values)
             self._put_in_force(values)
@@ -67,6 +67,7 @@ class Settings:
             self._assign(before)
             # The files of the earlier certificate may have changed: they are not read again.
             self._listeners.use(tls)
+            self._listeners.files_expire_s = dates
             self._put_in_force(name for name in before if not name.startswith("tls-"))
             raise CommandError(f"ERR CONFIG SET failed - {problem}") from None
         for warning in warnings_of_ignored(self._config, values):

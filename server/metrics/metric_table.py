@@ -302,10 +302,10 @@ OWN_FAMILIES = (
     Family("millstream_discarded_data_timestamp_seconds", GAUGE,
            "Unix time at which the oldest of them was made; absent without one"),
     Family("millstream_tls_certificate_expiry_timestamp_seconds", GAUGE,
-           "Unix time at which the certificate expires; absent without TLS"),
+           "Unix time at which the certificate of tls-port expires; absent without tls-port"),
     Family("millstream_tls_file_expiry_timestamp_seconds", GAUGE,
-           "Unix time at which the first certificate of tls-ca-cert-file or the one of "
-           "tls-client-cert-file (`directive`) expires; needs tls-port"),
+           "Unix time at which the first certificate of tls-ca-cert-file or tls-ca-cert-dir, or "
+           "the one for the link to a primary, expires (`directive`); absent without TLS"),
     Family("millstream_id_lead_seconds", GAUGE,
            "Largest time by which the last ID of a shown stream is ahead of the clock"),
     Family("millstream_metrics_streams_left_out", GAUGE,

@@ -208,10 +208,9 @@ def _own_lines(sources: Sources, lines: Lines) -> None:
     for name, value in values.items():
         if value is not None:
             _add(lines, f"millstream_{name}", value)
-    if sources.listeners.tls is not None:
-        for directive, expires_s in sources.listeners.tls.others_expire_s.items():
-            name = "millstream_tls_file_expiry_timestamp_seconds"
-            _add(lines, name, expires_s, directive=directive)
+    for directive, expires_s in sources.listeners.files_expire_s.items():
+        name = "millstream_tls_file_expiry_timestamp_seconds"
+        _add(lines, name, expires_s, directive=directive)
     keyspace = executor.keyspace
     for cause, count in (
         ("retry", keyspace.redelivered_due),

@@ -17,6 +17,7 @@ from typing import Any, cast
 from millstream.errors import StartError
 from millstream.server.config.directives import Config
 from millstream.server.monitor.log import LOGGER
+from millstream.server.net.certificate_dates import expiry_dates, expiry_warnings
 from millstream.server.net.sockets import (
     bind_sockets,
     bind_unix,
@@ -40,6 +41,7 @@ class Listeners:
         self.tls_port = config.tls.port
         self.tls: Tls | None = None
         self.wanted_tls: Tls | None = None
+        self.files_expire_s: dict[str, int] = {}  # by directive; see `expiry_dates`
         self._config = config
         self._loop = asyncio.get_running_loop()
         # It has all methods of a protocol, but a compiled class has no Python base class.
@@ -58,6 +60,7 @@ class Listeners:
         check_ports(config)
         if config.tls.port:
             self.tls = self.wanted_tls = make_tls(config)
+        self.files_expire_s = expiry_dates(config)
         if config.port or not (config.tls.port or config.unix.socket):
             self._sockets = bind_sockets(config.bind, config.port)
             self.port = config.port = self._sockets[0].getsockname()[1]
@@ -73,6 +76,7 @@ class Listeners:
         if self.tls is not None:
             self._tls_servers = await self._serve_tls(self.tls)
             self.tls.log()
+        self._warn_of_expired()
 
     async def _serve(self, bound: socket.socket, tls: Tls | None) -> asyncio.Server:
         options: dict[str, Any] = {"sock": bound, "backlog": self._config.tcp_backlog}
@@ -102,17 +106,22 @@ class Listeners:
     def renew(self) -> bool:
         """Use the certificates that the directives name now, for new connections; False without
         TLS. StartError when they cannot be used; then nothing changes."""
-        if not self.tls_port:
-            return False
-        self.use(make_tls(self._config))
-        return True
+        config = self._config
+        is_for_link = make_link_context(config) is not None
+        tls = make_tls(config) if self.tls_port else None
+        self.files_expire_s = expiry_dates(config)
+        self._warn_of_expired()
+        self.use(tls)
+        return is_for_link or tls is not None
 
     def renew_all(self) -> None:
-        """CONFIG SET of a directive of TLS: check the certificates for the link to a primary, and
-        use those for clients. Before `bind`, there is nothing to do."""
+        """CONFIG SET of a directive of TLS. Before `bind`, there is nothing to do."""
         if self._is_bound:
-            make_link_context(self._config)
             self.renew()
+
+    def _warn_of_expired(self) -> None:
+        for warning in expiry_warnings(self.files_expire_s):
+            LOGGER.warning("tls      %s", warning)
 
     def use(self, tls: Tls | None) -> None:
         """Use this context for new connections, if it is another one."""

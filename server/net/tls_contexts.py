@@ -40,12 +40,10 @@ CLIENT_CERTIFICATES = {"no": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "yes"
 
 
 class Tls(NamedTuple):
-    """A context for a server, when its certificate expires (Unix time), and when those of other
-    directives do."""
+    """A context for a server, and when its certificate expires (Unix time)."""
 
     context: ssl.SSLContext
     expires_s: int
-    others_expire_s: dict[str, int]
 
     def log(self) -> None:
         """Say how long the certificate is valid."""
@@ -76,12 +74,12 @@ def make_tls(config: Config) -> Tls:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_protocols(context, config.tls.protocols or DEFAULT_PROTOCOLS)
     _set_options(context, config)
-    _load_certificate(context, _server_files(config))
+    load_certificate(context, _server_files(config))
     _load_authorities(context, config)
-    expires_s = _tried_out(context, config)
+    until_s = _tried_out(context, config)
     context.verify_mode = CLIENT_CERTIFICATES[config.tls.auth_clients]
     context.sslobject_class = ServerSide
-    return Tls(context, expires_s, _others_expire_s(context, config))
+    return Tls(context, until_s)
 
 
 def make_link_context(config: Config) -> ssl.SSLContext | None:
@@ -97,10 +95,9 @@ def make_link_context(config: Config) -> ssl.SSLContext | None:
     _set_protocols(context, config.tls.protocols or DEFAULT_PROTOCOLS)
     if config.tls.ciphers:
         _set_ciphers(context, config.tls.ciphers)
-    if config.tls.client_cert_file:
-        _load_certificate(context, _client_files(config))
-    elif config.tls.cert_file:
-        _load_certificate(context, _server_files(config))
+    files = link_files(config)
+    if files is not None:
+        load_certificate(context, files)
     _load_authorities(context, config)
     return context
 
@@ -123,13 +120,16 @@ def _server_files(config: Config) -> Files:
     )
 
 
-def _client_files(config: Config) -> Files:
-    return Files(
-        "tls-client-",
-        config.located(config.tls.client_cert_file),
-        config.located(config.tls.client_key_file),
-        config.tls.client_key_file_pass,
-    )
+def link_files(config: Config) -> Files | None:
+    """The files that a primary sees; None if there are none."""
+    if config.tls.client_cert_file:
+        return Files(
+            "tls-client-",
+            config.located(config.tls.client_cert_file),
+            config.located(config.tls.client_key_file),
+            config.tls.client_key_file_pass,
+        )
+    return _server_files(config) if config.tls.cert_file else None
 
 
 def _set_protocols(context: ssl.SSLContext, names: str) -> None:
@@ -176,7 +176,8 @@ def _readable(directive: str, path: str) -> None:
         raise StartError(f"{directive}: cannot read {path}: {problem.strerror}") from None
 
 
-def _load_certificate(context: ssl.SSLContext, files: Files) -> None:
+def load_certificate(context: ssl.SSLContext, files: Files) -> None:
+    """StartError names directive and file."""
     prefix, certificate, key, password = files
     _readable(f"{prefix}cert-file", certificate)
     _readable(f"{prefix}key-file", key)
@@ -226,7 +227,7 @@ def _tried_out(context: ssl.SSLContext, config: Config) -> int:
         warnings.simplefilter("ignore", DeprecationWarning)
         trusting.minimum_version = context.minimum_version
     try:
-        client = _handshake(context, trusting)
+        client = handshake_in_memory(context, trusting)
     except ssl.SSLCertVerificationError as problem:
         raise StartError(f"tls-cert-file: {certificate}: {problem.verify_message}") from None
     except ssl.SSLError as problem:
@@ -236,45 +237,15 @@ def _tried_out(context: ssl.SSLContext, config: Config) -> int:
         ) from None
     found = client.getpeercert()
     assert found is not None
-    return _expires_s(found)
+    return expires_s(found)
 
 
-def _expires_s(certificate: Mapping[str, object]) -> int:
+def expires_s(certificate: Mapping[str, object]) -> int:
+    """The Unix time at which a certificate of the ssl module expires."""
     return int(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
 
 
-def _others_expire_s(context: ssl.SSLContext, config: Config) -> dict[str, int]:
-    """By directive: the first certificate of tls-ca-cert-file that expires, and the one for the
-    link to a primary."""
-    found = {}
-    authorities = context.get_ca_certs() if config.tls.ca_cert_file else []
-    if authorities:
-        found["tls-ca-cert-file"] = min(_expires_s(one) for one in authorities)
-    if config.tls.client_cert_file and config.tls.replication:
-        expires_s = _client_expires_s(config)
-        if expires_s:
-            found["tls-client-cert-file"] = expires_s
-    return found
-
-
-def _client_expires_s(config: Config) -> int:
-    """A handshake in memory with a server that trusts this one certificate; 0 if it fails."""
-    link = make_link_context(config)
-    assert link is not None
-    link.verify_mode = ssl.CERT_NONE
-    asking = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load_certificate(asking, _client_files(config))
-    asking.verify_mode = ssl.CERT_REQUIRED
-    asking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
-    asking.load_verify_locations(config.located(config.tls.client_cert_file))
-    try:
-        found = _handshake(asking, link, of_client=True).getpeercert()
-    except ssl.SSLError:
-        return 0
-    return _expires_s(found) if found else 0
-
-
-def _handshake(
+def handshake_in_memory(
     server: ssl.SSLContext, client: ssl.SSLContext, *, of_client: bool = False
 ) -> ssl.SSLObject:
     """The end that has the other's certificate (the client, or the server for `of_client`) after

@@ -15,6 +15,8 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ import millstream.client
 from millstream.errors import StartError
 from millstream.pipeline.server_connection import Address
 from millstream.server.config.directives import DIRECTIVES, Config
+from millstream.server.net.certificate_dates import expiry_dates, expiry_warnings
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls_contexts import make_tls
 
@@ -290,6 +293,7 @@ def test_a_certificate_that_cannot_be_used_is_not_current(
         listeners.bind()
         await listeners.listen()
         first = listeners.tls
+        assert listeners.files_expire_s.keys() == {"tls-ca-cert-file"}
         with monkeypatch.context() as patched:
             patched.setattr(socket.socket, "dup", fail)
             listeners.renew()
@@ -589,7 +593,9 @@ def test_a_tls_port_is_not_trusted_without_tls_replication(
     new_server: NewServer, open_server: TlsServer, authority: Authority
 ) -> None:
     """It can be switched on later: the next attempt uses TLS."""
-    replica = new_server("replica", {"replicaof": f"127.0.0.1 {open_server.port}"}).start()
+    metrics_port = free_port()
+    follow = {"replicaof": f"127.0.0.1 {open_server.port}", "metrics-port": str(metrics_port)}
+    replica = new_server("replica", follow).start()
     with replica.client() as client:
         reply = client.call("CONFIG", "SET", "tls-replication", "yes")
         assert "tls-replication needs tls-ca-cert-file" in str(reply)
@@ -601,6 +607,9 @@ def test_a_tls_port_is_not_trusted_without_tls_replication(
         wait_until(
             lambda: client.info("replication")["master_link_status"] == "up", what="the link"
         )
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics") as page:
+        shown = page.read().decode()
+    assert 'tls_file_expiry_timestamp_seconds{directive="tls-ca-cert-file"}' in shown
 
 
 def unix_command(path: Path, *words: bytes) -> bytes:
@@ -685,13 +694,39 @@ def test_the_expiry_of_each_certificate_is_known(authority: Authority) -> None:
         "tls-client-cert-file": str(certificate), "tls-client-key-file": str(key),
         "tls-replication": "yes",
     }  # fmt: skip
-    tls = make_tls(config_of(directives))
-    found = tls.others_expire_s
+    late_s = make_tls(config_of(directives)).expires_s
+    config = config_of(directives)
+    found = expiry_dates(config)
     assert found.keys() == {"tls-ca-cert-file", "tls-client-cert-file"}
-    assert abs(found["tls-ca-cert-file"] - tls.expires_s) < 4000
-    assert abs(tls.expires_s - found["tls-client-cert-file"] - 86400) < 4000
-    del directives["tls-client-cert-file"]
-    assert make_tls(config_of(directives)).others_expire_s.keys() == {"tls-ca-cert-file"}
+    assert abs(found["tls-ca-cert-file"] - late_s) < 4000
+    assert abs(late_s - found["tls-client-cert-file"] - 86400) < 4000
+    config.tls.client_cert_file = ""
+    assert expiry_dates(config).keys() == {"tls-ca-cert-file"}
+    config.tls.port = 0  # only the link to a primary uses TLS
+    assert expiry_dates(config)["tls-cert-file"] == late_s
+    config.tls.replication = False
+    assert expiry_dates(config) == {}
+
+
+@pytest.mark.parametrize("port", [1, 0])
+def test_the_expiry_of_a_folder_of_authorities_is_known(
+    authority: Authority, tmp_path: Path, port: int
+) -> None:
+    (tmp_path / "0123abcd.0").write_bytes(authority.file.read_bytes())
+    (tmp_path / "0123abcd.1").write_bytes(authority.issue("short", days=1)[0].read_bytes())
+    (tmp_path / "README").write_text("no certificate")
+    directives = change(
+        authority.directives("late"), tls_ca_cert_file="", tls_ca_cert_dir=str(tmp_path),
+        tls_replication="yes",
+    )  # fmt: skip
+    config = config_of(directives)
+    config.tls.port = port
+    dates = expiry_dates(config)
+    assert abs(dates["tls-ca-cert-dir"] - time.time() - 2 * 86400) < 4000
+    assert expiry_warnings(dates) == []
+    assert expiry_warnings({"tls-ca-cert-dir": 86400}) == [
+        "tls-ca-cert-dir: a certificate has expired on 1970-01-02"
+    ]
 
 
 def test_metrics_over_tls_need_a_tls_port(new_server: NewServer) -> None:
