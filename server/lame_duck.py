@@ -119,6 +119,12 @@ class LameDuck:
         self._clients.accept_new()
         self._reopening = self._loop.create_task(self._reopen())
 
+    def close(self) -> None:
+        """The server stops: it disconnects no more clients, and does not serve again."""
+        for waiting in (self._timer, self._reopening):
+            if waiting is not None:
+                waiting.cancel()
+
     async def _reopen(self) -> None:
         await self._listeners.reopen()
         where = self._listeners.described()

@@ -535,6 +535,7 @@ class Server:
         attempt(self.supervision.stopping)
         if self._second is not None:
             self._second.cancel()
+        attempt(self.lame_duck.close)
         attempt(self.listeners.close)
         if self.metrics is not None:
             attempt(self.metrics.close)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,6 +83,17 @@ class World:
         assert not error
         self.leave(peer)
         return True
+
+    def accept_new(self) -> None:
+        assert not self.is_listening
+
+    async def reopen(self) -> None:
+        while True:  # the addresses are never free
+            await asyncio.sleep(0)
+
+    def create_task(self, task: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.task = asyncio.get_running_loop().create_task(task)
+        return self.task
 
     def end_tick(self) -> None:
         self.ticks += 1
@@ -179,3 +192,16 @@ def test_it_stops_at_once_without_clients_and_while_loading() -> None:
     world.add(1)
     world.duck.begin()
     assert (world.stops, world.is_listening) == ([NAME], True)
+
+
+def test_a_stop_ends_the_attempts_to_serve_again() -> None:
+    async def run() -> None:
+        world = World()
+        world.duck.begin()
+        world.duck.undo()
+        await asyncio.sleep(0)
+        world.duck.close()
+        await asyncio.wait([world.task], timeout=10)
+        assert world.task.cancelled()
+
+    asyncio.run(run())
