@@ -174,8 +174,11 @@ class PageHandlers:
         if self._tails >= TAILS_MAX:
             raise HTTPException(503, "too many pages follow streams; close one")
         self._tails += 1
+        events = self._events(request, db, key)
+        # The browser shows that it follows when the headers come: entries from then on are shown.
+        first = await anext(events, b"")
         return StreamingResponse(
-            self._events(request, db, key),
+            _chained(first, events),
             media_type="text/event-stream",
             headers={"x-accel-buffering": "no"},  # nginx would collect the events
         )
@@ -209,6 +212,12 @@ class PageHandlers:
         finally:
             self._tails -= 1
             await link.close()
+
+
+async def _chained(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for event in events:
+        yield event
 
 
 def _last_event_id(request: Request) -> bytes | None:
