@@ -59,8 +59,8 @@ def _hashed_files(folder: Path) -> list[Path]:
 
 
 def _first_s(paths: list[Path]) -> int:
-    """When the first certificate of these files expires; 0 without one. OpenSSL ignores a file of
-    a folder that it cannot read."""
+    """The earliest expiry date in these files; 0 without one. OpenSSL ignores a file of a folder
+    that it cannot read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for path in paths:
         try:
