@@ -82,7 +82,7 @@ class Persistence:
             config, self.files, keyspace, self, machine, snapshot_worker, self.full_disk
         )
         self.refusal = Refusal(self.snapshots.refuses_writes, self._tell_writable)
-        self.unsynced = UnsyncedFrames(self.commits.all_journals, machine.clock)
+        self.unsynced = UnsyncedFrames(config, self.commits.all_journals, machine.clock)
         self._watch = DataFileWatch(
             self.files,
             self.refusal,

@@ -5,11 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from millstream.storage.files.journal_writer import Journal
 
 log = logging.getLogger("millstream.persistence")
+
+
+class Config(Protocol):
+    """The directive used here; read each time, so that CONFIG SET works."""
+
+    appendfsync_groups: str
 
 
 class Unsaved(NamedTuple):
@@ -24,7 +30,10 @@ class UnsyncedFrames:
     """`journals()` are the journals that may have frames that are not on the disk, oldest first; it
     is called from any thread. `clock` returns milliseconds since the epoch."""
 
-    def __init__(self, journals: Callable[[], list[Journal]], clock: Callable[[], int]) -> None:
+    def __init__(
+        self, config: Config, journals: Callable[[], list[Journal]], clock: Callable[[], int]
+    ) -> None:
+        self._config = config
         self._journals = journals
         self._clock = clock
         self._unsaved: Unsaved | None = None
@@ -47,6 +56,15 @@ class UnsyncedFrames:
         if not journals:
             return None
         return journals[0].synced_seq + 1, journals[-1].last_seq
+
+    def _replies(self) -> str:
+        """The replies that clients may have had to frames that are not on the disk."""
+        if self._config.appendfsync_groups == "everysec":
+            return (
+                "under appendfsync always with appendfsync-groups everysec, clients may have had"
+                " replies to deliveries and acknowledgements in them, but to nothing else"
+            )
+        return "under appendfsync always, no client has had a reply that shows them"
 
     def tell_waiting(self, waited_s: float) -> None:
         """Log what a stop waits for."""
@@ -74,11 +92,11 @@ class UnsyncedFrames:
             self.tell_unsaved()
         elif found is not None:
             log.error(
-                "stopped by %s: journal frames %d to %d are not on the disk (%d in"
-                " all); under appendfsync always, no client has had a reply that shows them",
+                "stopped by %s: journal frames %d to %d are not on the disk (%d in all); %s",
                 by,
                 *found,
                 found[1] - found[0] + 1,
+                self._replies(),
             )
         else:
             log.error("stopped by %s", by)
@@ -91,9 +109,10 @@ class UnsyncedFrames:
             return
         log.error(
             "stopping with data that is not on the disk: journal frames %d to %d, since %s UTC (%d"
-            " in all); under appendfsync always, no client has had a reply that shows them",
+            " in all); %s",
             unsaved.first_seq,
             unsaved.last_seq,
             time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(unsaved.since_ms / 1000)),
             unsaved.last_seq - unsaved.first_seq + 1,
+            self._replies(),
         )

@@ -12,6 +12,7 @@ import pytest
 from tests.crash.rounds import DIRECTIVES, Rounds
 from tests.support.data_directory import cut_end, last_journal, size_or_nothing
 from tests.support.history import BrokenHistory
+from tests.support.resp import Simple
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -20,9 +21,14 @@ ROUNDS = 4
 
 @pytest.mark.parametrize("mode", ["always", "everysec", "no"])
 def test_acknowledged_writes_survive_kill_9(new_server: Callable[..., Server], mode: str) -> None:
-    """The machine lives: in every mode, confirmed writes are at least in the page cache."""
-    rounds = Rounds(new_server("data", {**DIRECTIVES, "appendfsync": mode}).start(), seed=1)
-    for _ in range(ROUNDS):
+    """The machine lives: in every mode, confirmed writes are at least in the page cache. Every
+    second round has appendfsync-groups everysec."""
+    server = new_server("data", {**DIRECTIVES, "appendfsync": mode}).start()
+    rounds = Rounds(server, seed=1)
+    for number in range(ROUNDS):
+        with server.client() as client:
+            groups = ["always", "everysec"][number % 2]
+            assert client.call("CONFIG", "SET", "appendfsync-groups", groups) == Simple("OK")
         rounds.play()
 
 

@@ -1332,6 +1332,29 @@ def test_a_stop_after_a_failed_journal_names_frames_not_on_disk(
     assert "the last attempt to save the data failed: the snapshot could not be" in caplog.text
 
 
+NO_REPLIES = "under appendfsync always, no client has had a reply that shows them"
+GROUP_REPLIES = (
+    "under appendfsync always with appendfsync-groups everysec, clients may have had replies to"
+    " deliveries and acknowledgements in them, but to nothing else"
+)
+
+
+@pytest.mark.parametrize(("groups", "text"), [("always", NO_REPLIES), ("everysec", GROUP_REPLIES)])
+def test_a_stop_tells_which_replies_unsynced_frames_had(
+    groups: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = failed_world()
+    world.config.appendfsync_groups = groups
+    assert not world.persistence.close()
+    assert f"(1 in all); {text}" in caplog.text
+    caplog.clear()
+    world = new_world()
+    world.config.appendfsync_groups = groups
+    write_many(world, 1)
+    world.persistence.unsynced.tell_given_up("a second signal")
+    assert f"(1 in all); {text}" in caplog.text
+
+
 @pytest.mark.parametrize("operation", ["sync", "write"])
 def test_a_stop_after_the_journal_failed_writes_a_new_base(
     operation: str, caplog: pytest.LogCaptureFixture
