@@ -17,6 +17,7 @@ SECRET_DIRECTIVES = frozenset(
 _HIDDEN_DIRECTIVES = SECRET_DIRECTIVES | {b"masteruser"}
 # Subcommands of ACL with names of users and passwords; Redis hides both.
 _HIDDEN_ACL = frozenset({b"setuser", b"deluser", b"getuser"})
+_GETKEYS = frozenset({(b"command", b"getkeys"), (b"command", b"getkeysandflags")})
 # Rules of users without a password: the words, and how the others begin.
 _PLAIN_RULES = frozenset(
     {
@@ -30,18 +31,23 @@ _PASSWORD_BEGINNINGS = (b">", b"<", b"#", b"!")
 
 
 def without_secrets(words: Sequence[bytes]) -> list[bytes]:
-    """The words of a request with passwords replaced, as in Redis' SLOWLOG and MONITOR."""
+    """The words of a request with passwords replaced, as in Redis' SLOWLOG and MONITOR, and also in
+    a request that names another one, and in HELLO with a missing word."""
     shown = list(words)
     name = shown[0].lower()
     if name == b"auth":
         shown[1:] = [REDACTED] * (len(shown) - 1)
     elif name == b"hello":
-        for at, word in enumerate(shown[:-2]):
+        for at, word in enumerate(shown):
             if word.lower() == b"auth":
-                shown[at + 1 : at + 3] = [REDACTED] * 2
+                shown[at + 1 : at + 3] = [REDACTED] * len(shown[at + 1 : at + 3])
                 break
     elif name == b"acl" and len(shown) > 2 and shown[1].lower() in _HIDDEN_ACL:
         shown[2:] = [REDACTED] * (len(shown) - 2)
+    elif len(shown) > 3 and (name, shown[1].lower()) == (b"acl", b"dryrun"):
+        shown[3:] = without_secrets(shown[3:])
+    elif len(shown) > 2 and (name, shown[1].lower()) in _GETKEYS:
+        shown[2:] = without_secrets(shown[2:])
     elif name == b"config" and len(shown) > 3 and shown[1].lower() == b"set":
         for at in range(2, len(shown) - 1, 2):
             if shown[at].lower() in _HIDDEN_DIRECTIVES:

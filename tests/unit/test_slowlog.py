@@ -71,6 +71,13 @@ def test_passwords_stay_out() -> None:
         ),
         ([b"config", b"get", b"requirepass"], [b"config", b"get", b"requirepass"]),
         ([b"SET", b"auth", b"x"], [b"SET", b"auth", b"x"]),
+        ([b"HELLO", b"3", b"AUTH", b"x"], [b"HELLO", b"3", b"AUTH", b"(redacted)"]),
+        ([b"HELLO", b"3", b"AUTH"], [b"HELLO", b"3", b"AUTH"]),
+        (
+            [b"ACL", b"DRYRUN", b"u", b"AUTH", b"x"],
+            [b"ACL", b"DRYRUN", b"u", b"AUTH", b"(redacted)"],
+        ),
+        ([b"COMMAND", b"GETKEYS", b"AUTH", b"x"], [b"COMMAND", b"GETKEYS", b"AUTH", b"(redacted)"]),
     ]
     for words, shown in cases:
         assert without_secrets(words) == shown
