@@ -2,7 +2,7 @@
 # make build    virtualenv in .venv, compiled modules in place      MODULES="storage.blocks.block ..." for some
 # make test     all tests, including comparisons with Debian's redis-server      TESTS="tests/unit -k block"
 #               EXAMPLES=10 for ten times as many examples and seeds
-# make bench    the comparison with redis-server      QUICK=1 for about 15 minutes
+# make bench    the comparison with redis-server      QUICK=1 for about 15 minutes; NATS=1 with NATS
 # make spark    PySpark into .venv, to read and write streams with Spark
 # make lint     ruff, mypy, import-linter, and whether generated modules are current
 # make docs     the documentation as a site, in site/
@@ -46,8 +46,8 @@ endif
 test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis $(VENV)/spark-classes
 	MILLSTREAM_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n 6 --dist worksteal $(TESTS)
 
-bench: need-redis build $(VENV)/installed-bench
-	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick)
+bench: need-redis build $(VENV)/installed-bench $(if $(filter-out 0,$(NATS)),$(VENV)/installed-nats)
+	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(filter-out 0,$(NATS)),--peer nats)
 
 spark: build $(VENV)/installed-spark
 	@scripts/need.sh java >/dev/null || { \

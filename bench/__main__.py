@@ -23,6 +23,8 @@ from typing import Any
 from bench import load, report
 from bench.figures import OURS, REDIS, BenchError
 from bench.harness import FULL_ROUNDS, QUICK_ROUNDS, Harness, Plan, Row
+from bench.nats_logs import find_nats
+from bench.nats_rows import NATS_ROWS, NatsHarness
 from bench.report import Compared
 from bench.rows import ROWS
 from bench.server import pick_cores
@@ -33,6 +35,7 @@ RESULT_FILES = {
     Compared.REDIS: "latest.json",
     Compared.SELF: "self-check.json",
     Compared.EARLIER: "earlier.json",
+    Compared.NATS: "nats.json",
 }
 MINIMUM_LARGE = 2_000_000
 BUSY_LOAD = 0.8
@@ -88,6 +91,13 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
         metavar="CMD",
         help="compare with an earlier build of millstream: no ratio below 0.98",
     )
+    peers.add_argument(
+        "--peer",
+        choices=("redis", "nats"),
+        default="redis",
+        help="nats: the rows that compare with NATS JetStream instead",
+    )
+    add("--nats", default="", metavar="CMD", help="the NATS server (found in .venv or on the PATH)")
     add("--json", type=Path, metavar="PATH", help="where the JSON goes (bench/results/latest.json)")
     add("--chart", action="store_true", help="also draw the chart")
     add("--chart-dir", type=Path, default=TOP / "docs", metavar="DIR", help="where to (docs)")
@@ -104,6 +114,8 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--large must be a multiple of 10, at least {MINIMUM_LARGE:,}")
     if options.earlier and options.chart:
         parser.error("the chart compares millstream with Redis: --earlier has none")
+    if options.peer == "nats" and options.chart:
+        parser.error("the chart compares millstream with Redis: --peer nats has none")
     if options.self_check and options.chart and options.chart_dir == TOP / "docs":
         parser.error("a self-check's chart needs a --chart-dir: the one in docs shows millstream")
     return options
@@ -113,9 +125,12 @@ def measure(options: argparse.Namespace) -> int:
     """Measure the chosen rows, print and keep the report."""
     rows = choose(options)
     compared = compared_in(options)
-    redis_command = command(options.earlier or options.redis)
-    ours_command = redis_command if compared is Compared.SELF else command(options.server)
-    if shutil.which("redis-benchmark") is None:
+    if compared is Compared.NATS:
+        peer_command = [find_nats(options.nats)]
+    else:
+        peer_command = command(options.earlier or options.redis)
+    ours_command = peer_command if compared is Compared.SELF else command(options.server)
+    if compared is not Compared.NATS and shutil.which("redis-benchmark") is None:
         raise BenchError("redis-benchmark is missing; on Debian: apt-get install redis-tools")
     server_core, load_core = pick_cores()
     warn(server_core, load_core)
@@ -128,7 +143,8 @@ def measure(options: argparse.Namespace) -> int:
     }
     load_at_start = round(os.getloadavg()[0], 2)
     started = time.monotonic()
-    with Harness(redis_command, ours_command, dialects, server_core, plan) as harness:
+    kind = NatsHarness if compared is Compared.NATS else Harness
+    with kind(peer_command, ours_command, dialects, server_core, plan) as harness:
         outcomes = measure_rows(harness, rows, compared)
     seconds = time.monotonic() - started
     method = {
@@ -150,6 +166,8 @@ def compared_in(options: argparse.Namespace) -> Compared:
     """The server that these options compare ours with."""
     if options.self_check:
         return Compared.SELF
+    if options.peer == "nats":
+        return Compared.NATS
     return Compared.EARLIER if options.earlier else Compared.REDIS
 
 
@@ -171,10 +189,11 @@ def measure_rows(harness: Harness, rows: Sequence[Row], compared: Compared) -> l
 def choose(options: argparse.Namespace) -> list[Row]:
     """The rows this run measures."""
     wanted = options.only.split(",") if options.only else [""]
-    names = {row.name for row in ROWS}
+    offered = NATS_ROWS if options.peer == "nats" else ROWS
+    names = {row.name for row in offered}
     rows = [
         row
-        for row in ROWS
+        for row in offered
         # A whole name means that row alone: append-p1 is also a part of append-p16.
         if any(text == row.name or (text not in names and text in row.name) for text in wanted)
     ]

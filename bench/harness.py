@@ -169,6 +169,10 @@ class Harness:
             self._pair.popitem()[1].server.stop()
         self._pair_name = ""
 
+    def _running(self) -> dict[str, Server]:
+        """The servers of the running pair, by lane."""
+        return {lane: side.server for lane, side in self._pair.items()}
+
     def measured(self, row: Row) -> Lanes:
         """The row's readings, measured in the first call, so that rows can use other rows."""
         if row.name not in self._measured:
@@ -176,9 +180,9 @@ class Harness:
                 self._measured[row.name] = row.measure(self)
             except (BenchError, OSError) as error:
                 said = "".join(
-                    f"; {lane} has ended: {side.server.log_tail()}"
-                    for lane, side in self._pair.items()
-                    if not side.server.alive()
+                    f"; {lane} has ended: {server.log_tail()}"
+                    for lane, server in self._running().items()
+                    if not server.alive()
                 )
                 # The next row must not use a server in an unknown state.
                 self.stop()

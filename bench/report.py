@@ -46,6 +46,8 @@ class Compared(enum.Enum):
     """Redis compared with itself."""
     EARLIER = "earlier"
     """An earlier build of millstream."""
+    NATS = "NATS"
+    """NATS JetStream, with rows of its own."""
 
 
 LAYOUT = "{:<32}{:>11}{:>11}  {:<19}{:<22}{:<10}{:>12}{:>14}"
@@ -66,7 +68,7 @@ class Outcome:
             return "failed"
         met: bool | None
         match compared:
-            case Compared.REDIS:
+            case Compared.REDIS | Compared.NATS:
                 met = self.row.goal.met(self.lanes)
             case Compared.SELF:
                 met = same(self.lanes)
@@ -106,7 +108,7 @@ def table_line(outcome: Outcome, compared: Compared) -> str:
 def goal_text(row: Row, compared: Compared) -> str:
     """The ratio that a row has to reach."""
     match compared:
-        case Compared.REDIS:
+        case Compared.REDIS | Compared.NATS:
             return row.goal.text()
         case Compared.SELF:
             return f"{SAME_LOW:.2f} to {SAME_HIGH:.2f}"
@@ -169,7 +171,7 @@ def row_json(outcome: Outcome, compared: Compared) -> dict[str, Any]:
         "section": row.section,
         "title": row.title,
         "unit": row.unit,
-        "goal": asdict(row.goal if compared is Compared.REDIS else NO_GOAL),
+        "goal": asdict(row.goal if compared in {Compared.REDIS, Compared.NATS} else NO_GOAL),
         "meets_goal": outcome.verdict(compared),
     }
     if outcome.lanes is None:
@@ -247,6 +249,7 @@ def machine_line(report: dict[str, Any]) -> str:
         Compared.REDIS: f"{redis}, {millstream}",
         Compared.SELF: redis,
         Compared.EARLIER: f"{millstream} and an earlier build",
+        Compared.NATS: f"NATS {machine['redis']}, {millstream}",
     }
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['system']} {machine['kernel']}, "

@@ -87,7 +87,6 @@ class Server:
             self._process.wait()
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        where = ["--port", str(self.port), "--dir", str(self.data_directory)]
         # An installed program has its bytecode. Without it, each start compiles all modules.
         environment = {
             name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
@@ -95,7 +94,7 @@ class Server:
         with open(self._directory / "log", "ab") as log:
             try:
                 return subprocess.Popen(
-                    [*self._command, *where, *self._directives],
+                    self._words(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -106,13 +105,22 @@ class Server:
             except OSError as error:
                 raise BenchError(f"cannot start {self._command[0]}: {error.strerror}") from error
 
+    def _words(self) -> list[str]:
+        """The command line of the process."""
+        where = ["--port", str(self.port), "--dir", str(self.data_directory)]
+        return [*self._command, *where, *self._directives]
+
+    def _is_ready(self) -> bool:
+        """True if the server answers PING; while it loads its data it replies with an error."""
+        with Client(self.port) as client:
+            return bool(client.call("PING") == "PONG")
+
     def _wait_until_ready(self, deadline: float) -> None:
-        """Return when the server answers PING; while it loads its data it replies with an error."""
         while time.monotonic() < deadline:
             if not self.alive():
                 raise BenchError(f"the server ended at start-up: {self.log_tail()}")
-            with contextlib.suppress(OSError, BenchError), Client(self.port) as client:
-                if client.call("PING") == "PONG":
+            with contextlib.suppress(OSError, BenchError):
+                if self._is_ready():
                     return
             time.sleep(POLL_S)
         raise BenchError(f"the server did not answer in time: {self.log_tail()}")
