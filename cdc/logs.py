@@ -21,14 +21,6 @@ IN_URL = re.compile(r"(\w+://[^\s/@:]*:)\S+(@)")
 UNREADABLE = re.compile(r"percent-encoded|connection info|connection option|URI|unexpected spaces")
 
 
-def counted(count: int, noun: str) -> str:
-    """
-    >>> counted(1, "row"), counted(2, "row")
-    ('1 row', '2 rows')
-    """
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 class Secrets:
     """The passwords of a configuration."""
 

@@ -14,6 +14,7 @@ from asyncio import AbstractEventLoop, Task, TimerHandle
 from collections.abc import Callable, Iterator
 
 from millstream.commands.admin.client_line import Client, is_replica
+from millstream.errors import counted
 from millstream.server.clients import Clients
 from millstream.server.config.directives import Config
 from millstream.server.execution.executor import Executor
@@ -21,7 +22,6 @@ from millstream.server.monitor.info import Process
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
 from millstream.server.process import Supervision
-from millstream.server.repair.check_report import counted
 
 STEP_S = 0.25
 IDLE_MS = 1000  # a client without a request for so long is idle

@@ -8,7 +8,6 @@ from typing import Any
 
 from millstream.errors import CommandError, StartError
 from millstream.server.config.apply import Apply
-from millstream.server.config.config_rewrite import rewrite_file
 from millstream.server.config.directives import DIRECTIVES, Config, changed_values, refused
 from millstream.server.config_check import warnings_of_ignored
 from millstream.server.monitor.log import LOGGER
@@ -81,6 +80,8 @@ class Settings:
         """CONFIG REWRITE."""
         if self._file is None:
             raise CommandError("ERR The server is running without a config file")
+        from millstream.server.config.config_rewrite import rewrite_file  # rarely needed
+
         try:
             rewrite_file(self._file, self._config, self._user_lines())
         except (OSError, ValueError) as problem:

@@ -9,15 +9,14 @@ precedence, as at start.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from millstream.errors import CommandError, StartError
 from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.config.exposed_secrets import exposure_warnings
 from millstream.server.config.kinds import SECRET
-from millstream.server.config.lines import Sources, check_whole
-from millstream.server.config.loading import load_with_sources
+from millstream.server.config.lines import check_whole
+from millstream.server.config.loading import load
 from millstream.server.config_check import check_config
 from millstream.server.monitor import log
 from millstream.server.monitor.info import Process
@@ -52,9 +51,7 @@ class SettingsFile:
         self._now_ms = now_ms
         self.log_reopened: Callable[[], object] = lambda: None
         self._last_read = {name: row.value_in(config) for name, row in DIRECTIVES.items()}
-        self._sources: Sources = {}
-        with suppress(StartError):  # the files were read a moment ago
-            self._sources = load_with_sources(self._file, arguments)[1]
+        self._sources = config.sources
 
     def reload(self) -> None:
         """SIGHUP. What cannot be used is left as it was, and logged."""
@@ -94,8 +91,8 @@ class SettingsFile:
         if self._is_loading():
             raise StartError(f"{self._file} was not read, because the data is being loaded")
         try:
-            wanted, sources = load_with_sources(self._file, self._arguments)
-            check_whole(sources, self._sources)
+            wanted = load(self._file, self._arguments)
+            check_whole(wanted.sources, self._sources)
             check_config(wanted, self._file)
             self._take(wanted)
             self._warn_of_secrets(wanted)
@@ -104,7 +101,7 @@ class SettingsFile:
         except CommandError as refusal:
             reason = refusal.message.removeprefix("ERR CONFIG SET failed ").strip("- ")
             raise StartError(f"{self._file}: {reason}; no setting was changed") from None
-        self._sources = sources
+        self._sources = wanted.sources
 
     def _warn_of_secrets(self, wanted: Config) -> None:
         """Warn again about files with secrets that others can read, as at start."""

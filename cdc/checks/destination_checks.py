@@ -16,11 +16,11 @@ from millstream.cdc.destination.offsets import NAME, OffsetTable, create_sql
 from millstream.cdc.destination.route import FirstCopy, Route, route
 from millstream.cdc.destination.table_kinds import kind_of
 from millstream.cdc.destination.target import TargetError, TargetTable, read_targets
-from millstream.cdc.logs import counted
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.source.pg_catalog import CatalogTable
 from millstream.cdc.sql import identifier, shown, table_name
 from millstream.cdc.streams.column_record import ColumnRecord
+from millstream.errors import counted
 
 DESTINATION = "destination"
 ROWS_COUNTED = 1_000_000

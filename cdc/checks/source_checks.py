@@ -11,7 +11,6 @@ from psycopg import sql
 from millstream.cdc.checks.findings import Finding, error, ok, warning
 from millstream.cdc.config import Source, Table
 from millstream.cdc.destination.table_kinds import kind_of
-from millstream.cdc.logs import counted
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.source import publications
 from millstream.cdc.source.changed_tables import read_changed_tables
@@ -26,6 +25,7 @@ from millstream.cdc.source.preparing import Preparation, SourceRefusal
 from millstream.cdc.sql import identifier, shown
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.source_state import StateError, has_slot
+from millstream.errors import counted
 from millstream.pipeline.server_connection import ServerError
 
 APPLICATION = "millstream cdc: check"

@@ -9,7 +9,6 @@ from psycopg import sql
 from millstream.cdc.config import Source
 from millstream.cdc.destination.connections import connect as connect_destination
 from millstream.cdc.destination.offsets import OffsetTable
-from millstream.cdc.logs import counted
 from millstream.cdc.operations.resync_requests import RequestError
 from millstream.cdc.source import ownership, slots
 from millstream.cdc.source.pg_catalog import connect
@@ -17,6 +16,7 @@ from millstream.cdc.source.slots import ReplicationSlot
 from millstream.cdc.sql import identifier, literal
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.stream_appender import States
+from millstream.errors import counted
 
 APPLICATION = "millstream cdc: drop"
 

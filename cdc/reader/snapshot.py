@@ -21,7 +21,6 @@ from psycopg import pq, sql
 from millstream.backoff import Backoff
 from millstream.cdc import CdcError
 from millstream.cdc.config import Table
-from millstream.cdc.logs import counted
 from millstream.cdc.protocol.replication_stream import ReplicationStream
 from millstream.cdc.protocol.session import Connection
 from millstream.cdc.reader.report import SourceReport, TableReport
@@ -44,6 +43,7 @@ from millstream.cdc.streams.stream_appender import (
     sent,
 )
 from millstream.cdc.streams.translator import time_text
+from millstream.errors import counted
 from millstream.pipeline.server_connection import ServerConnection, ServerError
 from millstream.pipeline.stream_counters import info_of
 from millstream.remote import pairs

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import click
 
 from millstream import __version__
-from millstream.errors import DataError, readable
+from millstream.errors import DataError, counted, readable
 from millstream.server.backup.kept_backups import (
     cut_off,
     description,
@@ -37,7 +37,7 @@ from millstream.server.backup.sources import (
     copy_from_directory,
     copy_from_server,
 )
-from millstream.server.repair.check_report import Report, Verdict, counted
+from millstream.server.repair.check_report import Report, Verdict
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.destination import Destination, Unusable
 from millstream.storage.files.disk import SystemDisk

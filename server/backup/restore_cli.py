@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from millstream.errors import DamageError, DataError, printable, readable
+from millstream.errors import DamageError, DataError, counted, printable, readable
 from millstream.server.backup.backup_cli import (
     CODES,
     Failure,
@@ -32,7 +32,7 @@ from millstream.server.backup.stream_upload import (
     upload,
 )
 from millstream.server.repair.backup_description import DESCRIPTION
-from millstream.server.repair.check_report import Report, Verdict, counted
+from millstream.server.repair.check_report import Report, Verdict
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.destination import Destination
 from millstream.storage.files.disk import SystemDisk

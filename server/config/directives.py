@@ -74,7 +74,7 @@ from millstream.server.config.kinds import (
     streams,
     watching,
 )
-from millstream.server.config.lines import Line
+from millstream.server.config.lines import Line, Sources
 from millstream.server.config.metrics_directives import MetricsDirectives
 from millstream.server.config.process_directives import ProcessDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
@@ -355,6 +355,7 @@ class Config(ReplicaDirectives, ProcessDirectives):
     # The lines `user NAME RULE ...` of the configuration file: no directive, since there are many.
     user_lines: list[Line]
     files_with_passwords: list[str]  # the configuration files that set one
+    sources: Sources  # the configuration files that were read
 
     def __init__(self, **values: Any) -> None:
         """The defaults, except for these values by name, with `_` for `-`."""
@@ -362,6 +363,7 @@ class Config(ReplicaDirectives, ProcessDirectives):
         self.metrics, self.accepted = MetricsDirectives(), Accepted()
         self.user_lines = []
         self.files_with_passwords = []
+        self.sources = {}
         for row in DIRECTIVES.values():
             row.set_in(self, row.initial_value())
         for attribute, value in values.items():

@@ -19,12 +19,13 @@ def has_password(rules: Sequence[str]) -> bool:
 def exposure_warnings(config: Config) -> list[str]:
     """A sentence for each file that contains a secret and that others can read."""
     found = {}
+    aclfile = Path(config.located(config.aclfile))
     for path, content in _files(config):
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
         except OSError:
             continue  # reading the file reports the error
-        if mode & stat.S_IROTH:
+        if mode & stat.S_IROTH and (path != aclfile or _defines_passwords(path)):
             found[str(path)] = (
                 f"{path} contains {content}, and every user of this machine can read it (mode"
                 f" {mode:04o}): chmod 600 {path}"
@@ -35,9 +36,8 @@ def exposure_warnings(config: Config) -> list[str]:
 def _files(config: Config) -> Iterator[tuple[Path, str]]:
     for name in config.files_with_passwords:
         yield Path(name), "passwords"
-    aclfile = Path(config.located(config.aclfile))
-    if config.aclfile and _defines_passwords(aclfile):
-        yield aclfile, "passwords of users"
+    if config.aclfile:
+        yield Path(config.located(config.aclfile)), "passwords of users"
     for key_file in (config.tls.key_file, config.tls.client_key_file):
         if key_file:
             yield Path(config.located(key_file)), "the key of a certificate"

@@ -10,7 +10,7 @@ from millstream.server.config.directives import DIRECTIVES, Config, find_directi
 from millstream.server.config.exposed_secrets import has_password
 from millstream.server.config.ignored_directives import ALIASES
 from millstream.server.config.kinds import SECRET
-from millstream.server.config.lines import Line, Sources, read_arguments, read_file
+from millstream.server.config.lines import Line, read_arguments, read_file
 
 REFUSED = {
     "rename-command": (
@@ -71,12 +71,7 @@ def _suggestion(name: str) -> str:
 
 def load(file: Path | None, arguments: Sequence[str]) -> Config:
     """Defaults, then the file, then the command line."""
-    return load_with_sources(file, arguments)[0]
-
-
-def load_with_sources(file: Path | None, arguments: Sequence[str]) -> tuple[Config, Sources]:
-    """The same, and all files that were read."""
-    config, sources = Config(), Sources()
-    apply_lines(config, [] if file is None else read_file(file, sources))
-    apply_lines(config, read_arguments(arguments, sources))
-    return config, sources
+    config = Config()
+    apply_lines(config, [] if file is None else read_file(file, config.sources))
+    apply_lines(config, read_arguments(arguments, config.sources))
+    return config

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.errors import StartError
-from millstream.listening import ABSENT, bound_socket, why_not
+from millstream.listening import ABSENT, bound_socket, looked_up, why_not
 from millstream.server.config.directives import Config
 
 EVERYWHERE = ("0.0.0.0", "::")
@@ -136,9 +136,7 @@ def _expanded(addresses: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 def _bind(address: str, port: int) -> socket.socket:
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    family, kind, protocol, _, where = looked_up(address, port)[0]
     bound = bound_socket(family, kind, protocol, where)
     bound.setblocking(False)
     return bound

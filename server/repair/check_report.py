@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from millstream.commands.runtime.effects import EffectError, split_effects
-from millstream.errors import DamageError, ForeignError, printable, readable
+from millstream.errors import DamageError, ForeignError, counted, printable, readable
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.journal_reader import Gap
 from millstream.storage.files.manifest import Manifest
@@ -78,13 +78,6 @@ class Report:
 
     def worsen(self, verdict: Verdict) -> None:
         self.verdict = max(self.verdict, verdict)
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 entry`, `2 entries`."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count} {noun[:-1]}ies" if noun.endswith("y") and noun != "key" else f"{count} {noun}s"
 
 
 def named(db: int, key: bytes) -> str:

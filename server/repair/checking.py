@@ -17,7 +17,7 @@ from functools import partial
 
 from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
-from millstream.errors import DamageError, DataError, ForeignError, FormatError
+from millstream.errors import DamageError, DataError, ForeignError, FormatError, counted
 from millstream.server.durability.directory_loader import Loader, LoadReport
 from millstream.server.repair.backup_description import (
     DESCRIPTION,
@@ -30,7 +30,6 @@ from millstream.server.repair.check_report import (
     Place,
     Report,
     Verdict,
-    counted,
     words_for_gap,
     words_for_lost,
 )

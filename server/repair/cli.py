@@ -22,8 +22,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from millstream.errors import DataError, readable
-from millstream.server.repair.check_report import FileReport, Report, Verdict, counted
+from millstream.errors import DataError, counted, readable
+from millstream.server.repair.check_report import FileReport, Report, Verdict
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.cli_hint import advised
 from millstream.server.repair.frames import Moment

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from millstream.errors import CommandError, DataError, printable, readable
-from millstream.server.repair.check_report import Verdict, counted, words_for_gap
+from millstream.errors import CommandError, DataError, counted, printable, readable
+from millstream.server.repair.check_report import Verdict, words_for_gap
 from millstream.server.repair.frames import Frame, Key, Moment, Selection, open_data, select_frames
 from millstream.storage.files.disk import SystemDisk, unusable
 from millstream.storage.files.journal_reader import Gap

@@ -18,16 +18,9 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from millstream.commands.runtime.effects import EffectError, apply_effects, split_effects
-from millstream.errors import DataError
+from millstream.errors import DataError, counted
 from millstream.server.durability.directory_loader import LoadReport
-from millstream.server.repair.check_report import (
-    APPENDING,
-    Report,
-    Verdict,
-    counted,
-    named,
-    words_for_gap,
-)
+from millstream.server.repair.check_report import APPENDING, Report, Verdict, named, words_for_gap
 from millstream.server.repair.checking import load_strictly, new_keyspace
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.stored_keyspace import StoredKeyspace

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.errors import DamageError, DataError
-from millstream.server.repair.check_report import counted
+from millstream.errors import DamageError, DataError, counted
 from millstream.server.repair.destination import Destination, Unusable
 from millstream.server.repair.frames import (
     DataInUse,

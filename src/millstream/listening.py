@@ -15,6 +15,13 @@ class ListenError(Exception):
     """The address cannot be used. The text is one sentence."""
 
 
+def looked_up(address: str, port: int) -> list[tuple[Any, ...]]:
+    """The results of `getaddrinfo` for a socket to listen on. OSError or UnicodeError."""
+    # Text would import the codec for names that are not ASCII: 6 million instructions of a start.
+    name = address.encode() if address.isascii() else address
+    return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+
+
 def bound_socket(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
     """A socket bound to an address, as `getaddrinfo` describes it; one of IPv6 is not for IPv4 as
     well. OSError."""
@@ -46,11 +53,8 @@ def bind_host(address: str, port: int) -> list[socket.socket]:
     one cannot be used, or there is none."""
     sockets: list[socket.socket] = []
     refused: OSError | UnicodeError | None = None
-    # Text would import the codec for names that are not ASCII: 6 million instructions of a start.
-    name = address.encode() if address.isascii() else address
     try:
-        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, place in found:
+        for family, kind, protocol, _, place in looked_up(address, port):
             try:
                 sockets.append(bound_socket(family, kind, protocol, place))
             except OSError as problem:

@@ -37,9 +37,9 @@ from tests.support.small_data import (
 )
 from tests.support.storage_access import BlockWriter, check_stream
 
-from millstream.errors import DamageError, DataError
+from millstream.errors import DamageError, DataError, counted
 from millstream.server.repair import checking
-from millstream.server.repair.check_report import FileReport, Report, Verdict, counted
+from millstream.server.repair.check_report import FileReport, Report, Verdict
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.repairing import repair
 from millstream.storage.blocks.block import Block

@@ -31,7 +31,9 @@ from millstream.server.config.tls_directives import TlsDirectives, UnixDirective
 from millstream.server.config_check import warnings, warnings_of_ignored
 
 ROOT = Path(__file__).resolve().parents[2]
-NO_DIRECTIVES = {"user_lines", "files_with_passwords", "unix", "tls", "metrics", "accepted"}
+NO_DIRECTIVES = {
+    "user_lines", "files_with_passwords", "sources", "unix", "tls", "metrics", "accepted",
+}  # fmt: skip
 
 
 def from_file(tmp_path: Path, text: str, *arguments: str) -> Config:

@@ -119,6 +119,49 @@ def test_serving_loads_no_module_of_other_commands() -> None:
     assert not {"pyarrow", "pyspark", "rich"} & {name.split(".")[0] for name in loaded}
 
 
+NOT_AT_START = {
+    # Of the server: what only a command, a signal or a directive needs.
+    "millstream.server.config.config_rewrite",
+    "millstream.server.metrics",
+    "millstream.server.repair",
+    "millstream.storage.files.damaged_base",
+    "millstream.storage.files.recovery",
+    # Libraries.
+    "click",
+    "difflib",
+    "encodings.idna",
+    "json",
+    "platform",
+    "prometheus_client",
+    "redis",
+    "stringprep",
+    "tempfile",
+    "zstandard",
+}
+
+
+def test_an_empty_server_loads_only_what_it_needs(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from millstream.server.life import Server
+from millstream.server.main import run
+
+def report_ready(self):
+    print(*sys.modules)
+    self.stopping.set()
+
+Server._report_ready = report_ready
+sys.exit(run(None, ["--port", "0", "--dir", {str(tmp_path / "data")!r}]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = next(set(line.split()) for line in done.stdout.splitlines() if "asyncio" in line)
+    assert "millstream.server.replication.role" in loaded
+    assert not NOT_AT_START & loaded
+
+
 @pytest.mark.parametrize(
     "words",
     [
