@@ -43,6 +43,7 @@ OURS = {
     "clock_last_jump_ms",
     "clock_jumps",
     "client_output_buffer_limit_disconnections", "client_query_buffer_limit_disconnections",
+    "last_backup_time",
     "journal_queue_stalls", "reservations_pending", "reservations_expired", "paused_reason",
     "paused_actions",
     "paused_timeout_milliseconds", "allocator_muzzy",
