@@ -19,8 +19,9 @@ from millstream.encoding cimport Output
 from millstream.entry_id cimport id_less
 from millstream.storage.blocks.block_check cimport check_view, fault_text
 from millstream.storage.blocks.layout cimport (
-    BLOCK_HEADER_BYTES, DELETED, FORMAT_VERSION, FORMAT_VERSION_PLAIN, SETS_MAX, SLACK, Cursor,
-    Head, View, cursor_next, cursor_seek, cursor_start, entry_words, form_size, view_of,
+    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, DELETED, FORMAT_VERSION, FORMAT_VERSION_PACKED,
+    FORMAT_VERSION_PLAIN, SETS_MAX, SLACK, Cursor, Head, View, cursor_next, cursor_seek,
+    cursor_start, entry_words, form_size, read_u16, table_size, view_of, word_start,
 )
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 
@@ -35,14 +36,31 @@ cdef const char* form_fault(const Head* head, Py_ssize_t size) noexcept nogil:
         return b"it is shorter than its header"
     if head.magic[0] != c'M' or head.magic[1] != c'B':
         return b"its first bytes are not 'MB'"
-    if head.version != FORMAT_VERSION and (
+    if head.version != FORMAT_VERSION and head.version != FORMAT_VERSION_PACKED and (
             head.version != FORMAT_VERSION_PLAIN or head.set_count != SETS_MAX):
         return b"its format is not known to this version"
     if head.count == 0:
         return b"it has no entries"
     if form_size(head) > <uint64_t>size:
         return b"it is longer than what is there"
+    if head.version == FORMAT_VERSION_PACKED and not has_dictionary(head):
+        return b"its dictionary does not fit"
     return NULL
+
+
+cdef bint has_dictionary(const Head* head) noexcept nogil:
+    """Whether a dictionary with a whole table is at the start of the entries. Its words are not
+    checked."""
+    cdef const uint8_t* words = <const uint8_t*>(head + 1) + table_size(
+        head.count, head.set_count, head.node_count)
+    cdef uint32_t count, end
+    if head.size < 4 or head.size > BLOCK_BYTES_MAX:
+        return False
+    count = read_u16(words)
+    if 4 + 2 * count > head.size:
+        return False
+    end = word_start(words, count)
+    return 4 + 2 * count <= end <= head.size
 
 
 cdef Head* new_head(Block owner, uint64_t data_size) except NULL:
@@ -64,7 +82,7 @@ cdef list view_entries(const View* view):
     cursor_start(&cursor, view)
     while cursor_next(&cursor, view):
         if not cursor.entry.deleted:
-            entries.append((cursor.entry.ms, cursor.entry.seq, entry_words(&cursor.entry)))
+            entries.append((cursor.entry.ms, cursor.entry.seq, entry_words(view, &cursor.entry)))
     return entries
 
 
@@ -80,7 +98,7 @@ cdef list view_nodes(const View* view):
         entries = []
         while cursor.index < end and cursor_next(&cursor, view):
             if not cursor.entry.deleted:
-                entries.append((cursor.entry.ms, cursor.entry.seq, entry_words(&cursor.entry)))
+                entries.append((cursor.entry.ms, cursor.entry.seq, entry_words(view, &cursor.entry)))
         nodes.append(entries)
     return nodes
 

@@ -13,8 +13,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from millstream.entry_id cimport id_less
 from millstream.storage.blocks.layout cimport (
-    CHECKPOINT_EVERY, FORM_ANCHOR, FORM_LATER_MS, FORM_NEXT_MS, FORM_NEXT_SEQ, REF_LITERAL,
-    REF_PLAIN, SETS_MAX, View, bulk_size, read_varint,
+    AS_WORD, AS_WORD_AND_TEXT, CHECKPOINT_EVERY, FORM_ANCHOR, FORM_LATER_MS, FORM_NEXT_MS,
+    FORM_NEXT_SEQ, REF_LITERAL, REF_PLAIN, SETS_MAX, WORD_BYTES_MAX, View, bulk_size, read_u16,
+    read_varint, word_start,
 )
 
 
@@ -114,6 +115,63 @@ cdef const uint8_t* check_values(const uint8_t* at, const uint8_t* end,
     return at
 
 
+cdef const uint8_t* check_packed(const View* view, const uint8_t* at, const uint8_t* end,
+                                 uint64_t fields) noexcept nogil:
+    """Check an entry's packed values; return the position after them, or NULL."""
+    cdef uint64_t number
+    cdef uint64_t _
+    cdef uint32_t how
+    at = checked_varint(at, end, &number)
+    if at == NULL or number > <uint64_t>(end - at):
+        return NULL
+    end = at + number
+    for _ in range(fields):
+        at = checked_varint(at, end, &number)
+        if at == NULL:
+            return NULL
+        how = number & 3
+        number >>= 2
+        if how == AS_WORD or how == AS_WORD_AND_TEXT:
+            if number >= read_u16(view.words):
+                return NULL
+            if how == AS_WORD:
+                continue
+            at = checked_varint(at, end, &number)
+        if at == NULL or number > <uint64_t>(end - at):
+            return NULL
+        at += number
+    return at if at == end else NULL
+
+
+cdef bint check_dictionary(const View* view) noexcept nogil:
+    """Check the words of packed values: their places, their frames, and that none is too long."""
+    cdef uint32_t count = read_u16(view.words)
+    cdef uint32_t start = 4 + 2 * count
+    cdef uint32_t end
+    cdef uint32_t digits
+    cdef const uint8_t* word
+    cdef uint64_t size
+    cdef uint32_t i
+    if word_start(view.words, 0) != start:
+        return False
+    for i in range(count):
+        end = word_start(view.words, i + 1)
+        if end < start or end > view.words_size:
+            return False
+        word = view.words + start
+        digits = 1 if end - start < 16 else 2
+        if end - start < 6 or end - start > WORD_BYTES_MAX + 7:
+            return False
+        size = end - start - 5 - digits
+        if (word[0] != c'$' or word[digits] != 48 + size % 10 or word[digits + 1] != c'\r'
+                or word[digits + 2] != c'\n' or word[end - start - 2] != c'\r'
+                or word[end - start - 1] != c'\n' or (digits == 1 and size > 9)
+                or (digits == 2 and (size < 10 or word[1] != 48 + size // 10))):
+            return False
+        start = end
+    return start == view.words_size
+
+
 cdef const char* check_tables(const View* view) noexcept nogil:
     cdef uint32_t i
     if view.set_count > SETS_MAX or view.node_count == 0 or view.live > view.count:
@@ -122,6 +180,8 @@ cdef const char* check_tables(const View* view) noexcept nogil:
         if view.nodes[i] >= view.count or view.nodes[i] == 0 or (
                 i and view.nodes[i] <= view.nodes[i - 1]):
             return b"node table is out of order"
+    if view.words != NULL and not check_dictionary(view):
+        return b"its dictionary is malformed"
     return NULL
 
 
@@ -178,7 +238,10 @@ cdef const char* scan_entry(Scan* scan, const View* view, uint32_t index) noexce
         fault = scan_names(scan, view, head & 31, &fields)
     if fault != NULL:
         return fault
-    scan.at = check_values(scan.at, scan.end, fields)
+    if view.words != NULL:
+        scan.at = check_packed(view, scan.at, scan.end, fields)
+    else:
+        scan.at = check_values(scan.at, scan.end, fields)
     if scan.at == NULL:
         return b"a value runs past the end"
     return NULL
@@ -220,7 +283,7 @@ cdef const char* scan_names(Scan* scan, const View* view, uint32_t ref,
     if ref < scan.known:
         fields[0] = scan.set_fields[ref]
         return NULL
-    if ref == REF_PLAIN and scan.known != SETS_MAX or ref < REF_PLAIN and (
+    if ref == REF_PLAIN and scan.known != SETS_MAX and view.words == NULL or ref < REF_PLAIN and (
             ref != scan.known or ref >= view.set_count
             or view.sets[ref] != scan.at - view.entries):
         return b"it refers to an unknown field-name set"
@@ -270,7 +333,7 @@ cdef bint fits(const View* view) noexcept nogil:
     cdef uint32_t deleted = 0
     cdef uint32_t index = 0
     cdef uint32_t _
-    if check_tables(view) != NULL or not read_sets(view, &sets):
+    if view.words != NULL or check_tables(view) != NULL or not read_sets(view, &sets):
         return False
     done.end = view.entries
     done.known = 0

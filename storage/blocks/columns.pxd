@@ -32,6 +32,7 @@ cdef class Decoder:
     cdef LayoutCache layouts
     cdef EntryId* ids
     cdef Py_ssize_t ids_capacity
+    cdef uint8_t* unpacked  # the last value that is not in its block as it is
 
     cdef Py_ssize_t add_blocks(self, const uint8_t* data, Py_ssize_t size, const uint8_t* key,
                                Py_ssize_t key_size, EntryId first, EntryId last) noexcept nogil
@@ -41,10 +42,11 @@ cdef class Decoder:
                          EntryId last) noexcept nogil
     cdef int walk(self, const View* view, Py_ssize_t key_size, EntryId first, EntryId last,
                   const uint8_t* limit, Py_ssize_t* taken) noexcept nogil
-    cdef inline const uint8_t* skip(self, const uint8_t* at, uint32_t fields) noexcept nogil
     cdef inline int failed(self, const char* what) noexcept nogil
     cdef const uint8_t* add_values(self, Layout* layout, const uint8_t* at, const uint8_t* limit,
                                    Py_ssize_t row) noexcept nogil
+    cdef const uint8_t* add_packed(self, Layout* layout, const View* view, const uint8_t* at,
+                                   const uint8_t* limit, Py_ssize_t row) noexcept nogil
     cdef int add_names(self, Layout* layout, Column* column) noexcept nogil
     cdef int put_columns(self, Py_ssize_t count, const uint8_t* key,
                          Py_ssize_t key_size) noexcept nogil

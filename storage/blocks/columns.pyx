@@ -13,7 +13,7 @@ bytes can make the decoder leave the block.
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from millstream.encoding cimport Slice
@@ -25,7 +25,10 @@ from millstream.storage.blocks.column_buffers cimport (
     put_field, put_ids, put_integers, put_keys, put_text, put_times, reserve,
 )
 from millstream.storage.blocks.field_layouts cimport Layout, begin_cache, free_cache, layout_of
-from millstream.storage.blocks.layout cimport Entry, View, read_entry, read_varint
+from millstream.storage.blocks.layout cimport (
+    AS_TEXT, AS_WORD, BLOCK_BYTES_MAX, WORD_BYTES_MAX, Entry, Packed, View, next_packed, read_entry,
+    read_varint, skip_values, unpack_value, word_frame,
+)
 
 from enum import IntEnum
 
@@ -115,6 +118,7 @@ cdef class Decoder:
         free(self.columns)
         free(self.field_names)
         free(self.ids)
+        free(self.unpacked)
 
     def add(self, data, bytes key not None, first, last) -> int:
         """Add the undeleted entries with first <= ID <= last of the contiguous blocks in `data`;
@@ -304,6 +308,11 @@ cdef class Decoder:
                 return self.failed(b"there is no memory for its ids")
             self.ids = <EntryId*>moved
             self.ids_capacity = view.count
+        if view.words != NULL and self.unpacked == NULL:
+            # A byte may hold two digits. Copies of short texts read more.
+            self.unpacked = <uint8_t*>malloc(2 * BLOCK_BYTES_MAX + WORD_BYTES_MAX)
+            if self.unpacked == NULL:
+                return self.failed(b"there is no memory for its values")
         self.layouts.seen_count = 0
         entry.ms = view.first_ms
         entry.seq = view.first_seq - 1
@@ -311,7 +320,7 @@ cdef class Decoder:
             values = at = read_entry(view, at, &entry)
             if index < self.resume_at or entry.deleted or id_less(
                     entry.ms, entry.seq, first.ms, first.seq):
-                at = self.skip(at, entry.fields)
+                at = skip_values(view, at, entry.fields)
                 continue
             if id_less(last.ms, last.seq, entry.ms, entry.seq):
                 break
@@ -325,12 +334,14 @@ cdef class Decoder:
                     layout = layout_of(&self.layouts, &entry)
                     if layout == NULL:
                         return self.failed(b"there is no memory for its field names")
-                at = self.add_values(layout, values, limit, self.rows + count)
+                at = self.add_packed(layout, view, values, limit, self.rows + count) if (
+                    view.words != NULL) else self.add_values(
+                        layout, values, limit, self.rows + count)
                 if at == NULL:
                     return self.failed(b"its fields do not fit into a column of 2 GiB")
                 self.row_bytes += at - values
             else:
-                at = self.skip(at, entry.fields)
+                at = skip_values(view, at, entry.fields)
             self.row_bytes += key_size
             self.ids[count].ms = entry.ms
             self.ids[count].seq = entry.seq
@@ -338,13 +349,6 @@ cdef class Decoder:
         self.resume_at = 0
         taken[0] = count
         return DONE
-
-    cdef inline const uint8_t* skip(self, const uint8_t* at, uint32_t fields) noexcept nogil:
-        cdef uint64_t size
-        cdef uint32_t _
-        for _ in range(fields):
-            at = read_varint(at, &size) + size
-        return at
 
     cdef inline int failed(self, const char* what) noexcept nogil:
         self.fault.what = what
@@ -371,6 +375,41 @@ cdef class Decoder:
                 if not put_field(&self.columns[layout.column[i]], row, at, size, limit):
                     return NULL
             at += size
+        return at
+
+    cdef const uint8_t* add_packed(self, Layout* layout, const View* view, const uint8_t* at,
+                                   const uint8_t* limit, Py_ssize_t row) noexcept nogil:
+        """As add_values, for packed values."""
+        cdef Column* all_fields = NULL
+        cdef const uint8_t* text
+        cdef const uint8_t* text_limit
+        cdef Packed value
+        cdef uint32_t i
+        at = read_varint(at, &value.size)
+        if self.fields_column >= 0:
+            all_fields = &self.columns[self.fields_column]
+            if not self.add_names(layout, all_fields):
+                return NULL
+        for i in range(layout.fields):
+            at = next_packed(view, at, &value)
+            if layout.column[i] < 0 and (all_fields == NULL or not layout.in_map[i]):
+                continue
+            text_limit = limit
+            if value.how == AS_TEXT:
+                text = value.rest
+            elif value.how == AS_WORD:
+                text = value.word + word_frame(value.word_size)
+            else:
+                text = self.unpacked
+                text_limit = <const uint8_t*>unpack_value(<char*>self.unpacked, &value)
+            if all_fields != NULL and layout.in_map[i]:
+                if not put_text(&all_fields.texts, text, value.size, text_limit):
+                    return NULL
+            if layout.column[i] >= 0:
+                if not put_field(&self.columns[layout.column[i]], row, text, value.size,
+                                 text_limit):
+                    return NULL
+            self.row_bytes += value.size
         return at
 
     cdef int add_names(self, Layout* layout, Column* column) noexcept nogil:

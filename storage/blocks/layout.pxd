@@ -1,6 +1,7 @@
 # The layout of a block in memory. What decodes an entry is inline: every reader of entries calls it.
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from millstream.encoding cimport Slice
 
@@ -8,6 +9,7 @@ from millstream.encoding cimport Slice
 cdef enum:
     FORMAT_VERSION = 1
     FORMAT_VERSION_PLAIN = 2  # of blocks with SETS_MAX sets: they may have entries with REF_PLAIN
+    FORMAT_VERSION_PACKED = 3  # its values are packed, and a dictionary comes before its entries
     BLOCK_HEADER_BYTES = 64
     # Readable bytes after the entries, because short copies may read past the end.
     SLACK = 32
@@ -24,6 +26,15 @@ cdef enum:
     # latter are only in blocks of earlier versions.
     REF_PLAIN = 30
     REF_LITERAL = 31
+    # The two low bits of the number before a packed value say how it is stored: as it is; as a word
+    # of the dictionary; as hexadecimal digits, two in a byte; as a word and the text after it.
+    AS_TEXT = 0
+    AS_WORD = 1
+    AS_HEX = 2
+    AS_WORD_AND_TEXT = 3
+    # No word is longer. With its frame as a bulk string it has at most WORD_FORM_MAX bytes.
+    WORD_BYTES_MAX = 64
+    WORD_FORM_MAX = 71
 
 
 # A block's first 64 bytes. They are the same in memory and on the disk except for two numbers:
@@ -60,6 +71,9 @@ cdef struct View:
     uint32_t set_count
     const uint32_t* nodes
     uint32_t node_count
+    # The dictionary of packed values, NULL if they are not packed, and its size.
+    const uint8_t* words
+    uint32_t words_size
 
 
 cdef struct Entry:
@@ -71,6 +85,16 @@ cdef struct Entry:
     uint32_t names_size
     const uint8_t* names
     const uint8_t* values
+
+
+# A packed value: its size when unpacked, the word with its frame, and the bytes after the word.
+cdef struct Packed:
+    uint32_t how
+    uint32_t word_size
+    const uint8_t* word
+    const uint8_t* rest
+    uint64_t rest_size
+    uint64_t size
 
 
 cdef struct Cursor:
@@ -93,6 +117,27 @@ cdef inline const uint8_t* read_varint(const uint8_t* at, uint64_t* out) noexcep
         at += 1
     out[0] = value | ((<uint64_t>at[0]) << shift)
     return at + 1
+
+
+cdef inline uint8_t* write_varint(uint8_t* at, uint64_t value) noexcept nogil:
+    while value >= 128:
+        at[0] = <uint8_t>((value & 127) | 128)
+        at += 1
+        value >>= 7
+    at[0] = <uint8_t>value
+    return at + 1
+
+
+cdef inline uint32_t read_u16(const uint8_t* at) noexcept nogil:
+    cdef uint16_t number
+    memcpy(&number, at, 2)
+    return number
+
+
+cdef inline uint32_t word_start(const uint8_t* words, uint32_t word) noexcept nogil:
+    """Where a word of a dictionary starts. The word after the last one starts at the end of the
+    dictionary."""
+    return read_u16(words + 2 + 2 * <size_t>word)
 
 
 cdef inline uint64_t bulk_size(Py_ssize_t size) noexcept nogil:
@@ -129,6 +174,12 @@ cdef inline void view_of(const Head* head, View* out) noexcept nogil:
     out.nodes = out.sets + head.set_count
     out.entries = <const uint8_t*>tables + table_size(
         head.count, head.set_count, head.node_count)
+    out.words = NULL
+    if head.version == FORMAT_VERSION_PACKED:
+        out.words = out.entries
+        out.words_size = word_start(out.words, read_u16(out.words))
+        out.entries += out.words_size
+        out.size -= out.words_size
 
 
 cdef inline const uint8_t* read_entry(const View* view, const uint8_t* at,
@@ -164,9 +215,13 @@ cdef inline const uint8_t* read_entry(const View* view, const uint8_t* at,
     return entry.values
 
 
-cdef inline const uint8_t* skip_values(const uint8_t* at, uint32_t fields) noexcept nogil:
+cdef inline const uint8_t* skip_values(const View* view, const uint8_t* at,
+                                       uint32_t fields) noexcept nogil:
     cdef uint64_t size
     cdef uint32_t _
+    if view.words != NULL:
+        at = read_varint(at, &size)
+        return at + size
     for _ in range(fields):
         at = read_varint(at, &size)
         at += size
@@ -196,7 +251,7 @@ cdef inline bint cursor_next(Cursor* cursor, const View* view) noexcept nogil:
     if cursor.index >= view.count:
         return False
     read_entry(view, cursor.at, &cursor.entry)
-    cursor.at = skip_values(cursor.entry.values, cursor.entry.fields)
+    cursor.at = skip_values(view, cursor.entry.values, cursor.entry.fields)
     cursor.index += 1
     return True
 
@@ -208,6 +263,48 @@ cdef inline const uint8_t* next_word(const uint8_t* at, Slice* word) noexcept no
     word.ptr = <const char*>at
     word.size = size
     return at + size
+
+
+cdef inline uint32_t word_frame(uint32_t form_size) noexcept nogil:
+    """The bytes before a word's text: `$`, one or two digits, CRLF."""
+    return 4 if form_size < 16 else 5
+
+
+cdef inline const uint8_t* next_packed(const View* view, const uint8_t* at,
+                                       Packed* out) noexcept nogil:
+    """Set `out` to a packed value; return the position after it."""
+    cdef uint64_t number
+    cdef uint32_t start
+    at = read_varint(at, &number)
+    out.how = number & 3
+    number >>= 2
+    out.size = 0
+    if out.how == AS_WORD or out.how == AS_WORD_AND_TEXT:
+        start = word_start(view.words, <uint32_t>number)
+        out.word = view.words + start
+        out.word_size = word_start(view.words, <uint32_t>number + 1) - start
+        out.size = out.word_size - word_frame(out.word_size) - 2
+        if out.how == AS_WORD:
+            return at
+        at = read_varint(at, &number)
+    out.rest = at
+    out.rest_size = number
+    out.size += 2 * number if out.how == AS_HEX else number
+    return at + number
+
+
+cdef inline uint64_t hex_digits(uint64_t nibbles) noexcept nogil:
+    """Eight nibbles, one in each byte, as digits 0 to 9 and a to f."""
+    cdef uint64_t letters = ((nibbles + 0x0606060606060606ULL) >> 4) & 0x0101010101010101ULL
+    return nibbles + 0x3030303030303030ULL + 39 * letters
+
+
+cdef inline uint64_t spread_nibbles(uint64_t four) noexcept nogil:
+    """The nibbles of four bytes, one in each byte, those of the lowest byte first, its high one
+    before its low one."""
+    four = (four | (four << 16)) & 0x0000FFFF0000FFFFULL
+    four = (four | (four << 8)) & 0x00FF00FF00FF00FFULL
+    return ((four >> 4) & 0x000F000F000F000FULL) | ((four & 0x000F000F000F000FULL) << 8)
 
 
 cdef inline const uint8_t* next_name(const uint8_t* at, bint plain, Slice* name) noexcept nogil:
@@ -232,5 +329,6 @@ cdef bint view_find(const View* view, uint64_t ms, uint64_t seq, Entry* out) noe
 cdef uint32_t view_live_before(const View* view, uint64_t ms, uint64_t seq) noexcept nogil
 cdef bint view_last_live_before(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil
 cdef bint view_nth_live(const View* view, uint64_t ms, uint64_t seq, uint64_t nth, Entry* out) noexcept nogil
-cdef list entry_words(const Entry* entry)
-cdef void entry_slices(const Entry* entry, Slice* items) noexcept nogil
+cdef char* unpack_value(char* to, const Packed* value) noexcept nogil
+cdef list entry_words(const View* view, const Entry* entry)
+cdef object entry_slices(const View* view, const Entry* entry, Slice* items)

@@ -7,7 +7,9 @@ goes through `block.Block.from_bytes` or `block.Block.unpack`, where `block_chec
 length.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport id_less
@@ -25,7 +27,7 @@ cdef uint64_t form_size(const Head* head) noexcept nogil:
 cdef uint64_t view_disk_size(const View* view) noexcept nogil:
     """The size of the disk form."""
     return BLOCK_HEADER_BYTES + <uint64_t>view.size + table_size(
-        view.count, view.set_count, view.node_count)
+        view.count, view.set_count, view.node_count) + (0 if view.words == NULL else view.words_size)
 
 
 # ---------------------------------------------------------------- finding
@@ -85,7 +87,7 @@ cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t se
         values = read_entry(view, cursor.at, &entry)
         if not id_less(entry.ms, entry.seq, ms, seq):
             return
-        cursor.at = skip_values(values, entry.fields)
+        cursor.at = skip_values(view, values, entry.fields)
         cursor.index += 1
         cursor.entry.ms = entry.ms
         cursor.entry.seq = entry.seq
@@ -166,26 +168,79 @@ cdef bint view_nth_live(const View* view, uint64_t ms, uint64_t seq, uint64_t nt
 
 # ---------------------------------------------------------------- the words of an entry
 
-cdef list entry_words(const Entry* entry):
+cdef char* unpack_value(char* to, const Packed* value) noexcept nogil:
+    """Write the `value.size` bytes of a value; return the position after them."""
+    cdef uint32_t frame
+    cdef uint64_t at = 0
+    cdef uint64_t digits
+    cdef uint8_t byte
+    if value.how == AS_HEX:
+        while at + 4 <= value.rest_size:
+            digits = 0
+            memcpy(&digits, value.rest + at, 4)
+            digits = hex_digits(spread_nibbles(digits))
+            memcpy(to, &digits, 8)
+            to += 8
+            at += 4
+        while at < value.rest_size:
+            byte = value.rest[at]
+            digits = hex_digits((byte >> 4) | (<uint64_t>(byte & 15) << 8))
+            memcpy(to, &digits, 2)
+            to += 2
+            at += 1
+        return to
+    if value.how != AS_TEXT:
+        frame = word_frame(value.word_size)
+        memcpy(to, value.word + frame, value.word_size - frame - 2)
+        to += value.word_size - frame - 2
+    if value.how != AS_WORD:
+        memcpy(to, value.rest, value.rest_size)
+        to += value.rest_size
+    return to
+
+
+cdef list entry_words(const View* view, const Entry* entry):
     """The entry's field, value, field, value ... as bytes."""
     cdef const uint8_t* names = entry.names
     cdef const uint8_t* values = entry.values
+    cdef uint64_t size
+    cdef Packed value
     cdef Slice word
+    cdef bytes unpacked
     cdef uint32_t _
     cdef list words = []
+    if view.words != NULL:
+        values = read_varint(values, &size)
     for _ in range(entry.fields):
         names = next_name(names, entry.plain, &word)
         words.append(word.ptr[:word.size])
-        values = next_word(values, &word)
-        words.append(word.ptr[:word.size])
+        if view.words != NULL:
+            values = next_packed(view, values, &value)
+            unpacked = PyBytes_FromStringAndSize(NULL, value.size)
+            unpack_value(PyBytes_AS_STRING(unpacked), &value)
+            words.append(unpacked)
+        else:
+            values = next_word(values, &word)
+            words.append(word.ptr[:word.size])
     return words
 
 
-cdef void entry_slices(const Entry* entry, Slice* items) noexcept nogil:
-    """The words of `entry_words` in place; `items` has space for two for each field."""
+cdef object entry_slices(const View* view, const Entry* entry, Slice* items):
+    """Set `items`, which has space for two for each field, to the words of `entry_words`. They are
+    valid as long as the block and the returned object."""
     cdef const uint8_t* names = entry.names
     cdef const uint8_t* values = entry.values
+    cdef list words
+    cdef bytes word
     cdef uint32_t i
+    if view.words != NULL:
+        words = entry_words(view, entry)
+        for i in range(2 * entry.fields):
+            word = words[i]
+            items[i].ptr = PyBytes_AS_STRING(word)
+            items[i].size = len(word)
+        return words
     for i in range(entry.fields):
         names = next_name(names, entry.plain, &items[2 * i])
         values = next_word(values, &items[2 * i + 1])
+    return None

@@ -19,6 +19,7 @@ cdef class OpenBlock:
     cdef uint64_t node_ms
     cdef uint64_t node_seq
     cdef uint8_t node_ref
+    cdef uint8_t unpacked_blocks  # how many blocks are sealed before packing is tried again
     cdef bint closed
     cdef uint64_t last_ms
     cdef uint64_t last_seq
@@ -54,6 +55,7 @@ cdef class OpenBlock:
     cdef inline void count_capacity(self, uint32_t capacity) noexcept
     cdef Py_ssize_t write_unsealed(self, char* at) noexcept
     cpdef Block freeze(self)
+    cdef Block seal(self)
     cdef bint resume(self, const View* view) except -1
 
 

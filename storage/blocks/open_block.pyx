@@ -17,12 +17,16 @@ from millstream.storage.blocks.layout cimport (
     BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, CHECKPOINT_EVERY, DELETED, FORMAT_VERSION,
     FORMAT_VERSION_PLAIN, FORM_ANCHOR, FORM_LATER_MS, FORM_NEXT_MS, FORM_NEXT_SEQ, REF_PLAIN, SETS_MAX, SLACK, Cursor, Entry, Head,
     View, bulk_size, checkpoint_count, cursor_next, cursor_seek, cursor_to_index, next_name,
-    read_varint, table_size,
+    read_varint, table_size, write_varint,
 )
+
+from millstream.storage.blocks.value_packing cimport packed_block
 
 from millstream.errors import CommandError
 
 cdef enum:
+    # After a block that packing does not make smaller, so many blocks are not tried.
+    UNPACKED_BLOCKS = 15
     # A block is sealed after this many nodes (the unit of approximate trimming) or entries.
     NODES_MAX = 4
     BLOCK_ENTRIES_MAX = 4096
@@ -93,15 +97,6 @@ cdef uint64_t listpack_names_of(const Entry* entry) noexcept nogil:
 
 
 # ---------------------------------------------------------------- bytes
-
-cdef inline uint8_t* write_varint(uint8_t* at, uint64_t value) noexcept nogil:
-    while value >= 128:
-        at[0] = <uint8_t>((value & 127) | 128)
-        at += 1
-        value >>= 7
-    at[0] = <uint8_t>value
-    return at + 1
-
 
 cdef void* grown(void* memory, uint64_t items, uint64_t item_size) except NULL:
     cdef void* moved = realloc(memory, items * item_size)
@@ -191,6 +186,7 @@ cdef class OpenBlock:
         out.set_count = self.set_count
         out.nodes = self.nodes
         out.node_count = self.node_count
+        out.words = NULL
 
     cdef Py_ssize_t data_size(self) noexcept:
         """The data_size of the block that `freeze` would make."""
@@ -424,6 +420,20 @@ cdef class OpenBlock:
         head.owner = <PyObject*>block
         return block
 
+    cdef Block seal(self):
+        """A sealed copy of the entries, packed if that makes it smaller."""
+        cdef View view
+        cdef Block block
+        if self.unpacked_blocks:
+            self.unpacked_blocks -= 1
+            return self.freeze()
+        self.view(&view)
+        block = packed_block(&view)
+        if block is None:
+            self.unpacked_blocks = UNPACKED_BLOCKS
+            return self.freeze()
+        return block
+
     cdef Py_ssize_t write_unsealed(self, char* at) noexcept:
         """Write the disk form without its checksum, which stays 0; return its size. Not for an
         empty block."""
@@ -456,7 +466,7 @@ cdef class OpenBlock:
         block was not written by this implementation."""
         cdef uint32_t checkpoints = checkpoint_count(view.count)
         cdef uint32_t nodes = view.node_count - 1
-        if view.set_count and view.sets[0] != 1:
+        if view.words != NULL or (view.set_count and view.sets[0] != 1):
             return False  # appending expects the first set there
         self.data = <uint8_t*>grown(NULL, view.size + SLACK, 1)
         memcpy(self.data, view.entries, view.size)

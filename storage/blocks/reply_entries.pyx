@@ -10,8 +10,9 @@ from libc.string cimport memcpy
 from millstream.encoding cimport Output, Slice, format_u64, write_bulk, write_head
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport (
-    CHECKPOINT_EVERY, Cursor, Entry, View, cursor_checkpoint, cursor_next, cursor_seek, next_word,
-    read_entry, read_varint, skip_values,
+    AS_TEXT, AS_WORD, CHECKPOINT_EVERY, WORD_FORM_MAX, Cursor, Entry, Packed, View,
+    cursor_checkpoint, cursor_next, cursor_seek, next_packed, next_word, read_entry, read_varint,
+    skip_values, unpack_value,
 )
 
 
@@ -71,6 +72,43 @@ cdef char* write_plain_fields(char* to, const Entry* entry, const uint8_t** end)
     return to
 
 
+cdef char* write_packed_fields(char* to, const View* view, const Entry* entry,
+                               const uint8_t** end) noexcept nogil:
+    """As write_fields, for packed values. A word of the dictionary is copied with its frame."""
+    cdef const uint8_t* name = entry.names
+    cdef const uint8_t* value
+    cdef uint64_t size
+    cdef Packed packed
+    cdef Slice word
+    cdef uint32_t _
+    value = read_varint(entry.values, &size)
+    for _ in range(entry.fields):
+        if entry.plain:
+            name = next_word(name, &word)
+            to += write_bulk(to, word.ptr, word.size)
+        else:
+            name = read_varint(name, &size)
+            copy_short(to, name, size)
+            name += size
+            to += size
+        value = next_packed(view, value, &packed)
+        if packed.how == AS_WORD:
+            copy_short(to, packed.word, packed.word_size)
+            to += packed.word_size
+            continue
+        to += write_head(to, c'$', packed.size)
+        if packed.how == AS_TEXT:
+            copy_short(to, packed.rest, packed.rest_size)
+            to += packed.rest_size
+        else:
+            to = unpack_value(to, &packed)
+        to[0] = c'\r'
+        to[1] = c'\n'
+        to += 2
+    end[0] = value
+    return to
+
+
 cdef inline char* write_fields(char* to, const Entry* entry, const uint8_t** end) noexcept nogil:
     """Write names and values as bulk strings; `end` becomes the position after the values."""
     cdef const uint8_t* name = entry.names
@@ -103,8 +141,12 @@ cdef inline const uint8_t* put_entry(Output out, const View* view, const Entry* 
     # The values cannot exceed the rest of the block. The length and line ends of a value, and of a
     # plain name, take at most 14 bytes.
     cdef Py_ssize_t bound = (view.entries + view.size - entry.values) + entry.names_size
-    cdef char* start = out.reserve(bound + 32 * <Py_ssize_t>entry.fields + 160)
-    cdef char* to = start
+    cdef char* start
+    cdef char* to
+    if view.words != NULL:
+        # A byte may hold two digits, and each value may have a word.
+        bound = 2 * bound + WORD_FORM_MAX * <Py_ssize_t>entry.fields
+    start = to = out.reserve(bound + 32 * <Py_ssize_t>entry.fields + 160)
     if id_text.dotted:
         to += write_head(to, c'*', 1 + 2 * <uint64_t>entry.fields)
         to += write_id(to, entry.ms, entry.seq, id_text)
@@ -113,7 +155,10 @@ cdef inline const uint8_t* put_entry(Output out, const View* view, const Entry* 
         to += 4
         to += write_id(to, entry.ms, entry.seq, id_text)
         to += write_head(to, c'*', 2 * <uint64_t>entry.fields)
-    to = write_fields(to, entry, &end)
+    if view.words != NULL:
+        to = write_packed_fields(to, view, entry, &end)
+    else:
+        to = write_fields(to, entry, &end)
     out.size += to - start
     return end
 
@@ -141,7 +186,7 @@ cdef int64_t encode_forward(Output out, const View* view, const Selection* wante
             break
         index += 1
         if cursor.entry.deleted:
-            at = skip_values(cursor.entry.values, cursor.entry.fields)
+            at = skip_values(view, cursor.entry.values, cursor.entry.fields)
             continue
         at = put_entry(out, view, &cursor.entry, id_text)
         last.ms = cursor.entry.ms

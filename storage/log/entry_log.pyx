@@ -86,7 +86,7 @@ cdef class EntryLog:
         if self.tail.live:
             if self.sealed is None:
                 self.sealed = SkipList.__new__(SkipList)
-            self.sealed.push(self.tail.freeze())
+            self.sealed.push(self.tail.seal())
         self.tail.reset()
 
     cdef bint resume_tail(self, const View* view) except -1:
@@ -321,7 +321,7 @@ cdef class EntryLog:
             if (walk.cursor.entry.ms, walk.cursor.entry.seq) > end:
                 break
             found.append((walk.cursor.entry.ms, walk.cursor.entry.seq,
-                          entry_words(&walk.cursor.entry)))
+                          entry_words(&walk.view, &walk.cursor.entry)))
         return found
 
     def rank(self, uint64_t ms, uint64_t seq) -> int:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.effort import examples
 from tests.support.storage_access import BlockWriter
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
-from tests.unit.test_block import WRONG, changed, sealed, small_block, wide_block
+from tests.unit.test_block import WRONG, changed, packed_block, sealed, small_block, wide_block
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.column_buffers import not_utf8
@@ -270,7 +270,7 @@ def test_a_malformed_block_is_refused_with_its_place(part: str) -> None:
         decoded([good + WRONG[part]], EVERYTHING)
 
 
-@pytest.mark.parametrize("make", [small_block, wide_block])
+@pytest.mark.parametrize("make", [small_block, wide_block, packed_block])
 def test_no_truncation_is_read(make: Any) -> None:
     data = make()
     for size in range(1, len(data)):
@@ -286,7 +286,7 @@ def test_a_size_of_nearly_4_gib_is_not_read_as_a_small_one() -> None:
 
 
 @given(
-    st.sampled_from([small_block(), wide_block()]),
+    st.sampled_from([small_block(), wide_block(), packed_block()]),
     st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6),
 )
 @settings(max_examples=examples(150), deadline=None)

@@ -66,6 +66,37 @@ class Reader:
         return found
 
 
+    def dictionary(self) -> list[bytes]:
+        count = int.from_bytes(self.take(2), "little")
+        places = struct.unpack(f"<{count + 1}H", self.take(2 * count + 2))
+        assert places[0] == self.at
+        found = []
+        for end in places[1:]:
+            head, rest = self.take(end - self.at).split(b"\r\n", 1)
+            found.append(rest[: int(head.removeprefix(b"$"))])
+            assert rest == found[-1] + b"\r\n"
+            assert len(found[-1]) <= 64
+        return found
+
+    def packed(self, words: list[bytes]) -> bytes:
+        number, how = divmod(self.varint(), 4)
+        if how == 0:
+            return self.take(number)
+        if how == 1:
+            return words[number]
+        if how == 2:
+            return self.take(number).hex().encode()
+        return words[number] + self.take(self.varint())
+
+    def values(self, fields: int, words: list[bytes] | None) -> list[bytes]:
+        if words is None:
+            return [self.take(self.varint()) for _ in range(fields)]
+        end = self.varint() + self.at
+        found = [self.packed(words) for _ in range(fields)]
+        assert self.at == end
+        return found
+
+
 def next_id(reader: Reader, form: int, last: EntryId, first_ms: int) -> EntryId:
     ms, seq = last
     if form == 0:
@@ -84,11 +115,12 @@ def decode(data: bytes) -> list[Entry]:
     )
     first_ms, first_seq, last_ms, last_seq = first_and_last
     assert magic == b"MB"
-    assert version == 1 or (version, set_count) == (2, 30)
+    assert version in (1, 3) or (version, set_count) == (2, 30)
     assert zlib.crc32(data[:4] + b"\0\0\0\0" + data[8:]) == crc
     tables = 4 * ((count - 1) // 32 + set_count + nodes - 1)
     assert len(data) == 64 + tables + size
     reader = Reader(data[64 + tables :])
+    dictionary = reader.dictionary() if version == 3 else None
     sets: list[list[bytes]] = []
     entries: list[Entry] = []
     id_ = first_ms, first_seq - 1
@@ -97,13 +129,14 @@ def decode(data: bytes) -> list[Entry]:
         id_ = next_id(reader, head >> 5 & 3, id_, first_ms)
         number = head & 31
         if number >= 30:
-            assert number == 31 or len(sets) == 30
+            assert number == 31 or len(sets) == 30 or version == 3
             names = reader.names(plain=number == 30)
         else:
             if number == len(sets):
                 sets.append(reader.names())
             names = sets[number]
-        words = [word for name in names for word in (name, reader.take(reader.varint()))]
+        values = reader.values(len(names), dictionary)
+        words = [word for pair in zip(names, values, strict=True) for word in pair]
         if not head & 128:
             entries.append((*id_, words))
     assert id_ == (last_ms, last_seq)

@@ -1,0 +1,3 @@
+from millstream.storage.blocks.block import Block
+
+def packed(block: Block, /) -> Block | None: ...
