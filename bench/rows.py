@@ -173,12 +173,12 @@ def memory_iot(harness: Harness) -> Lanes:
     return harness.memory(IOT)
 
 
-@row("memory-log", MEMORY, "memory, 10-field log entry", memory_goal(0.86), unit="bytes/entry")
+@row("memory-log", MEMORY, "memory, 10-field log entry", memory_goal(0.67), unit="bytes/entry")
 def memory_log(harness: Harness) -> Lanes:
     return harness.memory(LOG)
 
 
-@row("memory-payload", MEMORY, "memory, 200-byte value", memory_goal(0.92), unit="bytes/entry")
+@row("memory-payload", MEMORY, "memory, 200-byte value", memory_goal(0.77), unit="bytes/entry")
 def memory_payload(harness: Harness) -> Lanes:
     return harness.memory(PAYLOAD)
 

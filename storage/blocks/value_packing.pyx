@@ -19,7 +19,7 @@ from millstream.storage.blocks.layout cimport (
     AS_HEX, AS_TEXT, AS_WORD, AS_WORD_AND_TEXT, BLOCK_BYTES_MAX, CHECKPOINT_EVERY,
     FORMAT_VERSION_PACKED, FORM_ANCHOR, FORM_LATER_MS, REF_LITERAL, REF_PLAIN, SETS_MAX,
     WORD_BYTES_MAX, Cursor, Entry, Head, View, bulk_size, checkpoint_count, cursor_next,
-    cursor_start, hex_digits, next_name, read_entry, read_varint, skip_values, spread_nibbles,
+    cursor_start, hex_digits, next_name, read_entry, read_varint, skip_values,
     table_size, view_of, write_varint,
 )
 
@@ -129,29 +129,41 @@ cdef void forget_words(Packer* self, uint32_t limit) noexcept:
 
 # ---------------------------------------------------------------- hexadecimal digits
 
+cdef inline uint64_t nibbles_of(uint64_t eight) noexcept nogil:
+    """The nibbles of eight digits, one in each byte, if they are digits."""
+    return ((eight & 0x0F0F0F0F0F0F0F0FULL) + 9 * ((eight >> 6) & 0x0101010101010101ULL)
+            ) & 0x0F0F0F0F0F0F0F0FULL
+
+
+cdef inline uint32_t join_nibbles(uint64_t nibbles) noexcept nogil:
+    nibbles = ((nibbles << 4) | (nibbles >> 8)) & 0x00FF00FF00FF00FFULL
+    nibbles = (nibbles | (nibbles >> 8)) & 0x0000FFFF0000FFFFULL
+    return <uint32_t>(nibbles | (nibbles >> 16))
+
+
 cdef bint pack_hex(const uint8_t* at, uint64_t size, uint8_t* to) noexcept nogil:
     """Write an even number of digits 0 to 9 and a to f, two in a byte; False if other characters
-    are among them."""
+    are among them. Writes up to three bytes more."""
     cdef uint64_t eight, nibbles
+    cdef uint64_t wrong = 0
     cdef uint64_t i
-    cdef uint8_t[8] rest
     cdef uint32_t four
-    for i in range(0, size, 8):
-        if i + 8 <= size:
-            memcpy(&eight, at + i, 8)
-        else:
-            memset(rest, 48, 8)
-            memcpy(rest, at + i, size - i)
-            memcpy(&eight, rest, 8)
-        nibbles = (eight & 0x0F0F0F0F0F0F0F0FULL) + 9 * ((eight >> 6) & 0x0101010101010101ULL)
-        # A carry or another character changes what these nibbles are as digits.
-        if hex_digits(nibbles & 0x0F0F0F0F0F0F0F0FULL) != eight:
-            return False
-        nibbles = ((nibbles << 4) | (nibbles >> 8)) & 0x00FF00FF00FF00FFULL
-        nibbles = (nibbles | (nibbles >> 8)) & 0x0000FFFF0000FFFFULL
-        four = <uint32_t>(nibbles | (nibbles >> 16))
-        memcpy(to + i // 2, &four, 4 if i + 8 <= size else (size - i) // 2)
-    return True
+    for i in range(size // 8):
+        memcpy(&eight, at + 8 * i, 8)
+        nibbles = nibbles_of(eight)
+        # Any other character is not what these nibbles are as digits.
+        wrong |= hex_digits(nibbles) ^ eight
+        four = join_nibbles(nibbles)
+        memcpy(to + 4 * i, &four, 4)
+    if size & 7:
+        memcpy(&eight, at + (size & ~<uint64_t>7), 8)
+        eight &= ((<uint64_t>1) << (8 * (size & 7))) - 1
+        eight |= 0x3030303030303030ULL << (8 * (size & 7))
+        nibbles = nibbles_of(eight)
+        wrong |= hex_digits(nibbles) ^ eight
+        four = join_nibbles(nibbles)
+        memcpy(to + 4 * (size // 8), &four, 4)
+    return wrong == 0
 
 
 # ---------------------------------------------------------------- columns
@@ -247,13 +259,13 @@ cdef bint sample(Packer* self, const View* view) noexcept:
     cdef uint64_t size
     cdef uint64_t saved = 0
     cdef int column
-    cdef uint32_t i, index, ref
+    cdef uint32_t i, ref, _
     entry.ms, entry.seq = view.first_ms, view.first_seq
     count_uses(self, view)
     forget_words(self, SAMPLE_WORDS_MAX)
     memset(self.first_columns, 0, sizeof(self.first_columns))
     self.column_count = 0
-    for index in range(min(view.count, <uint32_t>SAMPLE_ENTRIES)):
+    for _ in range(min(view.count, <uint32_t>SAMPLE_ENTRIES)):
         ref = at[0] & 31
         at = read_entry(view, at, &entry)
         if is_alone(self, ref):

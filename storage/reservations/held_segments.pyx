@@ -170,7 +170,7 @@ cdef class Run(Slot):
         cdef Slice[WORDS_ON_STACK] few
         cdef Slice* items
         cdef object space
-        cdef object unpacked
+        cdef object _unpacked
         cdef Py_ssize_t count
         self.entries.walk_start(&walk, EntryId(0, 0))
         try:
@@ -182,7 +182,7 @@ cdef class Run(Slot):
                 if count > WORDS_ON_STACK:
                     space = bytearray(count * sizeof(Slice))
                     items = <Slice*><char*>(<bytearray>space)
-                unpacked = entry_slices(&walk.view, &walk.cursor.entry, items)
+                _unpacked = entry_slices(&walk.view, &walk.cursor.entry, items)
                 payload = payload_of(items, count)
                 if run is None:
                     log.append(at, items, count, node_entries, node_bytes)

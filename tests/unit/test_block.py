@@ -413,7 +413,14 @@ def packed_block() -> bytes:
 
 def log_words(at: int) -> Words:
     path = b"/api/v1/%d" % (at * 7919)
-    return [b"level", [b"INFO", b"WARNING"][at % 2], b"path", path, b"id", b"%016x" % (at * MAX // 40)]
+    return [
+        b"level",
+        [b"INFO", b"WARNING"][at % 2],
+        b"path",
+        path,
+        b"id",
+        b"%016x" % (at * MAX // 40),
+    ]
 
 
 MAKERS = [small_block, wide_block, long_block]

@@ -65,7 +65,6 @@ class Reader:
         assert self.at == end
         return found
 
-
     def dictionary(self) -> list[bytes]:
         count = int.from_bytes(self.take(2), "little")
         places = struct.unpack(f"<{count + 1}H", self.take(2 * count + 2))

@@ -39,7 +39,9 @@ def blocks(draw: st.DrawFn) -> Block:
     writer = BlockWriter()
     kinds = []
     for _ in range(draw(st.integers(1, 4))):
-        names = draw(st.lists(st.sampled_from([b"", b"a", b"b", b"name-1"]), min_size=1, max_size=4))
+        names = draw(
+            st.lists(st.sampled_from([b"", b"a", b"b", b"name-1"]), min_size=1, max_size=4)
+        )
         kinds.append([(name, draw(st.lists(values, min_size=1, max_size=6))) for name in names])
     source = random.Random(draw(st.integers(0, 999)))
     id_: EntryId | None = draw(ids)
