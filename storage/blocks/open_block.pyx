@@ -25,8 +25,8 @@ from millstream.storage.blocks.value_packing cimport packed_block
 from millstream.errors import CommandError
 
 cdef enum:
-    # After a block that packing does not make smaller, so many blocks are not tried.
-    UNPACKED_BLOCKS = 15
+    # After a block that packing does not make smaller, one block of so many is tried.
+    TRIED_PART = 16
     # A block is sealed after this many nodes (the unit of approximate trimming) or entries.
     NODES_MAX = 4
     BLOCK_ENTRIES_MAX = 4096
@@ -421,18 +421,16 @@ cdef class OpenBlock:
         return block
 
     cdef Block seal(self):
-        """A sealed copy of the entries, packed if that makes it smaller."""
+        """A sealed copy of the entries, packed if that makes it smaller. `unpacked_blocks` is 1 if
+        the stream's last sealed block is not packed. The same history gives the same blocks,
+        also if the stream was saved and loaded in between."""
         cdef View view
-        cdef Block block
-        if self.unpacked_blocks:
-            self.unpacked_blocks -= 1
-            return self.freeze()
-        self.view(&view)
-        block = packed_block(&view)
-        if block is None:
-            self.unpacked_blocks = UNPACKED_BLOCKS
-            return self.freeze()
-        return block
+        cdef Block block = None
+        cdef uint64_t mixed = (self.last_ms ^ self.last_seq) * 0x9E3779B97F4A7C15ULL
+        if not self.unpacked_blocks or (mixed >> 32) % TRIED_PART == 0:
+            self.view(&view)
+            block = packed_block(&view)
+        return self.freeze() if block is None else block
 
     cdef Py_ssize_t write_unsealed(self, char* at) noexcept:
         """Write the disk form without its checksum, which stays 0; return its size. Not for an

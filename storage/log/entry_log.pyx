@@ -15,12 +15,12 @@ cimport cython
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.layout cimport (
-    BLOCK_BYTES_MAX, Entry, View, cursor_next, cursor_seek, cursor_start, entry_words,
+    BLOCK_BYTES_MAX, FORMAT_VERSION_PACKED, Entry, View, cursor_next, cursor_seek, cursor_start, entry_words,
     view_find, view_live_before, view_nth_live,
 )
 from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
 from millstream.storage.blocks.skiplist cimport SkipList
-from millstream.storage.blocks.skiplist_pages cimport Place, no_place, place_after, view_block
+from millstream.storage.blocks.skiplist_pages cimport Place, block_at, no_place, place_after, view_block
 
 from millstream.errors import EXHAUSTED, CommandError
 from millstream.storage.blocks.lazyfree import discard
@@ -83,9 +83,13 @@ cdef class EntryLog:
         return 0
 
     cdef seal(self):
+        cdef Place last
         if self.tail.live:
             if self.sealed is None:
                 self.sealed = SkipList.__new__(SkipList)
+            last = self.sealed.end()
+            self.tail.unpacked_blocks = last.page != NULL and (
+                block_at(last).head.version != FORMAT_VERSION_PACKED)
             self.sealed.push(self.tail.seal())
         self.tail.reset()
 
