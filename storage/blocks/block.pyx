@@ -49,7 +49,7 @@ cdef const char* form_fault(const Head* head, Py_ssize_t size) noexcept nogil:
 
 
 cdef bint has_dictionary(const Head* head) noexcept nogil:
-    """Whether a dictionary with a whole table is at the start of the entries. Its words are not
+    """True if a dictionary with a whole table is at the start of the entries. Its words are not
     checked."""
     cdef const uint8_t* words = <const uint8_t*>(head + 1) + table_size(
         head.count, head.set_count, head.node_count)

@@ -19,7 +19,6 @@ cdef class OpenBlock:
     cdef uint64_t node_ms
     cdef uint64_t node_seq
     cdef uint8_t node_ref
-    cdef uint8_t unpacked_blocks  # how many blocks are sealed before packing is tried again
     cdef bint closed
     cdef uint64_t last_ms
     cdef uint64_t last_seq
@@ -55,7 +54,7 @@ cdef class OpenBlock:
     cdef inline void count_capacity(self, uint32_t capacity) noexcept
     cdef Py_ssize_t write_unsealed(self, char* at) noexcept
     cpdef Block freeze(self)
-    cdef Block seal(self)
+    cdef Block seal(self, bint is_plain_before)
     cdef bint resume(self, const View* view) except -1
 
 

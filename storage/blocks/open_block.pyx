@@ -25,7 +25,7 @@ from millstream.storage.blocks.value_packing cimport packed_block
 from millstream.errors import CommandError
 
 cdef enum:
-    # After a block that packing does not make smaller, one block of so many is tried.
+    # After a block that packing does not make smaller, one block of sixteen is tried.
     TRIED_PART = 16
     # A block is sealed after this many nodes (the unit of approximate trimming) or entries.
     NODES_MAX = 4
@@ -420,14 +420,14 @@ cdef class OpenBlock:
         head.owner = <PyObject*>block
         return block
 
-    cdef Block seal(self):
-        """A sealed copy of the entries, packed if that makes it smaller. `unpacked_blocks` is 1 if
-        the stream's last sealed block is not packed. The same history gives the same blocks,
+    cdef Block seal(self, bint is_plain_before):
+        """A sealed copy of the entries, packed if that makes it smaller. `is_plain_before`: the
+        stream's last sealed block is not packed. The same history gives the same blocks,
         also if the stream was saved and loaded in between."""
         cdef View view
         cdef Block block = None
         cdef uint64_t mixed = (self.last_ms ^ self.last_seq) * 0x9E3779B97F4A7C15ULL
-        if not self.unpacked_blocks or (mixed >> 32) % TRIED_PART == 0:
+        if not is_plain_before or (mixed >> 32) % TRIED_PART == 0:
             self.view(&view)
             block = packed_block(&view)
         return self.freeze() if block is None else block

@@ -35,11 +35,11 @@ cdef enum:
     SLOTS = 1024
     HEX_MIN = 16
     PREFIX_MIN = 4
-    # A column in which so few of so many values were seen before has no words.
+    # A column gets no words if few of the values were seen before; this many are looked at first.
     TRIED_VALUES = 16
-    SETS_MANY = 8  # in a block with fewer sets it is not counted how often each is used
+    SETS_MANY = 8  # in a block with fewer sets, their uses are not counted
     FRAME_BYTES = 6  # what the name of a numbered set takes in addition
-    SAVED_PART = 16  # a block is packed if that saves more than one part of so many
+    SAVED_PART = 16  # a block is packed if that saves more than a sixteenth
 
 
 cdef struct Word:
@@ -231,7 +231,7 @@ cdef uint64_t choose(PackedColumn* column, uint64_t parts) noexcept:
 
 
 cdef inline bint is_alone(Packer* self, uint32_t ref) noexcept:
-    """Whether the names of an entry are, when packed, in the entry itself."""
+    """True if the names of an entry are in the packed entry and not in the table of sets."""
     return ref >= REF_PLAIN or self.uses[ref] == 1
 
 

@@ -30,6 +30,12 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(object)
 
 
+cdef inline bint ends_plain(SkipList sealed):
+    """True if the last sealed block is not packed."""
+    cdef Place last = sealed.end()
+    return last.page != NULL and block_at(last).head.version != FORMAT_VERSION_PACKED
+
+
 @cython.no_gc
 cdef class EntryLog:
     """Entries in ID order."""
@@ -83,14 +89,10 @@ cdef class EntryLog:
         return 0
 
     cdef seal(self):
-        cdef Place last
         if self.tail.live:
             if self.sealed is None:
                 self.sealed = SkipList.__new__(SkipList)
-            last = self.sealed.end()
-            self.tail.unpacked_blocks = last.page != NULL and (
-                block_at(last).head.version != FORMAT_VERSION_PACKED)
-            self.sealed.push(self.tail.seal())
+            self.sealed.push(self.tail.seal(ends_plain(self.sealed)))
         self.tail.reset()
 
     cdef bint resume_tail(self, const View* view) except -1:
