@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from millstream import __version__
@@ -81,8 +82,9 @@ class BackupFeed:
         self._count = count
         self._data: OldData | None = None
         self._data_ms = 0
-        self._is_reading = False
+        self._awaits_piece = False  # the worker reads it, or a rest comes before
         self._piece: Piece | None = None
+        self._is_last = False  # no piece follows `_piece`
         # The work for the last piece.
         self._read_s = self._sent_s = 0.0
         self._piece_bytes = 0
@@ -93,6 +95,7 @@ class BackupFeed:
         self.is_waiting = False
         self._data = data
         self._data_ms = answer.wall_ms
+        self._is_last = data.at_end
         self._send(answer.encode())
         self.pump()
 
@@ -110,10 +113,10 @@ class BackupFeed:
         self._on_end(self.client)
 
     def close(self) -> None:
-        """The backup is over. A file that is being read is closed after that. The worker closes the
-        files, because that frees the space of those that were removed meanwhile."""
+        """The backup is over. The worker closes the files, after it has read what it reads now,
+        because that frees the space of those that were removed meanwhile."""
         self._piece = None
-        if self._data is not None and not self._is_reading:
+        if self._data is not None:
             self._worker.submit(self._data.close)
             self._data = None
 
@@ -135,7 +138,11 @@ class BackupFeed:
         begun_s = self._rests.thread_s()
         wants_more = self._send_pieces()
         self._sent_s += self._rests.thread_s() - begun_s
-        if wants_more:
+        if not wants_more or self._data is None or self._awaits_piece:
+            return
+        if self._is_last:  # now: the client may close the connection at once
+            self._finish()
+        else:
             self._read_more()
 
     def _send_pieces(self) -> bool:
@@ -162,50 +169,43 @@ class BackupFeed:
         self.pump()
 
     def _read_more(self) -> None:
-        if self._data is None or self._is_reading:
-            return
-        self._is_reading = True
+        self._awaits_piece = True
         rest_s = self._rests.next_s(
             self._read_s, self._sent_s, self._piece_bytes, max(1, self._count())
         )
         self._sent_s = 0.0
         if rest_s:
-            self._machine.scheduler.call_later(rest_s, self._read_after_rest)
+            self._machine.scheduler.call_later(rest_s, self._submit_read)
         else:
-            self._worker.submit(self._read)
+            self._submit_read()
 
-    def _read_after_rest(self) -> None:
-        if self._is_over():
-            self._is_reading = False
-            self.close()
-        else:
-            self._worker.submit(self._read)
+    def _submit_read(self) -> None:
+        if self._data is not None:
+            self._worker.submit(partial(self._read, self._data))
 
     def _is_over(self) -> bool:
         return self.client.closed or self.client.feed is not self
 
-    def _read(self) -> None:
+    def _read(self, data: OldData) -> None:
         """On the worker."""
-        assert self._data is not None
         begun_s = self._rests.thread_s()
         try:
-            found: Piece | Exception | None = self._data.next()
+            found: Piece | Exception | None = data.next()
         except Exception as error:
-            found = error
+            found = error.with_traceback(None)  # which refers to this frame, and so to the data
         self._read_s = self._rests.thread_s() - begun_s
-        post(self._machine.scheduler, self._on_read, found)
+        post(self._machine.scheduler, self._on_read, found, data.at_end)
 
-    def _on_read(self, found: Piece | Exception | None) -> None:
-        self._is_reading = False
+    def _on_read(self, found: Piece | Exception | None, is_last: bool) -> None:
+        self._awaits_piece = False
         if self._is_over():
             self.close()
         elif isinstance(found, Exception):
             self.drop(in_words(found))
-        elif found is None:
-            self._finish()
         else:
+            self._is_last = is_last
             self._piece = found
-            self._piece_bytes = len(found.data)
+            self._piece_bytes = 0 if found is None else len(found.data)
             self.pump()
 
     def _finish(self) -> None:
@@ -366,7 +366,7 @@ class Backups:
             self._prepare_later(feed, tries)
             return
         if not self.persistence.appendonly:
-            feed.job = self.persistence.snapshots.copy(lambda *done: self._copied(feed, *done))
+            feed.job = self.persistence.snapshots.copy(self._done_for(feed.client.id))
             if feed.job is None:
                 self._prepare_later(feed, 0)
             return
@@ -381,6 +381,11 @@ class Backups:
             feed.refuse(f"ERR a file cannot be read: {in_words(error)}")
         else:
             feed.begin(*opened)
+
+    def _done_for(self, number: int) -> Callable[..., None]:
+        """The job that calls this may outlive the client with this number, and must not keep it in
+        memory."""
+        return lambda *done: self._copied(self.by_client.get(number), *done)
 
     def _prepare_later(self, feed: BackupFeed, tries: int) -> None:
         self.machine.scheduler.call_later(_AGAIN_S, self._prepare, feed, tries)
@@ -422,10 +427,10 @@ class Backups:
         return answer, data
 
     def _copied(
-        self, feed: BackupFeed, copy: File | None, seq: int, error: BaseException | None
+        self, feed: BackupFeed | None, copy: File | None, seq: int, error: BaseException | None
     ) -> None:
         """A snapshot is written to a file without a name, or has failed."""
-        if self._is_over(feed):
+        if feed is None or self._is_over(feed):
             if copy is not None:
                 self._worker.submit(copy.close)
         elif copy is None:

@@ -8,7 +8,7 @@ are open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from millstream.errors import DataError
@@ -87,7 +87,8 @@ class MissingError(DataError):
 
 
 class OldData:
-    """A base, if wanted, and the frames from `next_seq` to `last_seq` of one manifest's files."""
+    """A base, if wanted, and the frames from `next_seq` to `last_seq` of one manifest's files.
+    `at_end` is true if no piece is left."""
 
     def __init__(
         self,
@@ -106,25 +107,33 @@ class OldData:
         self._files: list[File] = []
         self._next_seq = next_seq
         self._last_seq = last_seq
+        self.at_end = base is None and next_seq > last_seq
+        self._pieces = self._read()
         try:
             for name in manifest.journals:
                 self._files.append(disk.read(name))
         except OSError:
             self.close()
             raise
-        self._pieces = self._read()
 
     def next(self) -> Piece | None:
         """The next piece, None at the end. On the worker's thread. OSError, or DataError when a
         file is damaged or a frame is missing."""
-        return next(self._pieces, None)
+        piece = next(self._pieces, None)
+        if piece is None:
+            self.at_end = True
+        return piece
 
     def close(self) -> None:
+        """Close the files, not during `next`."""
+        # A suspended generator refers to this object and to what it has read: without an end, both
+        # would stay in memory until a full garbage collection.
+        self._pieces.close()
         for file in [self._base, *self._files]:
             if file is not None:
                 file.close()
 
-    def _read(self) -> Iterator[Piece]:
+    def _read(self) -> Generator[Piece, None, None]:
         if self._base is not None:
             yield from self._read_base(self._base)
         if self._next_seq <= self._last_seq:
@@ -134,6 +143,7 @@ class OldData:
         for offset in range(0, base.size, PIECE_BYTES):
             data = base.read_at(offset, min(PIECE_BYTES, base.size - offset))
             yield Piece(encode_piece(offset, data), self._next_seq)
+        self.at_end = self._next_seq > self._last_seq
         yield Piece(encode(0, RecordKind.END, b""), self._next_seq)
 
     def _read_frames(self) -> Iterator[Piece]:
@@ -145,9 +155,11 @@ class OldData:
             size_bytes += len(records[-1])
             due = seq + 1
             if size_bytes >= PIECE_BYTES:
+                self.at_end = due > self._last_seq
                 yield Piece(b"".join(records), due)
                 records, size_bytes = [], 0
         if records:
+            self.at_end = due > self._last_seq
             yield Piece(b"".join(records), due)
         if due == self._next_seq:
             raise MissingError(f"frame {due} is not in the journals")

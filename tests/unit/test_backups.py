@@ -4,7 +4,10 @@ fail. The keyspace has the numbers 1, 2, 3 ..., so that a prefix is easy to reco
 from __future__ import annotations
 
 import errno
+import gc
 import random
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -310,8 +313,19 @@ def test_a_client_that_reads_nothing_is_disconnected() -> None:
     assert not sender.backups.by_client
 
 
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    """No garbage collection, which a server has seldom."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_gc")
+@pytest.mark.parametrize("busy", [True, False])
 @pytest.mark.parametrize("appendonly", [True, False])
-def test_a_client_that_leaves_at_any_step_leaves_nothing(appendonly: bool) -> None:
+def test_a_client_that_leaves_at_any_step_leaves_nothing(appendonly: bool, busy: bool) -> None:
     for steps in range(40):
         sender = Sender(FakeDisk(), appendonly=appendonly)
         for _ in range(8):
@@ -320,11 +334,18 @@ def test_a_client_that_leaves_at_any_step_leaves_nothing(appendonly: bool) -> No
         files = sender.world.disk.names()
         client = sender.begin()
         for _ in range(steps):
+            sender.commands += 1_000_000 * busy
             client.read()
             sender.world.step_any()
+        kept = [weakref.ref(client.feed)] if client.feed else []
+        if client.feed and client.feed._data:
+            kept.append(weakref.ref(client.feed._data))
         client.closed = True
         sender.backups.remove(client)
         sender.world.settle()
+        sender.world.loop.advance(1000)
+        sender.world.settle()
+        assert [found for ref in kept if (found := ref())] == [], steps
         assert sender.world.disk.names() == files
         assert sender.world.persistence.snapshots.job is None
         numbers = numbers_in(copied(sender.finish(sender.begin())))
@@ -382,6 +403,8 @@ def test_a_rest_of_a_busy_server_has_an_upper_bound() -> None:
 def test_a_client_that_leaves_during_a_rest_leaves_nothing() -> None:
     sender = Sender(FakeDisk())
     sender.world.write_tick()
+    sender.world.settle()
+    sender.world.persistence.snapshots.start("rewrite")
     sender.world.settle()
     client = sender.begin()
     for _ in range(4):
@@ -463,6 +486,49 @@ def test_only_a_whole_backup_that_is_sent_is_the_last_one() -> None:
     sender.world.loop.advance(30_000)
     sender.finish(whole)
     assert 0 < sender.backups.last_s == began_s
+
+
+@pytest.mark.parametrize("is_rewritten", [True, False])
+@pytest.mark.parametrize("frames", [0, 1, 20])
+def test_a_client_that_has_all_may_close_at_once(frames: int, is_rewritten: bool) -> None:
+    sender = Sender(FakeDisk())
+    sender.world.loop.advance(60_000)
+    for _ in range(frames):
+        sender.world.write_tick()
+    sender.world.settle()
+    if is_rewritten:
+        sender.world.persistence.snapshots.start("rewrite")
+        sender.world.settle()
+    whole = len(sender.finish(sender.begin()))
+    sender.backups.last_s = 0
+    client = sender.begin()
+    while len(client.sent) < whole:
+        assert sender.backups.last_s == 0
+        client.read()
+        if not sender.world.step_any():
+            sender.world.loop.advance(100)
+    client.read()
+    client.closed = True
+    sender.backups.remove(client)
+    assert sender.backups.last_s > 0
+
+
+def test_a_stop_ends_backups_that_read_or_rest() -> None:
+    for steps in range(20):
+        sender = Sender(FakeDisk())
+        sender.world.write_tick()
+        sender.world.settle()
+        client = sender.begin()
+        for _ in range(steps):
+            sender.commands += 1_000_000
+            client.read()
+            sender.world.step_any()
+        worker: Any = sender.backups._worker
+        sender.backups.stop()
+        worker.submit = pytest.fail
+        sender.world.settle()
+        sender.world.loop.advance(1000)
+        sender.world.settle()
 
 
 def test_a_stream_backup_that_waits_ends_when_data_is_replaced() -> None:
