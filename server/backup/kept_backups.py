@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import DataError
-from millstream.server.repair.backup_description import fault_of_files, read_description
+from millstream.server.repair.backup_description import fault_of_files, read_description, unreadable
 from millstream.server.repair.destination import (
     PARTIAL,
     Destination,
@@ -78,7 +78,9 @@ def _remove_old(folder: Path, keep: int) -> tuple[list[str], list[str]]:
         if name != path.name and _NAME.fullmatch(name):
             with contextlib.suppress(Unusable):  # another run writes to it
                 remove_partial(path)
-    for path in _complete(folder)[:-keep]:
+    complete, others = _backups_in(folder)
+    notes += others
+    for path in complete[:-keep]:
         try:
             _remove(path)
         except (Unusable, OSError) as error:
@@ -88,14 +90,21 @@ def _remove_old(folder: Path, keep: int) -> tuple[list[str], list[str]]:
     return removed, notes
 
 
-def _complete(folder: Path) -> list[Path]:
-    """The complete backups, the oldest first."""
-    found = [
-        path
-        for path in folder.iterdir()
-        if _NAME.fullmatch(path.name) and not path.is_symlink() and description(path) is not None
-    ]
-    return sorted(found, key=_order)
+def _backups_in(folder: Path) -> tuple[list[Path], list[str]]:
+    """The complete backups, the oldest first, and a sentence for each whose description cannot be
+    read."""
+    found, notes = [], []
+    for path in sorted(folder.iterdir()):
+        if not _NAME.fullmatch(path.name) or path.is_symlink():
+            continue
+        try:
+            if read_description(SystemDisk(path)) is not None:
+                found.append(path)
+        except OSError:
+            continue  # it is no folder, or not ours
+        except ValueError as problem:
+            notes.append(f"{path} is kept: {unreadable(problem)}")
+    return sorted(found, key=_order), notes
 
 
 def _order(path: Path) -> tuple[str, int]:
@@ -119,8 +128,12 @@ def is_unchanged(path: Path) -> bool:
 
 def cut_off(path: Path) -> str | None:
     """A sentence if a copy of a backup is incomplete."""
-    facts = description(path)
-    return None if facts is None else fault_of_files(SystemDisk(path), facts)
+    disk = SystemDisk(path)
+    try:
+        facts = read_description(disk)
+    except ValueError as problem:
+        return f"{path}: {unreadable(problem)}"
+    return None if facts is None else fault_of_files(disk, facts)
 
 
 @contextlib.contextmanager

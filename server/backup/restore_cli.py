@@ -40,6 +40,15 @@ from millstream.tools.tool_connection import ToolError, timeout_option, url_opti
 
 T = TypeVar("T")
 
+_OF_A_STREAM = {
+    "db": "--db",
+    "url": "--url",
+    "new_key": "--as",
+    "replace": "--replace",
+    "without_policy": "--without-policy",
+    "timeout_s": "--timeout",
+}
+
 
 @dataclass(frozen=True)
 class Options:
@@ -79,11 +88,20 @@ def restore(source: Path, directory: Path | None, **given: Any) -> None:
     options = Options(**given)
     if (directory is None) == (options.stream is None):
         raise click.UsageError("give either DIR or --stream")
+    if directory is not None:
+        _require_no_option_of_a_stream()
     with stoppable():
         if directory is None:
             _restore_stream(source, options)
         else:
             _restore_all(source, directory, as_json=options.as_json)
+
+
+def _require_no_option_of_a_stream() -> None:
+    context = click.get_current_context()
+    for name, option in _OF_A_STREAM.items():
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option} needs --stream, which restores one stream")
 
 
 def _restore_all(source: Path, directory: Path, *, as_json: bool) -> None:

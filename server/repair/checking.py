@@ -24,6 +24,7 @@ from millstream.server.repair.backup_description import (
     fault_of_contents,
     fault_of_files,
     read_description,
+    unreadable,
 )
 from millstream.server.repair.check_report import (
     FileReport,
@@ -99,7 +100,7 @@ class Checker:
                 }
                 fault = fault_of_contents(self._disk, facts, found)
         except ValueError as problem:
-            fault = f"{DESCRIPTION} cannot be read: {problem}"
+            fault = unreadable(problem)
         if fault is None:
             return
         file = next(file for file in report.files if file.name == DESCRIPTION)

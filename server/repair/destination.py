@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import DataError
-from millstream.server.repair.backup_description import DESCRIPTION
+from millstream.server.repair.backup_description import DESCRIPTION, directory_id
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import NAME, is_ours
 
@@ -57,8 +57,9 @@ class Destination:
             raise Unusable(str(error)) from None
 
     def describe(self, facts: dict[str, Any]) -> None:
-        """Add the description of a backup, with the sizes of its files."""
-        facts = {**facts, "files": sizes_in(self.folder)}
+        """Add the description of a backup, with its ID and the sizes of its files."""
+        files = sizes_in(self.folder)
+        facts = {**facts, "directory_id": directory_id(self.disk), "files": files}
         temporary = DESCRIPTION + ".tmp"
         file = self.disk.create(temporary)
         try:

@@ -436,7 +436,7 @@ class SystemDisk:
         return self._open(name, os.O_RDWR | os.O_APPEND)
 
     def read(self, name: str) -> SystemFile:
-        return self._open(name, os.O_RDONLY)
+        return self._open(name, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe without a writer
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self.directory / old, self.directory / new)

@@ -15,7 +15,11 @@ from tests.wire.test_backup import digest, failed, write_everything
 from tests.wire.test_tools import run, url_of
 
 from millstream.server.backup.backup_cli import Outcome
-from millstream.server.backup.kept_backups import new_destination
+from millstream.server.backup.kept_backups import cut_off, new_destination, remove_old
+from millstream.server.repair.checking import Checker
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.journal_format import ID_SIZE
+from millstream.storage.files.manifest import Manifest, store_manifest
 
 NewServer = Callable[..., Server]
 
@@ -172,12 +176,69 @@ def test_a_backup_that_differs_from_its_description_is_refused(
         assert f"{name.replace('_', ' ')} {facts[name]}, and backup.json states" in done.stdout
         words = failed(run("restore", str(backup), str(new)), Outcome.DAMAGED)
         assert "is not the backup that backup.json describes" in words
-    description.write_text("{")
-    assert "backup.json cannot be read" in run("check", str(backup)).stdout
     description.write_text(json.dumps({**facts, "files": {**facts["files"], "journal-9.log": 1}}))
     assert "journal-9.log is missing" in run("check", str(backup)).stdout
     assert run("check", "--repair", str(backup)).returncode == 1
     assert not new.exists()
+
+
+_FACTS = '{"files": {"manifest": 1}, '
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        "{",
+        "[" * 200_000,
+        '{"files": {}}',
+        '{"files": {"manifest": "1"}}',
+        '{"files": {"manifest": -1}}',
+        '{"files": {"manifest": true}}',
+        _FACTS + '"time": 5}',
+        _FACTS + '"entries": "200"}',
+    ],
+)
+def test_a_damaged_description_is_reported(tmp_path: Path, contents: str) -> None:
+    (tmp_path / "backup.json").write_text(contents)
+    _require_unreadable(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_description_that_is_no_file_is_reported(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "backup.json")
+    _require_unreadable(tmp_path)
+
+
+def _require_unreadable(folder: Path) -> None:
+    store_manifest(SystemDisk(folder), Manifest(None, (), 1, b"i" * ID_SIZE))
+    report = Checker(SystemDisk(folder), 0, lambda done, total: None).run(load=False)
+    (file,) = (file for file in report.files if file.name == "backup.json")
+    assert file.places[0].reason.startswith("backup.json cannot be read: ")
+    assert "backup.json cannot be read" in str(cut_off(folder))
+
+
+def test_a_backup_with_a_damaged_description_is_kept(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        folder = tmp_path / f"millstream-2026010{day}T000000Z"
+        folder.mkdir()
+        (folder / "manifest").write_text("x")
+        (folder / "backup.json").write_text('{"files": {"manifest": 1}}' if day > 1 else "[")
+    removed, (note,) = remove_old(tmp_path, 1)
+    assert removed == ["millstream-20260102T000000Z"]
+    assert "millstream-20260101T000000Z is kept: backup.json cannot be read" in note
+
+
+def test_files_of_another_backup_are_refused(server: Server, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for backup in (old, new):
+        with server.client() as client:
+            client.call("XADD", "s", "*", "n", "1")
+        assert run("backup", str(backup), url=url_of(server)).returncode == 0
+    shutil.copy(old / "backup.json", new / "backup.json")
+    words = failed(run("restore", str(new), str(tmp_path / "data")), Outcome.DAMAGED)
+    assert "its files are those of another backup" in words
 
 
 def test_backups_that_begin_together_have_two_names(tmp_path: Path) -> None:
@@ -220,5 +281,9 @@ def test_wrong_usage_is_refused(tmp_path: Path) -> None:
         ["backup"],
         ["backup", "a", "b", "c"],
         ["backup", "--url", "redis://h", "a", "b"],
+        ["restore", "--replace", "a", "b"],
+        ["restore", "--without-policy", "a", "b"],
+        ["restore", "--db", "0", "a", "b"],
+        ["restore", "--url", "redis://h", "a", "b"],
     ):
         assert run(*words).returncode == Outcome.USAGE
