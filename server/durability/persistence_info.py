@@ -10,8 +10,8 @@ def persistence_section(
     persistence: Persistence, dirty: int, queue_stalls: int, last_backup_s: int, now_ms: int
 ) -> str:
     """INFO persistence. `dirty` counts all changes so far, `queue_stalls` how often requests have
-    waited for the journal; `last_backup_s` is the time of the last backup, and `now_ms` one of the
-    steady clock."""
+    waited for the journal; `last_backup_s` is the Unix time of the last backup, and `now_ms`
+    the present time of the steady clock."""
     is_loading = persistence.data_loading.is_running
     text = (
         f"loading:{int(is_loading)}\r\n"
