@@ -210,8 +210,8 @@ cdef class Outbox:
         cdef bint hold = self.commits.durable_seq < last or (
             self.hold_point is not None and self.hold_point.seq < last)
         if self.held and not hold:
-            # The journal's mode has changed, and the frame that earlier replies wait for was
-            # written directly.
+            # The loop itself has written the frame that earlier replies wait for: the journal's
+            # mode has changed, or the frame was one of groups (appendfsync-groups).
             self.durable(last)
         return hold
 

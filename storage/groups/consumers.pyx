@@ -78,6 +78,7 @@ cdef class Details:
         for consumer in self.consumers:
             if consumer is not None and consumer.name == name:
                 self.latest = consumer
+                break
         return self.latest
 
     cdef int add(self, Consumer consumer) except -1:
