@@ -212,7 +212,7 @@ cdef class Executor:
                                "client-query-buffer-limit", client.address)
                 client.end(False)
             return 0
-        self.run_batch(client)
+        run_or_close(self, client)
         if self.tick_scheduled and self.outbox.noted_bytes < TICK_BYTES:
             return 0
         if self.effects.out.size and not self.tick_scheduled:
@@ -466,7 +466,7 @@ cdef class Executor:
             client = self.resumable.popleft()
             resumed += 1
             if not client.stopped():
-                self.run_batch(client)
+                run_or_close(self, client)
                 if self.statistics.read() > end_ns:
                     break
         if self.resumable:
@@ -559,3 +559,17 @@ cdef class Executor:
         self.statistics.reset()
         self.due.expired_count = 0
         self.bytes_in = self.outbox.bytes_out = self.outbox.writes = 0
+
+
+cdef int run_or_close(Executor executor, Client client) except -1:
+    """Run the client's batch; close the client if the batch fails outside its requests. No other
+    client may get the replies of the batch."""
+    try:
+        return executor.run_batch(client)
+    except BaseException:
+        executor.runner.current = None
+        executor.runner.out.clear()
+        executor.runner.pushes = []
+        executor.schedule_tick()
+        client.end(False)
+        raise

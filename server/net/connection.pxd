@@ -10,7 +10,7 @@ cdef class Connection(Client):
     cdef object poller  # server/net/poller.Poller, or None
     # True if the poller reads the socket, and the transport does not.
     cdef bint polled
-    cdef bint has_sent
+    cdef bint has_received
     cdef readonly object transport
     # The descriptor of its socket; -1 when the socket is closed or about to be closed.
     cdef readonly int file_number

@@ -175,7 +175,13 @@ cdef class Connection(Client):
         if self.closed:
             return 0
         self.total_bytes_in += size
-        self.executor.receive(self, data, size)
+        try:
+            self.executor.receive(self, data, size)
+        except BaseException:
+            # The parser may still refer to these bytes, which are about to become invalid, so that
+            # it must not run again.
+            self.end(False)
+            raise
         if self.parser.waiting_bytes() > UNREAD_MAX:
             self.regulate()
         return 0
@@ -183,8 +189,8 @@ cdef class Connection(Client):
     cdef int poll_later(self) except -1:
         """Read the socket by the poller from the second arrival of data on. Many connections send
         only one request."""
-        if not self.has_sent:
-            self.has_sent = True
+        if not self.has_received:
+            self.has_received = True
         elif self.reading and self.direct_number >= 0 and not self.closed and self.caught_up():
             self.transport.pause_reading()
             self.polled = self.poller.add(self)

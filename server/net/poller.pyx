@@ -14,7 +14,7 @@ Only reading is done here. The transport remains the owner of the socket: it sen
 closes the socket, and detects its end and its errors.
 
 The functions of libuv are those in uvloop's module. If they are not there, or the loop is another
-one, `make_poller` returns None, and transports read the sockets.
+one, `make_poller` logs this and returns None, and transports read the sockets.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -23,10 +23,14 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport close
 
+import logging
+
 import uvloop.loop
 
 from millstream.server.execution.executor cimport Executor
 from millstream.server.net.connection cimport Connection
+
+LOGGER = logging.getLogger("millstream")
 
 cdef extern from "<dlfcn.h>" nogil:
     enum:
@@ -38,6 +42,7 @@ cdef extern from "<sys/epoll.h>" nogil:
     enum:
         EPOLLET
         EPOLLIN
+        EPOLLPRI
         EPOLLRDHUP
         EPOLL_CLOEXEC
         EPOLL_CTL_ADD
@@ -101,7 +106,7 @@ cdef OfHandle uv_unref
 cdef CloseHandle uv_close
 
 
-cdef void* function(void* library, const char* name) except NULL:
+cdef void* found_function(void* library, const char* name) except NULL:
     cdef void* found = dlsym(library, name)
     if found == NULL:
         raise AttributeError(f"uvloop has no function {name.decode()}")
@@ -116,17 +121,17 @@ cdef int find_functions() except -1:
     cdef void* library = dlopen(path, RTLD_LAZY)
     if library == NULL:
         raise AttributeError("uvloop cannot be opened as a library")
-    uv_backend_fd = <IntOfLoop>function(library, "uv_backend_fd")
-    uv_backend_timeout = <IntOfLoop>function(library, "uv_backend_timeout")
-    uv_update_time = <OfLoop>function(library, "uv_update_time")
-    uv_handle_size = <SizeOfHandle>function(library, "uv_handle_size")
-    uv_prepare_init = <InitHandle>function(library, "uv_prepare_init")
-    uv_prepare_start = <StartHandle>function(library, "uv_prepare_start")
-    uv_idle_init = <InitHandle>function(library, "uv_idle_init")
-    uv_idle_start = <StartHandle>function(library, "uv_idle_start")
-    uv_idle_stop = <StopHandle>function(library, "uv_idle_stop")
-    uv_unref = <OfHandle>function(library, "uv_unref")
-    uv_close = <CloseHandle>function(library, "uv_close")
+    uv_backend_fd = <IntOfLoop>found_function(library, "uv_backend_fd")
+    uv_backend_timeout = <IntOfLoop>found_function(library, "uv_backend_timeout")
+    uv_update_time = <OfLoop>found_function(library, "uv_update_time")
+    uv_handle_size = <SizeOfHandle>found_function(library, "uv_handle_size")
+    uv_prepare_init = <InitHandle>found_function(library, "uv_prepare_init")
+    uv_prepare_start = <StartHandle>found_function(library, "uv_prepare_start")
+    uv_idle_init = <InitHandle>found_function(library, "uv_idle_init")
+    uv_idle_start = <StartHandle>found_function(library, "uv_idle_start")
+    uv_idle_stop = <StopHandle>found_function(library, "uv_idle_stop")
+    uv_unref = <OfHandle>found_function(library, "uv_unref")
+    uv_close = <CloseHandle>found_function(library, "uv_close")
     return 0
 
 
@@ -145,7 +150,7 @@ cdef void wait_instead(void* handle) noexcept with gil:
     cdef Poller poller = <Poller>(<void**>(<char*>handle - OWNER_BYTES))[0]
     try:
         poller.wait()
-    except Exception as error:
+    except BaseException as error:
         poller.report(error)
 
 
@@ -159,13 +164,19 @@ cdef void free_handle(void* handle) noexcept nogil:
 
 def make_poller(loop, executor) -> Poller | None:
     """A Poller for this loop; None if it is not uvloop's, or if libuv is not as expected."""
-    if not isinstance(loop, uvloop.loop.Loop):
-        return None
     try:
+        if not isinstance(loop, uvloop.loop.Loop):
+            raise AttributeError("the event loop is not uvloop's")
         find_functions()
         return Poller(loop, executor)
-    except (AttributeError, OSError):
+    except (AttributeError, OSError) as error:
+        LOGGER.warning("transports of the event loop read the sockets of clients, which is slower: %s",
+                       error)
         return None
+
+
+def raise_again(error) -> None:
+    raise error
 
 
 cdef class Poller:
@@ -182,6 +193,9 @@ cdef class Poller:
     cdef epoll_event[EVENTS_MAX] events
     cdef void* prepare
     cdef void* idle
+
+    def __cinit__(self):
+        self.file_number = -1
 
     def __init__(self, loop, Executor executor not None):
         cdef epoll_event libuv_is_ready
@@ -204,8 +218,12 @@ cdef class Poller:
         self.buffer = <char*>calloc(1, RECEIVE_BYTES)
         if self.buffer == NULL:
             raise MemoryError
-        self.prepare = new_handle(self, UV_PREPARE)
         self.idle = new_handle(self, UV_IDLE)
+        try:
+            self.prepare = new_handle(self, UV_PREPARE)
+        except MemoryError:
+            free_handle(self.idle)
+            raise
         uv_prepare_init(self.head, self.prepare)
         uv_idle_init(self.head, self.idle)
         uv_unref(self.prepare)
@@ -214,6 +232,8 @@ cdef class Poller:
 
     def __dealloc__(self):
         free(self.buffer)
+        if self.file_number >= 0:
+            close(self.file_number)
 
     def close(self) -> None:
         """Read no socket any more. The loop must run once more after this."""
@@ -234,7 +254,7 @@ cdef class Poller:
         that reports the socket, which it also does for bytes that are read here."""
         cdef int number = connection.file_number
         cdef epoll_event event
-        event.events = EPOLLIN | EPOLLRDHUP | EPOLLET
+        event.events = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET
         event.data.fd = number
         if self.prepare == NULL or epoll_ctl(self.file_number, EPOLL_CTL_ADD, number, &event):
             return False
@@ -297,45 +317,80 @@ cdef class Poller:
     cdef bint serve(self, int count) except -1:
         """Read the sockets that are ready, and run their requests; True if libuv has something to
         do."""
-        cdef bint libuv_is_ready = False
-        cdef list unread = self.unread
-        cdef int place
-        cdef int number
+        cdef bint libuv_is_ready
         self.executor.in_turn = True  # the tick ends after the last of these requests
-        if unread:
-            self.unread = []
-        for place in range(count):
-            number = self.events[place].data.fd
-            if number == LIBUV_READY:
-                libuv_is_ready = True
-            elif self.sockets[number] is not None:
-                self.read(<Connection>self.sockets[number], self.events[place].events != EPOLLIN)
-        for connection in unread:
-            if (<Connection>connection).polled:
-                self.read(<Connection>connection, True)
+        try:
+            libuv_is_ready = self.read_ready(count)
+        except BaseException:
+            self.executor.in_turn = False
+            if self.executor.tick_scheduled:
+                self.executor.tick_scheduled = False
+                self.executor.schedule_tick()
+            raise
         self.executor.in_turn = False
         if self.executor.tick_scheduled:
             self.executor.end_tick()
         return libuv_is_ready
 
+    cdef bint read_ready(self, int count) except -1:
+        cdef bint libuv_is_ready = False
+        cdef list unread = self.unread
+        cdef int place = 0
+        cdef int number
+        cdef Py_ssize_t done = 0
+        if unread:
+            self.unread = []
+        try:
+            while place < count:
+                number = self.events[place].data.fd
+                place += 1
+                if number == LIBUV_READY:
+                    libuv_is_ready = True
+                elif self.sockets[number] is not None:
+                    self.read(<Connection>self.sockets[number],
+                              self.events[place - 1].events != EPOLLIN)
+            while done < len(unread):
+                done += 1
+                if (<Connection>unread[done - 1]).polled:
+                    self.read(<Connection>unread[done - 1], True)
+        except BaseException:
+            # The set does not report the other sockets again.
+            while place < count:
+                number = self.events[place].data.fd
+                place += 1
+                if number != LIBUV_READY and self.sockets[number] is not None:
+                    self.unread.append(self.sockets[number])
+            self.unread.extend(unread[done:])
+            raise
+        return libuv_is_ready
+
     cdef int read(self, Connection connection, bint has_more) except -1:
         """Receive bytes and run their requests. If there may be more, a further turn reads again:
         the set does not report a socket twice for the same bytes, nor its end after them. The
-        transport handles the end."""
+        transport handles the end.
+
+        `recv` stops before urgent data of TCP (reported as EPOLLPRI), and after bytes that were sent
+        to a Unix socket together with descriptors, so more bytes may follow a short result."""
         cdef ssize_t size = recv(connection.file_number, self.buffer, RECEIVE_BYTES, MSG_DONTWAIT)
-        if size == RECEIVE_BYTES or (size > 0 and has_more) or (size < 0 and errno == EINTR):
-            self.unread.append(connection)
-        if size > 0:
-            try:
+        try:
+            if size == RECEIVE_BYTES or (size > 0 and (has_more or connection.is_unix)) or (
+                    size < 0 and errno == EINTR):
+                self.unread.append(connection)
+            if size > 0:
                 connection.receive(self.buffer, size)
-            except Exception as error:
-                self.report(error)
-                connection.transport.abort()
-        elif size == 0 or (errno != EAGAIN and errno != EINTR):
-            connection.read_by_transport()
+            elif size == 0 or (errno != EAGAIN and errno != EINTR):
+                connection.read_by_transport()
+        except Exception as error:
+            connection.end(False)
+            self.report(error)
         return 0
 
     cdef int report(self, error) except -1:
+        """Do what the loop does with an exception of a callback: KeyboardInterrupt and SystemExit
+        stop it."""
+        if not isinstance(error, Exception):
+            self.loop.call_soon(raise_again, error)
+            return 0
         self.loop.call_exception_handler(
             {"message": "requests of a client failed", "exception": error})
         return 0

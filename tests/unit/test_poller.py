@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import uvloop
 from tests.support.in_process import InProcessServer
 
@@ -256,3 +257,119 @@ def test_a_closed_poller_leaves_the_loop_working() -> None:
         await exchange(later)
 
     run(body)
+
+
+def test_requests_around_urgent_data_are_run() -> None:
+    async def body(served: Served) -> None:
+        streams = await served.connect()
+        await exchange(streams)
+        own = streams[1].get_extra_info("socket").fileno()
+        with socket.socket(fileno=os.dup(own)) as plain:
+            plain.send(PING[:4])
+            plain.send(b"X", socket.MSG_OOB)
+            plain.send(PING[4:])
+        assert await streams[0].readexactly(len(PONG)) == PONG
+        await exchange(streams)
+
+    run(body)
+
+
+def test_requests_after_sent_descriptors_are_run(tmp_path: Path) -> None:
+    async def body(served: Served) -> None:
+        path = str(tmp_path / "socket")
+        server = await served.loop.create_unix_server(served.new_connection, path)
+        streams = await asyncio.open_unix_connection(path)
+        await exchange(streams)
+        own = streams[1].get_extra_info("socket").fileno()
+        with socket.socket(fileno=os.dup(own)) as plain:
+            socket.send_fds(plain, [PING], [own])
+            plain.send(PING)
+        assert await streams[0].readexactly(2 * len(PONG)) == 2 * PONG
+        server.close()
+
+    run(body)
+
+
+def xadd(value: bytes) -> bytes:
+    return b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\na\r\n$1\r\n%b\r\n" % value
+
+
+def fail_next_batch(served: Served, error: BaseException) -> list[BaseException]:
+    """The next batch fails before its requests have run, and its client may run again."""
+    failures: list[BaseException] = []
+
+    def fail() -> None:
+        if not failures:
+            failures.append(error)
+            served.executor.resume(served.made[0])
+            raise error
+
+    served.executor.eviction_work.enforce_limit = fail  # type: ignore[method-assign]
+    served.executor.memory_limit = 1
+    return failures
+
+
+def test_a_client_whose_batch_failed_runs_nothing_more() -> None:
+    async def body(served: Served) -> None:
+        reported: list[Any] = []
+        served.loop.set_exception_handler(lambda loop, context: reported.append(context))
+        one, other = await served.connect(), await served.connect()
+        await exchange(one)
+        await exchange(other)
+        failures = fail_next_batch(served, MemoryError("of a test"))
+        for streams, value in ((one, b"1"), (other, b"2")):  # both are ready at the same time
+            os.write(streams[1].get_extra_info("socket").fileno(), xadd(value))
+        await other[0].readuntil(b"\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert await one[0].read() == b""
+        assert [context["exception"] for context in reported] == failures
+        assert served.in_process.stream().length == 1
+        assert served.made[0].closed
+        assert served.executor.current is None
+
+    run(body)
+
+
+def test_clients_are_served_after_an_interrupt_of_the_loop() -> None:
+    loop = uvloop.new_event_loop()
+    stopped = KeyboardInterrupt("of a test")
+
+    async def begin() -> tuple[Any, Served, Any, Any]:
+        context = serving()
+        served = await context.__aenter__()
+        one, other = await served.connect(), await served.connect()
+        await exchange(one)
+        await exchange(other)
+        fail_next_batch(served, stopped)
+        return context, served, one, other
+
+    def send(*clients: Any) -> None:
+        for streams in clients:  # they are ready at the same time
+            os.write(streams[1].get_extra_info("socket").fileno(), xadd(b"1"))
+
+    async def go_on(context: Any, served: Served, one: Any, other: Any) -> None:
+        async with asyncio.timeout(10):
+            await other[0].readuntil(b"\r\n")
+            by_transport = await served.connect()
+            by_transport[1].write(xadd(b"2"))
+            await by_transport[0].readuntil(b"\r\n")
+        assert served.made[0].closed
+        await context.__aexit__(None, None, None)
+
+    parts = loop.run_until_complete(begin())
+    loop.call_soon(send, *parts[2:])
+    limit = loop.call_later(10, loop.stop)
+    with pytest.raises(KeyboardInterrupt) as found:
+        loop.run_forever()
+    limit.cancel()
+    assert found.value is stopped
+    loop.run_until_complete(go_on(*parts))
+    loop.close()
+
+
+def test_a_loop_that_cannot_be_polled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(served: Served) -> None:
+        assert "transports of the event loop read" in caplog.text
+        assert "the event loop is not uvloop's" in caplog.text
+
+    run(body, on_uvloop=False)
