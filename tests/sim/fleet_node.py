@@ -129,8 +129,8 @@ class WatchedCommits(Commits):
 
     node: FleetNode
 
-    def _record(self, payload: bytes | None) -> int:
-        seq = super()._record(payload)
+    def _record(self, payload: bytes | None, must_sync: bool = True) -> int:
+        seq = super()._record(payload, must_sync)
         if payload is not None and payload.startswith(HISTORY):
             end = len(HISTORY) + len(b"$40\r\n") + 42
             payload = payload[payload.index(b"\r\n", payload.index(b"\r\n", end) + 2) + 2 :]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,9 +49,14 @@ def is_up(client: redis.Redis) -> bool:
 
 
 def fill(client: redis.Redis, count: int, key: str = "s", text_bytes: int = 50) -> None:
+    """Append entries. Their texts differ, so that a sealed block of them is not packed."""
+    chance = random.Random(count)
     pipe = client.pipeline(transaction=False)
     for number in range(count):
-        pipe.xadd(key, {"n": str(number), "text": "x" * text_bytes})
+        pipe.xadd(
+            key,
+            {"n": str(number), "text": base64.b64encode(chance.randbytes(text_bytes))[:text_bytes]},
+        )
     pipe.execute()
 
 
