@@ -20,8 +20,8 @@ from millstream.storage.streams.retention import oldest_block_ms
 from millstream.storage.streams.stream import Stream
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 70 + examples(50)
-SEEDS_TO_EVERYTHING = 70
+SEEDS = 100 + examples(30)
+SEEDS_TO_EVERYTHING = 100
 BATCH_SEEDS = 10
 
 
