@@ -188,7 +188,7 @@ def test_a_cut_file_that_is_included_changes_nothing(
     server = running(line)
     file.unlink() if text is None else file.write_text(text)
     for _ in range(2):
-        assert server.reload(line.replace("10", "20")) == "err"
+        assert server.reload(line.replace("timeout 10", "timeout 20")) == "err"
     assert server.config.timeout == 10
     assert (server.config.requirepass, server.config.maxmemory) == ("secret", 1 << 20)
     assert re.search(f"conf.d/.*({problem})|({problem}).*conf.d/", caplog.text)
