@@ -175,8 +175,11 @@ def test_promtool_accepts_the_page(monitored: Server) -> None:
     assert [line for line in remarks if not line.startswith("redis_")] == []
 
 
+RULE_TESTS = ["test", "rules", "alerts_test.yml", "alerts_days_test.yml"]
+
+
 def test_alert_rules() -> None:
-    for words in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
+    for words in (["check", "config", "prometheus.yml"], RULE_TESTS):
         found = subprocess.run([installed("promtool"), *words], cwd=DEPLOY / "prometheus",
                                capture_output=True, text=True, check=False)  # fmt: skip
         assert found.returncode == 0, found.stdout + found.stderr
@@ -184,7 +187,7 @@ def test_alert_rules() -> None:
 
 def test_every_alert_has_a_test() -> None:
     rules = (DEPLOY / "prometheus" / "alerts.yml").read_text()
-    tests = (DEPLOY / "prometheus" / "alerts_test.yml").read_text()
+    tests = "".join((DEPLOY / "prometheus" / name).read_text() for name in RULE_TESTS[2:])
     named = set(re.findall(r"alert: (\w+)", rules))
     assert named == set(re.findall(r"alertname: (\w+)", tests))
     assert len(named) > 10
