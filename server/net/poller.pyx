@@ -80,19 +80,6 @@ ctypedef void (*OfHandle)(void* handle) noexcept nogil
 ctypedef void (*CloseHandle)(void* handle, Callback callback) noexcept nogil
 ctypedef size_t (*SizeOfHandle)(int kind) noexcept nogil
 
-cdef struct LoopHead:
-    # The beginning of uv_loop_t, which libuv keeps the same in all versions with the number 1.
-    void* data
-    unsigned int active_handles
-    void* handle_queue[2]
-    void* active_requests
-    void* internal_fields
-    unsigned int stop_flag
-    unsigned long flags
-    int backend_fd
-    void* pending_queue[2]
-    void* watcher_queue[2]
-
 cdef IntOfLoop uv_backend_fd
 cdef IntOfLoop uv_backend_timeout
 cdef OfLoop uv_update_time
@@ -182,7 +169,7 @@ def raise_again(error) -> None:
 cdef class Poller:
     """Reads the sockets of the Connections that were added. `make_poller` makes it."""
 
-    cdef LoopHead* head
+    cdef void* uv_loop
     cdef object loop
     cdef Executor executor
     cdef int file_number  # of the set
@@ -200,20 +187,17 @@ cdef class Poller:
     def __init__(self, loop, Executor executor not None):
         cdef epoll_event libuv_is_ready
         capsule = uvloop.loop.libuv_get_loop_t_ptr(loop)
-        self.head = <LoopHead*>PyCapsule_GetPointer(capsule, NULL)
+        self.uv_loop = PyCapsule_GetPointer(capsule, NULL)
         self.loop = loop
         self.executor = executor
         self.sockets = []
         self.unread = []
-        if self.head.backend_fd != uv_backend_fd(self.head) or (
-                (<void***>self.head.watcher_queue)[0][1] != <void*>self.head.watcher_queue):
-            raise AttributeError("uv_loop_t is not as expected")
         self.file_number = epoll_create1(EPOLL_CLOEXEC)
         if self.file_number < 0:
             raise OSError(errno, "epoll_create1")
         libuv_is_ready.events = EPOLLIN
         libuv_is_ready.data.fd = LIBUV_READY
-        if epoll_ctl(self.file_number, EPOLL_CTL_ADD, self.head.backend_fd, &libuv_is_ready):
+        if epoll_ctl(self.file_number, EPOLL_CTL_ADD, uv_backend_fd(self.uv_loop), &libuv_is_ready):
             raise OSError(errno, "epoll_ctl")
         self.buffer = <char*>calloc(1, RECEIVE_BYTES)
         if self.buffer == NULL:
@@ -224,8 +208,8 @@ cdef class Poller:
         except MemoryError:
             free_handle(self.idle)
             raise
-        uv_prepare_init(self.head, self.prepare)
-        uv_idle_init(self.head, self.idle)
+        uv_prepare_init(self.uv_loop, self.prepare)
+        uv_idle_init(self.uv_loop, self.idle)
         uv_unref(self.prepare)
         uv_unref(self.idle)
         uv_prepare_start(self.prepare, wait_instead)
@@ -258,7 +242,7 @@ cdef class Poller:
         event.data.fd = number
         if self.prepare == NULL or epoll_ctl(self.file_number, EPOLL_CTL_ADD, number, &event):
             return False
-        epoll_ctl(self.head.backend_fd, EPOLL_CTL_DEL, number, &event)
+        epoll_ctl(uv_backend_fd(self.uv_loop), EPOLL_CTL_DEL, number, &event)
         while len(self.sockets) <= number:
             self.sockets.append(None)
         self.sockets[number] = connection
@@ -276,10 +260,6 @@ cdef class Poller:
         self.members -= 1
 
     # ------------------------------------------------------------ turns
-
-    cdef bint libuv_must_poll(self) noexcept:
-        """True if libuv's set lacks sockets that it or the loop wants to watch."""
-        return self.head.watcher_queue[0] != <void*>self.head.watcher_queue
 
     cdef int wait(self) except -1:
         """Serve the sockets until libuv or a callback of the loop has something to do. After that
@@ -301,8 +281,9 @@ cdef class Poller:
         cdef int timeout_ms
         cdef bint is_needed = False
         while self.members and not is_needed:
-            uv_update_time(self.head)
-            timeout_ms = 0 if self.libuv_must_poll() else uv_backend_timeout(self.head)
+            uv_update_time(self.uv_loop)
+            # 0 also if libuv's set lacks sockets that the loop wants to watch.
+            timeout_ms = uv_backend_timeout(self.uv_loop)
             is_needed = timeout_ms == 0
             if is_needed or self.unread:
                 count = epoll_wait(self.file_number, self.events, EVENTS_MAX, 0)
