@@ -18,7 +18,8 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from millstream.memory_reserve import RESERVE
 from millstream.storage.files.disk import File
@@ -42,7 +43,8 @@ FRAME_OVERHEAD = 64
 _JOIN_BYTES = 64 << 10
 
 
-class Frame(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Frame:
     """A frame in the queue that is written in two parts, or need not be synced. Any other frame is
     a bytes object there."""
 
@@ -50,9 +52,14 @@ class Frame(NamedTuple):
     payload: bytes
     must_sync: bool
 
-    @property
-    def size_bytes(self) -> int:
+    def __len__(self) -> int:
+        """Its size in the file, as that of a bytes object."""
         return len(self.head) + len(self.payload)
+
+    def write_to(self, file: File) -> None:
+        file.write(self.head)
+        if self.payload:
+            file.write(self.payload)
 
 
 class Worker(Protocol):
@@ -195,8 +202,7 @@ class Journal:
     def _append(self, seq: int, payload: bytes, must_sync: bool) -> bool:
         if len(payload) > PAYLOAD_MAX:
             raise OSError(errno.EFBIG, f"{len(payload)} bytes are too large for one frame")
-        unsynced = seq - 1 - self.synced_seq
-        unsynced = min(unsynced, U32_MAX)
+        unsynced = min(seq - 1 - self.synced_seq, U32_MAX)
         if len(payload) >= _JOIN_BYTES:
             head = self._format.encode_head(self._end, seq, unsynced, payload)
             return self._add(Frame(head, payload, must_sync), seq)
@@ -209,16 +215,13 @@ class Journal:
         return self._add(frame if must_sync else Frame(frame, b"", must_sync=False), seq)
 
     def _add(self, frame: bytes | Frame, seq: int) -> bool:
-        if isinstance(frame, bytes):
-            size_bytes, must_sync = len(frame), True
-        else:
-            size_bytes, must_sync = frame.size_bytes, frame.must_sync
-        self._end += size_bytes
+        must_sync = isinstance(frame, bytes) or frame.must_sync
+        self._end += len(frame)
         if not must_sync:
             self._free_seq = seq
         if not self._must_queue(must_sync):
             return self._write_now(frame, seq)
-        self._queued_total += size_bytes + FRAME_OVERHEAD
+        self._queued_total += len(frame) + FRAME_OVERHEAD
         self._queue(frame)
         return False
 
@@ -347,9 +350,7 @@ class Journal:
             if isinstance(frame, bytes):
                 file.write(frame)
             else:
-                file.write(frame.head)
-                if frame.payload:
-                    file.write(frame.payload)
+                frame.write_to(file)
         except Exception as error:  # any error: later frames would leave a gap
             self.fail(error)
             return False
@@ -410,10 +411,8 @@ class Journal:
     def _drop_pending(self) -> None:
         while self._pending:
             item = self._pending.popleft()
-            if isinstance(item, bytes):
+            if isinstance(item, bytes | Frame):
                 self._written_total += len(item) + FRAME_OVERHEAD
-            elif isinstance(item, Frame):
-                self._written_total += item.size_bytes + FRAME_OVERHEAD
             else:
                 item.close()
 
@@ -463,15 +462,13 @@ class Journal:
         return None
 
     def _write_frame(self, frame: Frame) -> None:
-        self._file.write(frame.head)
-        if frame.payload:
-            self._file.write(frame.payload)
+        frame.write_to(self._file)
         self._written_seq += 1
         if frame.must_sync:
             self._due_seq = self._due_seq or self._written_seq
         else:
             self._has_free = True
-        self._written_total += frame.size_bytes + FRAME_OVERHEAD
+        self._written_total += len(frame) + FRAME_OVERHEAD
 
     def _write_frames(self, frames: list[bytes]) -> None:
         if not frames:
