@@ -30,6 +30,7 @@ WAKES_READERS = set()
 # database among the words, 0 for the database of the effect. EVERY_WORD: each word is a key.
 KEYS = {}
 EVERY_WORD = None
+cdef tuple FIRST_WORD = ((1, 0),)
 
 cdef int64_t ROOM_UNBOUNDED = 1 << 62
 # The size of a frame in the journal in addition to its payload.
@@ -50,13 +51,13 @@ def unbounded_room(size: int) -> int:
     return ROOM_UNBOUNDED
 
 
-def effect(bytes name not None, *, bint wakes_readers=False, keys=((1, 0),)):
+def effect(bytes name not None, *, bint wakes_readers=False, keys=FIRST_WORD):
     """Register a function (keyspace, db_index, words without the name) that applies an effect.
     wakes_readers: whether a reader that waits on the key may find entries after the effect.
     keys: the positions of its keys, as in KEYS."""
     def register(function):
         APPLY[name] = function
-        if keys != ((1, 0),):
+        if keys is not FIRST_WORD:
             KEYS[name] = keys
         if wakes_readers:
             WAKES_READERS.add(name)
@@ -66,7 +67,7 @@ def effect(bytes name not None, *, bint wakes_readers=False, keys=((1, 0),)):
 
 def keys_of(int db, list words not None):
     """The keys that an effect, given by its name and words, changes: databases and names."""
-    keys = KEYS.get(words[0], ((1, 0),))
+    keys = KEYS.get(words[0], FIRST_WORD)
     if keys is EVERY_WORD:
         return [(db, key) for key in words[1:]]
     return [
