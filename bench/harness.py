@@ -442,8 +442,8 @@ def ids_of(reply: object) -> list[str]:
     return [str(entry[0]).replace(".", "-") for entry in reply]
 
 
-def version_of(side: Side, name: str) -> str:
+def version_of(server: Side | Client, name: str) -> str:
     """The version in INFO under that name; empty if there is none."""
-    lines = str(side.call("INFO", "server")).splitlines()
+    lines = str(server.call("INFO", "server")).splitlines()
     info = dict(line.split(":", 1) for line in lines if ":" in line)
     return info.get(name, "")

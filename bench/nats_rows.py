@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from bench.datasets import SEED
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
-from bench.harness import JOURNAL_OFF, Harness, Row
+from bench.harness import JOURNAL_OFF, Harness, Row, version_of
 from bench.nats_logs import Log, NatsLog, NatsServer, OurLog, Values
 from bench.nats_wire import NatsClient
 from bench.persistence_rows import START_TIMEOUT_S, journal_of
@@ -88,9 +88,8 @@ class NatsHarness(Harness):
             self._logs[OURS] = OurLog(ours)
             self._storage = storage
             with NatsClient(nats.port) as peer, Client(ours.port) as client:
-                lines = client.call("INFO", "server").splitlines()
-                info = dict(line.split(":", 1) for line in lines if ":" in line)
-                self.versions = {REDIS: peer.version, OURS: info.get("millstream_version", "")}
+                ours_version = version_of(client, "millstream_version")
+                self.versions = {REDIS: peer.version, OURS: ours_version}
         for log in self._logs.values():
             log.clear()
         return self._logs

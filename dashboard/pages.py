@@ -21,12 +21,11 @@ from millstream.dashboard.server_link import (
     RequestRefused,
     ServerLink,
     Unavailable,
-    info_fields,
     is_error,
 )
 from millstream.dashboard.stream_columns import COLUMNS, TableRow, sort_key
 from millstream.dashboard.stream_info import GroupInfo, StreamInfo
-from millstream.remote import pairs
+from millstream.remote import info_fields, pairs
 
 PER_PAGE = 50
 ENTRIES = 50

@@ -19,11 +19,10 @@ from millstream.dashboard.server_link import (
     ServerLink,
     Unavailable,
     Word,
-    info_fields,
     is_error,
 )
 from millstream.dashboard.stream_info import StreamInfo, StreamKey, read_stream
-from millstream.remote import oldest_ms, oldest_requests, pairs
+from millstream.remote import info_fields, oldest_ms, oldest_requests, pairs
 
 log = logging.getLogger("millstream.dashboard")
 

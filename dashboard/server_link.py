@@ -119,11 +119,3 @@ class ServerLink:
 
 def is_error(reply: object) -> bool:
     return isinstance(reply, ResponseError)
-
-
-def info_fields(text: object) -> dict[str, str]:
-    """The fields of INFO."""
-    if not isinstance(text, bytes):
-        return {}
-    lines = (line for line in text.decode("utf-8", "replace").splitlines() if ":" in line)
-    return {name: value for name, _, value in (line.partition(":") for line in lines)}

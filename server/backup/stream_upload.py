@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from millstream.remote import info_fields
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.checking import load_strictly
 from millstream.storage.capture.ordering_snapshot import ordering_meta
@@ -128,8 +129,7 @@ def _require_room(server: ToolConnection, stream: BackedUpStream) -> str | None:
             f"the server may evict entries of other streams to make room, which cannot be checked"
             f" without INFO: {text}"
         )
-    lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
-    found = {name: value for name, _, value in lines}
+    found = info_fields(text)
     limit, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
     need = stream.stream.memory_bytes
     if found.get("maxmemory_policy") == "allstreams-oldest" and 0 < limit < used + need:

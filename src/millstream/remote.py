@@ -77,6 +77,14 @@ def next_step(problem: BaseException) -> str:
     return ""
 
 
+def info_fields(text: object) -> dict[str, str]:
+    """The fields of INFO; none if the reply is no text."""
+    if not isinstance(text, bytes):
+        return {}
+    lines = (line for line in text.decode("utf-8", "replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in (line.partition(":") for line in lines)}
+
+
 def pairs(words: object) -> dict[str, Any]:
     """The map that a server sends as a flat array, such as the reply to TINFO; empty for an error
     or nil."""
