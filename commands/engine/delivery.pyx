@@ -22,7 +22,7 @@ from millstream.ids cimport parse_id
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.due_index cimport expires_ms, is_due, is_idle
+from millstream.storage.groups.due_index cimport DeliveryOrder, expires_ms, is_due, is_idle
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport NO_RETRY, Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
@@ -201,9 +201,10 @@ cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t
     """Deliver entries with ascending IDs. After a failure, the entries before it are delivered."""
     cdef size_t done = size
     cdef size_t i
-    if delivery.keep and group.pending.order() is not None:
+    cdef DeliveryOrder order = group.pending.order() if delivery.keep else None
+    if order is not None:
         for i in range(size):
-            group.pending.order().note(ids[i].ms, ids[i].seq, delivery.now_ms)
+            order.note(ids[i].ms, ids[i].seq, delivery.now_ms)
     while size:
         if delivery.keep:
             done = group.pending.deliver_some(

@@ -20,7 +20,7 @@ from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport bound_of
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, has_ended
 from millstream.storage.groups.pending cimport IDLE, UNOWNED, Chunk, Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport SharedPending, first_pending, share_chunks
 from millstream.storage.groups.pending_list cimport deliveries_of
@@ -555,7 +555,7 @@ def few_groups(Stream stream not None, uint64_t now_ms) -> GroupRows | None:
     if group_count(stream.group_set) > FEW:
         return None
     made.groups = by_name([group for group in counted_groups(stream).values()
-                           if not (group.rules is not None and group.is_over(now_ms))])
+                           if not has_ended(group, now_ms)])
     made.ends = StreamEnds(stream)
     return made
 

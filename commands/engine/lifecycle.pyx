@@ -18,7 +18,7 @@ from millstream.encoding cimport Output
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport exact_min, has_expired, is_idle
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, has_ended
 from millstream.storage.groups.pending cimport EXPIRE, WAKE
 from millstream.storage.reservations.held cimport Held, Slot
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
@@ -106,7 +106,7 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
     cdef Group group = stream.group(name)
     if group is None:
         return None
-    if group.rules is not None and group.is_over(ctx.steady_ms):
+    if has_ended(group, ctx.steady_ms):
         # While changes are not allowed, a group that has ended stays but is not found, like an
         # expired key.
         if ctx.keyspace.may_delete:

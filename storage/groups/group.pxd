@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint64_t
 cimport cython
 
+from millstream.storage.groups.pending cimport saturating_add
 from millstream.storage.groups.pending_list cimport PendingList
 
 
@@ -30,6 +31,12 @@ cdef class Group:
 
 cdef inline uint64_t ttl_ms_of(Group group) noexcept:
     return 0 if group.rules is None else group.rules.ttl_ms
+
+
+# True if the group's time to live has ended.
+cdef inline bint has_ended(Group group, uint64_t now_ms) noexcept:
+    return (group.rules is not None and not group.pending.blocked_clients
+            and now_ms >= saturating_add(group.rules.last_used_ms, group.rules.ttl_ms))
 
 
 cdef uint64_t size_bytes_of(Group group) noexcept

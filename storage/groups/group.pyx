@@ -13,15 +13,16 @@ from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
 cimport cython
 
 from millstream.storage.groups.consumers cimport known_name
-from millstream.storage.groups.pending cimport Chunk, Pending, Pendings, RetryTimes, saturating_add
+from millstream.storage.groups.pending cimport Chunk, Pending, Pendings, RetryTimes
 from millstream.storage.groups.pending_chunks cimport nothing_pending
 from millstream.storage.groups.pending_list cimport PendingList
 
 cdef enum:
-    # For MEMORY USAGE: the size of a group with its name and its item in the stream, of a consumer
-    # with its name and items, and of the objects for the first consumer. And the number of sampled
-    # chunks.
+    # For MEMORY USAGE: the size of a group with its name and its item in the stream, of its rules,
+    # of a consumer with its name and items, and of the objects for the first consumer. And the
+    # number of sampled chunks.
     GROUP_BYTES = 200
+    RULES_BYTES = 32
     CONSUMER_BYTES = 170
     DETAILS_BYTES = 200
     SAMPLED_CHUNKS = 64
@@ -50,9 +51,7 @@ cdef class Group:
 
     def is_over(self, uint64_t now_ms) -> bool:
         """True if its time to live has ended."""
-        if self.rules is None or self.pending.blocked_clients:
-            return False
-        return now_ms >= saturating_add(self.rules.last_used_ms, self.rules.ttl_ms)
+        return has_ended(self, now_ms)
 
     @property
     def ttl_ms(self) -> int:
@@ -86,6 +85,8 @@ cdef uint64_t size_bytes_of(Group group) noexcept:
     cdef uint64_t total = GROUP_BYTES
     cdef uint32_t i
     total += CONSUMER_BYTES * <uint64_t>pending.consumer_count()
+    if group.rules is not None:
+        total += RULES_BYTES
     if pending.details() is not None:
         total += DETAILS_BYTES
     if records == nothing_pending():

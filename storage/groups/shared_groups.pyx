@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, has_ended
 from millstream.storage.groups.pending cimport Chunk, Pending
 from millstream.storage.groups.pending_list cimport PendingList, deliveries_of
 from millstream.storage.groups.retry_pairs cimport retry_pairs
@@ -97,7 +97,7 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
     made.names = [None] * len(groups)
     made.parts = [None] * len(groups)
     for group in groups.values():
-        if now_ms and group.rules is not None and group.is_over(now_ms):
+        if now_ms and has_ended(group, now_ms):
             continue
         group_row(group, &made.rows[made.count])
         made.names[made.count] = group.name

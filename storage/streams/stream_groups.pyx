@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t
 
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.due_index cimport bound_of
-from millstream.storage.groups.group cimport Group, size_bytes_of
+from millstream.storage.groups.group cimport Group, has_ended, size_bytes_of
 from millstream.storage.groups.pending cimport EXPIRE, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
 
@@ -69,7 +69,7 @@ cdef uint64_t count_live_groups(groups, uint64_t now_ms) except? 0xfffffffffffff
     cdef Group group
     cdef uint64_t count = group_count(groups)
     for group in all_groups(groups):
-        if group.rules is not None and group.is_over(now_ms):
+        if has_ended(group, now_ms):
             count -= 1
     return count
 
@@ -79,8 +79,7 @@ cdef list due_groups(groups, uint64_t now_ms):
     expired."""
     cdef Group group
     return [group.name for group in all_groups(groups)
-            if bound_of(group.pending.records, EXPIRE) <= now_ms or (
-                group.rules is not None and group.is_over(now_ms))]
+            if bound_of(group.pending.records, EXPIRE) <= now_ms or has_ended(group, now_ms)]
 
 
 cdef bint is_held_by_group(groups, uint64_t ms, uint64_t seq) noexcept:

@@ -388,6 +388,15 @@ def test_sparse_chunks_left_by_acknowledgements_are_joined() -> None:
     assert group.memory_bytes < 400 + 100 * 200
 
 
+def test_memory_includes_the_rules_of_a_group() -> None:
+    group = Group(b"g")
+    without = group.memory_bytes
+    group.set_ttl(1000, 1)
+    assert group.memory_bytes >= without + 32
+    group.set_ttl(0, 1)
+    assert group.memory_bytes == without
+
+
 UNEVEN: dict[str, list[EntryId]] = {
     "ever further apart": [(2**at, seq) for at in range(64) for seq in (0, 1, MAX)],
     "one millisecond": [(7, seq) for seq in range(40 * CHUNK)],
