@@ -252,7 +252,8 @@ def test_roles_of_spark_read_and_write_over_tls(
             load(spark, server, "n int", **place, subscribe="other").count()
         with server.client() as admin:
             admin.call("ACL", "LOG", "RESET")
-    frame = spark.createDataFrame([(n, f"{n}-1") for n in range(1, 101)], "n int, id string")
+    numbers = [(n, f"{n}-1") for n in range(1, 101)]
+    frame = spark.createDataFrame(numbers, "n int, id string").coalesce(1)
     with user_of(server, "Spark, writing", "out") as login:
         for key, columns in (("out:1", ["n"]), ("out:2", ["n", "id"])):
             options = {"server": address % login, "key": key, "dedupeToken": "once"}
