@@ -115,6 +115,12 @@ def warnings_of_ignored(config: Config, names: Collection[str]) -> list[str]:
     has_share = share.endswith("%") and int(share[:-1]) > 0
     if has_share and not config.maxmemory and {"maxmemory", "maxmemory-clients"} & set(names):
         found.append(f"maxmemory-clients {share} has no effect: maxmemory is 0")
+    waits = config.appendonly and config.appendfsync == "always"
+    is_set = config.appendfsync_groups != default.appendfsync_groups
+    if is_set and not waits and {"appendonly", "appendfsync", "appendfsync-groups"} & set(names):
+        mode = config.appendfsync
+        setting = f"appendfsync is {mode}" if config.appendonly else "appendonly is no"
+        found.append(f"appendfsync-groups {config.appendfsync_groups} has no effect: {setting}")
     return found
 
 

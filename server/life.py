@@ -204,6 +204,7 @@ class Server:
             lambda: self.persistence.loading,
             now_ms,
         )
+        self.settings_file.users_differ = self.user_store.differ_from
         self.settings_file.log_reopened = self.crash_report.follow_log
         self.info = self._make_info()
         self.metrics = self._make_metrics()

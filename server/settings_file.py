@@ -49,6 +49,8 @@ class SettingsFile:
         self._process = process
         self._is_loading = is_loading
         self._now_ms = now_ms
+        # True if a server that starts with a configuration has other users than now.
+        self.users_differ: Callable[[Config], bool] = lambda wanted: True
         self.log_reopened: Callable[[], object] = lambda: None
         self._last_read = {name: row.value_in(config) for name, row in DIRECTIVES.items()}
         self._sources = config.sources
@@ -126,7 +128,7 @@ class SettingsFile:
             LOGGER.info("SIGHUP: %s changes no setting", self._file)
         self._last_read = {**read, **{name: self._last_read[name] for name in restart}}
         names = self._changes(restart)
-        if _users_of(wanted) != _users_of(self._config):
+        if _users_of(wanted) != _users_of(self._config) and self.users_differ(wanted):
             names += f"{', ' if names else ''}lines `user` (or ACL SETUSER)"
         if names:
             LOGGER.warning("SIGHUP: these settings need a restart: %s", names)

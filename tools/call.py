@@ -11,7 +11,13 @@ import click
 
 from millstream.errors import printable
 from millstream.tools.display import quoted, text
-from millstream.tools.tool_connection import ToolConnection, is_error, timeout_option, url_option
+from millstream.tools.tool_connection import (
+    ToolConnection,
+    ToolError,
+    is_error,
+    timeout_option,
+    url_option,
+)
 
 
 @click.command(
@@ -30,7 +36,7 @@ def call(url: str, timeout_s: float, as_json: bool, words: Sequence[str]) -> Non
     with closing(ToolConnection(url, timeout_s)) as server:
         (reply,) = server.pipeline([[word.encode("utf-8", "surrogateescape") for word in words]])
     if is_error(reply):
-        raise click.ClickException(f"{server.name}: {_sent(reply)}")
+        raise ToolError(f"{server.name}: {_sent(reply)}")
     if as_json:
         click.echo(json.dumps(_plain(reply)))
     elif isinstance(reply, bytes):

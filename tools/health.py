@@ -13,14 +13,15 @@ from millstream.tools.tool_connection import (
     ToolConnection,
     ToolError,
     chosen_url,
+    lacks_permission,
     url_option,
     wants_password,
 )
 
 
 @click.command(
-    epilog="Exit codes: 0 the server answers PING, or asks for a password; 1 it does not answer, "
-    "or is still loading its data."
+    epilog="Exit codes: 0 the server answers PING, asks for a password, or does not allow the user "
+    "to run PING; 1 it does not answer, or is still loading its data."
 )
 @click.argument("server", required=False, metavar="[URL]")
 @url_option
@@ -47,16 +48,25 @@ def health(server: str | None, url: str, timeout_s: float, as_json: bool) -> Non
 
 
 def _answer_of(url: str, timeout_s: float) -> str:
-    """PONG or NOAUTH; ToolError for everything else."""
+    """PONG, NOAUTH or NOPERM; ToolError for everything else."""
     try:
         with closing(ToolConnection(url, timeout_s)) as server:
             (reply,) = server.pipeline([["PING"]])
     except ToolError as problem:
-        if wants_password(problem.__cause__):  # redis-py introduces itself first
-            return "NOAUTH"
+        refusal = _refusal(problem.__cause__)  # redis-py introduces itself first
+        if refusal:
+            return refusal
         raise
-    if wants_password(reply):
-        return "NOAUTH"
+    refusal = _refusal(reply)
+    if refusal:
+        return refusal
     if reply == b"PONG":
         return "PONG"
     raise ToolError(f"{server.name}: {text(reply) if isinstance(reply, bytes) else reply}")
+
+
+def _refusal(answer: object) -> str:
+    """The code of an error that a server sends only while it works; empty for all other replies."""
+    if wants_password(answer):
+        return "NOAUTH"
+    return "NOPERM" if lacks_permission(answer) else ""

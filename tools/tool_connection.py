@@ -148,6 +148,11 @@ def wants_password(answer: object) -> bool:
     return isinstance(answer, redis.AuthenticationError) and "required" in str(answer)
 
 
+def lacks_permission(answer: object) -> bool:
+    """True if an error says that the user may not run the command."""
+    return isinstance(answer, redis.exceptions.NoPermissionError)
+
+
 def is_loading(reply: object) -> bool:
     """True if the server still loads its data."""
     return isinstance(reply, redis.exceptions.BusyLoadingError)

@@ -58,14 +58,16 @@ def read_file(path: Path, sources: Sources | None = None) -> list[Line]:
 
 
 def check_whole(now: Sources, before: Sources) -> None:
-    """StartError if a file is empty, or ends in the middle of a line, and was not so before."""
+    """StartError if a file is empty, or its last line has no line break, and was not so before."""
     for name, source in now.items():
         earlier = before.get(name, source)
         if earlier.has_content and not source.has_content:
             raise StartError(f"{name} {'matches no file' if has_magic(name) else 'is empty'}")
         is_cut = source.has_content and not source.ends_with_line_break
         if earlier.ends_with_line_break and is_cut:
-            raise StartError(f"{name} ends in the middle of a line")
+            raise StartError(
+                f"the last line of {name} has no line break, as if the file was cut: add one"
+            )
 
 
 def _lines_of(path: Path, sources: Sources, included_by: str = "") -> Iterator[Line]:

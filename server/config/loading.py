@@ -65,6 +65,9 @@ def _suggestion(name: str) -> str:
     """A question with the nearest name of a directive; empty if none is near."""
     from difflib import get_close_matches
 
+    if name == "check":
+        return "; `millstream serve --check` checks a configuration"
+
     near = get_close_matches(name, [*DIRECTIVES, *ALIASES, "include", "user"], n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from millstream.commands.access.users import Users
 from millstream.errors import CommandError
 from millstream.server.config.directives import Config
 from millstream.server.config.user_files import (
@@ -40,6 +41,15 @@ class UserStore:
         if users:
             self._access.replace(with_default(users, self._config.requirepass))
 
+    def differ_from(self, wanted: Config) -> bool:
+        """True if a server that starts with this configuration has other users."""
+        started = Users()
+        started.set_default_password(wanted.requirepass.encode("utf-8", "surrogateescape"))
+        users = configured_users(wanted, started)
+        if users:
+            started.replace(with_default(users, wanted.requirepass))
+        return _lines_of(started) != _lines_of(self._access.users)
+
     def _path(self) -> Path:
         if not self._config.aclfile:
             raise CommandError(NO_FILE)
@@ -65,3 +75,7 @@ class UserStore:
         if self._config.aclfile:
             return []
         return user_words(self._access.users, self._config.requirepass)
+
+
+def _lines_of(users: Users) -> set[bytes]:
+    return {user.line() for user in users}

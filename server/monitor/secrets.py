@@ -32,16 +32,13 @@ _PASSWORD_BEGINNINGS = (b">", b"<", b"#", b"!")
 
 def without_secrets(words: Sequence[bytes]) -> list[bytes]:
     """The words of a request with passwords replaced, as in Redis' SLOWLOG and MONITOR, and also in
-    a request that names another one, and in HELLO with a missing word."""
+    a request that names another one, and in HELLO with a missing or misspelled word."""
     shown = list(words)
     name = shown[0].lower()
     if name == b"auth":
         shown[1:] = [REDACTED] * (len(shown) - 1)
     elif name == b"hello":
-        for at, word in enumerate(shown):
-            if word.lower() == b"auth":
-                shown[at + 1 : at + 3] = [REDACTED] * len(shown[at + 1 : at + 3])
-                break
+        _hide_credentials(shown)
     elif name == b"acl" and len(shown) > 2 and shown[1].lower() in _HIDDEN_ACL:
         shown[2:] = [REDACTED] * (len(shown) - 2)
     elif len(shown) > 3 and (name, shown[1].lower()) == (b"acl", b"dryrun"):
@@ -53,6 +50,23 @@ def without_secrets(words: Sequence[bytes]) -> list[bytes]:
             if shown[at].lower() in _HIDDEN_DIRECTIVES:
                 shown[at + 1] = REDACTED
     return shown
+
+
+def _hide_credentials(hello: list[bytes]) -> None:
+    """Replace name and password of HELLO. What follows an unknown word may be both."""
+    at = 2 if len(hello) > 1 and hello[1].isdigit() else 1
+    while at < len(hello):
+        option = hello[at].lower()
+        if option == b"auth":
+            hello[at + 1 : at + 3] = [REDACTED] * len(hello[at + 1 : at + 3])
+            at += 3
+        elif option == b"setname":
+            has_name = hello[at + 1 : at + 2] and hello[at + 1].lower() != b"auth"
+            at += 2 if has_name else 1
+        else:
+            first = at if REDACTED in hello else at + 1
+            hello[first:] = [REDACTED] * len(hello[first:])
+            break
 
 
 def described(words: Sequence[bytes], directives: Collection[bytes]) -> list[bytes]:

@@ -26,7 +26,7 @@ from millstream.server.net.sockets import (
     start_listening,
 )
 from millstream.server.net.tls_contexts import HANDSHAKE_S, Tls, make_link_context, make_tls
-from millstream.server.net.tls_handshake import Handshake
+from millstream.server.net.tls_handshake import Handshake, has_protocol
 
 NewConnection = Callable[[], Any]
 AGAIN_S = 0.2  # between two attempts to take the addresses again
@@ -51,7 +51,7 @@ class Listeners:
         self._servers: list[asyncio.Server] = []
         self._tls_servers: list[asyncio.Server] = []
         self._renewal: asyncio.Task[None] | None = None
-        self._is_bound = self._is_closed = False
+        self._is_bound = self._is_closed = self._is_told = False
 
     def bind(self) -> None:
         """Take the ports, and check the certificate. StartError with one sentence."""
@@ -82,7 +82,10 @@ class Listeners:
         options: dict[str, Any] = {"sock": bound, "backlog": self._config.tcp_backlog}
         new_connection: Callable[[], Any] = self._new_connection
         if tls is not None:
-            new_connection = partial(Handshake, tls.context, new_connection, HANDSHAKE_S)
+            if self._counts_timeouts(tls):
+                new_connection = partial(Handshake, tls.context, new_connection, HANDSHAKE_S)
+            else:
+                options |= {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_S}
         begin: Callable[..., Any] = self._loop.create_server
         directive = "port" if tls is None else "tls-port"
         if bound.family == socket.AF_UNIX:
@@ -91,6 +94,18 @@ class Listeners:
         start_listening(bound, self._config.tcp_backlog, directive)
         server: asyncio.Server = await begin(new_connection, **options)
         return server
+
+    def _counts_timeouts(self, tls: Tls) -> bool:
+        """True if handshakes that take too long can be counted; if not, the log says so once."""
+        if has_protocol(tls.context, HANDSHAKE_S):
+            return True
+        if not self._is_told:
+            LOGGER.warning(
+                "tls      handshakes that take too long are ended, but not counted: uvloop has no"
+                " SSLProtocol, or with other arguments"
+            )
+            self._is_told = True
+        return False
 
     async def _serve_tls(self, tls: Tls) -> list[asyncio.Server]:
         """Serve all sockets with this context, or none."""

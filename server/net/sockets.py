@@ -36,7 +36,7 @@ def bind_sockets(
             except (OSError, UnicodeError) as problem:  # the latter: not a name to look up
                 if optional and isinstance(problem, OSError) and problem.errno in ABSENT:
                     continue
-                where = f"port {port} on {address}"
+                where = f"port {port} on {address}" if port else address  # 0: any port
                 raise StartError(why_not(problem, where, directive)) from None
             sockets.append(found)
             port = port or found.getsockname()[1]

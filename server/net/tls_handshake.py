@@ -4,7 +4,9 @@ asyncio reports a failed handshake only in its debug log. Only the event loop kn
 it gives an error to its exception handler only if the error is no OSError, as those of TLS are. So
 the object here ends a failed handshake without an error, and raises another one where the loop asks
 for the client's certificate next. A handshake that takes too long is only reported to the future
-that its caller has passed, so that `Handshake` begins it, and not the loop's server.
+that its caller has passed, so that `Handshake` begins it, and not the loop's server. The class of
+uvloop that it needs is internal: if `has_protocol` does not find it, the loop's server begins
+handshakes.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]
 
 from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
 
@@ -53,6 +53,26 @@ class ServerSide(ssl.SSLObject):
         return super().getpeercert(binary_form)
 
 
+def has_protocol(context: ssl.SSLContext, limit_s: float) -> bool:
+    """True if uvloop has the class that `Handshake` needs, with the arguments that it passes."""
+    loop = asyncio.get_running_loop()
+    try:
+        _new_protocol(loop, asyncio.Protocol(), context, loop.create_future(), limit_s)
+    except (ImportError, TypeError):
+        return False
+    return True
+
+
+def _new_protocol(
+    loop: Any, protocol: Any, context: ssl.SSLContext, ended: asyncio.Future[None], limit_s: float
+) -> Any:
+    from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]
+
+    return SSLProtocol(
+        loop, protocol, context, ended, server_side=True, ssl_handshake_timeout=limit_s
+    )
+
+
 class Handshake(asyncio.Protocol):
     """A connection to a TLS port until its handshake begins. `new_connection` makes the protocol of
     a connection whose handshake has succeeded."""
@@ -69,10 +89,7 @@ class Handshake(asyncio.Protocol):
         ended = loop.create_future()
         peer = transport.get_extra_info("peername")
         ended.add_done_callback(partial(_end, transport, peer, self._limit_s))
-        protocol = SSLProtocol(
-            loop, self._new_connection(), self._context, ended,
-            server_side=True, ssl_handshake_timeout=self._limit_s,
-        )  # fmt: skip
+        protocol = _new_protocol(loop, self._new_connection(), self._context, ended, self._limit_s)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
 
@@ -83,5 +100,6 @@ def _end(transport: Any, peer: Any, limit_s: float, ended: asyncio.Future[None])
     if problem is None:
         return
     transport.abort()
-    if isinstance(problem, ConnectionAbortedError):
+    # The loop's own error has no number; that of a socket has ECONNABORTED.
+    if isinstance(problem, ConnectionAbortedError) and problem.errno is None:
         FAILED_HANDSHAKES.note_peer(f"it has not ended within {limit_s:g} seconds", peer)

@@ -326,6 +326,11 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--porrt", "1"], "command line: unknown directive 'porrt'; did you mean 'port'?"),
+        (
+            ["--check"],
+            "command line: unknown directive 'check'; `millstream serve --check` checks a "
+            "configuration",
+        ),
         (["--port"], "command line: port: takes a value"),
         (["7000"], "command line: '7000' does not belong to a directive"),
     ],
@@ -691,6 +696,18 @@ def test_a_share_of_no_maxmemory_is_a_warning() -> None:
     assert "maxmemory is 0" in warnings_with(maxmemory_clients="5%")[0]
     assert warnings_with(maxmemory_clients="5%", maxmemory=1 << 30) == []
     assert warnings_with(maxmemory_clients="0%") == []
+
+
+def test_group_syncs_without_effect_are_a_warning() -> None:
+    for mode in ("everysec", "no"):
+        assert warnings_with(appendfsync=mode, appendfsync_groups="everysec") == [
+            f"appendfsync-groups everysec has no effect: appendfsync is {mode}"
+        ]
+    assert warnings_with(appendonly=False, appendfsync_groups="everysec") == [
+        "appendfsync-groups everysec has no effect: appendonly is no"
+    ]
+    assert warnings_with(appendfsync="always", appendfsync_groups="everysec") == []
+    assert warnings_with(appendfsync="no") == []
 
 
 def test_lines_of_user_limits_are_combined_and_rewritten() -> None:

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from millstream.errors import CommandError, StartError
+from millstream.server.config.config_rewrite import rewrite_file
 from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.config.loading import load
 from millstream.server.execution.access import Access
+from millstream.server.execution.user_store import UserStore
 from millstream.server.monitor import log
 from millstream.server.monitor.clock_watch import ClockWatch
 from millstream.server.monitor.info import Process
@@ -34,10 +37,14 @@ class Running:
         self.refuses = self.certificates = ""
         self.is_loading = False
         self.process = Process("", file, 0, ClockWatch(lambda: 0))
+        self.access = Access(Mock(), {}, bool)
+        self.users = UserStore(self.config, self.access)
+        self.users.load_first()
         self._settings_file = SettingsFile(
             self.config, arguments, cast(Settings, self), cast(Listeners, self),
             self.process, lambda: self.is_loading, lambda: 5000,
         )  # fmt: skip
+        self._settings_file.users_differ = self.users.differ_from
 
     def change(self, values: dict[str, Any]) -> None:
         if self.refuses in values:
@@ -123,6 +130,24 @@ def test_what_needs_a_restart_is_named_each_time(
         assert sentence in caplog.text
 
 
+def test_the_running_users_need_no_restart(
+    running: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    """CONFIG REWRITE writes the same users in other words, and `default` with them."""
+    server = running("user bob on >pw ~* +@all\n")
+    rewrite_file(server.file, server.config, server.users.lines())
+    assert server.reload(server.file.read_text()) == "ok"
+    assert "restart" not in caplog.text
+    assert server.reload("user bob on >other ~* +@all\n") == "ok"
+    assert "lines `user` (or ACL SETUSER)" in caplog.text
+    caplog.clear()
+    (bob,) = (user for user in server.access.users if user.name == b"bob")
+    for rule in (b"resetpass", b">other"):
+        bob.apply(rule)
+    assert server.reload("user bob on >other ~* +@all\n") == "ok"
+    assert "restart" not in caplog.text
+
+
 def test_a_secret_is_not_logged(
     running: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,7 +199,10 @@ def included(path: Path, rule: str) -> tuple[str, Path]:
     ("text", "problem"),
     [
         ("", "part.conf is empty"),
-        ("maxmemory 1mb\nrequirepass sec", "part.conf ends in the middle of a line"),
+        (
+            "maxmemory 1mb\nrequirepass sec",
+            "part.conf has no line break, as if the file was cut: add one",
+        ),
         (None, "cannot read|matches no file"),
     ],
     ids=["empty", "cut", "missing"],

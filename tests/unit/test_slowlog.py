@@ -74,6 +74,19 @@ def test_passwords_stay_out() -> None:
         ([b"HELLO", b"3", b"AUTH", b"x"], [b"HELLO", b"3", b"AUTH", b"(redacted)"]),
         ([b"HELLO", b"3", b"AUTH"], [b"HELLO", b"3", b"AUTH"]),
         (
+            [b"HELLO", b"3", b"AUTHH", b"u", b"pw", b"SETNAME", b"x"],
+            [b"HELLO", b"3", b"AUTHH", hidden, hidden, hidden, hidden],
+        ),
+        (
+            [b"HELLO", b"3", b"setname", b"auth", b"AUTHH", b"u", b"pw"],
+            [b"HELLO", b"3", b"setname", b"auth", hidden, hidden, hidden],
+        ),
+        ([b"HELLO", b"AUTHH", b"u", b"pw"], [b"HELLO", b"AUTHH", hidden, hidden]),
+        (
+            [b"HELLO", b"3", b"SETNAME", b"x", b"AUTH", b"u", b"pw"],
+            [b"HELLO", b"3", b"SETNAME", b"x", b"AUTH", hidden, hidden],
+        ),
+        (
             [b"ACL", b"DRYRUN", b"u", b"AUTH", b"x"],
             [b"ACL", b"DRYRUN", b"u", b"AUTH", b"(redacted)"],
         ),

@@ -20,9 +20,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
+import uvloop
 from tests.support.certificates import Authority, openssl
 from tests.support.resp import Simple, encode_command
 from tests.support.server import Server, free_port
@@ -32,6 +34,8 @@ import millstream.client
 from millstream.errors import StartError
 from millstream.pipeline.server_connection import Address
 from millstream.server.config.directives import DIRECTIVES, Config
+from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
+from millstream.server.net import tls_handshake
 from millstream.server.net.certificate_dates import expiry_dates, expiry_warnings
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls_contexts import make_tls
@@ -316,6 +320,64 @@ def test_a_certificate_that_cannot_be_used_is_not_current(
         await listeners._renewal
 
     asyncio.run(run())
+
+
+def _refuse_arguments(*_arguments: object) -> None:
+    """Takes other arguments than uvloop's class."""
+
+
+@pytest.mark.parametrize("found", [None, _refuse_arguments], ids=["absent", "another"])
+def test_tls_works_with_another_uvloop(
+    authority: Authority, server_files: dict[str, str], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, found: Callable[..., None] | None,
+) -> None:  # fmt: skip
+    """Without the internal class that counts handshakes that time out."""
+
+    async def run() -> None:
+        config = config_of({**server_files, "tls-auth-clients": "no"})
+        config.port, config.tls.port = 0, free_port()
+        listeners = Listeners(config, lambda: Greeting())
+        listeners.bind()
+        await listeners.listen()
+        context = ssl.create_default_context(cafile=str(authority.file))
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", config.tls.port, ssl=context
+            )
+            assert await reader.readexactly(5) == b"hello"
+            writer.close()
+            listeners.renew()
+            assert listeners._renewal is not None
+            await listeners._renewal
+        listeners.close()
+
+    if found is None:
+        monkeypatch.delattr("uvloop.loop.SSLProtocol")
+    else:
+        monkeypatch.setattr("uvloop.loop.SSLProtocol", found)
+    uvloop.run(run())
+    assert caplog.text.count("handshakes that take too long are ended, but not counted") == 1
+
+
+class Greeting(asyncio.Protocol):
+    def connection_made(self, transport: Any) -> None:
+        transport.write(b"hello")
+
+
+def test_an_aborted_socket_has_not_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error has the class of the loop's own error for a handshake that takes too long."""
+    noted: list[str] = []
+    monkeypatch.setattr(FAILED_HANDSHAKES, "note_peer", lambda reason, peer: noted.append(reason))
+
+    async def end(problem: Exception) -> None:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended.set_exception(problem)
+        tls_handshake._end(Mock(), ("127.0.0.1", 1), 10.0, ended)
+
+    asyncio.run(end(ConnectionAbortedError(errno.ECONNABORTED, "Software caused an abort")))
+    assert noted == []
+    asyncio.run(end(ConnectionAbortedError("SSL handshake is taking longer than 10 seconds")))
+    assert noted == ["it has not ended within 10 seconds"]
 
 
 def test_sighup_reads_the_files_again(

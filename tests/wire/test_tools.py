@@ -99,7 +99,7 @@ def test_a_command_is_called(server: Server) -> None:
     assert run("call", "GET", "k", url=url).stdout == "\\x1b[2J\n"
     done = run("call", "GET", "s", url=url)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "WRONGTYPE" in done.stderr
+    assert done.stderr.startswith(f"millstream: {url}: WRONGTYPE ")
     assert "ERR unknown command" in run("call", "NOSUCH", url=url).stderr
     greeting = run("call", "HELLO", "3", url=url).stdout.splitlines()
     assert greeting[0].startswith('1# "server" => "')
@@ -170,6 +170,10 @@ def test_health_over_tls_a_unix_socket_and_with_a_password(
     assert run("health", url_of(server)).stdout == "NOAUTH\n"
     assert run("health", url_of(server), REDISCLI_AUTH="secret").stdout == "PONG\n"
     assert "password" in refused(run("health", url_of(server), REDISCLI_AUTH="wrong"))
+    with server.client() as client:
+        assert client.call("AUTH", "secret") == Simple("OK")
+        assert client.call("ACL", "SETUSER", "default", "-ping") == Simple("OK")
+    assert run("health", url_of(server), REDISCLI_AUTH="secret").stdout == "NOPERM\n"
 
 
 def test_a_url_with_a_password_comes_from_a_file(server: Server, tmp_path: Path) -> None:
@@ -602,6 +606,7 @@ def test_a_configuration_incomplete_for_replicas_is_a_warning(tmp_path: Path) ->
     ("line", "sentence"),
     [
         ("portt 1", "unknown directive 'portt'; did you mean 'port'?"),
+        ("bind 192.0.2.1", "bind: cannot listen on 192.0.2.1: Cannot assign requested address"),
         ("user ann +nosuch", "Error in applying operation '+nosuch'"),
         ("aclfile FOLDER/none", "opening file"),
         ("port 7000\ntls-port 7000", "port and tls-port are both 7000"),
