@@ -435,8 +435,8 @@ def test_a_signal_handler_that_raises_loses_nothing(api: Api, ms: Any) -> None:
     try:
         with ms.stream(["s", "t"], max_wait=3.0) as stream:
             for n in range(20):
-                signal.setitimer(signal.ITIMER_REAL, 0.002 * (n % 5) + 0.0005)
                 with suppress(Interrupted):
+                    signal.setitimer(signal.ITIMER_REAL, 0.002 * (n % 5) + 0.0005)
                     while stream.read(timeout=0.5) is None:
                         pass
                 signal.setitimer(signal.ITIMER_REAL, 0)
