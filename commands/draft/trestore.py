@@ -7,6 +7,9 @@ no reader ever sees a part of a restored stream.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -14,19 +17,24 @@ import msgpack  # type: ignore[import-untyped]
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import tell_overwritten
 from millstream.commands.generic.migration import BUSY_KEY
-from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.arguments import Args, OwnedArgs
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
-from millstream.commands.runtime.replies import OK, Simple
+from millstream.commands.runtime.replies import OK, Again, Simple
 from millstream.commands.table.registry import command
 from millstream.errors import CommandError
 from millstream.storage.capture.ordering_snapshot import restore_ordering
+from millstream.storage.groups.group import Group
+from millstream.storage.groups.group_snapshot import load_group_in_steps
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import load_stream
 
 BAD_STATE = "ERR the state does not belong to the entries of the stream"
 _MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError)
+STATE_AT = 3  # the index of the word
+# Steps of loading groups in one turn: each is about a third of a millisecond's work.
+TURN_STEPS = 4
 _ORDERING = ("held", "lineage", "followed")
 
 
@@ -35,21 +43,63 @@ def _completed(
 ) -> tuple[Stream, dict[str, Any]]:
     """The stream with its whole state, and that state as a map. ValueError when the two do not fit
     together."""
-    if entries is not None and not isinstance(entries, Stream):
-        raise ValueError("the entries are not in a stream")
+    job = StateJob(state, steady_ms)
+    while not job.run():
+        pass
+    return job.complete(entries, incarnation), job.meta
+
+
+class StateJob:
+    """Makes a stream from its entries and its state. The groups, which may have millions of pending
+    entries, come first, over several turns if necessary; the entries may change until the end.
+    ValueError when the state is malformed or does not fit the entries."""
+
+    def __init__(self, state: bytes, steady_ms: int) -> None:
+        self.state = state
+        self.meta: dict[str, Any] = {}
+        self._steady_ms = steady_ms
+        self._groups: list[Group] = []
+        self._steps = self._load_groups()
+
+    def _load_groups(self) -> Iterator[None]:
+        self.meta = msgpack.unpackb(self.state, strict_map_key=False)
+        for row in self.meta["groups"]:
+            self._groups.append((yield from load_group_in_steps(row, self._steady_ms)))
+            yield
+
+    def run(self) -> bool:
+        """Load groups for a turn; True when all are loaded."""
+        with _malformed():
+            return sum(1 for _ in islice(self._steps, TURN_STEPS)) < TURN_STEPS
+
+    def complete(self, entries: object, incarnation: int) -> Stream:
+        """The stream with its whole state."""
+        if entries is not None and not isinstance(entries, Stream):
+            raise ValueError("the entries are not in a stream")
+        with _malformed():
+            blocks = () if entries is None else entries.blocks()
+            own = {"incarnation": incarnation, "open": bool(blocks)}
+            made = load_stream({**self.meta, **own}, blocks, self._steady_ms, self._groups)
+            restore_ordering(made, self.meta, self._steady_ms)
+        for group in self._groups:
+            group.restart_ttl(self._steady_ms)
+        if made.held is not None:
+            made.held.restart_leases(self._steady_ms)
+        return made
+
+
+@contextmanager
+def _malformed() -> Iterator[None]:
     try:
-        meta = msgpack.unpackb(state, strict_map_key=False)
-        blocks = () if entries is None else entries.blocks()
-        own = {"incarnation": incarnation, "open": bool(blocks)}
-        made = load_stream({**meta, **own}, blocks, steady_ms)
-        restore_ordering(made, meta, steady_ms)
+        yield
     except (*_MALFORMED, msgpack.UnpackException) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
-    for group in made.groups.values():
-        group.restart_ttl(steady_ms)
-    if made.held is not None:
-        made.held.restart_leases(steady_ms)
-    return made, meta
+
+
+class LaterArgs(OwnedArgs):
+    """The words of a TRESTORE that continues in a later turn; the state is in its job."""
+
+    job: StateJob
 
 
 def _put(keyspace: Keyspace, db_index: int, source: bytes, key: bytes, made: Stream) -> None:
@@ -76,11 +126,11 @@ def apply_trestore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> Non
 @command(
     "TRESTORE source key state [REPLACE]",
     "write denyoom @dangerous",
-    complexity="O(N), N the blocks, groups and pending entries of the stream. It is executed in one"
-    " step: 400,000 pending entries delay other clients by 30 to 40 ms",
+    complexity="O(N), N the blocks, groups and pending entries of the stream. Groups are loaded in"
+    " turns, except in a transaction; the rest is done in one step",
     keys="RW access delete, OW update",
 )
-def trestore(ctx: Context, args: Args) -> Simple:
+def trestore(ctx: Context, args: Args) -> Simple | Again:
     """Completes a stream of a backup, whose entries were appended to another key.
 
     `millstream restore --stream` appends the entries to `source` and sends this command last. The
@@ -94,9 +144,16 @@ def trestore(ctx: Context, args: Args) -> Simple:
     old = ctx.db.get(key)
     if old is not None and not replace:
         raise CommandError(BUSY_KEY)
-    incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms)
     try:
-        made, meta = _completed(ctx.db.get(source), state, incarnation, ctx.steady_ms)
+        if isinstance(args, LaterArgs):
+            job, state = args.job, args.job.state
+        else:
+            job = StateJob(state, ctx.steady_ms)
+        while not job.run():
+            if ctx.may_block:
+                return _later(args, job)
+        incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms)
+        made, meta = job.complete(ctx.db.get(source), incarnation), job.meta
     except ValueError as error:
         raise CommandError(f"{BAD_STATE}: {error}") from None
     ctx.effects.require_room(len(state) + len(source) + 2 * (len(key) + EFFECT_BYTES))
@@ -111,3 +168,11 @@ def trestore(ctx: Context, args: Args) -> Simple:
     if old is not None:
         tell_overwritten(ctx, key, old, made)
     return OK
+
+
+def _later(args: Args, job: StateJob) -> Again:
+    if not isinstance(args, LaterArgs):
+        args = LaterArgs([b"" if i == STATE_AT else args[i] for i in range(len(args))])
+        args.job = job
+    args.pos = 1
+    return Again(args)

@@ -54,7 +54,7 @@ cdef Group load_group(Reader* r, uint64_t now_ms):
     if len(pairs) > 1:
         load_retry_pairs(group, checked_pairs(pairs, group.name))
     size = pending_size(r)
-    load_pending(group, text(r, size), size)
+    load_pending(group, text(r, size), 0, size)
     return group
 
 

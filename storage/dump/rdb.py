@@ -35,7 +35,7 @@ from millstream.storage.dump.primitives import (
 )
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.groups.group import Group
-from millstream.storage.groups.group_snapshot import PENDING_SIZE, load_group
+from millstream.storage.groups.group_snapshot import PENDING_SIZE, load_group_in_steps
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
@@ -212,19 +212,21 @@ def _load_group(reader: Reader, kind: int, now_ms: int) -> Generator[None, None,
         yield
     if kind >= STREAM_5:
         yield from pending.release(reader.length())
-    return load_group(
-        {
-            "name": name,
-            "offset": list(offset),
-            "gap_floor": [0, 0],
-            "entries_read": -1 if entries_read == UNKNOWN else entries_read,
-            "ttl_ms": 0,
-            "consumers": consumers,
-            "policies": [None],
-            "large_counts": pending.large_counts,
-            "pending": pending.records(),
-        },
-        now_ms,
+    return (
+        yield from load_group_in_steps(
+            {
+                "name": name,
+                "offset": list(offset),
+                "gap_floor": [0, 0],
+                "entries_read": -1 if entries_read == UNKNOWN else entries_read,
+                "ttl_ms": 0,
+                "consumers": consumers,
+                "policies": [None],
+                "large_counts": pending.large_counts,
+                "pending": pending.records(),
+            },
+            now_ms,
+        )
     )
 
 

@@ -1,9 +1,15 @@
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millstream.storage.blocks.block import Block
+from millstream.storage.groups.group import Group
 from millstream.storage.streams.stream import Stream
 
 def dump_stream(stream: Stream, shared: bool = False) -> tuple[dict[str, Any], Sequence[Block]]: ...
-def load_stream(meta: dict[str, Any], blocks: Sequence[Block], now_ms: int) -> Stream: ...
+def load_stream(
+    meta: dict[str, Any],
+    blocks: Sequence[Block],
+    now_ms: int,
+    groups: Iterable[Group] | None = None,
+) -> Stream: ...
 def copy_stream(stream: Stream, incarnation: int, now_ms: int) -> Stream: ...

@@ -50,8 +50,9 @@ cdef dict stream_meta(Stream stream, bint shared, producers, groups):
     return meta
 
 
-def load_stream(meta, blocks, uint64_t now_ms) -> Stream:
-    """Make a stream from the result of `dump_stream`; ValueError when the parts are inconsistent."""
+def load_stream(meta, blocks, uint64_t now_ms, groups=None) -> Stream:
+    """Make a stream from the result of `dump_stream`; ValueError when the parts are inconsistent.
+    groups: those of the metadata, if they are already made."""
     cdef Stream stream = Stream(meta["incarnation"])
     stream.last_ms, stream.last_seq = meta["last_id"]
     stream.head_ms, stream.head_seq = meta["first_kept"]
@@ -63,8 +64,10 @@ def load_stream(meta, blocks, uint64_t now_ms) -> Stream:
     load_blocks(stream, blocks, meta.get("open", False))
     if stream.length != meta["length"]:
         raise ValueError(f"it holds {stream.length} entries and says {meta['length']}")
-    for row in meta["groups"]:
-        stream.load_group(load_group(row, now_ms))
+    if groups is None:
+        groups = (load_group(row, now_ms) for row in meta["groups"])
+    for group in groups:
+        stream.load_group(group)
     if "policy" in meta:
         stream.policy = RetentionPolicy.load(meta["policy"])
     if meta["producers"]:

@@ -35,8 +35,14 @@ from tests.support.storage_access import (
 from tests.unit.models import MAX
 
 from millstream.errors import CommandError
+from millstream.storage.dump import rdb
 from millstream.storage.groups.group import Group
-from millstream.storage.groups.group_snapshot import PENDING_SIZE, dump_group, load_group
+from millstream.storage.groups.group_snapshot import (
+    PENDING_SIZE,
+    dump_group,
+    load_group,
+    load_group_in_steps,
+)
 from millstream.storage.groups.pending_sweeps import delete_consumer, take_expired
 from millstream.storage.streams.stream import Stream
 
@@ -644,6 +650,22 @@ def test_a_group_is_read_from_the_documented_form() -> None:
 def test_inconsistent_pending_entries_are_not_loaded(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="group"):
         load_group(meta_with(**changes), 0)
+
+
+def test_a_group_with_many_pending_entries_is_loaded_in_steps() -> None:
+    rows = [packed(ms, consumer=1) for ms in range(10_000)]
+    meta = meta_with(pending=b"".join(rows))
+    pauses = len(list(load_group_in_steps(meta, 0)))
+    assert pauses > 2
+    assert dump_group(rdb.whole(load_group_in_steps(meta, 0))) == dump_group(load_group(meta, 0))
+    border = 10_000 // pauses
+    for at in range(1, 10_000, border // 3):
+        again = [*rows[:at], rows[at - 1], *rows[at:]]
+        with pytest.raises(ValueError, match="do not rise"):
+            list(load_group_in_steps(meta_with(pending=b"".join(again)), 0))
+    again = [*rows[:4096], rows[4095], *rows[4096:]]  # the first of a step
+    with pytest.raises(ValueError, match="do not rise"):
+        list(load_group_in_steps(meta_with(pending=b"".join(again)), 0))
 
 
 @pytest.mark.parametrize("seed", range(20))

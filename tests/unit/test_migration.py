@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack
 import pytest
 from tests.support import payloads
 from tests.support.in_process import InProcessClient, InProcessServer
@@ -12,6 +13,7 @@ from tests.unit.test_executor import HOUR_MS, TwoClocks
 from tests.unit.test_keys import LETTERS, Room, contents
 
 from millstream.clock_offset import shifted_ms
+from millstream.commands.draft import trestore
 from millstream.commands.generic.migration import RestoreJob
 from millstream.commands.runtime.effects import apply_effects
 from millstream.errors import CommandError
@@ -440,3 +442,68 @@ def test_steps_of_a_job_are_bounded() -> None:
     while job.run(16) is None:
         turns += 1
     assert turns > 2
+
+
+def state_of_a_long_group(in_process: InProcessServer, entries: int = 5000) -> bytes:
+    """The state of a stream, at the key s, whose entries are all pending."""
+    player = in_process.player()
+    for i in range(1, entries + 1):
+        player.call(f"XADD s {i}-0 f v")
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g ann STREAMS s >")
+    meta, _ = dump_stream(in_process.keyspace.databases[0].get(b"s"))
+    return bytes(msgpack.packb(meta))
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trestore, "TURN_STEPS", 1)
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_the_groups_of_a_backup_are_loaded_in_turns() -> None:
+    in_process = InProcessServer()
+    state = state_of_a_long_group(in_process)
+    player, other = in_process.player(), in_process.player()
+    pending = player.call("XPENDING s g")
+    for is_kept in (False, True):
+        player.call("COPY s source REPLACE")
+        player.call("XGROUP DESTROY source g")
+        in_process.executor.feed(player, encode_command(["TRESTORE", "source", "t", state]))
+        assert player.unread == b""
+        # The key is made meanwhile, and so not replaced.
+        line = ["SET", "t", "word"] if is_kept else ["EXISTS", "t"]
+        in_process.executor.feed(other, encode_command(line))
+        in_process.executor.end_tick()
+        assert other.read() == (Simple("OK") if is_kept else 0)
+        in_process.settle()
+        reply = player.read()
+        if is_kept:
+            assert isinstance(reply, Error)
+            assert reply.text.startswith("BUSYKEY")
+            assert other.call("EXISTS source") == 1
+        else:
+            assert reply == Simple("OK")
+            assert other.call("XPENDING t g") == pending
+            assert other.call("DEL t") == 1
+    other.call("DEL t")
+    assert player.call("MULTI") == Simple("OK")
+    call_words(player, "TRESTORE", "source", "t", state)
+    assert player.call("EXEC") == [Simple("OK")]
+    assert other.call("XPENDING t g") == pending
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_entries_that_change_during_a_restore_do_not_fit() -> None:
+    in_process = InProcessServer()
+    state = state_of_a_long_group(in_process)
+    player, other = in_process.player(), in_process.player()
+    in_process.executor.feed(player, encode_command(["TRESTORE", "s", "t", state]))
+    in_process.executor.feed(other, encode_command(["XDEL", "s", "5-0"]))
+    in_process.executor.end_tick()
+    assert other.read() == 1
+    in_process.settle()
+    reply = player.read()
+    assert isinstance(reply, Error)
+    assert "does not belong to the entries" in reply.text
+    assert other.call("EXISTS s t") == 1

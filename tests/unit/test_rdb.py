@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -530,10 +531,11 @@ def test_inconsistent_payloads_are_refused(change: str) -> None:
 def test_payloads_that_a_group_refuses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumers that are too many for a group would be a payload of 300 MB."""
 
-    def refuse(meta: dict[str, Any], now_ms: int) -> Group:
+    def refuse(meta: dict[str, Any], now_ms: int) -> Iterator[None]:
+        yield
         raise ValueError(f"group {meta['name']!r} has too many consumers")
 
-    monkeypatch.setattr(rdb, "load_group", refuse)
+    monkeypatch.setattr(rdb, "load_group_in_steps", refuse)
     with pytest.raises(PayloadError, match="too many consumers"):
         read(sample(rdb.STREAM_2).body(rdb.STREAM_2))
 
