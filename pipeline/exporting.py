@@ -6,11 +6,12 @@ process reads the partitions one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import IO
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -26,8 +27,15 @@ from millstream.pipeline.schema import plan_columns
 from millstream.pipeline.selection import Selection, before
 from millstream.pipeline.server_connection import Address
 from millstream.pipeline.snapshot_plan import ScanPartition, plan
-from millstream.pipeline.source_options import LIVE, SCAN, OptionError, SourceOptions
-from millstream.pipeline.stream_counters import StreamChoice, survey
+from millstream.pipeline.source_options import (
+    LIVE,
+    SCAN,
+    OptionError,
+    SourceOptions,
+    check_server_url,
+)
+from millstream.pipeline.stream_counters import KeyPatterns, survey
+from millstream.remote import add_password
 
 PORTION_BYTES = 16 << 20
 # How long a server that was reached may be away. Shorter than for Spark's tasks, because a user is
@@ -41,11 +49,12 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class ExportRequest:
     """The data to export, and its form. `source`: a data directory, its URI, or a server's URL;
-    `start` and `end`: an ID, milliseconds or an ISO time, both inclusive."""
+    `key`: patterns of keys, none for all; `start` and `end`: an ID, milliseconds or an ISO time,
+    both inclusive."""
 
     source: str
     format: str
-    key: str | None = None
+    key: Sequence[str] = ()
     start: str | None = None
     end: str | None = None
     schema: str | None = None
@@ -84,7 +93,9 @@ def export(file: IO[bytes], request: ExportRequest, progress: Progress) -> int:
 def _of_snapshot(
     request: ExportRequest, schema: pa.Schema, progress: Progress
 ) -> Iterator[pa.RecordBatch]:
-    selection = _selection(request)
+    selection = selection_of(request)
+    wanted = KeyPatterns(request.key)
+    selection.want_key(lambda key: isinstance(key, bytes) and wanted.wants(key))
     folder = Folder.of(request.source)
     parts = plan(folder, request.db or 0, selection, PORTION_BYTES, 1)
     sizes = [_size_bytes(part) for part in parts if isinstance(part, ScanPartition)]
@@ -105,8 +116,8 @@ def _of_server(
 ) -> Iterator[pa.RecordBatch]:
     """The entries that exist now. Entries evicted before they are read are missing, with a warning
     in the log."""
-    options = SourceOptions(_live_options(request), LIVE)
-    selection = _selection(request)
+    options = live_options(request)
+    selection = selection_of(request)
     losses = Losses(is_fatal=False)
     address = Address.from_options(options)
     reader = RangeReader(schema, options, address, losses)
@@ -115,7 +126,7 @@ def _of_server(
     begin, end = before(selection.first) or FIRST, selection.last
     with address.open() as server:
         server.connect()
-        infos = survey(server, StreamChoice(options).find(server))
+        infos = survey(server, KeyPatterns(request.key).find(server))
         starts = {key: Position(begin, None, info.incarnation) for key, info in infos.items()}
         ends = {
             key: Position(min(end, info.last_id), None, info.incarnation)
@@ -128,21 +139,24 @@ def _of_server(
         progress(sum(counts[:number]), sum(counts))
 
 
-def _live_options(request: ExportRequest) -> dict[str, str]:
-    given = {
-        "server": request.source,
-        "subscribePattern": request.key or "*",
-        "mode": request.mode,
-        "timeout": str(TIMEOUT_S),
-    }
-    return given if request.db is None else given | {"db": str(request.db)}
+def live_options(request: ExportRequest) -> SourceOptions:
+    """The options for reading the server. As in the tools, the password may be in REDISCLI_AUTH."""
+    given = {"server": request.source, "mode": request.mode, "timeout": str(TIMEOUT_S)}
+    if request.db is not None:
+        given["db"] = str(request.db)
+    check_server_url(request.source)
+    settings: dict[str, Any] = {"password": urlsplit(request.source).password}
+    if not settings["password"]:
+        add_password(settings)
+        given |= {name: text for name, text in settings.items() if text}
+    return SourceOptions(given, LIVE)
 
 
-def _selection(request: ExportRequest) -> Selection:
-    given = {} if request.key is None else {"subscribePattern": request.key}
-    given |= _bound("--from", request.start, "startId", "startingTimestamp")
+def selection_of(request: ExportRequest) -> Selection:
+    """The IDs to export."""
+    given = _bound("--from", request.start, "startId", "startingTimestamp")
     given |= _bound("--to", request.end, "endId", "endingTimestamp")
-    return Selection.of(SourceOptions(given, SCAN), False)
+    return Selection.of(SourceOptions(given, SCAN), True)
 
 
 def _bound(flag: str, text: str | None, *names: str) -> dict[str, str]:

@@ -43,9 +43,14 @@ class Parquet:
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self._schema = schema
-        self._writer = parquet.ParquetWriter(file, schema, compression="zstd")
+        self._file = file
+        # The index of the pages lets readers skip parts of a row group.
+        self._writer = parquet.ParquetWriter(
+            file, schema, compression="zstd", write_page_index=True
+        )
         self._held: list[pa.RecordBatch] = []
         self._rows = self._size_bytes = 0
+        self._flushed_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._rows + batch.num_rows > ROW_GROUP_ROWS_MAX:
@@ -56,11 +61,29 @@ class Parquet:
         if self._size_bytes >= ROW_GROUP_BYTES_MAX:
             self._flush()
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file so far. The rows of the next row group are estimated by the earlier
+        ones, and counted as they are in memory if there is none."""
+        written = self._file.tell()
+        share = written / self._flushed_bytes if self._flushed_bytes else 1.0
+        return written + int(self._size_bytes * share)
+
+    def add_metadata(self, facts: dict[bytes, bytes]) -> None:
+        """Add facts to the footer of the file."""
+        self._writer.add_key_value_metadata(facts)
+
     def close(self) -> None:
         self._flush()
         self._writer.close()
 
+    def abandon(self) -> None:
+        """End without the rows that are not written yet; the file will be removed."""
+        self._held = []
+        self._writer.close()
+
     def _flush(self) -> None:
+        self._flushed_bytes += self._size_bytes
         if self._held:
             table = pa.Table.from_batches(self._held, self._schema)
             self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS_MAX)

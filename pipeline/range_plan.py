@@ -10,7 +10,7 @@ this.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from types import MappingProxyType
@@ -67,19 +67,47 @@ class Ranges(InputPartition):
 
 
 class Losses:
-    """The reaction to lost entries: the option `failOnDataLoss`."""
+    """The reaction to lost entries: the option `failOnDataLoss`. `advice`: how the user sets it."""
 
-    def __init__(self, is_fatal: bool) -> None:
+    def __init__(
+        self, is_fatal: bool, advice: str = "set the option failOnDataLoss to false"
+    ) -> None:
         self.is_fatal = is_fatal
+        self._advice = advice
 
     def report(self, what: str) -> None:
         """Raise DataLossError, or log a warning if `failOnDataLoss` is false."""
         if self.is_fatal:
-            raise DataLossError(
-                f"{what}. To continue with the remaining entries, set the option"
-                " failOnDataLoss to false"
-            )
+            raise DataLossError(f"{what}. To continue with the remaining entries, {self._advice}")
         log.warning("%s; continuing with the remaining entries", what)
+
+    def check_streams(
+        self,
+        read: Positions,
+        infos: Mapping[bytes, StreamCounters],
+        wants: Callable[[bytes], bool],
+    ) -> bool:
+        """Report the streams that are no longer those that were read; return whether there are
+        none."""
+        is_whole = True
+        for key, at in read.items():
+            if key in infos:
+                is_whole &= self._check_same(key, at, infos[key])
+            elif wants(key):
+                self.deleted(key, at.id)
+                is_whole = False
+            else:
+                log.info("the stream %r is no longer requested", key_text(key))
+        return is_whole
+
+    def _check_same(self, key: bytes, at: Position, info: StreamCounters) -> bool:
+        if info.incarnation != at.incarnation:
+            self.made_again(key, at.id)
+        elif at.is_ahead_of(info.entries_added):
+            self.put_back(key, at, info.entries_added)
+        else:
+            return True
+        return False
 
     def evicted(self, key: bytes, after: Id, count: int, is_exact: bool) -> None:
         number = str(count) if is_exact else f"up to {count}"

@@ -30,8 +30,8 @@ RANGES_PER_REQUEST = 200
 
 
 class Page(NamedTuple):
-    """A reply to TBLOCKS: the entries from `first` to `last` in these blocks. `next_id`: where the
-    next page begins; None at the end."""
+    """A reply to TBLOCKS: the entries of the range from `first` to `last` that are in these blocks.
+    `next_id`: where the next page begins; None at the end of the range."""
 
     first: Id
     last: Id
@@ -39,6 +39,10 @@ class Page(NamedTuple):
     max_evicted_id: Id
     incarnation: int
     blocks: list[bytes]
+
+    def batches(self, key: bytes, maker: BatchMaker) -> Iterator[pa.RecordBatch]:
+        """Add the entries to `maker`; yield the batches that became full."""
+        return maker.add(b"".join(self.blocks), key, self.first, self.last)
 
 
 class RangeReader:
@@ -64,12 +68,18 @@ class RangeReader:
                 for range_, first_page in zip(group, _first_pages(server, group), strict=True):
                     before = maker.entries
                     reading = RangePages(server, range_, first_page)
-                    yield from _batches(reading, maker)
-                    if reading.is_short:
-                        self._wait_for_end(server, range_)
-                        yield from _batches(reading.rest(), maker)
-                    self._check_loss(range_, reading, maker.entries - before)
+                    for page in self.pages(server, range_, reading):
+                        yield from page.batches(range_.key, maker)
+                    self.check_loss(range_, reading, maker.entries - before)
         yield from maker.finish()
+
+    def pages(self, server: ServerConnection, range_: Range, reading: RangePages) -> Iterator[Page]:
+        """All pages of a range. A replica that does not have its end yet gets time to receive
+        it."""
+        yield from reading.pages()
+        if reading.is_short:
+            self._wait_for_end(server, range_)
+            yield from reading.rest().pages()
 
     def _wait_for_end(self, server: ServerConnection, range_: Range) -> None:
         """Give a replica time to receive the end of a range, which was planned on a server that had
@@ -86,7 +96,7 @@ class RangeReader:
 
         self.replica_wait.wait(server, lagging)
 
-    def _check_loss(self, range_: Range, reading: RangePages, entries: int) -> None:
+    def check_loss(self, range_: Range, reading: RangePages, entries: int) -> None:
         """Report entries that existed when the range was planned and do not exist here."""
         page = reading.last_page
         if page is None:
@@ -106,11 +116,6 @@ def open_range(server: ServerConnection, range_: Range) -> RangePages:
     return RangePages(server, range_, first_page)
 
 
-def _batches(reading: RangePages, maker: BatchMaker) -> Iterator[pa.RecordBatch]:
-    for page in reading.pages():
-        yield from maker.add(b"".join(page.blocks), reading.key, page.first, page.last)
-
-
 class RangePages:
     """Reads one range, page by page. `last_page` is None if the stream does not exist."""
 
@@ -119,10 +124,6 @@ class RangePages:
         self._server = server
         self._range = range_
         self._reached = range_.after
-
-    @property
-    def key(self) -> bytes:
-        return self._range.key
 
     @property
     def is_short(self) -> bool:

@@ -43,6 +43,10 @@ class ServerError(Exception):
     reason."""
 
 
+class Unreachable(ServerError):
+    """The server does not answer. A later attempt may succeed."""
+
+
 @dataclass(frozen=True)
 class Address:
     """Address and credentials: the options `server`, `username`, `password`, `db` and `timeout`
@@ -251,7 +255,7 @@ class ServerConnection:
             return ServerError(f"no TLS with the server at {self.address}: {error}")
         what = f"did not answer for {waited_s} s" if waited_s else "cannot be reached"
         text = f"the server at {self.address} {what}: {reason_of(error)}{next_step(error)}"
-        return ServerError(text)
+        return Unreachable(text)
 
 
 def _read_reply(connection: Any) -> Any:

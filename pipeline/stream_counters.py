@@ -6,6 +6,7 @@ IDs, and the number of entries between two IDs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from millstream.remote import pairs
 
 # Streams queried together; the replies are short.
 STREAMS_PER_REQUEST = 1000
+_GLOB = re.compile(rb"[*?\[\\]")
 # More than a stream can hold: TSEEK counts all entries after the ID.
 ALL = (1 << 63) - 1
 
@@ -110,6 +112,27 @@ class StreamChoice:
         if self.pattern is None:
             return sorted(set(self.keys))
         return sorted(set(server.scan(key_bytes(self.pattern), "stream")))
+
+
+class KeyPatterns:
+    """The streams whose keys match one of several patterns as in KEYS; without a pattern, all."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self.patterns = [key_bytes(pattern) for pattern in patterns] or [b"*"]
+        self._tests = [matcher(pattern) for pattern in self.patterns]
+
+    def wants(self, key: bytes) -> bool:
+        """True if a pattern matches this key."""
+        return any(test(key) for test in self._tests)
+
+    def find(self, server: ServerConnection) -> list[bytes]:
+        """The keys that match, sorted. A pattern that can match only one key is that key, whether
+        it exists or not."""
+        found = {pattern for pattern in self.patterns if not _GLOB.search(pattern)}
+        rest = [pattern for pattern in self.patterns if pattern not in found]
+        for pattern in rest:
+            found.update(server.scan(pattern, "stream"))
+        return sorted(found)
 
 
 def survey(server: ServerConnection, keys: Iterable[bytes]) -> dict[bytes, StreamCounters]:

@@ -7,7 +7,6 @@ after a crash it has the same rows, or fails because entries were lost.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.pipeline.lag import report, unread
-from millstream.pipeline.positions import Offset, Position, Positions, key_text
+from millstream.pipeline.positions import Offset, Position, Positions
 from millstream.pipeline.range_plan import Losses, Planner, Ranges, begin_of
 from millstream.pipeline.range_reader import RangeReader
 from millstream.pipeline.replica_wait import Lagging, ReplicaWait, not_reached
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-
-log = logging.getLogger(__name__)
 
 NOWHERE: Positions = {}
 
@@ -87,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch: the ends of the streams, or as far as the limit allows."""
         begin = Offset.from_json(start)
         infos = self._survey(begin.streams)
-        is_whole = self._check_deleted(begin.streams, infos)
+        is_whole = self.losses.check_streams(begin.streams, infos, self.choice.wants)
         begins = {key: begin_of(begin.streams.get(key), info.latest) for key, info in infos.items()}
         self._planned = begin.streams
         is_whole &= not any(info.has_evicted_after(begins[key]) for key, info in infos.items())
@@ -149,28 +146,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The streams that do not have what was read up to `reached`, as far as is known."""
         wanted = {key: at for key, at in reached.items() if self.choice.wants(key)}
         return not_reached(wanted, self._surveyed)
-
-    def _check_deleted(self, begin: Positions, infos: dict[bytes, StreamCounters]) -> bool:
-        """Report the streams that are not those that were read; return whether there are none."""
-        is_whole = True
-        for key, at in begin.items():
-            if key in infos:
-                is_whole &= self._check_same(key, at, infos[key])
-            elif self.choice.wants(key):
-                self.losses.deleted(key, at.id)
-                is_whole = False
-            else:
-                log.info("the stream %r is no longer requested", key_text(key))
-        return is_whole
-
-    def _check_same(self, key: bytes, at: Position, info: StreamCounters) -> bool:
-        if info.incarnation != at.incarnation:
-            self.losses.made_again(key, at.id)
-        elif at.is_ahead_of(info.entries_added):
-            self.losses.put_back(key, at, info.entries_added)
-        else:
-            return True
-        return False
 
     def _waits(
         self,

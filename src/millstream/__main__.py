@@ -74,7 +74,7 @@ COMMANDS = {
     ),
     "export": Subcommand(
         "millstream.pipeline.export_cli:export",
-        "Copy streams into one file for analysis.",
+        "Copy streams into files for analysis.",
         "export",
     ),
     "cdc": Subcommand(

@@ -1,0 +1,283 @@
+"""The folder of Parquet files that `millstream export --into` keeps up to date.
+
+`DIR/key=sensor%3A7/part-00000012.parquet`: each stream has a folder, which Spark, DuckDB and
+pyarrow read as the value of a column `key`. The files are numbered in the order in which they were
+written.
+
+A file has a hidden name until it is complete and on the disk. Its footer has the position of the
+stream after its last entry, so one rename makes the rows visible and the position valid. Whenever
+the program is killed, the next one begins after the last visible file: no row is missing, and none
+appears twice.
+
+Readers ignore names that begin with `.` or `_`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from millstream.pipeline.ddl import arrow_from_ddl
+from millstream.pipeline.outputs import Parquet, replacing
+from millstream.pipeline.positions import Offset, Position, PositionError, key_text
+from millstream.pipeline.schema import plan_columns
+from millstream.pipeline.source_options import OptionError
+from millstream.storage.files.disk import SystemDisk, make_directory
+
+SETTINGS = "_millstream.json"
+LOCK = ".lock"
+FORMAT = 1
+POSITION = b"millstream.position"  # in the footer of a file
+DEFAULT_SCHEMA = "id string, ts timestamp, fields map<string,string>"
+
+_PREFIX = "key="
+# The name of the folder of the key "", which Spark and DuckDB read as null.
+_EMPTY_KEY = "__HIVE_DEFAULT_PARTITION__"
+_NAME_BYTES_MAX = 255
+# The characters that Spark escapes, too; it decodes only one-byte characters.
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+_PART = re.compile(r"part-(\d{8,18})\.parquet")
+
+
+class FolderError(ValueError):
+    """A folder that cannot be used. The text names it and says what to do."""
+
+
+def folder_name(key: bytes) -> str:
+    """The name of a stream's folder. FolderError if no folder can have the name."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        raise FolderError(
+            f"the key {key!r} is not UTF-8, and cannot be the name of a folder; leave it out with"
+            " --key"
+        ) from None
+    name = _PREFIX + (_ESCAPED.sub(_escape, text) or _EMPTY_KEY)
+    if text == _EMPTY_KEY:
+        name = f"{_PREFIX}%5F{text[1:]}"
+    if len(name.encode()) > _NAME_BYTES_MAX:
+        raise FolderError(
+            f"the key {text[:60]!r}... is too long for the name of a folder, which has at most"
+            f" {_NAME_BYTES_MAX} bytes; leave it out with --key"
+        )
+    return name
+
+
+def _escape(letter: re.Match[str]) -> str:
+    return f"%{ord(letter[0]):02X}"
+
+
+def key_of(name: str) -> bytes | None:
+    """The key of a folder; None if it is not the folder of a stream."""
+    if not name.startswith(_PREFIX):
+        return None
+    value = name.removeprefix(_PREFIX)
+    return b"" if value == _EMPTY_KEY else unquote_to_bytes(value)
+
+
+class ExportedFolder:
+    """The folder on a local disk. It is locked until it is closed.
+
+    `schema`: the columns of the files, without `key`; `keys`: the patterns of the last complete
+    export, None before the first one.
+    """
+
+    def __init__(self, path: Path, ddl: str | None) -> None:
+        """Open or create a folder. FolderError if it cannot be used or has another schema."""
+        self.path = path
+        self.keys: list[str] | None = None
+        self._numbers: dict[bytes, int] = {}
+        if self._settings() is None:  # refuses a folder that is not an export's
+            _columns(ddl or DEFAULT_SCHEMA)
+            make_directory(path)
+        self._lock = self._locked()
+        try:
+            self._open(self._settings(), ddl)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def _open(self, settings: dict[str, Any] | None, ddl: str | None) -> None:
+        existing = None if settings is None else str(settings["schema"])
+        self._ddl = ddl or existing or DEFAULT_SCHEMA
+        self.schema = _columns(self._ddl)
+        if existing is None:
+            self.finish_round(None)
+        elif not _columns(existing).equals(self.schema):
+            raise FolderError(
+                f"{self.path} has files with the schema {existing!r}; export with this schema, or"
+                " into another folder"
+            )
+        else:
+            self.keys = settings["keys"] if settings else None
+
+    def finish_round(self, keys: list[str] | None) -> None:
+        """Note that all streams with these patterns were exported."""
+        settings = {"format": FORMAT, "schema": self._ddl, "keys": keys}
+        with replacing(str(self.path / SETTINGS)) as file:
+            file.write(json.dumps(settings, indent=1).encode() + b"\n")
+        self.keys = keys
+
+    def positions(self) -> dict[bytes, Position]:
+        """The position of each stream in its last file. Removes the unfinished files of a killed
+        export."""
+        found = {}
+        for name in SystemDisk(self.path).names():
+            key = key_of(name)
+            if key is not None and (self.path / name).is_dir():
+                last = self._last_part(SystemDisk(self.path / name))
+                if last:
+                    self._numbers[key] = last
+                    found[key] = _position_in(self.path / name / _part_name(last), key)
+        return found
+
+    @contextmanager
+    def new_part(self, key: bytes) -> Iterator[PartFile]:
+        """The next file of a stream. It is removed unless it is committed."""
+        folder = self.path / folder_name(key)
+        make_directory(folder)
+        number = self._numbers.get(key, 0) + 1
+        part = PartFile(SystemDisk(folder), _part_name(number), self.schema)
+        try:
+            yield part
+            if part.is_committed:
+                self._numbers[key] = number
+        finally:
+            part.close()
+
+    def _settings(self) -> dict[str, Any] | None:
+        """The settings of a folder that an export made; None for a new or an empty folder."""
+        try:
+            settings = json.loads((self.path / SETTINGS).read_bytes())
+        except FileNotFoundError:
+            if any(not name.startswith(".") for name in _names(self.path)):
+                raise FolderError(
+                    f"{self.path} has files, and no {SETTINGS} of an export; name a new folder"
+                ) from None
+            return None
+        except NotADirectoryError:
+            raise FolderError(f"{self.path} is not a folder") from None
+        except ValueError:
+            settings = None
+        if not isinstance(settings, dict) or settings.get("format") != FORMAT:
+            raise FolderError(
+                f"{self.path / SETTINGS} was not written by this version of millstream"
+            )
+        return settings
+
+    def _locked(self) -> int:
+        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise FolderError(f"another export is writing into {self.path}") from None
+        return descriptor
+
+    def _last_part(self, disk: SystemDisk) -> int:
+        """The number of the last complete file; 0 if there is none."""
+        last = 0
+        for name in disk.names():
+            part = _PART.fullmatch(name)
+            if part is not None:
+                last = max(last, int(part[1]))
+            elif name.startswith(".part-"):
+                disk.remove(name)
+        return last
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return os.listdir(path)
+    except FileNotFoundError:
+        return []
+
+
+def _columns(ddl: str) -> pa.Schema:
+    """The columns of the files: `key` is in the name of the folder."""
+    schema = arrow_from_ddl(ddl)
+    plan_columns(schema)  # refuses columns that cannot be read
+    at = schema.get_field_index("key")
+    if at >= 0:
+        if schema.field(at).type != pa.string():
+            raise OptionError("column 'key' must be a string: it is the name of a folder")
+        schema = schema.remove(at)
+    if not schema.names:
+        raise OptionError("the schema needs a column other than 'key'")
+    return schema
+
+
+def _part_name(number: int) -> str:
+    return f"part-{number:08}.parquet"
+
+
+def _position_in(path: Path, key: bytes) -> Position:
+    """The position in the footer of a file."""
+    try:
+        metadata = parquet.read_metadata(path).metadata or {}
+        return Offset.from_json(json.loads(metadata[POSITION])).streams[key]
+    except (OSError, ValueError, KeyError, PositionError):
+        raise FolderError(
+            f"{path} has no position of the stream {key_text(key)!r}: it is damaged, or another"
+            " program wrote it. Export into a new folder, or remove the folder of this stream to"
+            " export the stream again"
+        ) from None
+
+
+class PartFile:
+    """A file that is being written. `commit` makes it visible."""
+
+    def __init__(self, disk: SystemDisk, name: str, schema: pa.Schema) -> None:
+        self.path = disk.directory / name
+        self.rows = 0
+        self.is_committed = False
+        self._disk = disk
+        self._unfinished = f".{name}.tmp"
+        self._file = (disk.directory / self._unfinished).open("wb")
+        self._output = Parquet(self._file, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._output.write(batch)
+        self.rows += batch.num_rows
+
+    @property
+    def size_bytes(self) -> int:
+        """The size so far, with an estimate for rows that are not written yet."""
+        return self._output.size_bytes
+
+    def commit(self, key: bytes, position: Position) -> None:
+        """Complete the file, with the position after its last entry."""
+        offset = json.dumps(Offset({key: position}).to_json()).encode()
+        self._output.add_metadata({POSITION: offset})
+        self._output.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._disk.rename(self._unfinished, self.path.name)
+        self._disk.sync_directory()
+        self.is_committed = True
+
+    def close(self) -> None:
+        """Remove the file if it is not committed."""
+        if self.is_committed:
+            return
+        with suppress(OSError):
+            self._output.abandon()
+            self._file.close()
+        with suppress(OSError):
+            self._disk.remove(self._unfinished)
