@@ -28,7 +28,6 @@ from millstream.errors import LOADING, CommandError, DataError
 from millstream.memory_reserve import RESERVE, share_heap
 from millstream.server.backup.sending import Backups
 from millstream.server.clients import Clients, is_local
-from millstream.server.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.config.apply import switch_journal
 from millstream.server.config.directives import NAMES, Config
 from millstream.server.config_check import warnings
@@ -41,6 +40,7 @@ from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.persistence_info import persistence_section
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.access import Access
+from millstream.server.execution.clocks import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.execution.eviction import Eviction
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub

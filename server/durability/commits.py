@@ -19,6 +19,7 @@ from millstream.server.durability.data_files import in_words, misconf
 from millstream.server.durability.directory_loader import FRAME_BYTES, Loader
 from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.server.monitor.histogram import Histogram
+from millstream.server.protocol.outbox import FrameNumbers
 from millstream.storage.files import journal_writer as frames
 from millstream.storage.files.disk import File
 from millstream.storage.files.frame_times import TIME_BYTES_MAX, encode_time
@@ -114,7 +115,7 @@ class Unheard:
 NEVER_NS = 2**63 - 1  # longer than any sync
 
 
-class Commits:
+class Commits(FrameNumbers):
     """Writes frames to the current journal. All methods are called on the loop's thread, except
     those of JournalOwner.
 

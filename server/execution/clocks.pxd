@@ -1,9 +1,15 @@
 from libc.stdint cimport int64_t, uint64_t
 
 
+cdef class SteadyClock:
+    cdef readonly int64_t ahead_ns
+
+    cdef uint64_t read_ms(self) noexcept
+
+
 cdef class Clocks:
     cdef object wall_call
-    cdef object steady_clock
+    cdef SteadyClock steady_clock
     cdef object steady_call
     cdef readonly int64_t ahead_ms
     cdef int64_t primary_ahead_ms

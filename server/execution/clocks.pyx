@@ -1,5 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The wall clock and the steady clock, read together.
+"""The wall clock and the steady clock, and reading them together. The executor reads them once per
+batch and passes the times to commands. Tests replace them with clocks of their own.
 
 Both count in whole milliseconds, but their milliseconds do not begin at the same moment, and one clock
 is read after the other. Their difference, taken from two readings, therefore varies by a
@@ -9,14 +10,49 @@ and back would be another time. So the difference is kept until one of the clock
 
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.server.clock cimport steady_now_ms, wall_ms
+from millstream.server.clock cimport monotonic_ns, wall_ms, wall_ns
 
 cdef enum:
     # Two readings of clocks that have not jumped differ by at most this much from the difference
     # that is kept.
     ROUNDING_MS = 1
+    NS_PER_MS = 1000000
     # Attempts to read both clocks without an interruption of the process between the readings.
     ATTEMPTS = 10
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return wall_ms()
+
+
+def wall_clock_us() -> int:
+    """Microseconds since the epoch."""
+    return wall_ns() // 1000
+
+
+cdef class SteadyClock:
+    """Milliseconds that never go back and never jump: the machine's monotonic clock, shifted so
+    that it agrees with the wall clock at the time of creation, to the nanosecond: a millisecond
+    begins at the same moment on both clocks. The numbers are therefore like unix times, and can be
+    compared with numbers that an earlier process recorded. `ahead_ns` is the difference from the
+    monotonic clock."""
+
+    def __init__(self):
+        self.ahead_ns = <int64_t>(wall_ns() - monotonic_ns())
+
+    cdef uint64_t read_ms(self) noexcept:
+        return (monotonic_ns() + <uint64_t>self.ahead_ns) // NS_PER_MS
+
+    def now_ms(self) -> int:
+        return self.read_ms()
+
+    def continue_from(self, uint64_t least_ms) -> None:
+        """Continue at `least_ms` if that is later: an earlier process recorded it, and the wall
+        clock has gone back since then."""
+        cdef uint64_t now_ms = self.read_ms()
+        if least_ms > now_ms:
+            self.ahead_ns += <int64_t>((least_ms - now_ms) * NS_PER_MS)
 
 
 cdef class Clocks:
@@ -28,7 +64,7 @@ cdef class Clocks:
     jumps, and then the difference that is measured. `primary_ahead_ms` is the wall clock of this
     server's primary minus this one."""
 
-    def __init__(self, wall_call=None, steady_clock=None, steady_call=None):
+    def __init__(self, wall_call=None, SteadyClock steady_clock=None, steady_call=None):
         self.wall_call = wall_call
         self.steady_clock = steady_clock
         self.steady_call = steady_call
@@ -80,5 +116,5 @@ cdef class Clocks:
     cdef uint64_t read_steady(self, uint64_t wall) except? 0:
         """The steady clock; `wall` if there is only one clock."""
         if self.steady_clock is not None:
-            return steady_now_ms(self.steady_clock)
+            return self.steady_clock.read_ms()
         return wall if self.steady_call is None else self.steady_call()

@@ -8,7 +8,7 @@ from millstream.server.execution.clocks cimport Clocks
 from millstream.server.execution.lookup cimport Statistics
 from millstream.server.execution.request_runner cimport RequestRunner
 from millstream.server.monitor.histogram cimport Histogram
-from millstream.server.protocol.outbox cimport Client, Outbox
+from millstream.server.protocol.outbox cimport Client, FrameNumbers, Outbox
 from millstream.server.protocol.resp cimport Limits
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 
@@ -21,7 +21,8 @@ cdef class Executor:
     cdef readonly Limits limits
     cdef readonly object timers
     cdef object persistence
-    cdef readonly object commits  # server/durability/commits.Commits
+    cdef readonly FrameNumbers commits  # server/durability/commits.Commits
+    cdef public object refusal  # whose `error` refuses writes, unless it is None
     cdef readonly object loop
     cdef readonly Clocks clocks
     cdef readonly Admission admission

@@ -37,6 +37,7 @@ class Executor:
     loop: Any
     timers: Timers
     commits: Any
+    refusal: Any
     @property
     def table(self) -> Table: ...
     audit: Audit

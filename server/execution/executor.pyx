@@ -32,10 +32,10 @@ from millstream.server.protocol.outbox cimport OUTPUT_MAX, Client, Outbox
 from millstream.server.protocol.resp cimport COMPLETE, EMPTY, INLINE, NEED_MORE, Parser
 
 from millstream.errors import CommandError
-from millstream.server.clock import wall_clock_ms
 from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.blocking import UNBLOCKED
 from millstream.server.execution.client_pause import Pauses
+from millstream.server.execution.clocks import wall_clock_ms
 from millstream.server.execution.due_work import DueWork
 from millstream.server.execution.eviction import EvictionWork
 from millstream.server.execution.timers import Timers
@@ -71,6 +71,7 @@ cdef class Executor:
         self.keyspace = server.keyspace
         self.persistence = server.persistence
         self.commits = self.persistence.commits
+        self.refusal = self.persistence.refusal
         self.loop = server.loop
         # None: the machine's clock, read without a call through Python.
         clock = None if server.now_ms is wall_clock_ms else server.now_ms
@@ -163,8 +164,8 @@ cdef class Executor:
         """Read the clocks, and determine whether changes are allowed now."""
         self.set_clocks()
         problem = self.admission.read_only
-        if problem is None and (refusal := self.persistence.writable_error()) is not None:
-            problem = refusal.decode()
+        if problem is None and (refused := self.refusal.error) is not None:
+            problem = refused.decode()
         self.context.write_error = problem
         if problem is None and self.effects.out.size > self.effects.room:
             problem = self.context.write_error = self.lack_of_room()

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.runtime.context cimport Session
 from millstream.server.protocol.resp cimport Parser
@@ -42,8 +42,13 @@ cdef class Client(Session):
     cdef bint has_more(self) noexcept
 
 
+cdef class FrameNumbers:
+    cdef public int64_t last_seq
+    cdef public int64_t durable_seq
+
+
 cdef class Outbox:
-    cdef object commits  # server/durability/commits.Commits
+    cdef FrameNumbers commits  # server/durability/commits.Commits
     cdef object loop
     cdef object resume
     cdef list dirty_clients
@@ -51,7 +56,7 @@ cdef class Outbox:
     cdef uint64_t late_bytes  # noted for late clients, at most
     cdef list crowding  # clients that wait until the output that they caused is sent
     cdef object held
-    cdef object durable_seq  # held output up to this frame may be sent
+    cdef int64_t durable_seq  # held output up to this frame may be sent
     cdef bint releasing  # the rest of it is sent in a later turn
     cdef public uint64_t bytes_out
     cdef public uint64_t writes
@@ -70,9 +75,9 @@ cdef class Outbox:
     cdef int transmit(self, Client client, data) except -1
     cdef int check_held(self, Client client) except -1
     cdef int send(self) except -1
-    cdef bint begin_turn(self, last) except -1
-    cdef int send_to(self, Client client, bint hold, last) except -1
-    cdef int end_turn(self, int held, last) except -1
+    cdef bint begin_turn(self, int64_t last) except -1
+    cdef int send_to(self, Client client, bint hold, int64_t last) except -1
+    cdef int end_turn(self, int held, int64_t last) except -1
     cdef bint is_crowded(self) noexcept
     cdef take_chunks(self, Client client)
     cdef int release(self, Client client, data) except -1

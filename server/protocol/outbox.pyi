@@ -23,6 +23,10 @@ class Client(Session):
     @property
     def output_bytes(self) -> int: ...
 
+class FrameNumbers:
+    last_seq: int
+    durable_seq: int
+
 class Outbox:
     bytes_out: int
     writes: int
@@ -34,7 +38,7 @@ class Outbox:
     now_ms: int
     hold_times: Any
     held_count: int
-    def __init__(self, commits: Any, loop: Any, resume: Any) -> None: ...
+    def __init__(self, commits: FrameNumbers, loop: Any, resume: Any) -> None: ...
     def hold_age_ms(self, now_ms: int) -> int: ...
     def durable(self, sequence: int) -> None: ...
     def flush(self) -> None: ...

@@ -24,7 +24,7 @@ A client's requests run unless it is in one of these states; each state has one 
 | `closed` | killed or disconnected | final |
 """
 
-from libc.stdint cimport UINT64_MAX, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 
 import logging
 from collections import deque
@@ -107,6 +107,11 @@ cdef uint64_t size_of(data) except? 0:
     return size
 
 
+cdef class FrameNumbers:
+    """The numbers of the last frame of the journal, and of the last one that is durable. The outbox
+    reads them at the end of each tick."""
+
+
 cdef class Outbox:
     """Replies that are not sent yet. `resume(client)` is called when a client may run again.
 
@@ -119,7 +124,7 @@ cdef class Outbox:
     it is None, is called once for each tick whose replies were held.
     """
 
-    def __init__(self, commits, loop, resume):
+    def __init__(self, FrameNumbers commits not None, loop, resume):
         self.commits = commits
         self.loop = loop
         self.resume = resume
@@ -187,7 +192,7 @@ cdef class Outbox:
         client."""
         cdef Client client
         cdef list clients = self.dirty_clients
-        cdef object last = self.commits.last_seq
+        cdef int64_t last = self.commits.last_seq
         cdef bint hold = self.begin_turn(last)
         cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
         cdef Py_ssize_t at = 0
@@ -205,7 +210,7 @@ cdef class Outbox:
         self.noted_bytes = 0
         return self.end_turn(held, last)
 
-    cdef bint begin_turn(self, last) except -1:
+    cdef bint begin_turn(self, int64_t last) except -1:
         """True if output that shows frame `last` has to wait for the disk or for replicas."""
         cdef bint hold = self.commits.durable_seq < last or (
             self.hold_point is not None and self.hold_point.seq < last)
@@ -217,7 +222,7 @@ cdef class Outbox:
 
     def send_late(self) -> None:
         """Send the collected bytes of clients for which there was no time in an earlier turn."""
-        cdef object last
+        cdef int64_t last
         cdef bint hold
         cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
         cdef Py_ssize_t sent = 0
@@ -240,7 +245,7 @@ cdef class Outbox:
         while self.releasing:
             self.release_held()
 
-    cdef int end_turn(self, int held, last) except -1:
+    cdef int end_turn(self, int held, int64_t last) except -1:
         """Note since when `held` clients wait for frame `last`. Continue with the clients that caused
         much output, when all of it has been sent."""
         cdef Client client
@@ -261,7 +266,7 @@ cdef class Outbox:
         """True if the output that is collected is more than one turn sends."""
         return self.noted_bytes + self.late_bytes > TURN_BYTES
 
-    cdef int send_to(self, Client client, bint hold, last) except -1:
+    cdef int send_to(self, Client client, bint hold, int64_t last) except -1:
         """Send a client's collected bytes; 1 if they are held until frame `last` is durable."""
         cdef object data
         cdef bint shown_data
@@ -312,7 +317,7 @@ cdef class Outbox:
             self.on_writable(client)
         return 0
 
-    def durable(self, sequence) -> None:
+    def durable(self, int64_t sequence) -> None:
         """Release replies: the journal is durable up to this sequence number. Replies that wait for
         replicas, too, are released up to the hold point."""
         cdef uint64_t now_ns

@@ -114,15 +114,19 @@ class SimLoop:
         return bool(self.ready) or (moment_ms is not None and moment_ms <= self.time_ms)
 
 
-class WatchedPersistence(Persistence):
-    """Reports to the model when writes are refused."""
+class WatchedRefusal:
+    """Reports to the model whether writes are refused, each time that the executor looks."""
 
-    world: World
+    def __init__(self, world: World) -> None:
+        self._world = world
 
-    def writable_error(self) -> bytes | None:
-        error = super().writable_error()
+    @property
+    def error(self) -> bytes | None:
+        world = self._world
+        error = world.persistence.writable_error()
         text = None if error is None else error.decode()
-        self.world.events.append(Turn(text, self.world.executor.queue_full, self.may_remove()))
+        may_remove = world.persistence.may_remove()
+        world.events.append(Turn(text, world.executor.queue_full, may_remove))
         return error
 
 
@@ -379,14 +383,13 @@ class World:
             appendfsync_groups=profile.group_fsync,
             auto_aof_rewrite_min_size=profile.rewrite_bytes,
         )
-        self.persistence = WatchedPersistence(
+        self.persistence = Persistence(
             self.config,
             Machine(disk, self.now_ms, self.steady_ms, self.loop, self._new_worker),
             StoredKeyspace(self.keyspace),
             functools.partial(apply_effects, self.keyspace),
             Block,
         )
-        self.persistence.world = self
         commits: Any = self.persistence.commits
         commits.__class__, commits.world = WatchedCommits, self
         self.snapshots = self.persistence.snapshots
@@ -394,6 +397,7 @@ class World:
         # For each tick since the last event, the clients that had not taken their replies.
         self.ticks: list[set[int]] = []
         self.executor = WatchedExecutor(self)
+        self.executor.refusal = WatchedRefusal(self)
         self._watch_backpressure()
         self.access = UnloggedAccess(self.executor, self.clients, self._kill)
         self.executor.context.events = b"t"

@@ -17,7 +17,7 @@ from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
 from millstream.server.durability.frame_waits import FrameWaits
 from millstream.server.execution.executor import Executor
-from millstream.server.protocol.outbox import Client
+from millstream.server.protocol.outbox import Client, FrameNumbers
 from millstream.storage.files.journal_writer import UNBOUNDED
 from millstream.storage.groups.group import Group
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -50,19 +50,16 @@ class Loop:
             self.ready.popleft()()
 
 
-class Journal:
+class Journal(FrameNumbers):
     """Everything is durable immediately."""
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
         self.last_seq = self.durable_seq = 0
-        self.commits = self
+        self.commits = self.refusal = self
 
     def listen(self, replies: Any, listener: Any) -> None:
         self.flush_tick = listener.flush_tick
-
-    def writable_error(self) -> bytes | None:
-        return None
 
     def may_remove(self) -> bool:
         return False
@@ -71,6 +68,7 @@ class Journal:
         return UNBOUNDED
 
     queued_bytes = 0
+    error: bytes | None = None
 
     def is_queue_full(self, limit_bytes: int) -> bool:
         return self.queued_bytes > limit_bytes

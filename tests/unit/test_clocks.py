@@ -11,8 +11,7 @@ from tests.support.effort import examples
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Simple, encode_command
 
-from millstream.server.clock import SteadyClock, wall_clock_ms
-from millstream.server.execution.clocks import Clocks
+from millstream.server.execution.clocks import Clocks, SteadyClock, wall_clock_ms
 
 NS = 1_000_000
 HOUR_NS = 3_600_000 * NS

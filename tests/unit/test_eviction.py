@@ -298,19 +298,13 @@ def test_a_lifted_limit_lets_all_requests_run() -> None:
 
 
 def test_nothing_is_evicted_while_writes_are_refused() -> None:
-    class Full(Journal):
-        full = False
-
-        def writable_error(self) -> bytes | None:
-            return b"MISCONF no" if self.full else None
-
-    journal = Full()
+    journal = Journal()
     limited = Limited(journal)
     limited.fill("s", 1, 10)
-    journal.full = True
+    journal.error = b"MISCONF no"
     limited.limit(REST_BYTES)
     assert limited.call("XLEN s") == 10
-    journal.full = False
+    journal.error = None
     limited.in_process.executor.eviction_work.check_memory()
     assert limited.call("XLEN s") == 0
 

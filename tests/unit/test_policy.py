@@ -523,21 +523,15 @@ def test_very_many_streams_are_examined_in_turns(in_process: InProcessServer) ->
 
 
 def test_nothing_is_trimmed_while_writes_are_refused() -> None:
-    class Full(Journal):
-        full = False
-
-        def writable_error(self) -> bytes | None:
-            return b"MISCONF no" if self.full else None
-
-    journal = Full()
+    journal = Journal()
     in_process = InProcessServer(journal)
     player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 1000")
-    journal.full = True
+    journal.error = b"MISCONF no"
     in_process.wait_ms(5000)
     assert player.call("XLEN s") == 1
-    journal.full = False
+    journal.error = None
     in_process.wait_ms(0)
     assert player.call("XLEN s") == 0
 
