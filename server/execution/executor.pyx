@@ -70,8 +70,7 @@ cdef class Executor:
         self.server = server
         self.keyspace = server.keyspace
         self.persistence = server.persistence
-        self.commits = self.persistence.commits
-        self.refusal = self.persistence.refusal
+        self.commits, self.refusal = self.persistence.commits, self.persistence.refusal
         self.loop = server.loop
         # None: the machine's clock, read without a call through Python.
         clock = None if server.now_ms is wall_clock_ms else server.now_ms
