@@ -15,6 +15,7 @@ from collections.abc import Callable
 from bench import (
     access_rows,
     client_rows,
+    filter_rows,
     metrics_rows,
     replica_rows,
     small_rows,
@@ -45,6 +46,7 @@ MILLION = 1_000_000
 APPEND = "Append"
 RANGE = "Range, 1 M entries"
 RANGE_LARGE = "Range, {large} entries"
+FILTER = "Range with WHERE against the range of all, 1 M entries"
 GROUPS = "Groups, 1 M entries"
 DIALECTS = "X commands against T commands"
 MEMORY = "Memory"
@@ -507,6 +509,28 @@ row("range-100-p1", RANGE, "COUNT 100, middle, -P 1")(range_measure("middle", 10
 @row("read-10", RANGE, "read COUNT 10, middle, -P 16")
 def read_ten(harness: Harness) -> Lanes:
     return harness.reads(MILLION, 10, pipeline=16, full=800_000, quick=240_000)
+
+
+# Filters: our server against itself
+
+FILTERS = {
+    "range-where": (filter_rows.ONE_SENSOR, "EQ, 1 % match", Goal(cost_max=0.15)),
+    "range-between": (filter_rows.ONE_DEGREE, "BETWEEN, 1 % match", NO_GOAL),
+    "range-no-field": (filter_rows.NO_SUCH_FIELD, "no block has the field", Goal(cost_max=0.02)),
+}
+
+
+def add_filters() -> None:
+    """The rows of ranges with WHERE."""
+    for name, (conditions, title, goal) in FILTERS.items():
+
+        def measure(harness: Harness, conditions: tuple[str, ...] = conditions) -> Lanes:
+            return filter_rows.filtered(harness, conditions, MILLION, full=20, quick=3)
+
+        row(name, FILTER, title, goal, unit="times")(measure)
+
+
+add_filters()
 
 
 # Groups

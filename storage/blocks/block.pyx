@@ -205,6 +205,7 @@ cdef class Block:
         memcpy(at, self.head, size)
         (<Head*>at).owner = NULL
         (<Head*>at).crc32 = 0
+        (<Head*>at).zero = 0  # in memory a note of `entry_filter`
         return size
 
     @staticmethod

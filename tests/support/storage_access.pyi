@@ -1,4 +1,5 @@
 from millstream.storage.blocks.block import Block
+from millstream.storage.blocks.entry_filter import EntryFilter
 from millstream.storage.blocks.open_block import OpenBlock
 from millstream.storage.blocks.skiplist import SkipList
 from millstream.storage.blocks.skiplist_pages import Blocks
@@ -31,6 +32,16 @@ def encode_between(
     limit: int,
     dotted: bool = False,
     reverse: bool = False,
+) -> tuple[int, bytes]: ...
+def search_entries(
+    stream: Stream,
+    filter: EntryFilter,
+    first: EntryId,
+    last: EntryId,
+    limit: int,
+    reverse: bool = False,
+    in_blocks: bool = False,
+    work: int = 1 << 60,
 ) -> tuple[int, bytes]: ...
 def count_entries(stream: Stream, ms: int, seq: int, end_ms: int, end_seq: int) -> int: ...
 def check_stream(stream: Stream) -> None: ...

@@ -8,6 +8,7 @@ from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.block cimport Block, sound_head, view_entries
 from millstream.storage.blocks.block_check cimport check_view, fault_text, first_fault, fits
+from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.blocks.layout cimport Head, View, bulk_size, view_of
 from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
 from millstream.storage.blocks.reply_entries cimport Selection
@@ -23,12 +24,15 @@ from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.log cimport trim_nodes
 from millstream.storage.log.log_ranges cimport encode_range, encode_reverse
 from millstream.storage.log.entry_log cimport EntryLog, Walk
+from millstream.storage.log.log_search cimport Search, begin_search, search_blocks, search_log
 from millstream.storage.reservations.held cimport Held
 from millstream.storage.reservations.held_segment_list cimport SegmentList
 from millstream.storage.reservations.held_segments cimport Run, Slot, Writer, list_of_words, size_of
 from millstream.storage.streams.retention cimport TrimPoint, age_trim_ms, find_trim_point
 from millstream.storage.streams.stream cimport RESERVING, Stream
 from millstream.storage.streams.stream_groups cimport all_groups
+
+from millstream.storage.log.log_ranges import blocks_between
 
 CHUNK_RECORDS = CHUNK_MAX
 
@@ -79,6 +83,35 @@ def encode_between(Stream stream not None, first, last, uint64_t limit, bint dot
     else:
         made = encode_range(stream, out, &wanted, dotted, &newest)
     return made, out.take()
+
+
+def search_entries(Stream stream not None, EntryFilter filter not None, first, last, uint64_t limit,
+                   bint reverse=False, bint in_blocks=False,
+                   int64_t work=1 << 60) -> tuple[int, bytes]:
+    """Like `encode_between`, only what matches; in the stream or in its blocks, with so much work in
+    each turn."""
+    cdef Output out = Output()
+    cdef Search search
+    cdef EntryId start, end
+    cdef list blocks = blocks_between(stream, *first, *last)
+    cdef Py_ssize_t left = len(blocks)
+    cdef bint complete = False
+    start.ms, start.seq = max(first, (stream.head_ms, stream.head_seq))
+    end.ms, end.seq = last
+    if not reverse:
+        blocks.reverse()
+    begin_search(&search, start, end, limit)
+    search.reverse = reverse
+    search.full_size = <Py_ssize_t>(1 << 60)
+    while not complete:
+        search.work = work
+        if in_blocks:
+            left = search_blocks(blocks, left, filter, &search, out)
+            complete = left == 0
+        else:
+            complete = search_log(stream, filter, &search, out)
+    assert search.found == search.encoded
+    return search.found, out.take()
 
 
 def count_entries(Stream stream not None, uint64_t ms, uint64_t seq, uint64_t end_ms,

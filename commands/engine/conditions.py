@@ -1,0 +1,46 @@
+"""The conditions of WHERE in a request.
+
+Their words, with operators in upper case, are what a group stores and shows: `EntryFilter.words`.
+"""
+
+from __future__ import annotations
+
+from millstream.commands.runtime.arguments import Args, parse_integer
+from millstream.errors import SYNTAX, CommandError
+from millstream.storage.blocks.entry_filter import OPERATORS, EntryFilter, is_bound
+
+CONDITIONS_MAX = 8
+VALUES_MAX = 1000
+BAD_COUNT = f"ERR WHERE must have from {{}} to {CONDITIONS_MAX} conditions"
+BAD_VALUES = f"ERR IN must have from 1 to {VALUES_MAX} values"
+BAD_BOUND = "ERR min or max is not a float"
+
+
+def take_filter(args: Args, least: int = 1) -> EntryFilter | None:
+    """Take what follows the word WHERE: a number, at least `least`, and as many conditions. None if
+    there is none, which only a group may request."""
+    count = _take_number(args, least, CONDITIONS_MAX, BAD_COUNT.format(least))
+    words = [word for _ in range(count) for word in _take_condition(args)]
+    return EntryFilter(words) if words else None
+
+
+def _take_condition(args: Args) -> list[bytes]:
+    field, operator = args.take(), args.take().upper()
+    if operator not in OPERATORS:
+        raise CommandError(SYNTAX)
+    if operator == b"IN":
+        count = _take_number(args, 1, VALUES_MAX, BAD_VALUES)
+        return [field, operator, b"%d" % count, *(args.take() for _ in range(count))]
+    if operator == b"BETWEEN":
+        bounds = [args.take(), args.take()]
+        if not all(map(is_bound, bounds)):
+            raise CommandError(BAD_BOUND)
+        return [field, operator, *bounds]
+    return [field, operator, args.take()]
+
+
+def _take_number(args: Args, least: int, most: int, refusal: str) -> int:
+    number = parse_integer(args.take())
+    if number is None or not least <= number <= most:
+        raise CommandError(refusal)
+    return number
