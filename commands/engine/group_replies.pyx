@@ -19,7 +19,7 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.due_index cimport bound_of
+from millstream.storage.groups.due_index cimport bound_of, work
 from millstream.storage.groups.group cimport Group, has_ended
 from millstream.storage.groups.pending cimport IDLE, UNOWNED, Chunk, Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport SharedPending, first_pending, share_chunks
@@ -127,7 +127,7 @@ cdef class PendingRange(RowSource):
         self.unmet = MAX if self.owner is None else self.owner.pending
         first_pending(self.group.pending.records, self.start, &self.at)
         self.scan(LOOKS_AT_ONCE, out, PY_SSIZE_T_MAX)
-        self.group.pending.records.work_counter += self.looks
+        work.count += self.looks
         if self.over:
             return out.end_array(&head, self.found)
         out.size = head.at

@@ -53,11 +53,11 @@ cdef bint is_small_group(Group group):
     cdef Details details = group.pending.details()
     cdef Consumer member
     if (group.missed or group.pending.records.count > PENDING_MAX
-            or group.pending.records.retry_times_count > RETRY_PAIRS_MAX
             or len(group.name) > NAME_BYTES_MAX):
         return False
     if details is not None and (
-            len(details.consumers) > MEMBERS_MAX + 1 or details.large_counts):
+            len(details.consumers) > MEMBERS_MAX + 1 or details.large_counts
+            or details.retry_times_count > RETRY_PAIRS_MAX):
         return False
     for member in group.pending.members():
         if member is not None and len(member.name) > NAME_BYTES_MAX:
@@ -89,6 +89,8 @@ cdef bint is_small(bytes key, Stream stream, uint64_t* blocks, bint* tail):
 cdef Py_ssize_t put_group(Output rows, Group group) except -1:
     cdef list members = group.pending.members()
     cdef Consumer member
+    cdef Details details = group.pending.details()
+    cdef uint32_t retry_times = 0 if details is None else details.retry_times_count
     cdef Pendings* pendings = group.pending.records
     cdef Py_ssize_t size_bytes = len(group.name) + NUMBER_BYTES_MAX * (10 + 2 * RETRY_PAIRS_MAX) + (
         group.pending.records.count * sizeof(Pending))
@@ -111,8 +113,8 @@ cdef Py_ssize_t put_group(Output rows, Group group) except -1:
         at = put_number(at, len(member.name) + 1)
         memcpy(at, PyBytes_AS_STRING(member.name), len(member.name))
         at = put_signed(put_signed(at + len(member.name), member.seen_ms), member.active_ms)
-    at = put_number(at, max(pendings.retry_times_count, <uint32_t>1) - 1)
-    for i in range(1, pendings.retry_times_count):
+    at = put_number(at, max(retry_times, <uint32_t>1) - 1)
+    for i in range(1, retry_times):
         at = put_number(at, pendings.retry_times[i].known)
         if pendings.retry_times[i].known:
             at = put_number(put_number(at, pendings.retry_times[i].retry_ms),

@@ -27,6 +27,8 @@ cdef class Details:
     cdef list free_consumers
     cdef dict retry_numbers
     cdef list free_retry_times
+    cdef uint32_t retry_times_count
+    cdef uint32_t retry_times_capacity
     cdef dict large_counts
     cdef dict claim_waits
     cdef DeliveryOrder order

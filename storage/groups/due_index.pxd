@@ -4,6 +4,15 @@ from millstream.entry_id cimport EntryId
 from millstream.storage.groups.pending cimport Chunk, Pending, Pendings
 
 
+# The number of records and heap positions that searches for due entries have examined, in all
+# groups. Tests limit it.
+cdef struct Work:
+    uint64_t count
+
+
+cdef Work work
+
+
 cdef class DeliveryOrder:
     cdef uint64_t latest_ms
     cdef EntryId last

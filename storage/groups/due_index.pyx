@@ -298,7 +298,7 @@ cdef void chunk_bounds(Pendings* pendings, Chunk* chunk) noexcept:
     cdef uint64_t wake = NEVER
     cdef uint64_t expire = NEVER
     cdef uint64_t idle = NEVER
-    pendings.work_counter += chunk.used
+    work.count += chunk.used
     for i in range(chunk.used):
         idle = min(idle, claimable_ms(&chunk.items[i]))
         if chunk.items[i].retry_number != NO_RETRY:
@@ -332,13 +332,13 @@ cdef void sift(Pendings* pendings, int kind, Chunk* chunk) noexcept:
     cdef uint32_t at = chunk.heap_at[kind]
     cdef uint32_t other
     while at and is_before(chunk, heap[(at - 1) // 2], kind):
-        pendings.work_counter += 1
+        work.count += 1
         other = (at - 1) // 2
         heap[at] = heap[other]
         heap[at].heap_at[kind] = at
         at = other
     while True:
-        pendings.work_counter += 1
+        work.count += 1
         other = 2 * at + 1
         if other >= count:
             break
@@ -438,7 +438,7 @@ cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t lim
             if chunk != NULL and chunk.bounds[kind] <= until_ms and (found.count == 0 or (
                     not comes_after(chunk, kind, &found.items[0]))):
                 lowest = NEVER
-                pendings.work_counter += chunk.used
+                work.count += chunk.used
                 for i in range(chunk.used):
                     moment = moment_of(pendings, &chunk.items[i], kind)
                     lowest = min(lowest, moment)

@@ -25,6 +25,7 @@ cdef enum:
     RULES_BYTES = 32
     CONSUMER_BYTES = 170
     DETAILS_BYTES = 200
+    TABLE_BYTES = 56  # of a chunk, in the table of chunks
     SAMPLED_CHUNKS = 64
 
 
@@ -88,12 +89,12 @@ cdef uint64_t size_bytes_of(Group group) noexcept:
     if group.rules is not None:
         total += RULES_BYTES
     if pending.details() is not None:
-        total += DETAILS_BYTES
+        total += DETAILS_BYTES + pending.details().retry_times_capacity * sizeof(RetryTimes)
     if records == nothing_pending():
         return total
     for i in range(sampled):
         chunks += sizeof(Chunk) + records.chunks[i].capacity * sizeof(Pending)
     if sampled:
         total += chunks * records.chunk_count // sampled
-    return total + sizeof(Pendings) + 56 * records.chunk_capacity + (
-        records.retry_times_capacity * sizeof(RetryTimes))
+    return total + sizeof(Pendings) + (
+        0 if records.chunk_capacity == 1 else TABLE_BYTES * <uint64_t>records.chunk_capacity)

@@ -1,11 +1,11 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """A group in a snapshot, and a copy of a group."""
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from millstream.entry_id cimport EntryId, id_less
-from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.consumers cimport Consumer, Details
 from millstream.storage.groups.group cimport Group, ttl_ms_of
 from millstream.storage.groups.pending cimport (
     CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, Pending, PendingAt,
@@ -34,7 +34,7 @@ cpdef dict dump_group(Group group):
         "consumers": [
             None if c is None else [c.name, c.seen_ms, c.active_ms] for c in group.pending.members()
         ],
-        "policies": retry_pairs(group.pending.records),
+        "policies": retry_pairs(group.pending.records, group.pending.details()),
         "large_counts": [[ms, seq, count] for (ms, seq), count in (
             group.pending.large_counts() or {}).items()],
         "pending": bytes(group.pending.share_pending()),
@@ -107,6 +107,8 @@ cdef int load_pending(
     """Add the records from `begin` to `end`, in bytes, of a dump to a group with its consumers and
     retry pairs. The records before them must be in the group."""
     cdef list members = group.pending.members()
+    cdef Details details = group.pending.details()
+    cdef uint32_t retry_times = 0 if details is None else details.retry_times_count
     cdef Py_ssize_t i
     cdef Pending record, before
     if (end - begin) % sizeof(Pending):
@@ -121,7 +123,7 @@ cdef int load_pending(
                 record.consumer and members[record.consumer] is None):
             raise ValueError(f"a pending entry of group {group.name!r} has an unknown consumer")
         if record.retry_number != NO_RETRY and (
-                record.retry_number >= group.pending.records.retry_times_count
+                record.retry_number >= retry_times
                 or not group.pending.records.retry_times[record.retry_number].known):
             raise ValueError(f"a pending entry of group {group.name!r} has an unknown retry pair")
         if i and not id_less(before.ms, before.seq, record.ms, record.seq):

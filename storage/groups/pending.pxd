@@ -1,7 +1,7 @@
 # The pending entries of a group: records, chunks of records, and indexes of the chunks.
 # `pending_chunks` changes the list of chunks, `due_index` their bounds and heaps, `retry_pairs` the
 # retry pairs.
-from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, uint8_t, uint16_t, uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId
 
@@ -52,13 +52,14 @@ cdef enum:
 
 
 # `used` records in ID order. A chunk that a SharedPending also holds (holders > 1) is copied before
-# its records change. Bounds and heap positions are used only by the group.
+# its records change. Bounds and heap positions are used only by the group. With one record, a chunk
+# has 88 bytes, the most that fit into 96 of the allocator: most groups of very many have one.
 cdef struct Chunk:
-    uint32_t used
-    uint32_t capacity
-    uint32_t holders
-    uint32_t[4] heap_at
     uint64_t[4] bounds
+    uint32_t[4] heap_at
+    uint8_t used
+    uint8_t capacity
+    uint16_t holders
     Pending[1] items
 
 
@@ -71,8 +72,10 @@ cdef struct RetryTimes:
 
 cdef enum:
     CHUNK_MAX = 64
+    HOLDERS_MAX = 0xffff
     KINDS = 4
     ABSENT = 0xffffffffu
+    FLOOR_WORDS = 2  # a floor takes as many bytes as two pointers
     # The widths of a record's fields.
     DELIVERIES_MAX = 0xffffff
     CONSUMERS_MAX = 0xffffff
@@ -88,23 +91,18 @@ cdef struct PendingAt:
 cdef struct Pendings:
     uint64_t count
     uint64_t unowned
-    # Chunks, the four heaps and chunk_first_ids are parts of one allocation, which begins at
-    # `chunks`; each has chunk_capacity items.
+    # Chunks, their floors and the four heaps are parts of one allocation, which begins at `chunks`;
+    # each has chunk_capacity items. With a capacity of one, there is no allocation: `chunks` points
+    # to `only`, which is also the root of each heap, and there is no floor.
     Chunk** chunks
-    # The floor of each chunk: an ID above all IDs of the chunk before and not above its own first
-    # ID. The floors are contiguous, so a search accesses only one chunk.
-    EntryId* chunk_first_ids
+    Chunk* only
     uint32_t chunk_count
     uint32_t chunk_capacity
     uint32_t[4] heap_counts
+    # By number; Details has the count.
     RetryTimes* retry_times
-    uint32_t retry_times_count
-    uint32_t retry_times_capacity
     # Whether a record is marked as gone.
     bint has_gone
-    # The number of records and heap positions that searches for due entries have examined. Tests
-    # limit it.
-    uint64_t work_counter
 
 
 cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
@@ -112,10 +110,19 @@ cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexce
     return NEVER if moment_ms > NEVER - span_ms else moment_ms + span_ms
 
 
+cdef inline EntryId* floors_of(Pendings* pendings) noexcept nogil:
+    """The floor of each chunk: an ID above all IDs of the chunk before and not above its own first
+    ID. The floors are contiguous, so a search accesses only one chunk. Only for a capacity of more
+    than one chunk."""
+    return <EntryId*>(pendings.chunks + pendings.chunk_capacity)
+
+
 cdef inline Chunk** heap_of(Pendings* pendings, int kind) noexcept nogil:
     """The heap of a kind: the chunks with a bound, the earliest at the root, in ID order for equal
     times."""
-    return pendings.chunks + <size_t>pendings.chunk_capacity * (1 + kind)
+    if pendings.chunk_capacity == 1:
+        return pendings.chunks
+    return pendings.chunks + <size_t>pendings.chunk_capacity * (1 + FLOOR_WORDS + kind)
 
 
 cdef inline Chunk* first_of(Pendings* pendings, int kind) noexcept nogil:

@@ -1,12 +1,12 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """The pending entries of a group as records in ID order, in chunks of up to 64.
 
-A search goes first to the list of first IDs, then to one chunk. A snapshot shares the chunks instead
+A search goes first to the floors of the chunks, then to one chunk. A snapshot shares the chunks instead
 of copying them: while a SharedPending holds a chunk, the chunk is copied before it changes.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove
 cimport cython
@@ -15,7 +15,8 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.prefetch cimport LINE_BYTES, fetch_line
 from millstream.storage.groups.due_index cimport chunk_bounds, leave_heaps, note_moved, set_bound
 from millstream.storage.groups.pending cimport (
-    ABSENT, CHUNK_MAX, KINDS, Chunk, Pending, PendingAt, Pendings, heap_of,
+    ABSENT, CHUNK_MAX, FLOOR_WORDS, HOLDERS_MAX, KINDS, Chunk, Pending, PendingAt, Pendings,
+    floors_of, heap_of,
 )
 
 from millstream.storage.blocks.lazyfree import discard_pending, is_deferring
@@ -28,17 +29,14 @@ cdef enum:
     # If a deleted group has more chunks, they are freed later.
     FREED_AT_ONCE = 256
 
-# Groups in which nothing was ever pending share it. Constant, except that 0 may be added to its
-# `work_counter`.
+# Groups in which nothing was ever pending share it. Constant.
 cdef Pendings NOTHING_PENDING
 NOTHING_PENDING.count = NOTHING_PENDING.unowned = 0
 NOTHING_PENDING.chunks = NULL
-NOTHING_PENDING.chunk_first_ids = NULL
+NOTHING_PENDING.only = NULL
 NOTHING_PENDING.chunk_count = NOTHING_PENDING.chunk_capacity = 0
 NOTHING_PENDING.retry_times = NULL
-NOTHING_PENDING.retry_times_count = NOTHING_PENDING.retry_times_capacity = 0
 NOTHING_PENDING.has_gone = False
-NOTHING_PENDING.work_counter = 0
 
 
 cdef Pendings* nothing_pending() noexcept:
@@ -56,8 +54,16 @@ cdef Chunk* resized(Chunk* chunk, uint32_t capacity) except NULL:
         for kind in range(KINDS):
             moved.bounds[kind] = NEVER
             moved.heap_at[kind] = ABSENT
-    moved.capacity = capacity
+    moved.capacity = <uint8_t>capacity
     return moved
+
+
+cdef Chunk* copied(const Chunk* chunk) except NULL:
+    """A copy of a chunk with one holder."""
+    cdef Chunk* copy = resized(NULL, chunk.capacity)
+    memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
+    copy.holders = 1
+    return copy
 
 
 cdef inline void release_chunk(Chunk* chunk) noexcept:
@@ -137,8 +143,11 @@ cdef inline uint32_t chunk_with(Pendings* pendings, EntryId entry_id) noexcept:
     """The chunk to which an ID belongs: the last one whose floor is not above it, else the
     first."""
     cdef uint32_t last = pendings.chunk_count - 1
-    cdef const EntryId* floors = pendings.chunk_first_ids
-    cdef uint32_t found = proportional_index(entry_id.ms, floors[0].ms, floors[last].ms, last + 1)
+    cdef const EntryId* floors = floors_of(pendings)
+    cdef uint32_t found
+    if last == 0:
+        return 0
+    found = proportional_index(entry_id.ms, floors[0].ms, floors[last].ms, last + 1)
     found = search_near(<const char*>floors, sizeof(EntryId), last + 1, found, entry_id)
     if found > last or id_less(entry_id.ms, entry_id.seq, floors[found].ms, floors[found].seq):
         return found - 1 if found else 0
@@ -147,10 +156,11 @@ cdef inline uint32_t chunk_with(Pendings* pendings, EntryId entry_id) noexcept:
 
 cdef inline uint32_t part_of(Pendings* pendings, uint32_t place, uint64_t ms) noexcept:
     """The part, of CHUNK_MAX equal parts of a chunk's time, that contains this time. It is
-    computed from chunk_first_ids and gives a record's likely position."""
+    computed from the floors and gives a record's likely position."""
+    cdef const EntryId* floors = floors_of(pendings)
     if place + 1 == pendings.chunk_count:
         return 0
-    return proportional_index(ms, pendings.chunk_first_ids[place].ms, pendings.chunk_first_ids[place + 1].ms, CHUNK_MAX)
+    return proportional_index(ms, floors[place].ms, floors[place + 1].ms, CHUNK_MAX)
 
 
 cdef inline void fetch_chunk(Pendings* pendings, const Chunk* chunk, uint32_t part) noexcept:
@@ -277,9 +287,13 @@ cdef Chunk* chunk_with_space(Pendings* pendings, PendingAt* at) except NULL:
 
 cdef void lower_floor(Pendings* pendings, uint32_t place, const Pending* first) noexcept:
     """Lower the floor of a chunk for a new first record."""
-    if id_less(first.ms, first.seq, pendings.chunk_first_ids[place].ms, pendings.chunk_first_ids[place].seq):
-        pendings.chunk_first_ids[place].ms = first.ms
-        pendings.chunk_first_ids[place].seq = first.seq
+    cdef EntryId* floor
+    if pendings.chunk_capacity == 1:
+        return
+    floor = &floors_of(pendings)[place]
+    if id_less(first.ms, first.seq, floor.ms, floor.seq):
+        floor.ms = first.ms
+        floor.seq = first.seq
 
 
 cdef Chunk* split_chunk(Pendings* pendings, PendingAt* at) except NULL:
@@ -309,40 +323,52 @@ cdef Chunk* split_chunk(Pendings* pendings, PendingAt* at) except NULL:
 cdef int insert_chunk(Pendings* pendings, uint32_t place) except -1:
     """Insert an empty chunk at a place, and ensure space for it in every heap."""
     cdef Chunk* made
-    allocated(pendings)
+    cdef EntryId* floors
     if pendings.chunk_count == pendings.chunk_capacity:
         grow_chunks(pendings, max(<uint32_t>1, pendings.chunk_capacity * 2))
     made = resized(NULL, CHUNK_FIRST if pendings.chunk_count == 0 else CHUNK_MAX)
     memmove(&pendings.chunks[place + 1], &pendings.chunks[place],
             (pendings.chunk_count - place) * sizeof(Chunk*))
-    memmove(&pendings.chunk_first_ids[place + 1], &pendings.chunk_first_ids[place],
-            (pendings.chunk_count - place) * sizeof(EntryId))
     pendings.chunks[place] = made
-    pendings.chunk_first_ids[place].ms = pendings.chunk_first_ids[place].seq = NEVER
+    if pendings.chunk_capacity > 1:
+        floors = floors_of(pendings)
+        memmove(&floors[place + 1], &floors[place], (pendings.chunk_count - place) * sizeof(EntryId))
+        floors[place].ms = floors[place].seq = NEVER
     pendings.chunk_count += 1
     return 0
 
 
 cdef int grow_chunks(Pendings* pendings, uint32_t wanted) except -1:
-    """Allocate space for `wanted` chunks, and for each of them in every heap."""
-    cdef Chunk** chunks = <Chunk**>malloc(
-        wanted * ((1 + KINDS) * sizeof(Chunk*) + sizeof(EntryId)))
-    cdef EntryId* chunk_first_ids = <EntryId*>(chunks + <size_t>wanted * (1 + KINDS))
+    """Get space for `wanted` chunks, and for each of them in every heap."""
+    cdef Chunk** chunks
+    cdef EntryId* floors
     cdef int kind
+    if wanted == 1:
+        pendings.chunks = &pendings.only
+        pendings.chunk_capacity = 1
+        return 0
+    chunks = <Chunk**>malloc(wanted * (1 + FLOOR_WORDS + KINDS) * sizeof(Chunk*))
     if chunks == NULL:
         raise MemoryError("no memory for pending entries")
-    if pendings.chunk_count:
-        memcpy(chunks, pendings.chunks, pendings.chunk_count * sizeof(Chunk*))
-        memcpy(chunk_first_ids, pendings.chunk_first_ids, pendings.chunk_count * sizeof(EntryId))
+    floors = <EntryId*>(chunks + wanted)
+    memcpy(chunks, pendings.chunks, pendings.chunk_count * sizeof(Chunk*))
+    if pendings.chunk_capacity > 1:
+        memcpy(floors, floors_of(pendings), pendings.chunk_count * sizeof(EntryId))
+    elif pendings.chunk_count:
+        floors[0].ms = chunks[0].items[0].ms
+        floors[0].seq = chunks[0].items[0].seq
     for kind in range(KINDS):
-        if pendings.heap_counts[kind]:
-            memcpy(chunks + <size_t>wanted * (1 + kind), heap_of(pendings, kind),
-                   pendings.heap_counts[kind] * sizeof(Chunk*))
-    free(pendings.chunks)
+        memcpy(chunks + <size_t>wanted * (1 + FLOOR_WORDS + kind), heap_of(pendings, kind),
+               pendings.heap_counts[kind] * sizeof(Chunk*))
+    free_table(pendings)
     pendings.chunks = chunks
-    pendings.chunk_first_ids = chunk_first_ids
     pendings.chunk_capacity = wanted
     return 0
+
+
+cdef inline void free_table(Pendings* pendings) noexcept:
+    if pendings.chunk_capacity > 1:
+        free(pendings.chunks)
 
 
 cdef Chunk* own_chunk(Pendings* pendings, uint32_t place) except NULL:
@@ -351,9 +377,7 @@ cdef Chunk* own_chunk(Pendings* pendings, uint32_t place) except NULL:
     cdef Chunk* copy
     if chunk.holders == 1:
         return chunk
-    copy = resized(NULL, chunk.capacity)
-    memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
-    copy.holders = 1
+    copy = copied(chunk)
     pendings.chunks[place] = copy
     note_moved(pendings, copy)
     release_chunk(chunk)
@@ -381,8 +405,9 @@ cdef int drop_chunk(Pendings* pendings, uint32_t place) noexcept:
     pendings.chunk_count -= 1
     memmove(&pendings.chunks[place], &pendings.chunks[place + 1],
             (pendings.chunk_count - place) * sizeof(Chunk*))
-    memmove(&pendings.chunk_first_ids[place], &pendings.chunk_first_ids[place + 1],
-            (pendings.chunk_count - place) * sizeof(EntryId))
+    if pendings.chunk_capacity > 1:
+        memmove(&floors_of(pendings)[place], &floors_of(pendings)[place + 1],
+                (pendings.chunk_count - place) * sizeof(EntryId))
     return 0
 
 
@@ -457,7 +482,8 @@ cdef int close_gaps(Pendings* pendings) except -1:
             release_chunk(chunk)
             continue
         pendings.chunks[kept] = chunk
-        pendings.chunk_first_ids[kept] = pendings.chunk_first_ids[i]
+        if pendings.chunk_capacity > 1:
+            floors_of(pendings)[kept] = floors_of(pendings)[i]
         kept += 1
     pendings.chunk_count = kept
     return 0
@@ -474,11 +500,10 @@ cdef int copy_chunks(Pendings* pendings, Pendings* other) except -1:
     grow_chunks(pendings, other.chunk_count)
     for i in range(other.chunk_count):
         chunk = other.chunks[i]
-        copy = resized(NULL, chunk.capacity)
-        memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
-        copy.holders = 1
+        copy = copied(chunk)
         pendings.chunks[i] = copy
-        pendings.chunk_first_ids[i] = other.chunk_first_ids[i]
+        if pendings.chunk_capacity > 1:
+            floors_of(pendings)[i] = floors_of(other)[i]
         pendings.chunk_count += 1
         for kind in range(KINDS):
             if copy.heap_at[kind] != ABSENT:
@@ -491,16 +516,21 @@ cdef int copy_chunks(Pendings* pendings, Pendings* other) except -1:
 cdef SharedPending share_chunks(Pendings* pendings, uint32_t place, uint32_t count):
     """A shared view of `count` chunks from a place on."""
     cdef SharedPending shared = SharedPending.__new__(SharedPending)
+    cdef Chunk* chunk
     cdef uint32_t i
     if count == 0:
         return shared
     shared.chunks = <Chunk**>malloc(count * sizeof(Chunk*))
     if shared.chunks == NULL:
         raise MemoryError("no memory to share pending entries")
-    memcpy(shared.chunks, &pendings.chunks[place], count * sizeof(Chunk*))
     for i in range(count):
-        shared.chunks[i].holders += 1
-    shared.count = count
+        chunk = pendings.chunks[place + i]
+        if chunk.holders == HOLDERS_MAX:
+            chunk = copied(chunk)
+        else:
+            chunk.holders += 1
+        shared.chunks[i] = chunk
+        shared.count += 1
     return shared
 
 
@@ -526,7 +556,7 @@ cdef int free_pendings(Pendings* pendings) noexcept:
         discard_pending(later)
     for i in range(pendings.chunk_count):
         release_chunk(pendings.chunks[i])
-    free(pendings.chunks)
+    free_table(pendings)
     free(pendings.retry_times)
     free(pendings)
     return 0

@@ -12,7 +12,7 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer, Details, Members
 from millstream.storage.groups.due_index cimport (
-    DeliveryOrder, bound_of, chunk_bounds, earliest, move_bounds,
+    DeliveryOrder, bound_of, chunk_bounds, earliest, move_bounds, work,
 )
 from millstream.storage.groups.pending cimport (
     Chunk, DELIVERIES_MAX, IDLE, NO_RETRY, Pending, PendingAt, Pendings, RETRY, RetryTimes,
@@ -76,7 +76,8 @@ cdef class PendingList(Members):
 
     @property
     def work_counter(self) -> int:
-        return self.records.work_counter
+        """The work of all groups (`due_index`)."""
+        return work.count
 
     # ------------------------------------------------------------ deliveries
 
@@ -374,7 +375,7 @@ cdef class PendingList(Members):
         while record != NULL and not id_less(end_ms, end_seq, record.ms, record.seq):
             if limit is not None and len(found) >= limit:
                 break
-            self.records.work_counter += 1
+            work.count += 1
             row = self.row(record)
             if consumer is None or consumer == row[2]:
                 found.append(row)

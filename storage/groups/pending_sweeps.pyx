@@ -4,7 +4,9 @@
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
 
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.due_index cimport chunk_bounds, exact_min, expires_ms, leave_heaps
+from millstream.storage.groups.due_index cimport (
+    chunk_bounds, exact_min, expires_ms, leave_heaps, work,
+)
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport EXPIRE, Chunk, Pending, first_of
 from millstream.storage.groups.pending_chunks cimport (
@@ -43,7 +45,7 @@ cdef uint32_t sweep_chunk(PendingList pending, uint32_t place, uint32_t consumer
     cdef uint32_t removed = 0
     cdef uint32_t i
     cdef list found = []
-    pending.records.work_counter += chunk.used
+    work.count += chunk.used
     if consumer == ANY_CONSUMER:
         # The only step that can fail comes before the first change.
         found = [(chunk.items[i].ms, chunk.items[i].seq) for i in range(chunk.used)

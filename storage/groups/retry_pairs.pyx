@@ -2,7 +2,7 @@
 """The retry pairs of a group: (retry, expire), stored once and numbered.
 
 Most records of a group have the same retry and expire times, so a record has the number of a pair.
-`Pendings.retry_times` has the pairs by number, `Details.retry_numbers` the numbers by pair.
+`Pendings.retry_times` has the pairs by number, `Details` their count, and the numbers by pair.
 """
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
@@ -37,34 +37,34 @@ cdef uint32_t number_of(Pendings* pendings, Details details, uint64_t retry_ms,
 cdef uint32_t free_number(Pendings* pendings, Details details) except 0:
     cdef RetryTimes* moved
     cdef uint32_t wanted
-    if not details.free_retry_times and pendings.retry_times_count > RETRY_TIMES_MAX:
+    if not details.free_retry_times and details.retry_times_count > RETRY_TIMES_MAX:
         free_unused(pendings, details)
         if not details.free_retry_times:
             raise CommandError("ERR too many different RETRY pairs are pending in this group")
     if details.free_retry_times:
         return details.free_retry_times.pop()
-    if pendings.retry_times_count == pendings.retry_times_capacity or pendings.retry_times == NULL:
-        wanted = max(<uint32_t>4, pendings.retry_times_capacity * 2)
+    if details.retry_times_count == details.retry_times_capacity or pendings.retry_times == NULL:
+        wanted = max(<uint32_t>4, details.retry_times_capacity * 2)
         moved = <RetryTimes*>realloc(pendings.retry_times, wanted * sizeof(RetryTimes))
         if moved == NULL:
             raise MemoryError("no memory for a retry pair")
         pendings.retry_times = moved
-        pendings.retry_times_capacity = wanted
-    if pendings.retry_times_count == 0:
+        details.retry_times_capacity = wanted
+    if details.retry_times_count == 0:
         pendings.retry_times[0].known = False
         pendings.retry_times[0].uses = 0
-        pendings.retry_times_count = 1
-    pendings.retry_times[pendings.retry_times_count].known = False
-    pendings.retry_times[pendings.retry_times_count].uses = 0
-    pendings.retry_times_count += 1
-    return pendings.retry_times_count - 1
+        details.retry_times_count = 1
+    pendings.retry_times[details.retry_times_count].known = False
+    pendings.retry_times[details.retry_times_count].uses = 0
+    details.retry_times_count += 1
+    return details.retry_times_count - 1
 
 
 cdef int free_unused(Pendings* pendings, Details details) except -1:
     cdef RetryTimes* times
     cdef uint32_t i
     details.free_retry_times = []
-    for i in range(pendings.retry_times_count - 1, 0, -1):
+    for i in range(details.retry_times_count - 1, 0, -1):
         times = &pendings.retry_times[i]
         if times.known and times.uses == 0:
             del details.retry_numbers[times.retry_ms, times.expire_ms]
@@ -73,11 +73,13 @@ cdef int free_unused(Pendings* pendings, Details details) except -1:
     return 0
 
 
-cdef list retry_pairs(Pendings* pendings):
+cdef list retry_pairs(Pendings* pendings, Details details):
     """The pairs by number as [retry, expire], None for unused numbers."""
     cdef uint32_t i
     cdef list pairs = [None]
-    for i in range(1, pendings.retry_times_count):
+    if details is None:
+        return pairs
+    for i in range(1, details.retry_times_count):
         pairs.append([pendings.retry_times[i].retry_ms, pendings.retry_times[i].expire_ms]
                      if pendings.retry_times[i].known else None)
     return pairs
@@ -100,15 +102,15 @@ cdef int load_pairs(Pendings* pendings, Details details, list pairs) except -1:
 cdef int copy_pairs(Pendings* pendings, Details details, Pendings* other,
                     Details other_details) except -1:
     """Copy the pairs of another group, with their numbers, to a group that has none."""
-    cdef size_t size = other.retry_times_capacity * sizeof(RetryTimes)
+    cdef size_t size = other_details.retry_times_capacity * sizeof(RetryTimes)
     if not size:
         return 0
     pendings.retry_times = <RetryTimes*>malloc(size)
     if pendings.retry_times == NULL:
         raise MemoryError("no memory for retry pairs")
     memcpy(pendings.retry_times, other.retry_times, size)
-    pendings.retry_times_count = other.retry_times_count
-    pendings.retry_times_capacity = other.retry_times_capacity
+    details.retry_times_count = other_details.retry_times_count
+    details.retry_times_capacity = other_details.retry_times_capacity
     details.retry_numbers = dict(other_details.retry_numbers)
     if other_details.free_retry_times is not None:
         details.free_retry_times = list(other_details.free_retry_times)

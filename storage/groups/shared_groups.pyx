@@ -80,7 +80,7 @@ cdef GroupParts shared_parts(Group group):
     made = GroupParts.__new__(GroupParts)
     made.members = shared_members(group)
     made.pending = group.pending.share_pending()
-    made.retry_pairs = retry_pairs(group.pending.records)
+    made.retry_pairs = retry_pairs(group.pending.records, group.pending.details())
     if group.pending.large_counts():
         made.large_counts = dict(group.pending.large_counts())
     return made

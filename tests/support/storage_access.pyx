@@ -14,11 +14,12 @@ from millstream.storage.blocks.open_block cimport OpenBlock, payload_of
 from millstream.storage.blocks.reply_entries cimport Selection
 from millstream.storage.blocks.skiplist cimport SkipList
 from millstream.storage.blocks.skiplist_pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
+from millstream.storage.groups.consumers cimport Details
 from millstream.storage.groups.due_index cimport claimable_ms, due_ms, exact_min, expires_ms, is_before
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport (
     ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk,
-    Pending, PendingAt, heap_of,
+    Pending, PendingAt, Pendings, floors_of, heap_of,
 )
 from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.log cimport trim_nodes
@@ -251,6 +252,8 @@ def check_group(Group group not None) -> None:
     cdef int kind
     cdef Chunk* chunk
     cdef Pending* record
+    cdef const EntryId* floors
+    cdef Details details = group.pending.details()
     total = 0
     unowned = 0
     large = 0
@@ -264,9 +267,10 @@ def check_group(Group group not None) -> None:
     for i in range(group.pending.records.chunk_count):
         chunk = group.pending.records.chunks[i]
         assert 0 < chunk.used <= chunk.capacity <= CHUNK_MAX
-        floor = (group.pending.records.chunk_first_ids[i].ms, group.pending.records.chunk_first_ids[i].seq)
-        assert floor <= (chunk.items[0].ms, chunk.items[0].seq)
-        assert i == 0 or before < floor
+        if group.pending.records.chunk_capacity > 1:
+            floors = floors_of(group.pending.records)
+            assert (floors[i].ms, floors[i].seq) <= (chunk.items[0].ms, chunk.items[0].seq)
+            assert i == 0 or before < (floors[i].ms, floors[i].seq)
         for j in range(chunk.used):
             record = &chunk.items[j]
             assert before is None or before < (record.ms, record.seq)
@@ -297,8 +301,8 @@ def check_group(Group group not None) -> None:
         assert c.pending == owned[c.index]
     for kind in range(KINDS):
         assert in_heaps[kind] == group.pending.records.heap_counts[kind]
-    free_retry_times = set(() if group.pending.details() is None else group.pending.details().free_retry_times or ())
-    for i in range(1, group.pending.records.retry_times_count):
+    free_retry_times = set(() if details is None else details.free_retry_times or ())
+    for i in range(1, 0 if details is None else details.retry_times_count):
         assert group.pending.records.retry_times[i].uses == uses.get(i, 0)
         assert group.pending.records.retry_times[i].known != (i in free_retry_times)
 
@@ -382,6 +386,11 @@ def next_event_ms(Group group not None) -> int | None:
 def consumer_at(Group group not None, uint32_t index):
     """The consumer with a number, None if there is none."""
     return group.pending.members()[index]
+
+
+def pending_sizes() -> tuple[int, int]:
+    """The sizes of what a group allocates for one pending entry."""
+    return sizeof(Pendings), sizeof(Chunk)
 
 
 def shared_chunks(Group group not None) -> int:

@@ -29,6 +29,7 @@ from tests.support.storage_access import (
     hand_over_id,
     idle_ids,
     next_event_ms,
+    pending_sizes,
     redeliver_id,
     shared_pending,
 )
@@ -497,6 +498,24 @@ def test_more_pairs_in_use_than_numbers_are_refused() -> None:
     acknowledge_id(group, 5, 0)
     deliver_id(group, 70_000, 0, 0, retry=(70_000, 1))
     check_group(group)
+
+
+def test_very_many_snapshots_share_a_chunk() -> None:
+    group = Group(b"g")
+    deliver_id(group, 1, 0, 5)
+    expected = dump_group(group)["pending"]
+    shared = [shared_pending(group) for _ in range(2**16 + 10)]
+    acknowledge_id(group, 1, 0)
+    check_group(group)
+    assert bytes(shared[0]) == bytes(shared[-1]) == expected
+    first, last = shared[0], shared[-1]
+    del shared
+    assert bytes(first) == bytes(last) == expected
+
+
+def test_one_pending_entry_takes_two_small_allocations() -> None:
+    # The allocator's sizes are multiples of 16, less its 8 bytes.
+    assert pending_sizes() == (72, 88)
 
 
 def test_equal_pairs_share_one_number() -> None:
