@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 OURS, PARQUET, TUPLES, XRANGE = "millstream", "parquet", "tuples", "xrange"
 BATCHES = "batches"
+FOLDER = "export"
 DISCARD, SINK = "discard", "sink"
 SMALL_STREAMS, LARGE_STREAMS = "small streams", "large streams"
 
@@ -163,6 +164,16 @@ class Scene:
             self.snapshot(schema).write.parquet(str(path))
         return self.spark.read.parquet(str(path))
 
+    def folder(self, schema: str) -> DataFrame:
+        """The folder that `millstream export` makes, exported at the first call. Spark reads it."""
+        path = self._made_of(schema, FOLDER)
+        if not path.exists():
+            address = f"redis://127.0.0.1:{self.servers[OURS].port}"
+            words = ["export", address, "--into", str(path), "--schema", schema]
+            subprocess.run([sys.executable, "-m", "millstream", *words], check=True, cwd=TOP,
+                           stdout=subprocess.DEVNULL)  # fmt: skip
+        return self.spark.read.parquet(str(path))
+
     def batches(self, schema: str | None = None) -> DataFrame:
         """The Arrow batches of the snapshot, made at the first call."""
         folder = self._made_of(schema, BATCHES)
@@ -255,6 +266,8 @@ def answer(frame: DataFrame) -> Answer:
 
 
 TWO_COLUMNS = "sensor string, temperature double"
+DEFAULT_COLUMNS = "key string, id string, ts timestamp, fields map<string,string>"
+ALL_COLUMNS = f"key string, id string, ts timestamp, {TWO_COLUMNS}, humidity int, status string"
 
 
 def touch_all_lanes(scene: Scene) -> dict[str, Lane]:
@@ -279,6 +292,27 @@ def two_columns_lanes(scene: Scene) -> dict[str, Lane]:
     return {
         OURS: Lane(scene.entries, lambda: scene.snapshot(TWO_COLUMNS), touch_all, group),
         BATCHES: Lane(scene.entries, lambda: scene.batches(TWO_COLUMNS), touch_all, group),
+        PARQUET: Lane(scene.entries, lambda: scene.parquet(TWO_COLUMNS), touch_all, group),
+    }
+
+
+def export_lanes(scene: Scene) -> dict[str, Lane]:
+    """Spark without millstream: on the exported folder, and on Parquet that Spark wrote."""
+    return {
+        FOLDER: whole(scene.entries, lambda: scene.folder(DEFAULT_COLUMNS)),
+        PARQUET: whole(scene.entries, scene.parquet),
+    }
+
+
+def export_columns_lanes(scene: Scene) -> dict[str, Lane]:
+    """The exported folder has more columns, which Spark does not read."""
+    return {
+        FOLDER: Lane(
+            scene.entries,
+            lambda: scene.folder(ALL_COLUMNS).select("sensor", "temperature"),
+            touch_all,
+            group,
+        ),
         PARQUET: Lane(scene.entries, lambda: scene.parquet(TWO_COLUMNS), touch_all, group),
     }
 
@@ -334,6 +368,8 @@ ROWS = (
     Row("touch-all", "all of every entry, fields as a map", touch_all_lanes, rate=1.5, ratio=0.75,
         compared=PARQUET),
     Row("two-columns", "2 columns of every entry", two_columns_lanes, ratio=0.5),
+    Row("export", "as touch-all, from an exported folder", export_lanes, ratio=0.8),
+    Row("export-columns", "as two-columns, from a folder", export_columns_lanes, ratio=0.6),
     Row("group", "groupBy, schema of 2 columns", group_lanes, rate=3.5),
     Row("count", 'count() with .schema("key string")', count_lanes, rate=5.0),
     Row("small", "small streams against large ones", small_streams_lanes, None, 1 / 2, False),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from millstream.pipeline.folder_export import Round
 
 _NEEDED = ("numpy", "pyarrow", "redis")
+FOLDER_OPTIONS = ("by_key", "follow", "file_mib", "file_age_s", "skip_lost", "as_json")
 FILE_MIB = 128
 FILE_AGE_S = 60.0
 
@@ -76,6 +77,8 @@ def _fail(problem: object) -> NoReturn:
 @click.option("--into", metavar="FOLDER",
               help="Instead of one file, a folder of Parquet files: each run adds the entries that "
               "are new since the last one.")  # fmt: skip
+@click.option("--by-key", is_flag=True,
+              help="With --into: a folder for each stream: key=...")  # fmt: skip
 @click.option("--follow", is_flag=True, help="With --into: continue until SIGTERM or Ctrl-C.")
 @click.option("--file-size", "file_mib", type=click.IntRange(1, 1 << 20), metavar="MIB",
               help=f"With --into: at most this size.  [default: {FILE_MIB}]")  # fmt: skip
@@ -94,8 +97,7 @@ def export(ctx: click.Context, /, source: str | None, url: str | None, **options
     redis://localhost:6455.
     """
     output, into = options.pop("output"), options.pop("into")
-    ways = {name: options.pop(name)
-            for name in ("follow", "file_mib", "file_age_s", "skip_lost", "as_json")}  # fmt: skip
+    ways = {name: options.pop(name) for name in FOLDER_OPTIONS}
     _check_usage(ctx, options, output, into, ways)
     where = _source(ctx, source, url)
     try:
@@ -215,8 +217,8 @@ class Stop:
 
 
 def _run_into(
-    into: str, request: ExportRequest, *, follow: bool, file_mib: int | None,
-    file_age_s: float | None, skip_lost: bool, as_json: bool,
+    into: str, request: ExportRequest, *, by_key: bool, follow: bool,
+    file_mib: int | None, file_age_s: float | None, skip_lost: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from millstream.pipeline import folder_export
     from millstream.pipeline.exported_folder import ExportedFolder
@@ -236,7 +238,7 @@ def _run_into(
     with (
         closing(Stop()) as stop,
         _sentences(),
-        closing(ExportedFolder(Path(into), request.schema)) as folder,
+        closing(ExportedFolder(Path(into), request.schema, by_key)) as folder,
     ):
         size_bytes = (file_mib or FILE_MIB) << 20
         work = folder_export.FolderExport(request, folder, losses, size_bytes, stop.is_set)

@@ -1,13 +1,14 @@
 """The folder of Parquet files that `millstream export --into` keeps up to date.
 
-`DIR/key=sensor%3A7/part-00000012.parquet`: each stream has a folder, which Spark, DuckDB and
-pyarrow read as the value of a column `key`. The files are numbered in the order in which they were
-written.
+`DIR/part-00000012.parquet` has the rows of several streams. In the other layout, each stream has a
+group of files, `DIR/key=sensor%3A7/part-00000012.parquet`; Spark, DuckDB and pyarrow read the name
+of the folder as the value of a column `key`. The files of a group are numbered in the order in
+which they were written.
 
-A file has a hidden name until it is complete and on the disk. Its footer has the position of the
-stream after its last entry, so one rename makes the rows visible and the position valid. Whenever
-the program is killed, the next one begins after the last visible file: no row is missing, and none
-appears twice.
+A file has a hidden name until it is complete and on the disk. Its footer has the positions of the
+streams after their last entries, so one rename makes the rows visible and the positions valid.
+Whenever the program is killed, the next one begins after the last visible file: no row is missing,
+and none appears twice.
 
 Readers ignore names that begin with `.` or `_`.
 """
@@ -22,14 +23,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from millstream.pipeline.ddl import arrow_from_ddl
 from millstream.pipeline.outputs import Parquet, replacing
-from millstream.pipeline.positions import Offset, Position, PositionError, key_text
+from millstream.pipeline.positions import Offset, PositionError, Positions
 from millstream.pipeline.schema import plan_columns
 from millstream.pipeline.source_options import OptionError
 from millstream.storage.files.disk import SystemDisk, make_directory
@@ -37,8 +37,7 @@ from millstream.storage.files.disk import SystemDisk, make_directory
 SETTINGS = "_millstream.json"
 LOCK = ".lock"
 FORMAT = 1
-POSITION = b"millstream.position"  # in the footer of a file
-DEFAULT_SCHEMA = "id string, ts timestamp, fields map<string,string>"
+POSITIONS = b"millstream.positions"  # in the footer of a file
 
 _PREFIX = "key="
 # The name of the folder of the key "", which Spark and DuckDB read as null.
@@ -77,32 +76,30 @@ def _escape(letter: re.Match[str]) -> str:
     return f"%{ord(letter[0]):02X}"
 
 
-def key_of(name: str) -> bytes | None:
-    """The key of a folder; None if it is not the folder of a stream."""
-    if not name.startswith(_PREFIX):
-        return None
-    value = name.removeprefix(_PREFIX)
-    return b"" if value == _EMPTY_KEY else unquote_to_bytes(value)
+def is_group(name: str) -> bool:
+    """True for the name of a stream's folder."""
+    return name.startswith(_PREFIX)
 
 
 class ExportedFolder:
     """The folder on a local disk. It is locked until it is closed.
 
-    `schema`: the columns of the files, without `key`; `keys`: the patterns of the last complete
-    export, None before the first one.
+    `schema`: the columns of the files; `keys`: the patterns of the last complete export, None
+    before the first one.
     """
 
-    def __init__(self, path: Path, ddl: str | None) -> None:
-        """Open or create a folder. FolderError if it cannot be used or has another schema."""
+    def __init__(self, path: Path, ddl: str | None, by_key: bool = False) -> None:
+        """Open or create a folder. FolderError if it cannot be used, or has another schema or
+        layout. What is not given is as in the folder."""
         self.path = path
         self.keys: list[str] | None = None
-        self._numbers: dict[bytes, int] = {}
+        self._numbers: dict[str, int] = {}
         if self._settings() is None:  # refuses a folder that is not an export's
-            _columns(ddl or DEFAULT_SCHEMA)
+            _columns(ddl, by_key)
             make_directory(path)
         self._lock = self._locked()
         try:
-            self._open(self._settings(), ddl)
+            self._open(self._settings(), ddl, by_key)
         except BaseException:
             self.close()
             raise
@@ -110,51 +107,64 @@ class ExportedFolder:
     def close(self) -> None:
         os.close(self._lock)
 
-    def _open(self, settings: dict[str, Any] | None, ddl: str | None) -> None:
-        existing = None if settings is None else str(settings["schema"])
-        self._ddl = ddl or existing or DEFAULT_SCHEMA
-        self.schema = _columns(self._ddl)
-        if existing is None:
+    def _open(self, settings: dict[str, Any] | None, ddl: str | None, by_key: bool) -> None:
+        self._by_key = by_key if settings is None else settings["by_key"]
+        self._ddl = ddl if settings is None else settings["schema"]
+        self.schema = _columns(self._ddl, self._by_key)
+        if settings is None:
             self.finish_round(None)
-        elif not _columns(existing).equals(self.schema):
+            return
+        self.keys = settings["keys"]
+        if ddl is not None and not _columns(ddl, self._by_key).equals(self.schema):
+            has = f"the schema {self._ddl!r}" if self._ddl else "the default schema"
             raise FolderError(
-                f"{self.path} has files with the schema {existing!r}; export with this schema, or"
-                " into another folder"
+                f"{self.path} has files with {has}; export with this schema, or into another folder"
             )
-        else:
-            self.keys = settings["keys"] if settings else None
+        if by_key and not self._by_key:
+            raise FolderError(
+                f"{self.path} has no folders of streams; export without --by-key, or into another"
+                " folder"
+            )
 
     def finish_round(self, keys: list[str] | None) -> None:
         """Note that all streams with these patterns were exported."""
-        settings = {"format": FORMAT, "schema": self._ddl, "keys": keys}
+        settings = {"format": FORMAT, "schema": self._ddl, "by_key": self._by_key, "keys": keys}
         with replacing(str(self.path / SETTINGS)) as file:
             file.write(json.dumps(settings, indent=1).encode() + b"\n")
         self.keys = keys
 
-    def positions(self) -> dict[bytes, Position]:
-        """The position of each stream in its last file. Removes the unfinished files of a killed
-        export."""
-        found = {}
-        for name in SystemDisk(self.path).names():
-            key = key_of(name)
-            if key is not None and (self.path / name).is_dir():
-                last = self._last_part(SystemDisk(self.path / name))
-                if last:
-                    self._numbers[key] = last
-                    found[key] = _position_in(self.path / name / _part_name(last), key)
+    def group(self, key: bytes) -> str:
+        """The name of the group of files to which a stream belongs, and of its folder. FolderError
+        if it cannot have one."""
+        return folder_name(key) if self._by_key else ""
+
+    def positions(self) -> Positions:
+        """The positions in the last files. Removes the unfinished files of a killed export."""
+        found: Positions = {}
+        for group in self._groups():
+            last = self._last_part(SystemDisk(self.path / group))
+            if last:
+                self._numbers[group] = last
+                found |= _positions_in(self.path / group / _part_name(last))
         return found
 
+    def _groups(self) -> list[str]:
+        if not self._by_key:
+            return [""]
+        names = SystemDisk(self.path).names()
+        return [name for name in names if is_group(name) and (self.path / name).is_dir()]
+
     @contextmanager
-    def new_part(self, key: bytes) -> Iterator[PartFile]:
-        """The next file of a stream. It is removed unless it is committed."""
-        folder = self.path / folder_name(key)
+    def new_part(self, group: str) -> Iterator[PartFile]:
+        """The next file of a group. It is removed unless it is committed."""
+        folder = self.path / group
         make_directory(folder)
-        number = self._numbers.get(key, 0) + 1
+        number = self._numbers.get(group, 0) + 1
         part = PartFile(SystemDisk(folder), _part_name(number), self.schema)
         try:
             yield part
             if part.is_committed:
-                self._numbers[key] = number
+                self._numbers[group] = number
         finally:
             part.close()
 
@@ -208,34 +218,33 @@ def _names(path: Path) -> list[str]:
         return []
 
 
-def _columns(ddl: str) -> pa.Schema:
-    """The columns of the files: `key` is in the name of the folder."""
+def _columns(ddl: str | None, by_key: bool) -> pa.Schema:
+    """The columns of the files. With a folder for each stream, `key` is in the folder's name."""
     schema = arrow_from_ddl(ddl)
     plan_columns(schema)  # refuses columns that cannot be read
     at = schema.get_field_index("key")
-    if at >= 0:
-        if schema.field(at).type != pa.string():
-            raise OptionError("column 'key' must be a string: it is the name of a folder")
-        schema = schema.remove(at)
-    if not schema.names:
+    if not by_key or at < 0:
+        return schema
+    if schema.field(at).type != pa.string():
+        raise OptionError("column 'key' must be a string: it is the name of a folder")
+    if len(schema) == 1:
         raise OptionError("the schema needs a column other than 'key'")
-    return schema
+    return schema.remove(at)
 
 
 def _part_name(number: int) -> str:
     return f"part-{number:08}.parquet"
 
 
-def _position_in(path: Path, key: bytes) -> Position:
-    """The position in the footer of a file."""
+def _positions_in(path: Path) -> Positions:
+    """The positions in the footer of a file."""
     try:
         metadata = parquet.read_metadata(path).metadata or {}
-        return Offset.from_json(json.loads(metadata[POSITION])).streams[key]
+        return Offset.from_json(json.loads(metadata[POSITIONS])).streams
     except (OSError, ValueError, KeyError, PositionError):
         raise FolderError(
-            f"{path} has no position of the stream {key_text(key)!r}: it is damaged, or another"
-            " program wrote it. Export into a new folder, or remove the folder of this stream to"
-            " export the stream again"
+            f"{path} has no positions of an export: it is damaged, or another program wrote it."
+            " Remove all files of this folder to export their entries again"
         ) from None
 
 
@@ -260,10 +269,10 @@ class PartFile:
         """The size so far, with an estimate for rows that are not written yet."""
         return self._output.size_bytes
 
-    def commit(self, key: bytes, position: Position) -> None:
-        """Complete the file, with the position after its last entry."""
-        offset = json.dumps(Offset({key: position}).to_json()).encode()
-        self._output.add_metadata({POSITION: offset})
+    def commit(self, positions: Positions) -> None:
+        """Complete the file, with the positions of the group's streams after its last entries."""
+        offset = json.dumps(Offset(positions).to_json()).encode()
+        self._output.add_metadata({POSITIONS: offset})
         self._output.close()
         self._file.flush()
         os.fsync(self._file.fileno())

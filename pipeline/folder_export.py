@@ -7,20 +7,24 @@ so the memory of this program is bounded by a page of a stream and the rows of o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from millstream.pipeline.batch_maker import DROPMALFORMED, BatchMaker
-from millstream.pipeline.exported_folder import ExportedFolder, FolderError, PartFile, folder_name
+from millstream.pipeline.exported_folder import ExportedFolder, FolderError, PartFile
 from millstream.pipeline.exporting import ExportRequest, live_options, selection_of
 from millstream.pipeline.positions import FIRST, Division, Id, Position, Positions
 from millstream.pipeline.range_plan import Losses, Planner, Range, begin_of
-from millstream.pipeline.range_reader import RangeReader, open_range
+from millstream.pipeline.range_reader import RangePages, RangeReader, opened
 from millstream.pipeline.replica_wait import Lagging, ReplicaWait, not_reached
 from millstream.pipeline.selection import before
 from millstream.pipeline.server_connection import Address, ServerConnection, Unreachable
 from millstream.pipeline.stream_counters import ALL, KeyPatterns, StreamCounters, seek, survey
 from millstream.pipeline.trigger_limit import COUNT_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # One range for each stream: files end where they are large enough.
 UNDIVIDED = Division(1, COUNT_MAX)
@@ -42,7 +46,8 @@ class Round:
 
 
 class FolderExport:
-    """Exports into a folder. `is_stopping`, asked after each page, ends the file and the round."""
+    """Exports into a folder. `is_stopping`, asked after each page of a stream, ends the file and
+    the round."""
 
     def __init__(
         self,
@@ -75,9 +80,8 @@ class FolderExport:
         begins = {key: self._begin(key, info) for key, info in infos.items()}
         ends = {key: info.latest for key, info in infos.items() if info.last_id > begins[key].id}
         parts = self._planner.plan(server, begins, ends, UNDIVIDED, infos)
-        ranges = [range_ for part in parts for range_ in part.ranges if self._has_name(range_.key)]
-        for range_ in ranges:
-            for part in self._parts(server, range_, ends[range_.key]):
+        for group, ranges in self._grouped(range_ for part in parts for range_ in part.ranges):
+            for part in self._parts(server, group, ranges, ends):
                 made.add(part, self._folder)
             if self._is_stopping():
                 return made
@@ -86,6 +90,18 @@ class FolderExport:
             self._folder.finish_round(self._patterns)
             self._has_looked = True
         return made
+
+    def _grouped(self, ranges: Iterable[Range]) -> list[tuple[str, list[Range]]]:
+        """The ranges by the group of files to which they belong. A key that cannot be the name of a
+        folder is a bad value."""
+        groups: dict[str, list[Range]] = {}
+        for range_ in ranges:
+            try:
+                groups.setdefault(self._folder.group(range_.key), []).append(range_)
+            except FolderError:
+                if self._reader.mode != DROPMALFORMED:
+                    raise
+        return list(groups.items())
 
     def _survey(self, server: ServerConnection) -> dict[bytes, StreamCounters]:
         """The counters of the streams. A replica gets time to receive what was exported. Reports
@@ -125,44 +141,59 @@ class FolderExport:
             return begin
         return Position(self._first, None, info.incarnation)
 
-    def _has_name(self, key: bytes) -> bool:
-        """True if the stream can have a folder. A key that is not UTF-8 is a bad value."""
-        try:
-            folder_name(key)
-        except FolderError:
-            if self._reader.mode == DROPMALFORMED:
-                return False
-            raise
-        return True
-
-    def _parts(self, server: ServerConnection, range_: Range, end: Position) -> Iterator[PartFile]:
-        """Write the files of a range, one after the other."""
-        rest: Range | None = range_
-        while rest is not None and not self._is_stopping():
-            with self._folder.new_part(range_.key) as part:
-                position, rest = self._fill(server, part, rest, end)
-                part.commit(range_.key, position)
-            self._positions[range_.key] = position
+    def _parts(
+        self, server: ServerConnection, group: str, ranges: list[Range], ends: Positions
+    ) -> Iterator[PartFile]:
+        """Write the files of a group, one after the other."""
+        while ranges and not self._is_stopping():
+            with self._folder.new_part(group) as part:
+                reached, ranges = self._fill(server, part, ranges, ends)
+                part.commit(reached if group else self._positions | reached)
+            self._positions |= reached
             yield part
 
     def _fill(
-        self, server: ServerConnection, part: PartFile, range_: Range, end: Position
-    ) -> tuple[Position, Range | None]:
-        """Write the entries of a range until the file is full. The position after the last entry,
-        and the rest of the range."""
+        self, server: ServerConnection, part: PartFile, ranges: list[Range], ends: Positions
+    ) -> tuple[Positions, list[Range]]:
+        """Write the entries of ranges until the file is full. The positions after the last
+        entries, and the ranges that are left."""
         maker = BatchMaker(self._folder.schema, self._reader.mode)
-        reading = open_range(server, range_)
+        reached: Positions = {}
+        rest: list[Range] = []
+        for number, (range_, reading) in enumerate(opened(server, ranges), 1):
+            position, left = self._read(server, part, maker, range_, reading, ends[range_.key])
+            reached[range_.key] = position
+            rest = ([] if left is None else [left]) + ranges[number:]
+            if left is not None or self._is_over(part):
+                break
+        _write(part, maker.finish())
+        return reached, rest
+
+    def _read(
+        self,
+        server: ServerConnection,
+        part: PartFile,
+        maker: BatchMaker,
+        range_: Range,
+        reading: RangePages,
+        end: Position,
+    ) -> tuple[Position, Range | None]:
+        """Write the entries of a range, or its first pages if the file becomes full. The position
+        after the last entry, and the rest of the range."""
+        entries_before = maker.entries
         for page in self._reader.pages(server, range_, reading):
-            for batch in page.batches(range_.key, maker):
-                part.write(batch)
-            for batch in maker.finish():
-                part.write(batch)
-            is_full = part.size_bytes >= self._file_bytes_max
-            if page.next_id is not None and (is_full or self._is_stopping()):
+            _write(part, page.batches(range_.key, maker))
+            if page.next_id is None:
+                continue
+            _write(part, maker.finish())  # its rows count for the size
+            if self._is_over(part):
                 cut = before(page.next_id) or FIRST
-                return self._cut(server, range_, cut, end, maker.entries)
-        self._reader.check_loss(range_, reading, maker.entries)
+                return self._cut(server, range_, cut, end, maker.entries - entries_before)
+        self._reader.check_loss(range_, reading, maker.entries - entries_before)
         return end, None
+
+    def _is_over(self, part: PartFile) -> bool:
+        return part.size_bytes >= self._file_bytes_max or self._is_stopping()
 
     def _cut(
         self, server: ServerConnection, range_: Range, cut: Id, end: Position, entries: int
@@ -182,6 +213,11 @@ class FolderExport:
         assert end.added is not None
         position = Position(cut, end.added - left, range_.incarnation)
         return position, range_._replace(after=cut, entries=left) if left else None
+
+
+def _write(part: PartFile, batches: Iterable[pa.RecordBatch]) -> None:
+    for batch in batches:
+        part.write(batch)
 
 
 def follow(

@@ -64,13 +64,11 @@ class RangeReader:
             return  # Spark passes a partition of its own when there is nothing to read
         maker = BatchMaker(self.schema, self.mode)
         with self.address.open() as server:
-            for group in _groups(partition.ranges):
-                for range_, first_page in zip(group, _first_pages(server, group), strict=True):
-                    before = maker.entries
-                    reading = RangePages(server, range_, first_page)
-                    for page in self.pages(server, range_, reading):
-                        yield from page.batches(range_.key, maker)
-                    self.check_loss(range_, reading, maker.entries - before)
+            for range_, reading in opened(server, partition.ranges):
+                before = maker.entries
+                for page in self.pages(server, range_, reading):
+                    yield from page.batches(range_.key, maker)
+                self.check_loss(range_, reading, maker.entries - before)
         yield from maker.finish()
 
     def pages(self, server: ServerConnection, range_: Range, reading: RangePages) -> Iterator[Page]:
@@ -114,6 +112,13 @@ def open_range(server: ServerConnection, range_: Range) -> RangePages:
     """A range, of which the first page has been read."""
     (first_page,) = _first_pages(server, [range_])
     return RangePages(server, range_, first_page)
+
+
+def opened(server: ServerConnection, ranges: Iterable[Range]) -> Iterator[tuple[Range, RangePages]]:
+    """Ranges, of which the first pages have been read. Small ranges are requested together."""
+    for group in _groups(ranges):
+        for range_, first_page in zip(group, _first_pages(server, group), strict=True):
+            yield range_, RangePages(server, range_, first_page)
 
 
 class RangePages:

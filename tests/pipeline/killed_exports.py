@@ -1,7 +1,7 @@
 """Exports into a folder. Each is killed one step later than the one before, until one is not
 killed; entries are appended between them.
 
-    python -m tests.pipeline.killed_exports PORT FOLDER
+    python -m tests.pipeline.killed_exports PORT FOLDER [--by-key]
 
 A step is an operation on a file that Python reports: opening, listing, renaming, removing. After
 each export, the visible files must have the first rows of each stream, each once. Prints the number
@@ -26,7 +26,7 @@ from millstream.__main__ import main
 from millstream.pipeline import export_cli, folder_export, range_reader
 
 KEYS = ("a", "b")
-SCHEMA = "id string, ts timestamp, n bigint, t string"
+SCHEMA = "key string, id string, ts timestamp, n bigint, t string"
 STEPS = ("open", "os.listdir", "os.mkdir", "os.remove", "os.rename")
 assert folder_export  # imported before the first fork
 
@@ -50,12 +50,15 @@ def export(port: int, folder: Path, step: int) -> None:
     range_reader.BYTES_PER_REQUEST = 64 << 10  # files end at the ends of pages
     sys.addaudithook(Killed(step, folder))
     words = ["export", f"redis://127.0.0.1:{port}", "--into", str(folder), "--file-size", "1"]
-    main([*words, "--schema", SCHEMA], standalone_mode=True)
+    main([*words, "--schema", SCHEMA, *sys.argv[3:]], standalone_mode=True)
 
 
 def visible(folder: Path, key: str) -> list[int]:
     """The rows of the visible files of a stream."""
     rows: list[int] = []
+    for path in sorted(folder.glob("*.parquet")):
+        table = parquet.ParquetFile(path).read(["key", "n"], use_threads=False)
+        rows += [row["n"] for row in table.to_pylist() if row["key"] == key]
     for path in sorted(folder.glob(f"key={key}/*.parquet")):
         rows += parquet.ParquetFile(path).read(["n"], use_threads=False)["n"].to_pylist()
     return rows

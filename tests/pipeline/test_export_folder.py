@@ -24,14 +24,14 @@ from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
 from millstream.pipeline import folder_export, range_reader, stream_counters
-from millstream.pipeline.exported_folder import ExportedFolder, FolderError, folder_name, key_of
+from millstream.pipeline.exported_folder import ExportedFolder, FolderError, folder_name, is_group
 from millstream.pipeline.exporting import ExportRequest
 from millstream.pipeline.folder_export import FolderExport, Round, follow
 from millstream.pipeline.range_plan import DataLossError, Losses
 from millstream.pipeline.server_connection import Unreachable
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SCHEMA = "id string, ts timestamp, n bigint"
+SCHEMA = "key string, id string, ts timestamp, n bigint"
 T0 = 1_700_000_000_000
 
 
@@ -60,9 +60,12 @@ def refusal(result: Result) -> str:
 
 
 def parts(folder: Path, key: str) -> list[list[int]]:
-    """The rows of each file of a stream."""
-    paths = sorted((folder / folder_name(key.encode())).glob("*.parquet"))
-    return [parquet.ParquetFile(path).read()["n"].to_pylist() for path in paths]
+    """The rows of a stream in each file that has some."""
+    found = [
+        [row["n"] for row in parquet.ParquetFile(path).read().to_pylist() if row["key"] == key]
+        for path in sorted(folder.glob("*.parquet"))
+    ]
+    return [rows for rows in found if rows]
 
 
 @pytest.fixture
@@ -77,23 +80,42 @@ def test_each_run_adds_the_new_entries(server: Server, client: RawClient, lake: 
     append(client, "a", 0, 3)
     append(client, "b", 0, 2)
     first = done(server, lake)
-    assert (first["streams"], first["rows"], len(first["files"])) == (2, 5, 2)
+    assert first["files"] == ["part-00000001.parquet"]
+    assert (first["streams"], first["rows"]) == (2, 5)
+    assert first["bytes"] == (lake / "part-00000001.parquet").stat().st_size
     append(client, "a", 3, 7)
     append(client, "c", 0, 1)
     second = done(server, lake)
-    assert second["files"] == ["key=a/part-00000002.parquet", "key=c/part-00000001.parquet"]
+    assert second["files"] == ["part-00000002.parquet"]
     assert done(server, lake)["files"] == []
     assert parts(lake, "a") == [[0, 1, 2], [3, 4, 5, 6]]
     assert (parts(lake, "b"), parts(lake, "c")) == ([[0, 1]], [[0]])
 
 
-def test_a_kill_at_any_step_leaves_no_gap_and_no_duplicate(server: Server, lake: Path) -> None:
+def test_each_stream_can_have_its_folder(server: Server, client: RawClient, lake: Path) -> None:
+    append(client, "a", 0, 3)
+    append(client, "b", 0, 2)
+    done(server, lake, "--by-key")
+    append(client, "a", 3, 7)
+    append(client, "c", 0, 1)
+    second = done(server, lake)  # the folder has its layout
+    assert second["files"] == ["key=a/part-00000002.parquet", "key=c/part-00000001.parquet"]
+    (first,) = (lake / "key=b").iterdir()
+    assert parquet.ParquetFile(first).read().column_names == ["id", "ts", "n"]
+    rows = [row for row in parquet.read_table(lake).to_pylist() if row["key"] == "a"]
+    assert sorted(row["n"] for row in rows) == [*range(7)]
+
+
+@pytest.mark.parametrize("layout", [[], ["--by-key"]])
+def test_a_kill_at_any_step_leaves_no_gap_and_no_duplicate(
+    server: Server, lake: Path, layout: list[str]
+) -> None:
     words = [sys.executable, "-m", "tests.pipeline.killed_exports", str(server.port), str(lake)]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run([*words, *layout], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-3000:]
     made = json.loads(ended.stdout.splitlines()[-1])
     assert made["rows"] == made["appended"]
-    assert made["kills"] > 10
+    assert made["kills"] > 6
     hidden = [name for name in made["files"] if "part-" in name and not name.endswith(".parquet")]
     assert hidden == []
 
@@ -238,7 +260,8 @@ def test_bad_values_are_as_in_the_source(server: Server, client: RawClient, lake
     assert done(server, lake, "--mode", "DROPMALFORMED")["rows"] == 0
     client.call("XADD", "a", f"{T0 + 4}-0", "n", "many")
     assert done(server, lake)["rows"] == 1
-    assert parts(lake, "a") == [[0, None], [], [None]]
+    assert parts(lake, "a") == [[0, None], [None]]
+    assert parquet.read_metadata(lake / "part-00000002.parquet").num_rows == 0
 
 
 def test_a_time_is_the_beginning_of_streams_without_files(
@@ -260,12 +283,13 @@ def test_another_folder_is_refused(server: Server, client: RawClient, lake: Path
     done(server, lake)
     other = refusal(export(server, lake, "--schema", "id string, n double"))
     assert f"has files with the schema {SCHEMA!r}" in other
+    assert "has no folders of streams" in refusal(export(server, lake, "--by-key"))
     with closing(ExportedFolder(lake, None)) as folder:
-        assert folder.schema.names == ["id", "ts", "n"]
+        assert folder.schema.names == ["key", "id", "ts", "n"]
         assert "another export is writing into" in refusal(export(server, lake))
-    part = lake / "key=a" / "part-00000001.parquet"
+    part = lake / "part-00000001.parquet"
     part.write_bytes(part.read_bytes()[:-20])
-    assert "has no position of the stream 'a': it is damaged" in refusal(export(server, lake))
+    assert "has no positions of an export: it is damaged" in refusal(export(server, lake))
 
 
 @pytest.mark.parametrize(
@@ -288,12 +312,13 @@ def test_options_that_do_not_belong_together_are_refused(words: list[str], error
 WILD = ["a/b=1", "ä %C3", "7", "01", "", "__HIVE_DEFAULT_PARTITION__", ".x", "{'*'}[\\]^\x1f\x7f?"]
 
 
-def test_keys_become_names_of_folders_and_back() -> None:
+def test_keys_become_names_of_folders() -> None:
     names = [folder_name(key.encode()) for key in WILD]
-    assert [key_of(name) for name in names] == [key.encode() for key in WILD]
+    assert names[:5] == ["key=a%2Fb%3D1", "key=ä %25C3", "key=7", "key=01",
+                         "key=__HIVE_DEFAULT_PARTITION__"]  # fmt: skip
     assert len(set(names)) == len(WILD)
     assert not any("/" in name for name in names)
-    assert key_of("_millstream.json") is None
+    assert not is_group("_millstream.json")
     with pytest.raises(FolderError, match="not UTF-8"):
         folder_name(b"\xff")
     with pytest.raises(FolderError, match="too long"):
@@ -330,41 +355,57 @@ def test_a_server_that_is_away_is_asked_again() -> None:
 # ------------------------------------------------------------------------------------------- Spark
 
 
-def test_spark_reads_the_folder_and_prunes(
-    server: Server, client: RawClient, lake: Path, spark: SparkSession
-) -> None:
-    """The rows are those of the data source. Filters on the key and the time become filters of
-    folders and of row groups."""
+COLUMNS = f"{SCHEMA}, d decimal(10,2), t date, seq decimal(20,0), fields map<string,string>"
+
+
+@pytest.fixture
+def wild(server: Server, client: RawClient) -> None:
+    """Streams with keys that names of folders cannot have, and values of all kinds."""
     for number, key in enumerate(WILD):
         append(client, key, 100 * number, 100 * number + 50)
     client.call("XADD", "7", f"{T0 + 10_000}-0", "n", "many", "t", "+12345-06-07")
     client.call("XADD", "7", f"{2**63}-0", "d", "2.5")
-    columns = f"{SCHEMA}, d decimal(10,2), t date, seq decimal(20,0), fields map<string,string>"
-    done(server, lake, "--schema", columns)
-    schema = f"{columns}, key string"
-    frame = spark.read.schema(schema).parquet(str(lake))
-    source = spark.read.format("millstream").schema(schema).option("server", url(server))
-    wanted = source.option("subscribePattern", "*").load()
 
-    def rows(of: Any) -> list[str]:
-        return sorted(of.selectExpr("to_json(struct(*))").toPandas().iloc[:, 0])
 
+def texts(frame: Any) -> list[str]:
+    return sorted(frame.selectExpr("to_json(struct(*))").toPandas().iloc[:, 0])
+
+
+def of_source(spark: SparkSession, server: Server) -> Any:
+    reader = spark.read.format("millstream").schema(COLUMNS).option("server", url(server))
+    return reader.option("subscribePattern", "*").load()
+
+
+@pytest.mark.usefixtures("wild")
+def test_spark_reads_the_folder_and_prunes(server: Server, lake: Path, spark: SparkSession) -> None:
+    """The rows and the types are those of the data source. Filters become filters of row groups."""
+    done(server, lake, "--schema", COLUMNS)
+    frame = spark.read.parquet(str(lake))
+    wanted = of_source(spark, server)
+    assert frame.schema == wanted.schema
+    assert texts(frame) == texts(wanted)
+    late = frame.where(f"key = 'a/b=1' and ts >= timestamp_millis({T0 + 40})")
+    assert late.count() == 10
+    plan = late._jdf.queryExecution().toString()
+    assert "PushedFilters: [IsNotNull(key), IsNotNull(ts), EqualTo(key,a/b=1), Greater" in plan
+    group = parquet.read_metadata(lake / "part-00000001.parquet").row_group(0)
+    for number, name in enumerate(("key", "id", "ts")):
+        column = group.column(number)
+        assert column.path_in_schema == name
+        assert column.statistics.has_min_max
+        assert column.has_column_index
+        assert column.has_offset_index
+
+
+@pytest.mark.usefixtures("wild")
+def test_spark_reads_folders_of_streams(server: Server, lake: Path, spark: SparkSession) -> None:
+    done(server, lake, "--schema", COLUMNS, "--by-key")
+    frame = spark.read.schema(COLUMNS).parquet(str(lake))
+    wanted = of_source(spark, server)
     # Spark reads the folder of the key "" as null, as it does with its own.
-    assert rows(frame.fillna("", ["key"])) == rows(wanted)
-    spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
-    try:
-        guessed = spark.read.parquet(str(lake)).where("key = '01'")
-        assert [row.n for row in guessed.select("n").orderBy("n").collect()] == [*range(300, 350)]
-    finally:
-        spark.conf.unset("spark.sql.sources.partitionColumnTypeInference.enabled")
-    late = f"key = 'a/b=1' and ts >= timestamp_millis({T0 + 40})"
-    assert frame.where(late).count() == 10
-    plan = frame.where(late)._jdf.queryExecution().toString()
+    assert texts(frame.fillna("", ["key"]).select(wanted.columns)) == texts(wanted)
+    late = frame.where(f"key = 'a/b=1' and ts >= timestamp_millis({T0 + 40})")
+    assert late.count() == 10
+    plan = late._jdf.queryExecution().toString()
     assert "PartitionFilters: [isnotnull(key" in plan
     assert "PushedFilters: [IsNotNull(ts), GreaterThanOrEqual(ts" in plan
-    group = parquet.read_metadata(lake / "key=a%2Fb%3D1" / "part-00000001.parquet").row_group(0)
-    id_, ts = group.column(0), group.column(1)
-    assert (id_.statistics.min, id_.statistics.max) == (f"{T0}-0", f"{T0 + 49}-0")
-    assert ts.statistics.min.timestamp() * 1000 == T0
-    assert ts.has_column_index
-    assert ts.has_offset_index
