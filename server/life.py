@@ -344,11 +344,12 @@ class Server:
             "cluster": info.cluster_section,
             "keyspace": partial(info.keyspace_section, keyspace),
         }
-        of_clients: dict[str, info.CollectOfClients] = {
-            "clients": partial(info.clients_section, clients, executor, config, self.steady_ms),
-            "memory": self.memory.section,
-        }
-        return info.Info(sections, of_clients, clients.totals)
+        found = info.Info(sections, clients.totals)
+        sections["clients"] = partial(
+            info.clients_section, clients, executor, config, self.steady_ms, found.client_totals
+        )
+        sections["memory"] = partial(self.memory.section, found.client_totals)
+        return found
 
     def _make_metrics(self) -> Metrics | None:
         """The metrics' port. Without one, its modules are not loaded: a start is mostly imports."""

@@ -262,8 +262,10 @@ class Commits(FrameNumbers):
     @property
     def queued_bytes(self) -> int:
         """Memory used by frames that wait to be written."""
-        queued_bytes = sum(journal.queued_bytes for journal in self._ending)
-        return queued_bytes + (self.journal.queued_bytes if self.journal is not None else 0)
+        queued_bytes = 0 if self.journal is None else self.journal.queued_bytes
+        for journal in self._ending:
+            queued_bytes += journal.queued_bytes
+        return queued_bytes
 
     def is_queue_full(self, limit_bytes: int) -> bool:
         """True if the journal takes no frames for now; `on_queue` reports when to check again.

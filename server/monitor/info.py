@@ -24,6 +24,7 @@ from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
 from millstream.server.config.kinds import show_decimal
 from millstream.server.monitor.clock_watch import ClockWatch
 from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
+from millstream.server.monitor.info_lines import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,18 +98,25 @@ class Process:
 
     def state_lines(self) -> str:
         """The fields of INFO about signals that the process has got, and about its clock."""
-        return (
-            f"config_last_reload_status:{'ok' if self._reload_is_good else 'err'}\r\n"
-            f"config_last_reload_time:{self._reload_s}\r\n"
-            f"lame_duck:{int(self.is_lame_duck)}\r\n"
-            f"clock_jumps:{self.clock.jumps}\r\n"
-            f"clock_last_jump_ms:{self.clock.last_jump_ms}\r\n"
+        return _STATE.text(
+            "ok" if self._reload_is_good else "err",
+            self._reload_s,
+            self.is_lame_duck,
+            self.clock.jumps,
+            self.clock.last_jump_ms,
         )
 
     def uptime_s(self) -> int:
         return int(time.monotonic() - self._started_s)
 
 
+_STATE = Lines(
+    "config_last_reload_status:%s",
+    "config_last_reload_time:%d",
+    "lame_duck:%d",
+    "clock_jumps:%d",
+    "clock_last_jump_ms:%d",
+)
 # What does not change while the server runs.
 _PROGRAM = (
     f"redis_version:{REDIS_VERSION}\r\n"
@@ -137,54 +145,81 @@ def _absolute(file: Path | None) -> str:
     return "" if file is None else str(file.absolute())
 
 
+_PROCESS = Lines("process_id:%d", "process_supervised:%s", "run_id:%s", "tcp_port:%d")
+_UPTIME = Lines(
+    "uptime_in_seconds:%d",
+    "uptime_in_days:%d",
+    "hz:%s",
+    "configured_hz:%s",
+    "lru_clock:%d",
+    "executable:%s",
+    "config_file:%s",
+    "io_threads_active:0",
+)
+
+
 def server_section(
     process: Process, supervisor: Callable[[], str], listeners: Listeners, config: Config,
     now_us: Callable[[], int],
 ) -> str:  # fmt: skip
     """`supervisor` returns the name of the service manager."""
     uptime_s, hz, time_us = process.uptime_s(), config.shown("hz"), now_us()
-    process_lines = (
-        f"process_id:{process.number}\r\n"
-        f"process_supervised:{supervisor()}\r\n"
-        f"run_id:{process.run_id}\r\n"
-        f"tcp_port:{listeners.port}\r\n"
-        f"server_time_usec:{time_us}\r\n"
-        f"uptime_in_seconds:{uptime_s}\r\n"
-        f"uptime_in_days:{uptime_s // 86400}\r\n"
-        f"hz:{hz}\r\n"
-        f"configured_hz:{hz}\r\n"
-        f"lru_clock:{time_us // 1_000_000 & 0xFFFFFF}\r\n"
-        f"executable:{_executable()}\r\n"
-        f"config_file:{_absolute(process.config_file)}\r\n"
-        "io_threads_active:0\r\n"
+    process_lines = _PROCESS.text(process.number, supervisor(), process.run_id, listeners.port)
+    time_lines = _UPTIME.text(
+        uptime_s,
+        uptime_s // 86400,
+        hz,
+        hz,
+        time_us // 1_000_000 & 0xFFFFFF,
+        _executable(),
+        _absolute(process.config_file),
     )
-    return _PROGRAM + process_lines + process.state_lines() + listeners.info()
+    return (
+        f"{_PROGRAM}{process_lines}"
+        f"server_time_usec:{time_us}\r\n"
+        f"{time_lines}{process.state_lines()}{listeners.info()}"
+    )
+
+
+_CLIENTS = Lines(
+    "connected_clients:%d",
+    "cluster_connections:0",
+    "maxclients:%d",
+    "client_recent_max_input_buffer:%d",
+    "client_recent_max_output_buffer:%d",
+    "blocked_clients:%d",
+    "tracking_clients:0",
+    "pubsub_clients:%d",
+    "watching_clients:%d",
+    "clients_in_timeout_table:%d",
+    "total_watched_keys:%d",
+    "total_blocking_keys:%d",
+    "total_blocking_keys_on_nokey:%d",
+)
 
 
 def clients_section(
     clients: Clients, executor: Executor, config: Config, steady_ms: Callable[[], int],
-    totals: ClientTotals,
+    client_totals: Callable[[], ClientTotals],
 ) -> str:  # fmt: skip
-    pause = executor.pauses.current
+    pause, totals = executor.pauses.current, client_totals()
     waiting = executor.serving.waiting
     is_waiting = waiting.count > 0
     staying = sum(1 for _ in waiting.keys_that_must_stay()) if is_waiting else 0
-    return (
-        f"connected_clients:{len(clients)}\r\n"
-        "cluster_connections:0\r\n"
-        f"maxclients:{config.maxclients}\r\n"
-        f"client_recent_max_input_buffer:{totals.input_max_bytes}\r\n"
-        f"client_recent_max_output_buffer:{totals.output_max_bytes}\r\n"
-        f"blocked_clients:{executor.blocked_count}\r\n"
-        "tracking_clients:0\r\n"
-        f"pubsub_clients:{totals.subscribed}\r\n"
-        f"watching_clients:{totals.watching}\r\n"
-        f"clients_in_timeout_table:{waiting.timed_count}\r\n"
-        f"total_watched_keys:{len(totals.watched)}\r\n"
-        f"total_blocking_keys:{len([*waiting.keys()]) if is_waiting else 0}\r\n"
-        f"total_blocking_keys_on_nokey:{staying}\r\n"
-        f"{_NOT_PAUSED if pause is None else _pause_lines(pause, steady_ms())}"
+    text = _CLIENTS.text(
+        len(clients),
+        config.maxclients,
+        totals.input_max_bytes,
+        totals.output_max_bytes,
+        executor.blocked_count,
+        totals.subscribed,
+        totals.watching,
+        waiting.timed_count,
+        len(totals.watched),
+        len([*waiting.keys()]) if is_waiting else 0,
+        staying,
     )
+    return text + (_NOT_PAUSED if pause is None else _pause_lines(pause, steady_ms()))
 
 
 _PAUSE_REASONS = {
@@ -207,91 +242,141 @@ def _pause_lines(pause: Pause, steady_ms: int) -> str:
     )
 
 
+_RATES = Lines(
+    "total_net_repl_input_bytes:%d",
+    "total_net_repl_output_bytes:%d",
+    "instantaneous_input_kbps:%s",
+    "instantaneous_output_kbps:%s",
+    "instantaneous_input_repl_kbps:%s",
+    "instantaneous_output_repl_kbps:%s",
+    "rejected_connections:%d",
+    "sync_full:%d",
+    "sync_partial_ok:%d",
+    "sync_partial_err:%d",
+    "sync_rewinds:%d",
+)
+
+
 def traffic_stats(clients: Clients, executor: Executor, replication: Role, rates: Rates) -> str:
-    kb_in, kb_out, repl_kb_in, repl_kb_out = rates.kilobytes
+    resync, totals = replication.resync, replication.totals
+    rate_lines = _RATES.text(
+        totals.received_bytes,
+        replication.feeds.source.sent_bytes,
+        *rates.kilobytes,
+        clients.connections_rejected,
+        resync.full_syncs,
+        resync.partial_syncs,
+        resync.refused_partial_syncs,
+        totals.rewinds,
+    )
     return (
         f"total_connections_received:{clients.connections_received}\r\n"
         f"total_commands_processed:{executor.statistics.commands}\r\n"
         f"instantaneous_ops_per_sec:{rates.commands}\r\n"
         f"total_net_input_bytes:{executor.bytes_in}\r\n"
         f"total_net_output_bytes:{executor.outbox.bytes_out}\r\n"
-        f"total_net_repl_input_bytes:{replication.totals.received_bytes}\r\n"
-        f"total_net_repl_output_bytes:{replication.feeds.source.sent_bytes}\r\n"
-        f"instantaneous_input_kbps:{kb_in}\r\n"
-        f"instantaneous_output_kbps:{kb_out}\r\n"
-        f"instantaneous_input_repl_kbps:{repl_kb_in}\r\n"
-        f"instantaneous_output_repl_kbps:{repl_kb_out}\r\n"
-        f"rejected_connections:{clients.connections_rejected}\r\n"
-        f"sync_full:{replication.resync.full_syncs}\r\n"
-        f"sync_partial_ok:{replication.resync.partial_syncs}\r\n"
-        f"sync_partial_err:{replication.resync.refused_partial_syncs}\r\n"
-        f"sync_rewinds:{replication.totals.rewinds}\r\n"
+        f"{rate_lines}"
     )
+
+
+_DATA = Lines(
+    "expired_subkeys:0",
+    "expired_keys:%d",
+    "expired_keys_active:%d",
+    "expired_subkeys_active:0",
+    "reservations_pending:%d",
+    "reservations_expired:%d",
+    "expired_stale_perc:0.00",
+    "expired_time_cap_reached_count:0",
+    "evicted_keys:0",
+    "evicted_entries:%d",
+    "evicted_blocks:%d",
+    "missed_entries:%d",
+    "evicted_clients:%d",
+    "evicted_scripts:0",
+    "total_eviction_exceeded_time:0",
+    "current_eviction_exceeded_time:0",
+    "keyspace_hits:%d",
+    "keyspace_misses:%d",
+    "pubsub_channels:%d",
+    "pubsub_patterns:%d",
+    "pubsubshard_channels:%d",
+    "latest_fork_usec:0",
+    "total_forks:0",
+    "migrate_cached_sockets:0",
+    "slave_expires_tracked_keys:0",
+    "active_defrag_hits:0",
+    "active_defrag_misses:0",
+    "active_defrag_key_hits:0",
+    "active_defrag_key_misses:0",
+    "total_active_defrag_time:0",
+    "current_active_defrag_time:0",
+)
 
 
 def data_stats(
     keyspace: Keyspace, executor: Executor, eviction: Eviction, pubsub: PubSub, clients: Clients
 ) -> str:
-    return (
-        "expired_subkeys:0\r\n"
-        f"expired_keys:{keyspace.expired_count}\r\n"
-        f"expired_keys_active:{executor.due.expired_count}\r\n"
-        "expired_subkeys_active:0\r\n"
-        f"reservations_pending:{keyspace.open_reservations()}\r\n"
-        f"reservations_expired:{keyspace.reservations_expired}\r\n"
-        "expired_stale_perc:0.00\r\n"
-        "expired_time_cap_reached_count:0\r\n"
-        "evicted_keys:0\r\n"
-        f"evicted_entries:{eviction.evicted_entries}\r\n"
-        f"evicted_blocks:{eviction.evicted_blocks}\r\n"
-        f"missed_entries:{keyspace.missed_entries}\r\n"
-        f"evicted_clients:{clients.limits.evicted_clients}\r\n"
-        "evicted_scripts:0\r\n"
-        "total_eviction_exceeded_time:0\r\n"
-        "current_eviction_exceeded_time:0\r\n"
-        f"keyspace_hits:{keyspace.hits}\r\n"
-        f"keyspace_misses:{keyspace.misses}\r\n"
-        f"pubsub_channels:{pubsub.channel_count}\r\n"
-        f"pubsub_patterns:{pubsub.pattern_count}\r\n"
-        f"pubsubshard_channels:{pubsub.shard_channel_count}\r\n"
-        "latest_fork_usec:0\r\n"
-        "total_forks:0\r\n"
-        "migrate_cached_sockets:0\r\n"
-        "slave_expires_tracked_keys:0\r\n"
-        "active_defrag_hits:0\r\n"
-        "active_defrag_misses:0\r\n"
-        "active_defrag_key_hits:0\r\n"
-        "active_defrag_key_misses:0\r\n"
-        "total_active_defrag_time:0\r\n"
-        "current_active_defrag_time:0\r\n"
+    return _DATA.text(
+        keyspace.expired_count,
+        executor.due.expired_count,
+        keyspace.open_reservations(),
+        keyspace.reservations_expired,
+        eviction.evicted_entries,
+        eviction.evicted_blocks,
+        keyspace.missed_entries,
+        clients.limits.evicted_clients,
+        keyspace.hits,
+        keyspace.misses,
+        pubsub.channel_count,
+        pubsub.pattern_count,
+        pubsub.shard_channel_count,
     )
 
 
+_ERRORS = Lines(
+    "tracking_total_keys:0",
+    "tracking_total_items:0",
+    "tracking_total_prefixes:0",
+    "unexpected_error_replies:0",
+    "total_error_replies:%d",
+    "dump_payload_sanitizations:0",
+)
+_REFUSALS = Lines(
+    "io_threaded_reads_processed:0",
+    "io_threaded_writes_processed:0",
+    "io_threaded_total_prefetch_batches:0",
+    "io_threaded_total_prefetch_entries:0",
+    "client_output_buffer_limit_disconnections:%d",
+    "user_limit_disconnections:%d",
+    "user_limit_refusals:%d",
+    "reply_buffer_shrinks:0",
+    "reply_buffer_expands:0",
+    "acl_access_denied_auth:%d",
+    "acl_access_denied_cmd:%d",
+    "acl_access_denied_key:%d",
+    "acl_access_denied_channel:%d",
+    "tls_handshake_failures:%d",
+)
+
+
 def request_stats(executor: Executor, clients: Clients, access: Access) -> str:
-    denied = access.log.counts
+    denied, limits = access.log.counts, clients.limits
+    refusals = _REFUSALS.text(
+        clients.output_limit_closings,
+        limits.user_closings,
+        limits.user_refusals,
+        denied.get("auth", 0),
+        denied.get("command", 0),
+        denied.get("key", 0),
+        denied.get("channel", 0),
+        FAILED_HANDSHAKES.count,
+    )
     return (
-        "tracking_total_keys:0\r\n"
-        "tracking_total_items:0\r\n"
-        "tracking_total_prefixes:0\r\n"
-        "unexpected_error_replies:0\r\n"
-        f"total_error_replies:{executor.statistics.error_replies}\r\n"
-        "dump_payload_sanitizations:0\r\n"
+        f"{_ERRORS.text(executor.statistics.error_replies)}"
         f"total_reads_processed:{executor.statistics.reads}\r\n"
         f"total_writes_processed:{executor.outbox.writes}\r\n"
-        "io_threaded_reads_processed:0\r\n"
-        "io_threaded_writes_processed:0\r\n"
-        "io_threaded_total_prefetch_batches:0\r\n"
-        "io_threaded_total_prefetch_entries:0\r\n"
-        f"client_output_buffer_limit_disconnections:{clients.output_limit_closings}\r\n"
-        f"user_limit_disconnections:{clients.limits.user_closings}\r\n"
-        f"user_limit_refusals:{clients.limits.user_refusals}\r\n"
-        "reply_buffer_shrinks:0\r\n"
-        "reply_buffer_expands:0\r\n"
-        f"acl_access_denied_auth:{denied.get('auth', 0)}\r\n"
-        f"acl_access_denied_cmd:{denied.get('command', 0)}\r\n"
-        f"acl_access_denied_key:{denied.get('key', 0)}\r\n"
-        f"acl_access_denied_channel:{denied.get('channel', 0)}\r\n"
-        f"tls_handshake_failures:{FAILED_HANDSHAKES.count}\r\n"
+        f"{refusals}"
     )
 
 
@@ -392,7 +477,6 @@ NAMES = frozenset({*EVERYTHING, *GROUPS})
 ONLY_DEFAULT = frozenset({"default"})
 
 Collect = Callable[[], str]
-CollectOfClients = Callable[["ClientTotals"], str]
 
 
 def fields_of(section: str) -> Section:
@@ -402,50 +486,37 @@ def fields_of(section: str) -> Section:
 
 
 class Info:
-    """The text of INFO. `sections` has a function for each section; those in `of_clients` are given
-    the totals of all clients, which are computed once for all of these sections."""
+    """The text of INFO. `sections` has a function for each section."""
 
     def __init__(
-        self,
-        sections: Mapping[str, Collect],
-        of_clients: Mapping[str, CollectOfClients],
-        totals: Callable[[], ClientTotals],
+        self, sections: Mapping[str, Collect], count_clients: Callable[[], ClientTotals]
     ) -> None:
         self._sections = sections
-        self._of_clients = of_clients
-        self._totals = totals
+        self._count_clients = count_clients
+        self._totals: ClientTotals | None = None
         self._chosen = lru_cache(maxsize=16)(self._choose)
 
-    def _choose(
-        self, names: frozenset[str]
-    ) -> tuple[tuple[str, Collect | None, CollectOfClients | None], ...]:
-        """The titles and functions of the sections that these names select."""
+    def client_totals(self) -> ClientTotals:
+        """The totals of all clients, computed once for all sections of an INFO."""
+        if self._totals is None:
+            self._totals = self._count_clients()
+        return self._totals
+
+    def _choose(self, names: frozenset[str]) -> tuple[str, tuple[Collect, ...]]:
+        """The sections that these names select: their titles, with places for their lines, and
+        their functions."""
         chosen: frozenset[str] = frozenset().union(*(GROUPS.get(name, {name}) for name in names))
-        return tuple(
-            (f"\r\n# {title}\r\n", self._sections.get(name), self._of_clients.get(name))
-            for name, title in SECTIONS.items()
-            if name in chosen
-        )
+        ordered = [name for name in SECTIONS if name in chosen]
+        template = "\r\n".join(f"# {SECTIONS[name]}\r\n%s" for name in ordered)
+        return template, tuple(self._sections[name] for name in ordered)
 
     def text(self, names: Sequence[str]) -> str:
         """INFO for these sections (lower case; none: the default ones), in Redis' layout."""
-        totals: ClientTotals | None = None
-        found: list[str] = []
-        for title, collect, collect_of_clients in self._chosen(
-            NAMES.intersection(names) if names else ONLY_DEFAULT
-        ):
-            found.append(title)
-            if collect is not None:
-                found.append(collect())
-            elif collect_of_clients is not None:
-                totals = totals or self._totals()
-                found.append(collect_of_clients(totals))
-        if found:
-            found[0] = found[0][2:]  # no empty line before the first title
-        return "".join(found)
+        template, functions = self._chosen(NAMES.intersection(names) if names else ONLY_DEFAULT)
+        self._totals = None
+        return template % tuple([collect() for collect in functions])
 
     def fields(self, name: str, totals: ClientTotals) -> Section:
         """The fields of one section."""
-        if name in self._of_clients:
-            return fields_of(self._of_clients[name](totals))
+        self._totals = totals
         return fields_of(self._sections[name]())

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.server.monitor import allocator
 from millstream.server.monitor.memory import Gauge
@@ -42,6 +42,11 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 1.0
 
 
+def _data_share(used: int, data: int, startup: int) -> float:
+    """The data's share of the memory added since the start, as in Redis."""
+    return min(1.0, data / max(1, used - startup))
+
+
 def _table_bytes(db: Database) -> dict[bytes, int]:
     """The memory of a database's tables, without keys and values."""
     return {
@@ -50,8 +55,8 @@ def _table_bytes(db: Database) -> dict[bytes, int]:
     }
 
 
-@lru_cache(maxsize=4)  # mostly those of the last INFO
-def _used_lines(used: int, rss: int, peak: int, overhead: int, startup: int, share: float) -> str:
+def _used_lines(used: int, rss: int, peak: int, overhead: int, startup: int) -> str:
+    share = _data_share(used, used - overhead, startup)
     return (
         f"used_memory:{used}\r\n"
         f"used_memory_human:{human(used)}\r\n"
@@ -73,7 +78,6 @@ def _used_lines(used: int, rss: int, peak: int, overhead: int, startup: int, sha
     )
 
 
-@lru_cache(maxsize=4)
 def _script_lines(scripts: int) -> str:
     return (
         "used_memory_lua:0\r\n"
@@ -92,13 +96,35 @@ def _script_lines(scripts: int) -> str:
     )
 
 
-@lru_cache(maxsize=4)
-def _fragmentation_lines(maxmemory: int, policy: str, used: int, rss: int) -> str:
+class _Figures(NamedTuple):
+    """The sizes in bytes, and the number of scripts, that INFO memory shows or computes with."""
+
+    used: int
+    rss: int
+    peak_rss: int
+    startup: int
+    of_clients: int
+    of_replicas: int
+    backlog: int
+    queued: int
+    scripts: int
+    maxmemory: int
+    policy: str
+
+
+@lru_cache(maxsize=4)  # mostly those of the last INFO
+def _memory_lines(figures: _Figures) -> str:
+    used, rss, backlog = figures.used, figures.rss, figures.backlog
+    maxmemory, startup = figures.maxmemory, figures.startup
+    of_clients, of_replicas = figures.of_clients, figures.of_replicas
     fragmentation = f"{_ratio(rss, used):.2f}"
+    overhead = min(startup + of_clients + of_replicas + backlog, used)
     return (
+        f"{_used_lines(used, rss, max(rss, figures.peak_rss), overhead, startup)}"
+        f"{_script_lines(figures.scripts)}"
         f"maxmemory:{maxmemory}\r\n"
         f"maxmemory_human:{human(maxmemory)}\r\n"
-        f"maxmemory_policy:{policy}\r\n"
+        f"maxmemory_policy:{figures.policy}\r\n"
         f"allocator_frag_ratio:{fragmentation}\r\n"
         f"allocator_frag_bytes:{rss - used}\r\n"
         "allocator_rss_ratio:1.00\r\n"
@@ -108,6 +134,18 @@ def _fragmentation_lines(maxmemory: int, policy: str, used: int, rss: int) -> st
         f"mem_fragmentation_ratio:{fragmentation}\r\n"
         f"mem_fragmentation_bytes:{rss - used}\r\n"
         "mem_not_counted_for_evict:0\r\n"
+        f"mem_replication_backlog:{backlog}\r\n"
+        f"mem_total_replication_buffers:{backlog}\r\n"
+        "mem_replica_full_sync_buffer:0\r\n"
+        f"mem_clients_slaves:{of_replicas}\r\n"
+        f"mem_clients_normal:{of_clients}\r\n"
+        "mem_cluster_links:0\r\n"
+        f"mem_aof_buffer:{figures.queued}\r\n"
+        "mem_allocator:libc\r\n"
+        "mem_overhead_db_hashtable_rehashing:0\r\n"
+        "active_defrag_running:0\r\n"
+        "lazyfree_pending_objects:0\r\n"
+        "lazyfreed_objects:0\r\n"
     )
 
 
@@ -138,54 +176,41 @@ class MemoryInfo:
         self._gauge.measure()
         self._peak_rss_bytes = allocator.peak_rss_bytes()
 
-    def _overhead_bytes(self, totals: ClientTotals) -> int:
-        """The memory used for purposes other than data."""
-        clients = totals.memory_bytes + totals.replica_bytes
-        return self._gauge.startup_bytes + clients + self._replication.backlog_bytes
-
-    def _data_share(self, used: int, data: int) -> float:
-        """The data's percentage of the memory added since the start, as in Redis."""
-        return min(1.0, data / max(1, used - self._gauge.startup_bytes))
-
-    def section(self, totals: ClientTotals) -> str:
+    def section(self, client_totals: Callable[[], ClientTotals]) -> str:
         """INFO memory."""
         used, rss = self._gauge.measure_at(self._steady_ms())
-        overhead = min(self._overhead_bytes(totals), used)
-        config, backlog_bytes = self._config, self._replication.backlog_bytes
-        share = self._data_share(used, used - overhead)
-        startup_bytes, scripts = self._gauge.startup_bytes, len(self._executor.context.scripts)
-        return (
-            _used_lines(used, rss, max(rss, self._peak_rss_bytes), overhead, startup_bytes, share)
-            + _script_lines(scripts)
-            + _fragmentation_lines(config.maxmemory, config.maxmemory_policy, used, rss)
-            + f"mem_replication_backlog:{backlog_bytes}\r\n"
-            f"mem_total_replication_buffers:{backlog_bytes}\r\n"
-            "mem_replica_full_sync_buffer:0\r\n"
-            f"mem_clients_slaves:{totals.replica_bytes}\r\n"
-            f"mem_clients_normal:{totals.memory_bytes}\r\n"
-            "mem_cluster_links:0\r\n"
-            f"mem_aof_buffer:{self._persistence.commits.queued_bytes}\r\n"
-            "mem_allocator:libc\r\n"
-            "mem_overhead_db_hashtable_rehashing:0\r\n"
-            "active_defrag_running:0\r\n"
-            "lazyfree_pending_objects:0\r\n"
-            "lazyfreed_objects:0\r\n"
+        config, totals = self._config, client_totals()
+        figures = _Figures(
+            used,
+            rss,
+            self._peak_rss_bytes,
+            self._gauge.startup_bytes,
+            totals.memory_bytes,
+            totals.replica_bytes,
+            self._replication.backlog_bytes,
+            self._persistence.commits.queued_bytes,
+            len(self._executor.context.scripts),
+            config.maxmemory,
+            config.maxmemory_policy,
         )
+        return _memory_lines(figures)
 
     def facts(self) -> dict[str, object]:
         """The figures of MEMORY STATS, under its names."""
         used, rss = self._gauge.measure(), self._gauge.held()
         peak = max(rss, allocator.peak_rss_bytes())
         totals = self._clients.totals()
-        overhead = min(self._overhead_bytes(totals), used)
+        startup_bytes, backlog_bytes = self._gauge.startup_bytes, self._replication.backlog_bytes
+        of_clients = totals.memory_bytes + totals.replica_bytes
+        overhead = min(startup_bytes + of_clients + backlog_bytes, used)
         data = used - overhead
         databases = self._executor.keyspace.databases
         keys = sum(map(len, databases))
         return {
             "peak.allocated": peak,
             "total.allocated": used,
-            "startup.allocated": self._gauge.startup_bytes,
-            "replication.backlog": self._replication.backlog_bytes,
+            "startup.allocated": startup_bytes,
+            "replication.backlog": backlog_bytes,
             "clients.slaves": totals.replica_bytes,
             "clients.normal": totals.memory_bytes,
             "cluster.links": 0,
@@ -196,7 +221,7 @@ class MemoryInfo:
             "keys.count": keys,
             "keys.bytes-per-key": data // keys if keys else 0,
             "dataset.bytes": data,
-            "dataset.percentage": 100 * self._data_share(used, data),
+            "dataset.percentage": 100 * _data_share(used, data, startup_bytes),
             "peak.percentage": 100 * used / peak,
             "allocator.allocated": used,
             "allocator.active": rss,

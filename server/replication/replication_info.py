@@ -12,6 +12,7 @@ from typing import Any
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
+from millstream.server.monitor.info_lines import Lines
 from millstream.server.protocol.outbox import Outbox
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feed import Feed
@@ -22,6 +23,33 @@ from millstream.server.replication.link import Link, LinkTotals, Standing, State
 from millstream.server.replication.promotion import Promotion
 from millstream.server.replication.replacement import Replacement
 from millstream.server.replication.write_refusals import Restrictions
+
+_FRAMES = Lines(
+    "master_failover_state:%s",
+    "master_replid:%s",
+    "master_replid2:%s",
+    "master_repl_offset:%d",
+    "second_repl_offset:%d",
+    "repl_backlog_active:%d",
+    "repl_backlog_size:%d",
+    "repl_backlog_first_byte_offset:%d",
+    "repl_backlog_histlen:%d",
+    "repl_frame:%d",
+    "repl_durable_frame:%d",
+    "repl_safe_frame:%d",
+    "hold_bytes:%d",
+    "hold_age_ms:%d",
+    "promotion_in_progress:%d",
+    "superseded_by:%s",
+)
+_ERRORS = Lines(
+    "repl_connection_errors:%d",
+    "repl_link_errors:%d",
+    "repl_refusals:%d",
+    "repl_failed_syncs:%d",
+    "repl_kept_data:%d",
+    "repl_last_error:%s",
+)
 
 
 @dataclass(eq=False)
@@ -67,19 +95,16 @@ class ReplicationInfo:
             text += f"min_slaves_good_slaves:{self.feeds.good_count()}\r\n"
         for number, feed in enumerate(self.feeds):
             text += f"slave{number}:{self._feed_fact(feed)}\r\n"
-        last_error = " ".join(totals.last_error.replace(",", ";").split())
-        return (
-            text
-            + self._frame_lines()
-            + (
-                f"repl_connection_errors:{totals.connection_errors}\r\n"
-                f"repl_link_errors:{totals.link_errors}\r\n"
-                f"repl_refusals:{totals.refusals}\r\n"
-                f"repl_failed_syncs:{totals.failed_syncs}\r\n"
-                f"repl_kept_data:{totals.kept_data}\r\n"
-                f"repl_last_error:{last_error}\r\n"
-            )
+        error = totals.last_error
+        error_lines = _ERRORS.text(
+            totals.connection_errors,
+            totals.link_errors,
+            totals.refusals,
+            totals.failed_syncs,
+            totals.kept_data,
+            error and " ".join(error.replace(",", ";").split()),
         )
+        return f"{text}{self._frame_lines()}{error_lines}"
 
     def _frame_lines(self) -> str:
         """The line of history, the backlog, the frames so far, the replies that wait for the disk
@@ -90,23 +115,23 @@ class ReplicationInfo:
         size_bytes = 0 if backlog is None else backlog.size_bytes
         first_byte = 0 if backlog is None else commits.frame_bytes - size_bytes + 1
         is_promoting = self.promotion.is_under_way or self.handover.is_waiting
-        return (
-            f"master_failover_state:{self.failover.state}\r\n"
-            f"master_replid:{newest}\r\n"
-            f"master_replid2:{before}\r\n"
-            f"master_repl_offset:{commits.frame_bytes}\r\n"
-            f"second_repl_offset:{self._second_offset(newest, before)}\r\n"
-            f"repl_backlog_active:{int(backlog is not None)}\r\n"
-            f"repl_backlog_size:{self.config.repl_backlog_size}\r\n"
-            f"repl_backlog_first_byte_offset:{first_byte}\r\n"
-            f"repl_backlog_histlen:{size_bytes}\r\n"
-            f"repl_frame:{commits.last_seq}\r\n"
-            f"repl_durable_frame:{commits.durable_seq}\r\n"
-            f"repl_safe_frame:{self.restrictions.safe_seq}\r\n"
-            f"hold_bytes:{self.outbox.held_bytes}\r\n"
-            f"hold_age_ms:{self.outbox.hold_age_ms(self.machine.steady_clock())}\r\n"
-            f"promotion_in_progress:{int(is_promoting)}\r\n"
-            f"superseded_by:{self.handover.superseded_by}\r\n"
+        return _FRAMES.text(
+            self.failover.state,
+            newest,
+            before,
+            commits.frame_bytes,
+            self._second_offset(newest, before),
+            backlog is not None,
+            self.config.repl_backlog_size,
+            first_byte,
+            size_bytes,
+            commits.last_seq,
+            commits.durable_seq,
+            self.restrictions.safe_seq,
+            self.outbox.held_bytes,
+            self.outbox.hold_age_ms(self.machine.steady_clock()),
+            is_promoting,
+            self.handover.superseded_by,
         )
 
     def _second_offset(self, newest: str, before: str) -> int:
