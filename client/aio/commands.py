@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, overload
 
 from millstream.client.core import requests
 from millstream.client.core.steps import Command, R
-from millstream.client.core.words import Fields, IdWord, Key
+from millstream.client.core.words import Condition, Fields, IdWord, Key
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
 from millstream.client.rows import Row, Seek, WriterPosition
@@ -119,6 +119,7 @@ class StreamCommands(Generic[T]):
         retry: int | None = None,
         expire: int = 0,
         withinfo: Literal[False] = False,
+        where: Sequence[Condition] = (),
     ) -> list[Record[T] | None]: ...
     @overload
     async def tread(
@@ -133,6 +134,7 @@ class StreamCommands(Generic[T]):
         retry: int | None = None,
         expire: int = 0,
         withinfo: Literal[True],
+        where: Sequence[Condition] = (),
     ) -> tuple[tuple[ID | None, ID | None], list[Record[T] | None]]: ...
     async def tread(
         self,
@@ -146,12 +148,13 @@ class StreamCommands(Generic[T]):
         retry: int | None = None,
         expire: int = 0,
         withinfo: bool = False,
+        where: Sequence[Condition] = (),
     ) -> Any:
         """Read up to `count` entries after an ID, or the next ones of a group.
 
         None in the list stands for entries that were evicted before they were read. If `block` ms
         are over, the list is empty. With `withinfo`, the first and the last ID of the stream come
-        before the list.
+        before the list. `where` as in trange; a group has its own filter.
 
         >>> _ = await ms.tappend("sensors", {"temperature": "35.6"})
         >>> [record["temperature"] for record in await ms.tread("sensors", 0, 10)]
@@ -159,20 +162,38 @@ class StreamCommands(Generic[T]):
         """
         return await self._ask(
             requests.tread(
-                key, last_id, count, block, requests.GroupWords(group, ttl, retry, expire), withinfo
+                key,
+                last_id,
+                count,
+                block,
+                requests.GroupWords(group, ttl, retry, expire),
+                withinfo,
+                where,
             )
         )
 
     async def trange(
-        self, key: Key, start: IdWord = "-", end: IdWord = "+", *, count: int | None = None
+        self,
+        key: Key,
+        start: IdWord = "-",
+        end: IdWord = "+",
+        *,
+        count: int | None = None,
+        where: Sequence[Condition] = (),
     ) -> list[Record[T]]:
-        """The entries from one ID to another, both included.
+        """The entries from one ID to another, both included: those that meet all conditions in
+        `where`, of which `count` counts the matches.
+
+        A condition is (field, "EQ", value), (field, "PREFIX", text), (field, "IN", values) or
+        (field, "BETWEEN", min, max).
 
         >>> new = await ms.tappend("steps", {"n": 1})
         >>> [record.id == new for record in await ms.trange("steps", new)]
         [True]
+        >>> await ms.trange("steps", new, where=[("n", "BETWEEN", 2, 9)])
+        []
         """
-        return await self._ask(requests.trange(key, start, end, count))
+        return await self._ask(requests.trange(key, start, end, count, where))
 
     async def tblocks(
         self,
@@ -233,15 +254,17 @@ class StreamCommands(Generic[T]):
         *,
         block: int | None = None,
         clock: bool = False,
+        where: Sequence[Condition] = (),
     ) -> list[Row[T]]:
-        """Read entries after an ID from each stream, and how far each stream is settled.
+        """Read entries after an ID from each stream, and how far each stream is settled. `where` as
+        in trange; `next` moves over what does not match.
 
         >>> new = await ms.tappend("rows", {"n": 1})
         >>> [row] = await ms.tmread(10, {"rows": 0})
         >>> row.next == new, row.ended, [dict(record) for record in row.entries]
         (True, False, [{'n': '1'}])
         """
-        return await self._ask(requests.tmread(streams.items(), count, block, clock))
+        return await self._ask(requests.tmread(streams.items(), count, block, clock, None, where))
 
     # ------------------------------------------------------------ reservations
 

@@ -19,6 +19,7 @@ from millstream.client.core.decoding import (
 )
 from millstream.client.core.steps import Command, Word
 from millstream.client.core.words import (
+    Condition,
     Fields,
     IdWord,
     Key,
@@ -26,6 +27,7 @@ from millstream.client.core.words import (
     id_word,
     text,
     wait_words,
+    where_words,
 )
 from millstream.client.ids import ID, read_id
 from millstream.client.records import Record
@@ -115,11 +117,13 @@ def tread(
     block: int | None,
     group: GroupWords,
     withinfo: bool = False,
+    where: Sequence[Condition] = (),
 ) -> Command[Any]:
     wait, wait_s = wait_words(block)
     words: list[Word] = [key, id_word(last_id), count, *wait, *group.words()]
     if withinfo:
         words += ["WITHINFO"]
+    words += where_words(where)
     read = record_reader(key)
 
     def with_info(reply: list[Any]) -> tuple[tuple[ID | None, ID | None], list[Any]]:
@@ -134,8 +138,11 @@ def tread(
     )
 
 
-def trange(key: Key, start: IdWord, end: IdWord, count: int | None) -> Command[list[Record[Any]]]:
+def trange(
+    key: Key, start: IdWord, end: IdWord, count: int | None, where: Sequence[Condition] = ()
+) -> Command[list[Record[Any]]]:
     limit: list[Word] = [] if count is None else ["COUNT", count]
+    limit += where_words(where)
     return command("TRANGE", key, id_word(start), id_word(end), *limit, read=record_reader(key))
 
 
@@ -184,6 +191,7 @@ def tmread(
     block: int | None,
     clock: bool,
     read: Any = None,
+    where: Sequence[Condition] = (),
 ) -> Command[Any]:
     """`read` replaces the reader of the rows."""
     wait, wait_s = wait_words(block)
@@ -194,6 +202,7 @@ def tmread(
         count,
         *wait,
         *promise,
+        *where_words(where),
         "STREAMS",
         *keys,
         *map(id_word, places),

@@ -17,6 +17,9 @@ Value: TypeAlias = str | bytes | int | float
 Fields: TypeAlias = (
     Mapping[str, Value] | Mapping[bytes, Value] | Iterable[tuple[str | bytes, Value]]
 )
+Condition: TypeAlias = Sequence[Any]
+"""For WHERE: (field, "EQ", value), (field, "PREFIX", text), (field, "IN", values) or (field,
+"BETWEEN", min, max)."""
 LONG_BYTES = 2**20
 """The least value of proto-max-bulk-len."""
 NOT_UTF_8 = "cannot be encoded as UTF-8: it has a surrogate that stands for no byte"
@@ -98,6 +101,20 @@ def _has_bytes(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def where_words(where: Sequence[Condition]) -> list[Word]:
+    """WHERE with these conditions; nothing without any."""
+    words: list[Word] = []
+    for field, operator, *operands in where:
+        if str(operator).upper() == "IN" and len(operands) == 1:
+            [values] = operands
+            if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+                raise ValueError(f"the values of IN must be a list or a set, not {values!r}")
+            operands = [*values]
+            operands.insert(0, len(operands))
+        words += [field, operator, *operands]
+    return ["WHERE", len(where), *words] if words else []
 
 
 def is_long(words: Sequence[Any]) -> bool:

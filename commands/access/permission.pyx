@@ -69,13 +69,16 @@ cdef class Demand:
             self.place = ELSEWHERE if "movablekeys" in command.flags else IN_A_ROW
 
     cdef Demand of(self, Args args):
-        """The demand of this request: another one with the option that writes."""
+        """The demand of this request: another one with the option that writes. None if that word may
+        be one of a condition."""
         cdef Py_ssize_t i
         if self.with_option is None:
             return self
         for i in range(OPTIONS_START, args.count):
             if is_word(&args.items[i], self.option):
                 return self.with_option
+            if is_word(&args.items[i], b"WHERE"):
+                return None
         return self
 
 
@@ -156,6 +159,8 @@ cdef class Permission:
         """True if the root selector surely allows this request."""
         if demand.with_option is not None:
             demand = demand.of(args)
+            if demand is None:
+                return False
         if not demand.open_to_all:
             if demand.number >= PyBytes_GET_SIZE(self.allowed):
                 return False

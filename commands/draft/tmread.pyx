@@ -12,18 +12,20 @@ survive a crash, so the server first records a time a second ahead (the effect C
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.engine.lifecycle cimport live_held
-from millstream.commands.engine.waiting cimport StreamsRead
+from millstream.commands.engine.searching cimport FilteredRange
+from millstream.commands.engine.waiting cimport SearchingRead
 from millstream.commands.engine.ranges cimport EntryRange, make_range
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES
-from millstream.commands.runtime.replies cimport make_raw, make_several
+from millstream.commands.runtime.replies cimport SLICE_BYTES, make_raw, make_several
 from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.reservations.held cimport Held, Slot
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, Stream
 
+from millstream.commands.engine.conditions import take_filter
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import Wait
 from millstream.commands.runtime.stream_effects import stream_at
@@ -33,13 +35,16 @@ from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 cdef enum:
     # How far ahead of the clock the recorded limit of promises is.
     PROMISE_AHEAD_MS = 1000
+    # How many bytes of a row with WHERE are encoded during its search.
+    ROW_BYTES_MIN = 4096
 
 UNBALANCED = ("ERR Unbalanced 'tmread' list of streams: for each stream key an ID, '', or '$' must be "
               "specified.")
 
 
 @command(
-    "TMREAD count [BLOCK milliseconds] [CLOCK] {streams: STREAMS key [key ...] id [id ...]}",
+    "TMREAD count [BLOCK milliseconds] [CLOCK] [where: WHERE n:integer condition [condition ...]] "
+    "{streams: STREAMS key [key ...] id [id ...]}",
     "readonly blocking",
     complexity="O(log n) to find each start and O(m) for the m entries answered",
 )
@@ -62,6 +67,8 @@ def tmread(Context ctx not None, Args args not None):
             timeout_ms = take_timeout_ms(args)
         elif args.next_is(b"CLOCK"):
             read.with_clock = True
+        elif args.next_is(b"WHERE"):
+            read.filter = take_filter(args)
         else:
             raise CommandError(SYNTAX)
     if args.count == args.pos:
@@ -71,12 +78,12 @@ def tmread(Context ctx not None, Args args not None):
     read.take_streams(ctx, args)
     if read.with_clock:
         read.follow(ctx)
-    if timeout_ms >= 0 and count > 0 and not read.has_news(ctx):
+    if timeout_ms >= 0 and count > 0 and ctx.may_block and not read.has_news(ctx):
         return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
     return read.reply(ctx)
 
 
-cdef class FollowRead(StreamsRead):
+cdef class FollowRead(SearchingRead):
     """A TMREAD."""
 
     cdef uint64_t limit
@@ -119,12 +126,14 @@ cdef class FollowRead(StreamsRead):
         """True if a row has entries, or its stream has ended."""
         cdef Stream stream
         cdef EntryId prev
+        if self.filter is not None and self.look([ctx.db.stream(key) for _, key in self.keys]):
+            return True
         for (_, key), (ms, seq) in zip(self.keys, self.after):
             stream = ctx.db.stream(key)
             if stream is None:
                 continue
             prev = prev_of(stream, ms, seq)
-            if stream.has_newer(prev) or has_ended(stream, prev):
+            if self.filter is None and stream.has_newer(prev) or has_ended(stream, prev):
                 return True
         return False
 
@@ -143,6 +152,11 @@ cdef class FollowRead(StreamsRead):
             head.put_bulk_bytes(key)
             if stream is None:
                 put_missing(head, ms, seq, resp)
+            elif self.filter is not None:
+                parts.append(make_raw(head.take()))
+                head.clear()
+                parts.append(self.filtered_row(
+                    stream, EntryId(ms, seq), self.position(i, stream), promised_ms))
             else:
                 self.put_row(head, parts, stream, EntryId(ms, seq), promised_ms)
         parts.append(make_raw(head.take()))
@@ -184,9 +198,34 @@ cdef class FollowRead(StreamsRead):
         head.put_head(c':', stream.incarnation)
         return 0
 
+    cdef FollowRow filtered_row(self, Stream stream, EntryId after, EntryId looked,
+                                uint64_t promised_ms):
+        """`put_row` with WHERE, after a search up to `looked`. What was evicted before that had no
+        match, so the row begins where the request does."""
+        cdef FollowRow row = FollowRow.__new__(FollowRow)
+        row.stream = stream
+        row.filter = self.filter
+        row.prev = prev_of(stream, after.ms, after.seq)
+        if not id_less(looked.ms, looked.seq, row.prev.ms, row.prev.seq):
+            row.prev = after
+        else:
+            looked = row.prev
+        row.settled = watermark_of(stream, promised_ms)
+        if id_less(row.settled.ms, row.settled.seq, looked.ms, looked.seq):
+            row.settled = looked
+        if not stream.last_entry(&row.newest):
+            row.newest = EntryId(0, 0)
+        row.has_last = stream.restrictions & SEALED and not stream.restrictions & RESERVING
+        row.incarnation = stream.incarnation
+        row.wanted = self.limit if step_up(&looked) else 0
+        row.begin(looked, EntryId(MAX, MAX), row.wanted)
+        row.search.dotted = True
+        row.search.full_size = max(SLICE_BYTES // len(self.keys), ROW_BYTES_MIN)
+        return row
+
     def attempt(self, Context ctx not None):
         """WRONGTYPE when one of the keys has another type now."""
-        if not self.has_news(ctx):
+        if self.is_searching or not self.has_news(ctx):
             return None
         if self.with_clock:
             self.follow(ctx)
@@ -194,6 +233,37 @@ cdef class FollowRead(StreamsRead):
 
     def timeout_reply(self, Context ctx not None):
         return self.reply(ctx)
+
+
+cdef class FollowRow(FilteredRange):
+    """A row with WHERE, after its key."""
+
+    cdef EntryId prev
+    cdef EntryId settled
+    cdef EntryId newest
+    cdef uint64_t wanted
+    cdef bint has_last  # no entry comes after the newest one
+    cdef uint64_t incarnation
+
+    cdef EntryId following(self) noexcept:
+        """The row's next: the last match if there may be more, else up to where the stream is
+        settled."""
+        cdef EntryId last = self.search.last if self.search.found else self.prev
+        if self.search.found == self.wanted and id_less(
+                last.ms, last.seq, self.newest.ms, self.newest.seq):
+            return last
+        return self.settled
+
+    cdef int put_before(self, Output out) except -1:
+        cdef EntryId following = self.following()
+        out.put_id(self.prev.ms, self.prev.seq, True)
+        return out.put_id(following.ms, following.seq, True)
+
+    cdef int put_after(self, Output out) except -1:
+        cdef EntryId following = self.following()
+        out.put_head(c':', self.has_last and not id_less(
+            following.ms, following.seq, self.newest.ms, self.newest.seq))
+        return out.put_head(c':', self.incarnation)
 
 
 cdef EntryId prev_of(Stream stream, uint64_t ms, uint64_t seq) noexcept:

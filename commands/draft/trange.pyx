@@ -3,7 +3,9 @@
 
 from libc.stdint cimport UINT64_MAX as MAX
 
-from millstream.commands.engine.ranges cimport EntryRange, make_range, take_bound, take_limit
+from millstream.commands.engine.ranges cimport (
+    EntryRange, filtered, make_range, take_bound, take_options,
+)
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.storage.streams.stream cimport Stream
@@ -12,7 +14,8 @@ from millstream.commands.table.registry import command
 
 
 @command(
-    "TRANGE key start end [COUNT n]", "readonly",
+    "TRANGE key start end [COUNT n] [where: WHERE n:integer condition [condition ...]]",
+    "readonly",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
 )
 def trange(Context ctx not None, Args args not None):
@@ -22,9 +25,9 @@ def trange(Context ctx not None, Args args not None):
     args.pos = 2
     take_bound(args, &reply.start, False, True)
     take_bound(args, &reply.end, True, True)
-    take_limit(args, &reply.limit)
+    filter = take_options(args, &reply.limit)
     stream = ctx.read_stream_at(&args.items[1])
     if stream is None or reply.limit == 0:
         return []
     reply.stream = stream
-    return reply
+    return reply if filter is None else filtered(reply, filter)

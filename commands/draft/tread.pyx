@@ -4,34 +4,39 @@
 Delivery is shared with XREADGROUP, and blocked readers of both wait in one queue.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.engine.delivery cimport (
     ReplyBudget, Retry, begin_budget, deliver_long, deliver_new, group_has_gap,
     is_long_delivery, no_retry, redeliver_due,
 )
 from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range
-from millstream.commands.runtime.replies cimport BlockedRead, make_raw, make_several
+from millstream.commands.engine.searching cimport FilteredRange, make_filtered
+from millstream.commands.runtime.replies cimport BlockedRead, Raw, make_raw, make_several
 from millstream.commands.runtime.stream_effects cimport Terms
 from millstream.commands.engine.lifecycle cimport (
     live_group, new_group, note_used, read_effects_most,
 )
-from millstream.commands.engine.waiting cimport GroupsRead
+from millstream.commands.engine.waiting cimport GroupsRead, SearchingRead
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
-from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
+from millstream.encoding cimport ArrayHead, Output, Slice, put_nil, put_null_array
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
+from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.groups.due_index cimport is_due
 from millstream.storage.groups.group cimport Group, ttl_ms_of
 from millstream.storage.groups.pending cimport UNOWNED
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.engine.conditions import take_filter
 from millstream.commands.table.registry import command
 from millstream.commands.runtime.replies import NULL_ARRAY, Wait
 from millstream.commands.runtime.stream_effects import GROUPTTL
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, shown
+
+WHERE_OF_A_GROUP = "ERR WHERE cannot be used with GROUP: TGROUP sets the filter of a group"
 
 
 cdef uint64_t take_unsigned(Args args) except? 0xffffffffffffffff:
@@ -42,7 +47,8 @@ cdef uint64_t take_unsigned(Args args) except? 0xffffffffffffffff:
 
 
 @command(
-    "TREAD key last-id count [BLOCK ms] [GROUP name ttl-ms] [RETRY retry-ms expire-ms] [WITHINFO]",
+    "TREAD key last-id count [BLOCK ms] [GROUP name ttl-ms] [RETRY retry-ms expire-ms] [WITHINFO] "
+    "[where: WHERE n:integer condition [condition ...]]",
     "readonly blocking writes_with:GROUP",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
 )
@@ -60,6 +66,7 @@ def tread(Context ctx not None, Args args not None):
     cdef uint64_t retry_ms
     cdef bytes group = None
     cdef Retry retry = None
+    cdef EntryFilter filter = None
     cdef Stream stream
     cdef GroupRead read
     after.ms = after.seq = 0
@@ -80,8 +87,12 @@ def tread(Context ctx not None, Args args not None):
             retry = Retry(retry_ms, take_unsigned(args))
         elif args.next_is(b"WITHINFO"):
             with_info = True
+        elif args.next_is(b"WHERE"):
+            filter = take_filter(args)
         else:
             raise CommandError(SYNTAX)
+    if filter is not None and group is not None:
+        raise CommandError(WHERE_OF_A_GROUP)
     block = block and limit > 0
     deadline_ms = ctx.steady_ms + timeout_ms if timeout_ms else 0
     if group is not None:
@@ -102,8 +113,11 @@ def tread(Context ctx not None, Args args not None):
     if from_end and stream is not None:
         after.ms = stream.last_ms
         after.seq = stream.last_seq
-    return read_plain(ctx, &args.items[1], stream, after, limit, with_info,
-                      deadline_ms if block else None)
+    deadline_ms = deadline_ms if block else None
+    if filter is not None:
+        filtered = make_filtered_read(ctx, args, filter, after, limit, with_info)
+        return read_filtered(ctx, filtered, stream, deadline_ms)
+    return read_plain(ctx, &args.items[1], stream, after, limit, with_info, deadline_ms)
 
 
 cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t limit,
@@ -131,15 +145,19 @@ cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t 
 
 cdef int put_lead(Context ctx, EntryRange reply, bint with_info, bint gap) except -1:
     """Put WITHINFO's element and the nil of a gap before the entries."""
-    cdef Output lead
     if with_info or gap:
-        lead = Output()
-        if with_info:
-            put_info(lead, reply.stream, ctx.session.resp)
-        if gap:
-            put_nil(lead, ctx.session.resp)
-        reply.begin_with(lead, <uint64_t>with_info + <uint64_t>gap)
+        reply.begin_with(lead_of(ctx, reply.stream, with_info, gap),
+                         <uint64_t>with_info + <uint64_t>gap)
     return 0
+
+
+cdef Output lead_of(Context ctx, Stream stream, bint with_info, bint gap):
+    cdef Output lead = Output()
+    if with_info:
+        put_info(lead, stream, ctx.session.resp)
+    if gap:
+        put_nil(lead, ctx.session.resp)
+    return lead
 
 
 cdef int put_info(Output out, Stream stream, int resp) except -1:
@@ -232,6 +250,78 @@ cdef info_reply(Context ctx, int db_index, bytes key):
     out.put_raw(b"*1\r\n", 4)
     put_info(out, value if isinstance(value, Stream) else None, ctx.session.resp)
     return make_raw(out.take())
+
+
+# ---------------------------------------------------------------- filtered reads
+
+cdef FilteredRead make_filtered_read(Context ctx, Args args, EntryFilter filter, EntryId after,
+                                     uint64_t limit, bint with_info):
+    cdef FilteredRead read = FilteredRead.__new__(FilteredRead)
+    read.key = args.items[1].ptr[:args.items[1].size]
+    read.db_index = ctx.db.index
+    read.keys = [(read.db_index, read.key)]
+    read.after = [(after.ms, after.seq)]
+    read.filter = filter
+    read.limit = limit
+    read.with_info = with_info
+    return read
+
+
+cdef read_filtered(Context ctx, FilteredRead read, Stream stream, deadline_ms):
+    """`read_plain` with WHERE."""
+    if deadline_ms is None or not ctx.may_block or read.look([stream]):
+        return read.reply(ctx, stream)
+    return Wait(read, deadline_ms)
+
+
+cdef class FilteredRead(SearchingRead):
+    """A TREAD with WHERE."""
+
+    cdef bytes key
+    cdef uint64_t limit
+    cdef bint with_info
+
+    cdef FilteredRange reply(self, Context ctx, Stream stream):
+        """The matches after the position. What was evicted before it had no match, so only an eviction
+        after it is a gap."""
+        cdef EntryId after = EntryId(0, 0)
+        cdef FilteredRange made
+        cdef bint gap
+        if stream is not None:
+            after = self.position(0, stream)
+        gap = stream is not None and self.limit > 0 and has_gap(stream, after)
+        limit = self.limit if step_up(&after) else 0
+        made = make_filtered(stream, self.filter, True, after, EntryId(MAX, MAX), limit)
+        if self.with_info or gap:
+            made.begin_with(lead_of(ctx, stream, self.with_info, gap),
+                            <uint64_t>self.with_info + <uint64_t>gap)
+        return made
+
+    def attempt(self, Context ctx not None):
+        cdef Stream stream
+        if self.is_searching:
+            return None
+        stream = (<Database>ctx.keyspace.databases[self.db_index]).stream(self.key)
+        if stream is None or not self.look([stream]):
+            return None
+        return self.reply(ctx, stream)
+
+    def timeout_reply(self, Context ctx not None):
+        """As without WHERE; a search that is not complete continues in what is there now."""
+        cdef FilteredRange made
+        cdef Output none
+        empty = info_reply(ctx, self.db_index, self.key) if self.with_info else None
+        if not self.is_searching:
+            return NULL_ARRAY if empty is None else empty
+        none = Output()
+        if empty is None:
+            put_null_array(none, ctx.session.resp)
+        else:
+            (<Raw>empty).encode(none, ctx.session.resp)
+        value = (<Database>ctx.keyspace.databases[self.db_index]).get(self.key)
+        made = self.reply(ctx, value if isinstance(value, Stream) else None)
+        made.when_none = none.take()
+        return made
 
 
 # ---------------------------------------------------------------- group reads

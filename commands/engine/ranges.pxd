@@ -1,9 +1,11 @@
 from libc.stdint cimport int64_t, uint64_t
 
+from millstream.commands.engine.searching cimport FilteredRange
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.replies cimport RowSource
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
+from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.streams.stream cimport Stream
 
 
@@ -29,5 +31,6 @@ cdef class EntryRange(RowSource):
 
 cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit)
 cdef int take_bound(Args args, EntryId* out, bint is_end, bint dot_allowed) except -1
-cdef int take_limit(Args args, uint64_t* limit) except -1
+cdef EntryFilter take_options(Args args, uint64_t* limit)
+cdef FilteredRange filtered(EntryRange all_entries, EntryFilter filter)
 cdef bint has_gap(Stream stream, EntryId after) noexcept

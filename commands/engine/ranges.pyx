@@ -9,15 +9,18 @@ which never change, and encodes them as the client reads.
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
+from millstream.commands.engine.searching cimport FilteredRange, make_filtered
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.replies cimport SLICE_BYTES, RowSource
 from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.ids cimport parse_id
+from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.blocks.reply_entries cimport Selection
 from millstream.storage.log.log_ranges cimport encode_blocks, encode_range, encode_reverse
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.engine.conditions import take_filter
 from millstream.errors import INVALID_ID, SYNTAX, CommandError
 from millstream.storage.log.log_ranges import blocks_between
 
@@ -51,15 +54,29 @@ def take_bounds(Args args not None, bint dot_allowed) -> tuple[tuple[int, int], 
     return (start.ms, start.seq), (end.ms, end.seq)
 
 
-cdef int take_limit(Args args, uint64_t* limit) except -1:
-    """Take the option after a range's two IDs: COUNT n, where a number below 0 is 0."""
+cdef EntryFilter take_options(Args args, uint64_t* limit):
+    """Take the options after a range's two IDs: COUNT n, where a number below 0 is 0, and WHERE,
+    whose filter is returned; None without it."""
     cdef int64_t count
+    cdef EntryFilter filter = None
     while args.pos < args.count:
-        if not args.next_is(b"COUNT"):
+        if args.next_is(b"COUNT"):
+            count = args.take_int()
+            limit[0] = 0 if count < 0 else count
+        elif args.next_is(b"WHERE"):
+            filter = take_filter(args)
+        else:
             raise CommandError(SYNTAX)
-        count = args.take_int()
-        limit[0] = 0 if count < 0 else count
-    return 0
+    return filter
+
+
+cdef FilteredRange filtered(EntryRange all_entries, EntryFilter filter):
+    """The entries of a range that match a filter."""
+    cdef FilteredRange made = make_filtered(
+        all_entries.stream, filter, all_entries.dotted, all_entries.start, all_entries.end,
+        all_entries.limit)
+    made.search.reverse = all_entries.reverse
+    return made
 
 
 cdef bint has_gap(Stream stream, EntryId after) noexcept:

@@ -1,9 +1,11 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport BlockedRead
 from millstream.encoding cimport Slice
+from millstream.entry_id cimport EntryId
+from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.groups.group cimport Group
 from millstream.storage.streams.stream cimport Stream
 
@@ -15,6 +17,17 @@ cdef class StreamsRead(BlockedRead):
     cdef Stream look_up(self, Context ctx, Slice* key)
     cdef tuple take_after(self, Args args, Stream stream)
     cdef list take_streams(self, Context ctx, Args args)
+
+
+cdef class SearchingRead(StreamsRead):
+    cdef EntryFilter filter
+    # For each stream, None or (incarnation, ms, seq): up to where nothing matches.
+    cdef list looked
+    cdef bint is_searching
+
+    cdef int set_searching(self, bint searching) noexcept
+    cdef EntryId position(self, Py_ssize_t i, Stream stream)
+    cdef bint look(self, list streams) except -1
 
 
 cdef class GroupsRead(BlockedRead):

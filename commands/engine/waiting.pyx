@@ -1,17 +1,20 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Reads that wait: of several streams, or of groups.
+"""Reads that wait: of several streams, for entries that match a filter, or of groups.
 
 While a read waits on groups, they count it and cannot end by their time to live, which starts again
 at the end of the wait.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport UINT64_MAX as MAX, int64_t
 
+from millstream.commands.engine.searching cimport count_search, slice_work
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
+from millstream.entry_id cimport EntryId, step_down, step_up
 from millstream.storage.groups.group cimport Group
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
+from millstream.storage.log.log_search cimport Search, begin_search, search_log
 from millstream.storage.streams.stream cimport Stream
 
 cdef enum:
@@ -45,6 +48,69 @@ cdef class StreamsRead(BlockedRead):
             self.keys.append((self.db_index, ctx.db.key_of(&key[i])))
             self.after.append(self.take_after(args, stream))
         return streams
+
+
+cdef class SearchingRead(StreamsRead):
+    """A read of several streams that may have a filter (None: it has none). It looks for the first
+    match, and remembers how far it has looked. While `is_searching`, it is continued in each turn, and
+    a change of its streams does not retry it."""
+
+    def __dealloc__(self):
+        self.set_searching(False)
+
+    cdef int set_searching(self, bint searching) noexcept:
+        if searching != self.is_searching:
+            self.is_searching = searching
+            count_search(searching)
+        return 0
+
+    cdef EntryId position(self, Py_ssize_t i, Stream stream):
+        """The ID after which the search of a stream continues: that of the request, or up to where
+        nothing matches."""
+        cdef EntryId found
+        place = self.after[i]
+        if self.looked is not None and self.looked[i] is not None and (
+                self.looked[i][0] == stream.incarnation and self.looked[i][1:] > place):
+            place = self.looked[i][1:]
+        found.ms, found.seq = place
+        return found
+
+    cdef bint look(self, list streams) except -1:
+        """Look for a match; True if a stream has one after its position. If there is more to look at
+        than one turn allows, the read is searching."""
+        cdef Search search
+        cdef Stream stream
+        cdef EntryId start
+        cdef Py_ssize_t i
+        cdef bint complete
+        cdef int64_t work = slice_work()
+        self.set_searching(False)
+        if self.looked is None:
+            self.looked = [None] * len(streams)
+        for i in range(len(streams)):
+            stream = streams[i]
+            if stream is None:
+                continue
+            start = self.position(i, stream)
+            if not stream.has_newer(start):
+                continue
+            step_up(&start)
+            begin_search(&search, start, EntryId(MAX, MAX), 1)
+            search.work = work
+            complete = search_log(stream, self.filter, &search, None)
+            work = search.work
+            start = search.last if search.found else search.start
+            step_down(&start)
+            self.looked[i] = (stream.incarnation, start.ms, start.seq)
+            if search.found:
+                return True
+            if not complete or (work <= 0 and i + 1 < len(streams)):
+                self.set_searching(True)
+                return False
+        return False
+
+    def ended(self, Context ctx not None) -> None:
+        self.set_searching(False)
 
 
 cdef class GroupsRead(BlockedRead):

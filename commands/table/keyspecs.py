@@ -16,6 +16,7 @@ from millstream.commands.table.syntax import Argument, SyntaxLineError, least_wo
 WRITES, READS, BOTH = "RW update", "RO access", "RW access update"
 # A name that is not a key, but belongs to a slot like one: a shard channel.
 NOT_KEY = "not_key"
+WHERE = b"WHERE"
 OPTIONS_START = 4  # an option that writes comes after the words that every request has
 Words = Sequence[bytes]
 
@@ -28,8 +29,32 @@ class KeyUse(NamedTuple):
 
 
 def has_option(words: Words, option: bytes) -> bool:
-    """True if a request has the option that writes (`writes_with` of its row)."""
-    return any(word.upper() == option for word in words[OPTIONS_START:])
+    """True if a request has the option that writes (`writes_with` of its row). The words of
+    conditions are none."""
+    try:
+        return word_at(words, OPTIONS_START, option) is not None
+    except (IndexError, ValueError):
+        return option in [word.upper() for word in words[OPTIONS_START:]]
+
+
+def word_at(words: Words, at: int, wanted: bytes) -> int | None:
+    """The place of a word in capitals from `at` on, but not in the conditions of WHERE. ValueError
+    or IndexError if these are not valid."""
+    while at < len(words):
+        word = words[at].upper()
+        if word == wanted:
+            return at
+        at = after_conditions(words, at + 1) if word == WHERE else at + 1
+    return None
+
+
+def after_conditions(words: Words, at: int) -> int:
+    """The place after the conditions whose number is the word at `at`."""
+    count, at = int(words[at]), at + 1
+    for _ in range(count):
+        operator = words[at + 1].upper()
+        at += 3 + int(words[at + 2]) if operator == b"IN" else 4 if operator == b"BETWEEN" else 3
+    return at
 
 
 def use_with(option: bytes) -> KeyUse:
@@ -42,7 +67,8 @@ class KeySpec(NamedTuple):
     end) by `step`; or all words after the word `keyword`, searched from `first` on, or the first
     half of them (`halved`); or the number of keys that the word at `first` gives (`counted`), after
     it. Without the keyword, or with the number 0, there are none, if they are `optional`. `of`
-    gives the use in a request where that varies."""
+    gives the use in a request where that varies. `filtered`: the keyword is not searched in the
+    conditions of WHERE."""
 
     flags: str
     first: int
@@ -53,6 +79,7 @@ class KeySpec(NamedTuple):
     counted: bool = False
     optional: bool = False
     of: Callable[[Words], str] | None = None
+    filtered: bool = False
 
     @property
     def is_movable(self) -> bool:
@@ -72,7 +99,9 @@ def find_key_specs(
     use = f"{use.flags} variable_flags" if isinstance(use, KeyUse) else use
     for index, argument in enumerate(arguments):
         if argument.token == "STREAMS":
-            return (KeySpec(use or READS, at, -1, 1, "STREAMS", halved=True),)
+            filtered = any(before.token == "WHERE" for before in _all_of(arguments))
+            spec = KeySpec(use or READS, at, -1, 1, "STREAMS", halved=True)
+            return (spec._replace(filtered=filtered),)
         if argument.name == "numkeys":
             counted = arguments[index + 1]
             spec = KeySpec(use or BOTH, at, 0, len(counted.parts) or 1)
@@ -109,6 +138,12 @@ def _named_keys(arguments: Sequence[Argument], at: int, use: str) -> tuple[KeySp
     return ()
 
 
+def _all_of(arguments: Sequence[Argument]) -> Iterator[Argument]:
+    for argument in arguments:
+        yield argument
+        yield from _all_of(argument.parts)
+
+
 def _has_key(argument: Argument) -> bool:
     return argument.kind == "key" or any(map(_has_key, argument.parts))
 
@@ -139,13 +174,22 @@ def _positions(spec: KeySpec, words: Words) -> range:
         keyword = spec.keyword.encode()
         if spec.optional and keyword not in names[spec.first :]:
             return range(0)
-        first = names.index(keyword, spec.first) + 1
+        first = _keyword_at(spec, names, keyword) + 1
         count = (len(words) - first) // (2 if spec.halved else 1)
     else:
         count = int(words[spec.first])
     if not least <= count <= (len(words) - first) // spec.step:
         raise ValueError(f"{count} keys")
     return range(first, first + count * spec.step, spec.step)
+
+
+def _keyword_at(spec: KeySpec, names: Words, keyword: bytes) -> int:
+    if not spec.filtered:
+        return names.index(keyword, spec.first)
+    found = word_at(names, spec.first, keyword)
+    if found is None:
+        raise ValueError(f"no {spec.keyword}")
+    return found
 
 
 def keys_with_flags(

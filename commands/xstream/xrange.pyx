@@ -3,7 +3,9 @@
 
 from libc.stdint cimport UINT64_MAX as MAX
 
-from millstream.commands.engine.ranges cimport EntryRange, make_range, take_bound, take_limit
+from millstream.commands.engine.ranges cimport (
+    EntryRange, filtered, make_range, take_bound, take_options,
+)
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.storage.streams.stream cimport Stream
@@ -24,7 +26,7 @@ cdef take_range(Context ctx, Args args, bint reverse):
     args.pos = 2 if reverse else 3
     take_bound(args, &reply.end, True, False)
     args.pos = 4
-    take_limit(args, &reply.limit)
+    filter = take_options(args, &reply.limit)
     stream = ctx.read_stream_at(&args.items[1])
     if stream is None:
         return []
@@ -32,11 +34,12 @@ cdef take_range(Context ctx, Args args, bint reverse):
         return NULL_ARRAY
     reply.reverse = reverse
     reply.stream = stream
-    return reply
+    return reply if filter is None else filtered(reply, filter)
 
 
 @command(
-    "XRANGE key start end [COUNT count]", "readonly",
+    "XRANGE key start end [COUNT count] [where: WHERE n:integer condition [condition ...]]",
+    "readonly",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
 )
 def xrange(Context ctx not None, Args args not None):
@@ -45,7 +48,8 @@ def xrange(Context ctx not None, Args args not None):
 
 
 @command(
-    "XREVRANGE key end start [COUNT count]", "readonly",
+    "XREVRANGE key end start [COUNT count] [where: WHERE n:integer condition [condition ...]]",
+    "readonly",
     complexity="O(log n) to find the end and O(m) for the m entries answered",
 )
 def xrevrange(Context ctx not None, Args args not None):

@@ -1,7 +1,6 @@
 from libc.stdint cimport uint64_t
 
 from millstream.commands.runtime.arguments cimport Args
-from millstream.encoding cimport Output
 
 
 # COUNT for each stream, MAXCOUNT and MAXSIZE for all of them together; the largest number if not
@@ -15,4 +14,3 @@ cdef struct ReadLimits:
 cdef int no_limits(ReadLimits* limits) noexcept
 cdef bint take_read_limit(Args args, ReadLimits* limits) except -1
 cdef int check_limits(ReadLimits* limits) except -1
-cdef int put_key(Output out, bytes key, int resp) except -1

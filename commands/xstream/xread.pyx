@@ -11,15 +11,20 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange
-from millstream.commands.engine.waiting cimport StreamsRead
+from millstream.commands.engine.searching cimport (
+    FilteredStreams, make_filtered, make_filtered_streams, put_key,
+)
+from millstream.commands.engine.waiting cimport SearchingRead
 from millstream.commands.runtime.replies cimport (
     make_array_head, make_map_head, make_raw, make_several,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.entry_id cimport EntryId, step_down, step_up
 from millstream.ids cimport parse_id
+from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.engine.conditions import take_filter
 from millstream.commands.table.registry import command
 from millstream.commands.runtime.replies import NULL_ARRAY, Wait
 from millstream.errors import SYNTAX, CommandError
@@ -75,14 +80,16 @@ cdef int check_limits(ReadLimits* limits) except -1:
 # ---------------------------------------------------------------- XREAD
 
 @command(
-    "XREAD [COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] {streams: "
-    "STREAMS key [key ...] id [id ...]}", "readonly blocking", since="5.0.0",
+    "XREAD [COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] "
+    "[where: WHERE n:integer condition [condition ...]] {streams: STREAMS key [key ...] id [id ...]}",
+    "readonly blocking", since="5.0.0",
     complexity="O(log n) to find each start and O(m) for the m entries answered",
 )
 def xread(Context ctx not None, Args args not None):
     """Reads entries after an ID from each stream; can wait for new entries."""
     cdef PlainRead read
     cdef ReadLimits limits
+    cdef EntryFilter filter = None
     cdef Py_ssize_t words
     cdef int64_t timeout_ms = -1
     no_limits(&limits)
@@ -91,6 +98,8 @@ def xread(Context ctx not None, Args args not None):
             continue
         if args.next_is(b"BLOCK"):
             timeout_ms = take_timeout_ms(args)
+        elif args.next_is(b"WHERE"):
+            filter = take_filter(args)
         elif (args.remaining > 2 and args.next_is(b"GROUP")
                 or args.remaining > 1 and args.next_is(b"CLAIM")
                 or args.next_is(b"NOACK")):
@@ -106,7 +115,7 @@ def xread(Context ctx not None, Args args not None):
     if words & 1:
         raise CommandError(UNBALANCED)
     check_limits(&limits)
-    if words == 2 and limits.size_bytes >= SIZE_LARGEST:
+    if words == 2 and filter is None and limits.size_bytes >= SIZE_LARGEST:
         reply = read_one(ctx, args, min(limits.entries, limits.all_entries))
         if reply is not None:
             return reply
@@ -116,7 +125,8 @@ def xread(Context ctx not None, Args args not None):
     read.db_index = ctx.db.index
     read.limits = limits
     read.from_last = []
-    reply = read.reply(ctx, read.take_streams(ctx, args))
+    read.filter = filter
+    reply = read.find(ctx, read.take_streams(ctx, args), timeout_ms >= 0 and ctx.may_block)
     if reply is None and timeout_ms >= 0:
         return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
     return NULL_ARRAY if reply is None else reply
@@ -181,7 +191,7 @@ cdef bint has_nothing_new(Context ctx, Args args) except -1:
     return True
 
 
-cdef class PlainRead(StreamsRead):
+cdef class PlainRead(SearchingRead):
     """An XREAD."""
 
     needs_stream = True
@@ -204,6 +214,46 @@ cdef class PlainRead(StreamsRead):
             return before_last(stream) if word.ptr[0] == c'+' else (stream.last_ms, stream.last_seq)
         args.take_id(&found, False, 0)
         return found.ms, found.seq
+
+    cdef find(self, Context ctx, list streams, bint may_wait):
+        """The reply; None to wait, or if there is nothing. A filtered read that may wait looks for
+        the first match; one that may not searches all that is there now."""
+        cdef Py_ssize_t i
+        if self.filter is None:
+            return self.reply(ctx, streams)
+        for i in range(len(streams)):
+            # As in Redis, each stream counts as looked up once more.
+            if streams[i] is None:
+                ctx.read_stream((<tuple>self.keys[i])[1])
+            else:
+                ctx.count_hits(1)
+        if may_wait and not self.look(streams):
+            return None
+        return self.filtered(ctx, streams)
+
+    cdef FilteredStreams filtered(self, Context ctx, list streams):
+        """The matches after the position of each stream."""
+        cdef FilteredStreams made = make_filtered_streams(
+            self.limits.all_entries,
+            self.limits.size_bytes if self.limits.size_bytes < SIZE_LARGEST else 0)
+        cdef EntryId start
+        cdef Py_ssize_t i
+        for i in range(len(streams)):
+            if streams[i] is None:
+                continue
+            start = self.position(i, streams[i])
+            if (<Stream>streams[i]).has_newer(start):
+                step_up(&start)
+                made.keys.append((<tuple>self.keys[i])[1])
+                made.ranges.append(make_filtered(
+                    streams[i], self.filter, False, start, EntryId(MAX, MAX), self.limits.entries))
+        return made
+
+    cdef EntryId position(self, Py_ssize_t i, Stream stream):
+        if self.from_last and i in self.from_last:
+            ms, seq = before_last(stream)
+            return EntryId(ms, seq)
+        return SearchingRead.position(self, i, stream)
 
     cdef reply(self, Context ctx, list streams):
         """The reply with the entries of each stream; None without any. As in Redis, each stream
@@ -275,6 +325,12 @@ cdef class PlainRead(StreamsRead):
     def attempt(self, Context ctx not None):
         """Read again, as if XREAD were sent now: the look-ups count again, and WRONGTYPE is raised
         when a key has another type."""
+        if self.is_searching:
+            return None
+        return self.find(ctx, self.current(ctx), True)
+
+    cdef list current(self, Context ctx):
+        """The streams as they are now."""
         cdef Stream stream
         cdef list streams = []
         cdef Py_ssize_t i
@@ -283,7 +339,13 @@ cdef class PlainRead(StreamsRead):
             streams.append(stream)
             if self.from_last and stream is not None and i in self.from_last:
                 self.after[i] = before_last(stream)
-        return self.reply(ctx, streams)
+        return streams
+
+    def timeout_reply(self, Context ctx not None):
+        """Null; a search that is not complete continues in what is there now."""
+        if not self.is_searching:
+            return NULL_ARRAY
+        return self.filtered(ctx, self.current(ctx))
 
 
 cdef tuple before_last(Stream stream):
@@ -302,9 +364,3 @@ cdef class KeyedRange(EntryRange):
     cdef int put_before(self, Output out, int resp) except -1:
         return put_key(out, self.key, resp)
 
-
-cdef int put_key(Output out, bytes key, int resp) except -1:
-    """Write the elements before a stream's entries."""
-    if resp != 3:
-        out.put_raw(b"*2\r\n", 4)
-    return out.put_bulk_bytes(key)

@@ -16,11 +16,12 @@ from millstream.commands.engine.delivery cimport (
     deliver_new, is_full, is_long_delivery, no_retry,
 )
 from millstream.commands.engine.ranges cimport EntryRange, make_range
+from millstream.commands.engine.searching cimport put_key
 from millstream.commands.engine.waiting cimport GroupsRead
 from millstream.commands.runtime.replies cimport Encodable, Raw, make_raw, make_several
 from millstream.commands.runtime.stream_effects cimport Ids, Terms, record_redelivery
 from millstream.commands.xstream.xread cimport (
-    ReadLimits, check_limits, no_limits, put_key, take_read_limit,
+    ReadLimits, check_limits, no_limits, take_read_limit,
 )
 from millstream.commands.engine.lifecycle cimport (
     checked_consumer_name, live_group, new_consumer, note_seen, note_used, read_effects_most,

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from functools import partial
 import logging
 
+from millstream.commands.engine.waiting cimport SearchingRead
 from millstream.commands.runtime.context cimport Context, Session
 from millstream.commands.runtime.replies cimport Encodable, Raw, Wait, put_reply
 from millstream.encoding cimport Output
@@ -232,6 +233,7 @@ cdef class Serving:
         self.timers = timers
         self.resume = resume
         self.waiting = WaitQueues(context.keyspace.databases)
+        self.searching = []
         self.side = Output()
 
     cdef int begin(self, Client client, Row row, Wait wait) except -1:
@@ -243,6 +245,23 @@ cdef class Serving:
         if wait.deadline_ms:
             waiter.alarm = self.timers.at(wait.deadline_ms, partial(self.time_out, waiter))
             self.timer_stale = True
+        return self.continue_later(waiter)
+
+    cdef int continue_later(self, Waiter waiter) except -1:
+        """Note a waiting read that has not searched all that is there."""
+        if isinstance(waiter.read, SearchingRead) and (<SearchingRead>waiter.read).is_searching:
+            self.searching.append(waiter)
+        return 0
+
+    cdef int continue_searches(self) except -1:
+        """Continue the searches of waiting reads for one turn."""
+        cdef list waiters = self.searching
+        cdef Waiter waiter
+        self.searching = []
+        for waiter in waiters:
+            if not waiter.over:
+                (<SearchingRead>waiter.read).set_searching(False)
+                self.attempt(waiter)
         return 0
 
     cdef int serve_ready(self) except -1:
@@ -270,6 +289,7 @@ cdef class Serving:
         try:
             reply = waiter.read.attempt(self.context)
             if reply is None:
+                self.continue_later(waiter)
                 return False
             if waiter.read.group is not None:
                 waiter.client.wrote_seq = self.outbox.commits.last_seq + 1
@@ -301,6 +321,8 @@ cdef class Serving:
         self.enter(waiter.client)
         try:
             self.unblock(waiter, waiter.read.timeout_reply(self.context))
+        except CommandError as error:  # a key has another type now
+            self.unblock(waiter, error)
         finally:
             self.context.session = running
             self.context.db = running_db

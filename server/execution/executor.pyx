@@ -227,11 +227,9 @@ cdef class Executor:
         self.receive(client, data, len(data))
 
     cdef int run_batch(self, Client client) except -1:
-        """Run the client's requests until no complete one is left or the client must stop.
-
-        The end of a tick follows every batch, even without replies: it commits effects and
-        schedules timers.
-        """
+        """Run the client's requests until no complete one is left or the client must stop. The end
+        of a tick follows every batch, even without replies: it commits effects and schedules
+        timers."""
         cdef RequestRunner runner = self.runner
         self.watch_limits()
         if self.memory_limit:
@@ -460,8 +458,7 @@ cdef class Executor:
         cdef Py_ssize_t waiting = len(self.resumable)
         cdef uint64_t end_ns = self.statistics.read() + RESUMED_NS if waiting else 0
         self.tick_scheduled = False
-        # Only the clients that may run now: one that is added meanwhile runs after the other
-        # sockets.
+        # One that is added meanwhile runs after the other sockets.
         while self.resumable and resumed < RESUMED_MAX and resumed < waiting:
             client = self.resumable.popleft()
             resumed += 1
@@ -469,7 +466,10 @@ cdef class Executor:
                 run_or_close(self, client)
                 if self.statistics.read() > end_ns:
                     break
-        if self.resumable:
+        if self.serving.searching:
+            self.set_clocks()
+            self.serving.continue_searches()
+        if self.resumable or self.serving.searching:
             self.schedule_tick()
         if self.keyspace.timer_requests and not self.admission.loading:
             self.due.take_requests()

@@ -15,6 +15,7 @@ from millstream.server.clock cimport monotonic_ns
 from millstream.server.protocol.outbox cimport Client
 
 from millstream.commands.table.containers import unknown_subcommand
+from millstream.commands.table.keyspecs import has_option
 from millstream.commands.table.registry import COMMANDS
 
 UNKNOWN_ARGS_BYTES = 128
@@ -109,8 +110,8 @@ cdef class Row:
     def will_write(self, Args args not None) -> bool:
         """True if this request may change data: some commands do so only with one of their
         options."""
-        return self.writes or (self.writes_with is not None and any(
-            word.upper() == self.writes_with for word in args.all()))
+        return self.writes or (
+            self.writes_with is not None and has_option(args.all(), self.writes_with))
 
     cdef bint only_removes(self, Args args) noexcept:
         """True if this request only removes data, so that it may run on a full disk."""

@@ -238,7 +238,7 @@ cdef class EntryFilter:
             return False
         if view.words != NULL:
             at = read_varint(at, &size)
-        self.work += self.looks[end - 1].field
+        self.work += self.looks[end - 1].field + (end - start)
         while look < last:
             while field < look.field:
                 if view.words != NULL:

@@ -272,6 +272,18 @@ def test_a_record_is_a_mapping(ms: Any) -> None:
     assert len({record, record}) == 1
 
 
+def test_reads_return_only_what_meets_the_conditions(api: Api, server: Server) -> None:
+    ms = api.connect(url_of(server))
+    ids = [ms.tappend("s", {"n": n, "kind": "abc"[n % 3]}) for n in range(9)]
+    where = [("kind", "IN", {"a", "c"}), ("n", "between", "(2", 6.5)]
+    assert [record.id for record in ms.trange("s", where=where)] == [ids[3], ids[5], ids[6]]
+    assert [record.id for record in ms.tread("s", 0, 1, where=where)] == [ids[3]]
+    [row] = ms.tmread(10, {"s": ids[5]}, where=[("kind", "PREFIX", "a")])
+    assert ([record.id for record in row.entries], row.next) == ([ids[6]], ids[8])
+    with pytest.raises(ValueError, match="the values of IN must be a list or a set"):
+        ms.trange("s", where=[("kind", "IN", "abc")])
+
+
 def test_bytes_are_returned_as_bytes(api: Api, server: Server) -> None:
     ms = api.connect(url_of(server), decode_responses=False)
     ms.tappend(b"s\xff", {b"n\xff": b"1\xfe"})

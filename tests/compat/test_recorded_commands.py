@@ -102,7 +102,13 @@ LATER_ARGUMENTS = {
     ),
     "xread": (
         "count:integer@COUNT? maxcount:integer@MAXCOUNT? maxsize:integer@MAXSIZE? "
-        "milliseconds:integer@BLOCK? streams:block@STREAMS(key:key*#0 id*)"
+        "milliseconds:integer@BLOCK? where:block?(n:integer@WHERE condition*) "
+        "streams:block@STREAMS(key:key*#0 id*)"
+    ),
+    # WHERE is an option of ours.
+    "xrange": ("key:key#0 start end count:integer@COUNT? where:block?(n:integer@WHERE condition*)"),
+    "xrevrange": (
+        "key:key#0 end start count:integer@COUNT? where:block?(n:integer@WHERE condition*)"
     ),
     "xgroup|create": (
         "key:key#0 group id-selector:oneof(id new-id:pure-token@$) "

@@ -84,6 +84,7 @@ def test_loading_the_table_twice_changes_nothing() -> None:
 
 
 STREAMS = "[COUNT count] {streams: STREAMS key [key ...] id [id ...]}"
+FILTERED = f"[where: WHERE n:integer condition [condition ...]] {STREAMS}"
 CHILDREN = "key [NOW] [children: CHILDREN name:key [name:key ...]]"
 
 
@@ -102,6 +103,13 @@ CHILDREN = "key [NOW] [children: CHILDREN name:key [name:key ...]]"
         ("X numkeys [key [key ...]]", "x 0", []),
         (f"X {STREAMS}", "x count 1 streams a b 0 0", [4, 5]),
         (f"X {STREAMS}", "x STREAMS a 0", [2]),
+        (f"X {FILTERED}", "x count 1 streams a b 0 0", [4, 5]),
+        (f"X {FILTERED}", "x where 1 f eq STREAMS COUNT 1 streams a 0", [9]),
+        (
+            f"X {FILTERED}",
+            "x WHERE 3 WHERE in 2 STREAMS x f Between 1 2 STREAMS eq x STREAMS a 0",
+            [16],
+        ),
         (f"X {CHILDREN}", "x a", [1]),
         (f"X {CHILDREN}", "x a NOW Children b c", [1, 4, 5]),
         (f"X {CHILDREN}", "x children CHILDREN CHILDREN b", [1, 3, 4]),
@@ -124,10 +132,12 @@ def test_the_places_of_keys_follow_from_the_syntax_line(
         ("X numkeys [key [key ...]]", "x -1 a"),
         (f"X {STREAMS}", "x COUNT 1"),
         (f"X {STREAMS}", "x STREAMS a"),
+        (f"X {FILTERED}", "x WHERE 1 f EQ STREAMS a 0"),
+        (f"X {FILTERED}", "x WHERE many STREAMS a 0"),
     ],
 )
 def test_a_request_without_the_keys_that_it_announces(usage: str, words: str) -> None:
-    with pytest.raises(ValueError, match=r"keys|invalid literal|not in list"):
+    with pytest.raises(ValueError, match=r"keys|invalid literal|not in list|no STREAMS"):
         key_positions(specs_of(usage), words.encode().split())
 
 

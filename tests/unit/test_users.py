@@ -91,6 +91,9 @@ REQUESTS = [
     ["TREAD", 0, "0", "1", "GROUP", "g", "0"], ["TREAD", "group", "0", "1", "BLOCK", "0"],
     ["TAPPEND", 0, "f", "v"], ["TACK", 0, "g", "0"], ["EVAL", "x", "1", 0], ["XREAD", "STREAMS", 0],
     ["PUBLISH", 0, "m"], ["SUBSCRIBE", 0, 1], ["PSUBSCRIBE", 0], ["CONFIG", "GET", "x"],
+    ["XREAD", "WHERE", "1", "f", "EQ", "STREAMS", "STREAMS", 0, "0"],
+    ["TMREAD", "1", "WHERE", "1", "f", "IN", "2", "STREAMS", 1, "STREAMS", 0, "0"],
+    ["TREAD", 0, "0", "1", "WHERE", "1", "f", "EQ", "GROUP"],
     ["CLIENT", "TRACKING", "on"], ["AUTH", "x"], ["WATCH", 0, 1], ["MSETEX", "1", 0, "v"],
 ]  # fmt: skip
 

@@ -12,9 +12,10 @@ from tests.wire.test_readme import Ids, ask, exchanges
 
 FOLDER = Path(__file__).parents[2] / "docs" / "commands"
 SESSION = re.compile(r"^```redis-cli\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+GUIDES = ("writers.md", "delivery.md")
 SESSIONS = {
     page.stem: "".join(found)
-    for page in [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "writers.md"]
+    for page in [*sorted(FOLDER.glob("*.md")), *map(FOLDER.parent.joinpath, GUIDES)]
     if (found := SESSION.findall(page.read_text()))
 }
 
