@@ -7,6 +7,7 @@ from millstream.commands.draft.treserve cimport check_writer, is_named
 from millstream.commands.engine.lifecycle cimport live_held, release
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport COMPLETE_CODE, Effects
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id, parse_id
@@ -126,21 +127,21 @@ cdef int complete(Context ctx, bytes key, Stream stream, Held held, Slot reserva
     """Settle a reservation with the words of the request, and record it."""
     cdef Writer writer = reservation.writer
     cdef EntryId entry_id = reservation.id
-    cdef Output out = ctx.effects.out
+    cdef Effects effects = ctx.effects
     cdef Py_ssize_t i
     if held.writers.recent is not writer:
         held.writers.use(writer.name, ctx.keyspace.writers_max)
     held.complete(stream, reservation, index, &args.items[4], args.count - 4)
     ctx.db.reservations -= 1
-    if ctx.effects.enabled:
+    if effects.enabled:
         # COMPLETE key writer id field value ...
-        ctx.effects.begin(ctx.db.index, b"$8\r\nCOMPLETE\r\n", 14, args.count)
-        out.put_bulk_bytes(key)
-        out.put_bulk_bytes(writer.name)
-        out.put_id(entry_id.ms, entry_id.seq, False)
+        effects.begin(ctx.db.index, COMPLETE_CODE, args.count - 1)
+        effects.put_bytes(key)
+        effects.put_bytes(writer.name)
+        effects.put_id(entry_id.ms, entry_id.seq)
         for i in range(4, args.count):
-            out.put_bulk(args.items[i].ptr, args.items[i].size)
-        ctx.effects.finish()
+            effects.put(args.items[i].ptr, args.items[i].size)
+        effects.finish()
     held.segments.tidy()
     return ctx.count_change(None, None, 1)
 

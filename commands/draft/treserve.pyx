@@ -14,6 +14,7 @@ from millstream.commands.engine.appending cimport new_id
 from millstream.commands.engine.lifecycle cimport live_held
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport RESERVE_CODE, Effects
 from millstream.commands.runtime.replies cimport Encodable
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
@@ -145,22 +146,22 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uin
     """Reserve `count` IDs of a stream, after `check_reserve`; returns the first."""
     cdef Held held = held_of(ctx.keyspace, stream)
     cdef EntryId first
-    cdef Output out = ctx.effects.out
+    cdef Effects effects = ctx.effects
     cdef Writer writer = held.writers.recent
     if writer is None or not is_named(writer, name):
         writer = held.writers.use(name.ptr[:name.size], ctx.keyspace.writers_max)
     new_id(ctx, stream, &first)
     held.reserve(stream, first, count, writer, lease_ms, ctx.steady_ms + lease_ms)
     ctx.db.reservations += count
-    if ctx.effects.enabled:
+    if effects.enabled:
         # RESERVE key writer lease-ms first-id count
-        ctx.effects.begin(ctx.db.index, b"$7\r\nRESERVE\r\n", 13, 6)
-        out.put_bulk_bytes(key)
-        out.put_bulk_bytes(writer.name)
-        ctx.effects.put_number(lease_ms)
-        out.put_id(first.ms, first.seq, False)
-        ctx.effects.put_number(count)
-        ctx.effects.finish()
+        effects.begin(ctx.db.index, RESERVE_CODE, 5)
+        effects.put_bytes(key)
+        effects.put_bytes(writer.name)
+        effects.put_number(lease_ms)
+        effects.put_id(first.ms, first.seq)
+        effects.put_number(count)
+        effects.finish()
     if held.next_deadline_ms < held.scheduled_ms:
         ctx.db.note_lease_moment(key, held, held.next_deadline_ms)
     if ctx.db.waiting:

@@ -12,9 +12,10 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
 from millstream.commands.engine.appending cimport keep_policy_after_append
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
+from millstream.commands.runtime.effects cimport (
+    ABORT_CODE, EFFECT_BYTES, ID_WORD_BYTES, LEASE_CODE, Effects,
+)
 from millstream.commands.runtime.stream_effects cimport ids_of, record_ack, record_seen
-from millstream.encoding cimport Output
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport exact_min, has_expired, is_idle
@@ -236,9 +237,9 @@ cpdef int give_up(Context ctx, bytes key, Stream stream, list reservations) exce
     cdef Slot slot
     if ctx.effects.enabled:
         # ABORT key id ...
-        ctx.effects.begin(ctx.db.index, b"$5\r\nABORT\r\n", 11, 2 + len(reservations))
-        ctx.effects.out.put_bulk_bytes(key)
-        put_ids(ctx.effects.out, reservations)
+        ctx.effects.begin(ctx.db.index, ABORT_CODE, 1 + len(reservations))
+        ctx.effects.put_bytes(key)
+        put_ids(ctx.effects, reservations)
         ctx.effects.finish()
     for slot in reservations:
         held.settle(slot)
@@ -269,10 +270,10 @@ cpdef int renew(Context ctx, bytes key, Held held, list reservations, uint32_t l
             changed.append(slot)
     if changed and ctx.effects.enabled:
         # LEASE key lease-ms id ...
-        ctx.effects.begin(ctx.db.index, b"$5\r\nLEASE\r\n", 11, 3 + len(changed))
-        ctx.effects.out.put_bulk_bytes(key)
+        ctx.effects.begin(ctx.db.index, LEASE_CODE, 2 + len(changed))
+        ctx.effects.put_bytes(key)
         ctx.effects.put_number(lease_ms)
-        put_ids(ctx.effects.out, changed)
+        put_ids(ctx.effects, changed)
         ctx.effects.finish()
     for slot in reservations:
         held.renew(slot, lease_ms, ctx.steady_ms)
@@ -289,11 +290,11 @@ def apply_lease(Keyspace keyspace not None, int db, list words not None) -> None
     keyspace.databases[db].note_lease_moment(words[0], held, held.next_deadline_ms)
 
 
-cdef int put_ids(Output out, list reservations) except -1:
+cdef int put_ids(Effects effects, list reservations) except -1:
     """Write the IDs of reservations as words of an effect."""
     cdef Slot slot
     for slot in reservations:
-        out.put_id(slot.id.ms, slot.id.seq, False)
+        effects.put_id(slot.id.ms, slot.id.seq)
     return 0
 
 

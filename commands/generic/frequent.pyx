@@ -15,9 +15,10 @@ from millstream.commands.runtime.effects cimport Effects
 from millstream.encoding cimport Slice, format_u64
 
 from millstream.commands.generic import value_effects
+from millstream.commands.runtime.effects import CODES
 
-cdef bytes SET = value_effects.SET
-cdef bytes UPDATE = value_effects.UPDATE
+cdef int SET_CODE = CODES[value_effects.SET]
+cdef int UPDATE_CODE = CODES[value_effects.UPDATE]
 cdef bytes EXPIRE = value_effects.EXPIRE
 
 
@@ -33,14 +34,14 @@ cdef bytes decimal(int64_t number):
     return text[:size]
 
 
-cdef int count_value(Context ctx, bytes effect, bytes key, bytes value) except -1:
-    """Record and count the new value of a key that had a value of the same type."""
+cdef int count_value(Context ctx, int code, bytes key, bytes value) except -1:
+    """Record and count the new value of a key that had a value of the same type; `code` is that of
+    the effect."""
     cdef Effects effects = ctx.effects
     if effects.enabled:
-        effects.begin(ctx.db.index, b"", 0, 3)
-        effects.out.put_bulk_bytes(effect)
-        effects.out.put_bulk_bytes(key)
-        effects.out.put_bulk_bytes(value)
+        effects.begin(ctx.db.index, code, 2)
+        effects.put_bytes(key)
+        effects.put_bytes(value)
         effects.finish()
     return ctx.count_change(None, None, 1)
 
@@ -54,7 +55,7 @@ def overwrite(Context ctx not None, Args args not None) -> bool:
     value = args.items[2].ptr[:args.items[2].size]
     if not ctx.db.replace_string(key, value, False):
         return False
-    count_value(ctx, SET, key, value)
+    count_value(ctx, SET_CODE, key, value)
     return True
 
 
@@ -81,7 +82,7 @@ def overwrite_expiring(Context ctx not None, Args args not None) -> bool:
         return False
     value = args.items[2].ptr[:args.items[2].size]
     ctx.db.replace_string(key, value, True)
-    count_value(ctx, UPDATE, key, value)
+    count_value(ctx, UPDATE_CODE, key, value)
     ctx.change((EXPIRE, key, at_ms), None, 0)
     return True
 
@@ -101,7 +102,7 @@ def add_to_integer(Context ctx not None, Args args not None, int64_t amount):
     text = decimal(number)
     if not ctx.db.replace_string(key, text, True):
         return None
-    count_value(ctx, UPDATE, key, text)
+    count_value(ctx, UPDATE_CODE, key, text)
     return number
 
 

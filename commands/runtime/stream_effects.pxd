@@ -2,7 +2,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.effects cimport Effects
-from millstream.encoding cimport Output, Slice
+from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
@@ -45,7 +45,7 @@ cdef class Ids:
 
     cdef int add(self, uint64_t ms, uint64_t seq) except -1
     cdef int take(self, Args args, bint dot_allowed) except -1
-    cdef int put(self, Output out) except -1
+    cdef int put(self, Effects effects) except -1
 
 
 cdef Ids ids_of(list ids)

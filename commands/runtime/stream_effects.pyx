@@ -6,15 +6,19 @@ Others have a function that records them. docs/formats.md lists all effects.
 """
 
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, strlen
 
 from millstream.commands.runtime.arguments cimport Args
-from millstream.commands.runtime.effects cimport Effects, apply_compiled
-from millstream.encoding cimport Output, Slice
+from millstream.commands.runtime.effects cimport (
+    ACK_CODE, APPEND_CODE, APPENDONCE_CODE, CLAIM_CODE, DELIVER_CODE, EVICT_CODE, IS_ID, IS_NUMBER,
+    REDELIVER_CODE, SEEN_CODE, XDEL_CODE, Effects, apply_compiled,
+)
+from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_u64
+from millstream.storage.blocks.layout cimport read_varint
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
 from millstream.storage.log.entry_log cimport Walk
@@ -35,14 +39,23 @@ from millstream.storage.streams.producers import Producers
 # ---------------------------------------------------------------- the words of an effect
 
 cdef int id_at(Args args, Py_ssize_t place, EntryId* entry_id) except -1:
-    if parse_id(args.items[place].ptr, args.items[place].size, False, 0, entry_id) < 0:
+    if args.items[place].size == IS_ID:
+        read_varint(
+            read_varint(<const uint8_t*>args.items[place].ptr, &entry_id.ms), &entry_id.seq)
+        return 0
+    if args.items[place].size < 0 or parse_id(
+            args.items[place].ptr, args.items[place].size, False, 0, entry_id) < 0:
         raise ValueError(f"{args[place]!r} is not an id")
     return 0
 
 
 cdef uint64_t number_at(Args args, Py_ssize_t place) except? 0xffffffffffffffff:
     cdef uint64_t number
-    if parse_u64(args.items[place].ptr, args.items[place].size, &number) < 0:
+    if args.items[place].size == IS_NUMBER:
+        read_varint(<const uint8_t*>args.items[place].ptr, &number)
+        return number
+    if args.items[place].size < 0 or parse_u64(
+            args.items[place].ptr, args.items[place].size, &number) < 0:
         raise ValueError(f"{args[place]!r} is not a number")
     return number
 
@@ -90,11 +103,11 @@ cdef class Ids:
             self.add(found.ms, found.seq)
         return 0
 
-    cdef int put(self, Output out) except -1:
+    cdef int put(self, Effects effects) except -1:
         """Write the IDs as words of an effect."""
         cdef size_t i
         for i in range(self.count):
-            out.put_id(self.items[i].ms, self.items[i].seq, False)
+            effects.put_id(self.items[i].ms, self.items[i].seq)
         return 0
 
 
@@ -185,11 +198,11 @@ cdef int record_append(Effects effects, int db, bytes key, EntryId entry_id, Sli
     cdef Py_ssize_t i
     if not effects.enabled:
         return 0
-    effects.begin(db, b"$6\r\nAPPEND\r\n", 12, 3 + count)
-    effects.out.put_bulk(key, len(key))
-    effects.out.put_id(entry_id.ms, entry_id.seq, False)
+    effects.begin(db, APPEND_CODE, 2 + count)
+    effects.put_bytes(key)
+    effects.put_id(entry_id.ms, entry_id.seq)
     for i in range(count):
-        effects.out.put_bulk(items[i].ptr, items[i].size)
+        effects.put(items[i].ptr, items[i].size)
     return effects.finish()
 
 
@@ -207,13 +220,13 @@ cdef int record_append_once(Effects effects, int db, bytes key, const NewEntry* 
     cdef Py_ssize_t i
     if not effects.enabled:
         return 0
-    effects.begin(db, b"$10\r\nAPPENDONCE\r\n", 17, 5 + entry.count)
-    effects.out.put_bulk(key, len(key))
-    effects.out.put_id(entry.id.ms, entry.id.seq, False)
-    effects.out.put_bulk(producer, len(producer))
+    effects.begin(db, APPENDONCE_CODE, 4 + entry.count)
+    effects.put_bytes(key)
+    effects.put_id(entry.id.ms, entry.id.seq)
+    effects.put_bytes(producer)
     effects.put_number(number)
     for i in range(entry.count):
-        effects.out.put_bulk(entry.items[i].ptr, entry.items[i].size)
+        effects.put(entry.items[i].ptr, entry.items[i].size)
     return effects.finish()
 
 
@@ -221,8 +234,9 @@ cdef int apply_append_once(Keyspace keyspace, int db, Args args) except -1:
     cdef Stream stream
     cdef bytes name
     cdef uint64_t number
-    if args.count < 7 or parse_u64(args.items[4].ptr, args.items[4].size, &number) < 0:
+    if args.count < 7:
         raise ValueError("APPENDONCE without a producer's number and an entry")
+    number = number_at(args, 4)
     stream = append_again(keyspace, db, args, 5)
     name = args[3]
     if stream.producers is None:
@@ -242,8 +256,7 @@ cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields
     cdef Stream stream = database.writable_at(&args.items[1])
     if stream is None:
         raise ValueError("APPEND to a stream that does not exist")
-    if parse_id(args.items[2].ptr, args.items[2].size, False, 0, &entry_id) < 0:
-        raise ValueError("APPEND with a malformed id")
+    id_at(args, 2, &entry_id)
     last = handed_out(stream)
     if not id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
         raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
@@ -261,9 +274,9 @@ cdef int record_eviction(Effects effects, int db, bytes key, EntryId first_kept)
     """EVICT key id: all entries below this ID."""
     if not effects.enabled:
         return 0
-    effects.begin(db, b"$5\r\nEVICT\r\n", 11, 3)
-    effects.out.put_bulk(key, len(key))
-    effects.out.put_id(first_kept.ms, first_kept.seq, False)
+    effects.begin(db, EVICT_CODE, 2)
+    effects.put_bytes(key)
+    effects.put_id(first_kept.ms, first_kept.seq)
     return effects.finish()
 
 
@@ -294,9 +307,9 @@ cdef int record_deletion(Effects effects, int db, bytes key, Ids ids) except -1:
     """XDEL key id [id ...]."""
     if not effects.enabled:
         return 0
-    effects.begin(db, b"$4\r\nXDEL\r\n", 10, 2 + ids.count)
-    effects.out.put_bulk_bytes(key)
-    ids.put(effects.out)
+    effects.begin(db, XDEL_CODE, 1 + ids.count)
+    effects.put_bytes(key)
+    ids.put(effects)
     return effects.finish()
 
 
@@ -429,10 +442,10 @@ cdef int record_seen(Effects effects, int db, bytes key, Group group, Consumer c
     """SEEN key group consumer ms."""
     if not effects.enabled:
         return 0
-    effects.begin(db, b"$4\r\nSEEN\r\n", 10, 5)
-    effects.out.put_bulk_bytes(key)
-    effects.out.put_bulk_bytes(group.name)
-    effects.out.put_bulk_bytes(consumer.name)
+    effects.begin(db, SEEN_CODE, 4)
+    effects.put_bytes(key)
+    effects.put_bytes(group.name)
+    effects.put_bytes(consumer.name)
     effects.put_number(now_ms)
     return effects.finish()
 
@@ -449,27 +462,30 @@ def apply_seen(Keyspace keyspace not None, int db, list words not None) -> None:
 cdef int record_delivery(Effects effects, int db, bytes key, Group group, const Terms* terms,
                          EntryId first, uint64_t now_ms) except -1:
     """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode, after the delivery."""
-    cdef Output out = effects.out
     cdef Consumer owner = group.pending.numbered(terms.owner)
     if not effects.enabled:
         return 0
-    effects.begin(db, b"$7\r\nDELIVER\r\n", 13, 11)
-    out.put_bulk_bytes(key)
-    out.put_bulk_bytes(group.name)
-    out.put_bulk_bytes(b"" if owner is None else owner.name)
-    out.put_id(first.ms, first.seq, False)
-    out.put_id(group.offset_ms, group.offset_seq, False)
+    effects.begin(db, DELIVER_CODE, 10)
+    effects.put_bytes(key)
+    effects.put_bytes(group.name)
+    effects.put_bytes(b"" if owner is None else owner.name)
+    effects.put_id(first.ms, first.seq)
+    effects.put_id(group.offset_ms, group.offset_seq)
     effects.put_number(now_ms)
-    out.put_bulk_bytes(b"%d" % group.entries_read)
+    if group.entries_read >= 0:
+        effects.put_number(<uint64_t>group.entries_read)
+    else:
+        effects.put_bytes(b"%d" % group.entries_read)
     put_retry(effects, terms)
-    out.put_bulk_bytes(b"keep" if terms.keep else b"forget")
+    effects.put_bytes(b"keep" if terms.keep else b"forget")
     return effects.finish()
 
 
 cdef int put_retry(Effects effects, const Terms* terms) except -1:
     """Write retry-ms and expire-ms, each `-` without a retry pair."""
     if terms == NULL or not terms.has_retry:
-        return effects.out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
+        effects.put(b"-", 1)
+        return effects.put(b"-", 1)
     effects.put_number(terms.retry_ms)
     return effects.put_number(terms.expire_ms)
 
@@ -535,12 +551,12 @@ cdef int record_redelivery(Effects effects, int db, bytes key, Group group, cons
     """REDELIVER key group ms retry-ms expire-ms id [id ...]; terms NULL: without a retry pair."""
     if not effects.enabled:
         return 0
-    effects.begin(db, b"$9\r\nREDELIVER\r\n", 15, 6 + ids.count)
-    effects.out.put_bulk_bytes(key)
-    effects.out.put_bulk_bytes(group.name)
+    effects.begin(db, REDELIVER_CODE, 5 + ids.count)
+    effects.put_bytes(key)
+    effects.put_bytes(group.name)
     effects.put_number(now_ms)
     put_retry(effects, terms)
-    ids.put(effects.out)
+    ids.put(effects)
     return effects.finish()
 
 
@@ -562,14 +578,14 @@ cdef int record_claim(Effects effects, int db, bytes key, Group group, Consumer 
     """CLAIM key group consumer ms delivery-ms deliveries id [id ...]."""
     if not effects.enabled:
         return 0
-    effects.begin(db, b"$5\r\nCLAIM\r\n", 11, 7 + ids.count)
-    effects.out.put_bulk_bytes(key)
-    effects.out.put_bulk_bytes(group.name)
-    effects.out.put_bulk_bytes(consumer.name)
+    effects.begin(db, CLAIM_CODE, 6 + ids.count)
+    effects.put_bytes(key)
+    effects.put_bytes(group.name)
+    effects.put_bytes(consumer.name)
     effects.put_number(terms.now_ms)
     effects.put_number(terms.delivery_ms)
-    effects.out.put_bulk(terms.deliveries, strlen(terms.deliveries))
-    ids.put(effects.out)
+    effects.put(terms.deliveries, strlen(terms.deliveries))
+    ids.put(effects)
     return effects.finish()
 
 
@@ -605,10 +621,10 @@ cdef int record_ack(Effects effects, int db, bytes key, bytes group, Ids ids) ex
     """ACK key group id [id ...]."""
     if not effects.enabled:
         return 0
-    effects.begin(db, b"$3\r\nACK\r\n", 9, 3 + ids.count)
-    effects.out.put_bulk_bytes(key)
-    effects.out.put_bulk_bytes(group)
-    ids.put(effects.out)
+    effects.begin(db, ACK_CODE, 2 + ids.count)
+    effects.put_bytes(key)
+    effects.put_bytes(group)
+    ids.put(effects)
     return effects.finish()
 
 
@@ -627,7 +643,7 @@ cdef int apply_ack(Keyspace keyspace, int db, Args args) except -1:
     return 0
 
 
-apply_compiled(b"APPEND", 6, apply_append)
-apply_compiled(b"APPENDONCE", 10, apply_append_once)
-apply_compiled(b"ACK", 3, apply_ack)
-apply_compiled(b"DELIVER", 7, apply_deliver)
+apply_compiled(b"APPEND", ~(<uint64_t>1 << 2), apply_append)
+apply_compiled(b"APPENDONCE", ~(<uint64_t>1 << 2 | <uint64_t>1 << 4), apply_append_once)
+apply_compiled(b"ACK", 1 << 1 | 1 << 2, apply_ack)
+apply_compiled(b"DELIVER", 1 << 1 | 1 << 2 | 1 << 3 | 1 << 10, apply_deliver)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from millstream.storage.blocks.checksum import crc32
 
-_FORM = 1  # of the answer and what follows it
+# The form of the answer and what follows it. In form 1, all effects are RESP.
+_FORMS = "1", "2"
 _WORD = re.compile(r"\S{1,80}")
 
 
@@ -32,7 +33,7 @@ class BackupAnswer(NamedTuple):
     wall_ms: int
 
     def encode(self) -> bytes:
-        text = " ".join(map(str, ("+BACKUP", _FORM, *self))).encode()
+        text = " ".join(map(str, ("+BACKUP", _FORMS[-1], *self))).encode()
         return b"%s %08x\r\n" % (text, crc32(text))
 
     @classmethod
@@ -42,7 +43,7 @@ class BackupAnswer(NamedTuple):
         title, form, version, role, history, *numbers = text.decode("ascii").split(" ")
         if title != "+BACKUP" or not _WORD.fullmatch(version + role + history):
             raise ValueError("it is not an answer to BACKUP")
-        if form != str(_FORM):
+        if form not in _FORMS:
             raise ValueError("a newer millstream has sent it: use that version for the backup")
         if checksum != b"%08x" % crc32(text):
             raise ValueError("its checksum is wrong")

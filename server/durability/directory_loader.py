@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from millstream.errors import BlockError, DataError
 from millstream.storage.capture.small_loader import SmallLoader
 from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.frame_times import begins_line
 from millstream.storage.files.journal_format import read_head
 from millstream.storage.files.journal_reader import JournalReader, TornEnd
 from millstream.storage.files.manifest import Manifest, check_manifest_owner, check_owner, is_base
@@ -25,8 +26,6 @@ _PROGRESS_BYTES = 1 << 20
 _BYTES_PER_SLICE = 64 * 1024
 _KEYS_PER_SLICE = 64
 _SMALL_PER_SLICE = 256  # small streams: less than a millisecond's work
-# The first effect of the first frame of a line of history.
-LINE_EFFECT = b"*3\r\n$7\r\nHISTORY\r\n"
 # What a frame counts in addition to its payload: its header on the way to a replica.
 FRAME_BYTES = 20
 
@@ -210,7 +209,7 @@ class Loader:
                     " nothing was changed; restore this file from a copy"
                 ) from error
             report.frames += 1
-            if payload.startswith(LINE_EFFECT):
+            if begins_line(payload):
                 self.bytes_before_line = self.frame_bytes
             self.frame_bytes += FRAME_BYTES + len(payload)
             if before + offset >= next_stop:

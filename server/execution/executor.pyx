@@ -76,9 +76,8 @@ cdef class Executor:
         clock = None if server.now_ms is wall_clock_ms else server.now_ms
         self.clocks = Clocks(
             clock, getattr(server, "steady_clock", None), getattr(server, "steady_ms", None))
-        self.effects = Effects()
-        self.effects.make_room = self.commits.make_room
-        self.effects.forget_room()
+        self.effects = Effects(True, self.commits.make_room)
+        self.commits.use_resp = self.effects.use_resp
         self.context = Context(self.keyspace, self.effects, server)
         self.timers = Timers()
         self.outbox = Outbox(self.commits, self.loop, self.resume)

@@ -15,9 +15,9 @@ from itertools import pairwise
 
 from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.executor import Executor
+from millstream.storage.files.frame_times import encode_line
 from millstream.storage.keyspace.keyspace import HISTORIES_MAX, Keyspace, Line
 
-_EFFECT = b"*3\r\n$7\r\nHISTORY\r\n$40\r\n%b\r\n$%d\r\n%b\r\n"  # a line begins
 NO_HISTORY = "0" * 40  # shown in place of a line that does not exist
 _LINE = re.compile(rb"([0-9a-f]{40}):([1-9][0-9]{0,18})")
 
@@ -108,10 +108,9 @@ class Histories:
         self.own_line = self.new_id()
         self.persistence.commits.first_effect = self._first_effect
 
-    def _first_effect(self, seq: int) -> bytes:
+    def _first_effect(self, seq: int, only_resp: bool) -> bytes:
         self.keyspace.begin_history(self.own_line, seq)
-        first = b"%d" % seq
-        return _EFFECT % (self.own_line.encode(), len(first), first)
+        return encode_line(self.own_line.encode(), seq, only_resp=only_resp)
 
     def end(self) -> None:
         """This server makes no frames any more."""

@@ -14,7 +14,10 @@ from millstream.server.replication.records import Decoder, LinkError, Record
 from millstream.server.replication.upstream import parse_ids
 from millstream.storage.keyspace.keyspace import Line
 
-CAPABILITY = b"millstream-1"
+# A replica knows effects as RESP, and those with codes. Earlier versions know only the first, so
+# they can be primaries of this server but not its replicas.
+KNOWS_CODES = b"millstream-2"
+CAPABILITIES = b"millstream-1", KNOWS_CODES
 # Capabilities: the replica wants the IDs of the servers above it; it knows SHARD_MESSAGE records.
 KNOWS_UPSTREAM, KNOWS_SHARDS = b"upstream", b"shard-messages"
 _LINE_MAX = 4096
@@ -151,7 +154,8 @@ class LinkProtocol:
         announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
         yield [
             b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced,
-            b"capa", CAPABILITY, b"capa", KNOWS_UPSTREAM, b"capa", KNOWS_SHARDS,
+            *(word for one in CAPABILITIES for word in (b"capa", one)),
+            b"capa", KNOWS_UPSTREAM, b"capa", KNOWS_SHARDS,
             b"version", opening.version.encode(),
             b"databases", b"%d" % opening.databases,
             b"histories", history.encode(opening.histories),

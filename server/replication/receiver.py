@@ -23,7 +23,6 @@ from typing import Protocol
 
 from millstream.commands.runtime.effects import EffectError, apply_effects
 from millstream.server.config.directives import Config
-from millstream.server.durability.directory_loader import LINE_EFFECT
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine, TaskWorker
 from millstream.server.execution.executor import Executor
@@ -32,6 +31,7 @@ from millstream.server.replication.records import LinkError, Record, RecordKind,
 from millstream.server.replication.reload import ChangeTools, Reload
 from millstream.server.replication.replacement import Replacement
 from millstream.server.replication.rewinding import Rewinding, why_impossible
+from millstream.storage.files.frame_times import begins_line
 from millstream.storage.keyspace.keyspace import Keyspace
 
 _SLICE_BYTES = 64 << 10  # applied in one turn: less than a millisecond's work
@@ -231,7 +231,7 @@ class Receiver:
                 self._pending_bytes -= record.size
                 left_bytes -= record.size
                 keyspace.dirty += apply_effects(keyspace, record.payload)
-                if record.payload.startswith(LINE_EFFECT):
+                if begins_line(record.payload):
                     commits.line_begins()
                 commits.commit_received(record.payload)
         except EffectError as error:

@@ -27,7 +27,8 @@ from millstream.server.replication.handover import Handover
 from millstream.server.replication.history import NO_HISTORY, Histories
 from millstream.server.replication.link import Standing
 from millstream.server.replication.link_protocol import (
-    CAPABILITY,
+    CAPABILITIES,
+    KNOWS_CODES,
     KNOWS_SHARDS,
     KNOWS_UPSTREAM,
     RETRY,
@@ -42,14 +43,14 @@ REWRITE_BYTES = 64 << 20  # a full sync first replaces journals that are larger,
 class Introduction:
     """A replica's description of itself with REPLCONF, before it asks for the data with PSYNC.
 
-    `is_known`: the client is a millstream server that takes effects. `upstream`: the IDs of
-    servers that it was told; None: it does not want any.
+    `is_known`: the client is a millstream server that takes effects; `knows_codes`: those with
+    codes, too. `upstream`: the IDs of servers that it was told; None: it does not want any.
     """
 
     def __init__(self) -> None:
         self.port = 0
         self.address = ""
-        self.is_known = self.knows_shards = False
+        self.is_known = self.knows_codes = self.knows_shards = False
         self.upstream: bytes | None = None
         self.version = ""
         self.databases = 0
@@ -68,7 +69,8 @@ class Introduction:
             elif name == "ip-address":
                 self.address = text[:255]
             elif name == "capa":
-                self.is_known = self.is_known or value == CAPABILITY
+                self.is_known = self.is_known or value in CAPABILITIES
+                self.knows_codes = self.knows_codes or value == KNOWS_CODES
                 self.knows_shards = self.knows_shards or value == KNOWS_SHARDS
                 if value == KNOWS_UPSTREAM and self.upstream is None:
                     self.upstream = b""
@@ -181,7 +183,7 @@ class Resync:
         said = self._introductions.get(client.id)
         if client.feed is not None:
             raise CommandError("ERR this connection is already the link of a replica")
-        if said is None or not said.is_known:
+        if said is None or not said.knows_codes:
             raise CommandError(why_unsuitable(said))
         if takeover is not None:
             self._take_over(said, takeover, next_seq)

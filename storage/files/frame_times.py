@@ -1,33 +1,74 @@
-"""Times of frames: the effect TIME, at most one a second, at the beginning of a frame.
+"""The first effects of frames: times, and the lines of history.
 
-A frame with it, and those after it up to the next one, were made in that second of the wall clock.
-The times are informative: frames are ordered by their numbers, and the clock may go back. Frames of
-earlier versions have no times.
+A frame with the effect TIME, and those after it up to the next one, were made in that second of the
+wall clock; there is at most one a second. The times are informative: frames are ordered by their
+numbers, and the clock may go back. Frames of earlier versions have no times. The effect HISTORY is
+in the first frame of a line of history. Both come before all others, HISTORY first.
+
+Like all effects, these have two forms (docs/formats.md): RESP, which all versions of the journal
+allow, and a code with words. `only_resp` requests the first.
 """
 
 import re
 
 from millstream.storage.files.journal_format import FRAME_SIZE
 
+HISTORY_CODE, TIME_CODE = 1, 2
 TIME = b"TIME"
 TIME_BYTES_MAX = 48
 # What a frame may take in the journal besides the effects of its requests.
 FRAME_EXTRA_BYTES = FRAME_SIZE + TIME_BYTES_MAX
 
-# Only the effect HISTORY comes before it.
-_BEGINNING = re.compile(
+_NUMBER = rb"\x01([\x80-\xff]{0,9}[\x00-\x7f])"
+_LINE_NAME = rb"\x2a[0-9a-f]{40}"
+_LINE = re.compile(rb"\*3\r\n\$7\r\nHISTORY\r\n|\x01\x02" + _LINE_NAME)
+_RESP_BEGINNING = re.compile(
     rb"(?:\*3\r\n\$7\r\nHISTORY\r\n\$40\r\n[0-9a-f]{40}\r\n\$\d{1,2}\r\n\d+\r\n)?"
     rb"\*2\r\n\$4\r\nTIME\r\n\$\d{1,2}\r\n(\d+)\r\n"
 )
+_BEGINNING = re.compile(
+    rb"(?:\x01\x02" + _LINE_NAME + _NUMBER + rb")?\x02\x01" + _NUMBER, re.DOTALL
+)
 
 
-def encode_time(time_s: int) -> bytes:
+def encode_time(time_s: int, *, only_resp: bool = False) -> bytes:
     """The effect for frames made in this second of Unix time."""
+    if not only_resp:
+        return b"\x02\x01\x01" + _varint(time_s)
     digits = b"%d" % time_s
     return b"*2\r\n$4\r\nTIME\r\n$%d\r\n%b\r\n" % (len(digits), digits)
 
 
+def encode_line(name: bytes, seq: int, *, only_resp: bool = False) -> bytes:
+    """The effect that begins a line of history, with a name of 40 letters, in frame `seq`."""
+    if not only_resp:
+        return b"\x01\x02\x2a" + name + b"\x01" + _varint(seq)
+    digits = b"%d" % seq
+    return b"*3\r\n$7\r\nHISTORY\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (name, len(digits), digits)
+
+
+def begins_line(payload: bytes) -> bool:
+    """True if a line of history begins with the frame."""
+    return _LINE.match(payload) is not None
+
+
 def time_of(payload: bytes) -> int | None:
     """The time in a frame; None: it is that of the frame before."""
+    if payload[:1] == b"*":
+        found = _RESP_BEGINNING.match(payload)
+        return None if found is None else int(found[1])
     found = _BEGINNING.match(payload)
-    return None if found is None else int(found[1])
+    return None if found is None else _number(found[2])
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number >= 128:
+        made.append(number & 127 | 128)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+def _number(varint: bytes) -> int:
+    return sum((byte & 127) << 7 * place for place, byte in enumerate(varint))

@@ -9,7 +9,8 @@ from millstream.storage.blocks.checksum import crc32
 from millstream.storage.files.disk import File
 
 MAGIC = b"MILLJRNL"
-VERSION = 2
+VERSION = 3
+_RESP_VERSION = 2  # the same, with all effects as RESP
 HEADER_SIZE = 128
 FRAME_SIZE = 24
 ID_SIZE = 16
@@ -28,20 +29,24 @@ _COPY_SIZE = 64  # the file has two copies of the header
 
 
 class FrameFormat:
-    """The encoding of frames in one file: version 2, with checksums specific to the file.
+    """The encoding of frames in one file: version 3 or 2, with checksums specific to the file.
 
     The seeds of the checksums come from the file's salt; the seed for a frame's header also depends
     on its offset. Bytes of another file, of a client, or of another offset in this file are
-    therefore never a valid frame.
+    therefore never a valid frame. `only_resp`: servers that know only earlier versions read the
+    file, so all effects in its frames must be RESP.
     """
 
     header_size = HEADER_SIZE
     frame_size = FRAME_SIZE
     is_salted = True
 
-    def __init__(self, salt: bytes, directory: bytes = bytes(ID_SIZE)) -> None:
+    def __init__(
+        self, salt: bytes, directory: bytes = bytes(ID_SIZE), *, only_resp: bool = False
+    ) -> None:
         self.salt = salt
         self.directory = directory
+        self.only_resp = only_resp
         self.head_seed, self.payload_seed = _SALT.unpack(salt)
 
     def encode(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
@@ -89,7 +94,7 @@ class OldFormat(FrameFormat):
     is_salted = False
 
     def __init__(self) -> None:
-        super().__init__(bytes(SALT_SIZE), b"")
+        super().__init__(bytes(SALT_SIZE), b"", only_resp=True)
 
     def encode_head(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
         crc = crc32(payload, crc32(_CHECKED.pack(seq, unsynced)))
@@ -143,7 +148,7 @@ def read_head(file: File) -> Head:
     if int.from_bytes(head[28:32], "little") != crc32(head[:28]):
         raise damage_at(file, 0, "the header cannot be read")
     magic, version, _, first_seq, _ = _HEADER.unpack_from(head)
-    if magic != MAGIC or version not in (1, VERSION):
+    if magic != MAGIC or version not in (1, _RESP_VERSION, VERSION):
         raise FormatError(f"{file.name} has format {version}, which this version does not know")
     if version == 1:
         return Head(OLD_FORMAT, first_seq)
@@ -182,10 +187,10 @@ def _parse_copy(copy: bytes) -> Head | None:
     if len(copy) < _COPY_SIZE or int.from_bytes(copy[60:], "little") != crc32(copy[:60]):
         return None
     magic, version, _, first_seq, _ = _HEADER.unpack_from(copy)
-    if magic != MAGIC or version != VERSION:
+    if magic != MAGIC or version not in (_RESP_VERSION, VERSION):
         return None
     directory, salt = _IDENTITY.unpack_from(copy, _COMMON_SIZE)
-    return Head(FrameFormat(salt, directory), first_seq)
+    return Head(FrameFormat(salt, directory, only_resp=version < VERSION), first_seq)
 
 
 def sound_frames(

@@ -130,10 +130,12 @@ def test_a_redis_as_replica(replicas: Replicas, tmp_path: Path) -> None:
 HANDSHAKE = ("REPLCONF", "version", "0.0.1", "databases", "16", "capa")
 
 
-def test_a_replica_of_an_older_version(replicas: Replicas) -> None:
+@pytest.mark.parametrize("capability", ["millstream-0", "millstream-1"])
+def test_a_replica_of_an_older_version(replicas: Replicas, capability: str) -> None:
+    """1: it knows no effects with codes."""
     client = replicas.start("a")
     link = client.connection_pool.get_connection()
-    link.send_command(*HANDSHAKE, "millstream-0")
+    link.send_command(*HANDSHAKE, capability)
     assert link.read_response() == "OK"
     before = errors(client)
     link.send_command("PSYNC", "?", "1")
@@ -146,7 +148,7 @@ def test_a_replica_of_an_older_version(replicas: Replicas) -> None:
 def test_a_request_on_the_link_ends_it(replicas: Replicas, request_: tuple[str, ...]) -> None:
     client = replicas.start("a")
     link = client.connection_pool.get_connection()
-    link.send_command(*HANDSHAKE, "millstream-1")
+    link.send_command(*HANDSHAKE, "millstream-2")
     assert link.read_response() == "OK"
     link.send_command("PSYNC", "?", "1")
     assert str(link.read_response()).startswith("FULLRESYNC")

@@ -25,9 +25,56 @@ def demand(true: object, sentence: str) -> None:
         raise BrokenPromise(sentence)
 
 
+# The codes of effects, as in docs/formats.md.
+CODES = dict(
+    enumerate(
+        b"""
+        - HISTORY TIME SELECT STREAM APPEND APPENDONCE PRODUCERDROP EVICT POLICY EVICTIDS XDEL
+        RESERVE COMPLETE ABORT LEASE SEAL PARENTS FOLLOW CLOCK SETID IDMPSET IDMP IDMPREPEAT
+        GROUP GROUPTTL GROUPSETID GROUPDROP CONSUMER CONSUMERDROP DELIVER REDELIVER CLAIM
+        RELEASE ACK SEEN SET UPDATE EXTEND PATCH PADDED EXPIRE - DEL RENAME COPY RESTORE
+        TRESTORE SWAPDB FLUSHDB FLUSHALL
+        """.split()
+    )
+)
+
+
+def number_at(payload: bytes, at: int) -> tuple[int, int]:
+    """A varint, and the offset after it."""
+    number = shift = 0
+    while True:
+        number |= (payload[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if payload[at - 1] < 128:
+            return number, at
+
+
+def coded_effect(payload: bytes, at: int) -> tuple[list[bytes], int]:
+    """An effect with a code, with IDs and numbers as text, and the offset after it."""
+    words = [CODES[payload[at]]]
+    count, at = number_at(payload, at + 1)
+    for _ in range(count):
+        head, at = number_at(payload, at)
+        number, after = number_at(payload, at) if head < 2 else (0, at)
+        if head == 0:
+            seq, at = number_at(payload, after)
+            words.append(b"%d-%d" % (number, seq))
+        elif head == 1:
+            words.append(b"%d" % number)
+            at = after
+        else:
+            words.append(payload[at : at + head - 2])
+            at += head - 2
+    return words, at
+
+
 def effects_of(payload: bytes) -> Iterator[list[bytes]]:
     at = 0
     while at < len(payload):
+        if payload[at : at + 1] != b"*":
+            words, at = coded_effect(payload, at)
+            yield words
+            continue
         end = payload.index(b"\r\n", at)
         count, at = int(payload[at + 1 : end]), end + 2
         words = []

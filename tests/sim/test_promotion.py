@@ -17,7 +17,7 @@ from millstream.server.replication import receiver
 from millstream.server.replication.handover import HANDING_OVER
 from millstream.server.replication.handover import REFUSED as IS_SUPERSEDED
 from millstream.server.replication.history import encode as encode_lines
-from millstream.server.replication.link_protocol import CAPABILITY
+from millstream.server.replication.link_protocol import KNOWS_CODES
 from millstream.server.replication.role import NO_JOURNAL
 from millstream.server.replication.write_refusals import READONLY
 
@@ -327,7 +327,7 @@ def test_an_announcement_counts_the_writes_of_the_same_turn(fleet: Three) -> Non
     lines = encode_lines(old.keyspace.histories)
     old.ask(
         announcer,
-        *(b"REPLCONF", b"listening-port", b"7001", b"capa", CAPABILITY),
+        *(b"REPLCONF", b"listening-port", b"7001", b"capa", KNOWS_CODES),
         *(b"databases", b"16", b"histories", lines, b"promoted", seq),
     )
     fleet.rest()

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from pathlib import Path
+from zlib import crc32
 
+from millstream.commands.runtime.effects import as_resp
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.journal_format import FrameFormat, encode_header, read_head
+from millstream.storage.files.journal_format import (
+    FrameFormat,
+    encode_header,
+    read_head,
+    sound_frames,
+)
 
 DIRECTORY = bytes(16)  # the ID of the data directory
 SALT = b"8 bytes."
@@ -53,3 +61,19 @@ def append_frames(path: Path, frames: Iterable[tuple[int, bytes]]) -> None:
         at += len(data[-1])
     file.write(b"".join(data))
     file.close()
+
+
+def rewrite_as_version_2(path: Path) -> None:
+    """Replace a server's journal by the one that an earlier version would have written: with the
+    header of version 2, and all effects as RESP."""
+    file = SystemDisk(path.parent).read(path.name)
+    form = read_head(file).format
+    frames = [
+        (seq, unsynced, as_resp(payload))
+        for _, seq, unsynced, payload in sound_frames(file, form, form.header_size)
+    ]
+    file.close()
+    common = struct.pack("<8sIIQI", b"MILLJRNL", 2, 0, 0, 0)
+    start = common + struct.pack("<I", crc32(common)) + form.directory + form.salt + bytes(4)
+    start += struct.pack("<I", crc32(start))
+    path.write_bytes(with_frames(start * 2, frames, form))

@@ -238,11 +238,11 @@ def test_a_damaged_frame_loses_only_itself(written: Written, name: str) -> None:
         line = FRAMES[name][number]
         data = written.disk.content(name)
         end = [*frame_starts(data), len(data)][number + 1]
-        for at in (start + 9, start + FRAME_SIZE - 2, end - 3):
-            disk = flipped(written, name, at)
+        for at in (start + 9, start + FRAME_SIZE - 2, end - 1):
+            disk = flipped(written, name, at, 1 if at == end - 1 else 0xFF)
             (loss,) = file_of(check(disk), name).loses
             assert f"at offset {start} of {name}" in loss
-            if at == end - 3:
+            if at == end - 1:
                 key = "a" if line.startswith("XREADGROUP") else line.split()[1]
                 assert f"on '{key}'" in loss
             done = mend(disk)
@@ -457,7 +457,7 @@ def test_a_stream_recreated_after_a_lost_frame_is_the_new_one(written: Written) 
     write_journal(disk, "journal-1.log", 1, [one for frame in frames for one in frame])
     store_manifest(disk, Manifest(None, ("journal-1.log",), 2, DIRECTORY))
     data = bytearray(disk.content("journal-1.log"))
-    data[frame_starts(bytes(data))[1] + FRAME_SIZE + 5] ^= 1
+    data[frame_starts(bytes(data))[1] + FRAME_SIZE + 1] ^= 1
     disk.put("journal-1.log", bytes(data))
     mend(disk)
     assert entries_of(loads(disk)) == {

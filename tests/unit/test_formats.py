@@ -255,7 +255,7 @@ def test_the_pages_journal_is_a_journal(request: Any) -> None:
     assert (seq, unsynced, payload) == (
         1,
         0,
-        encode_time(1_700_000_000) + b"*1\r\n$8\r\nFLUSHALL\r\n",
+        encode_time(1_700_000_000) + b"\x32\x00",
     )
     assert apply_effects(Keyspace(), payload) == 1
     disk = FakeDisk()

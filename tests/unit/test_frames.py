@@ -32,7 +32,7 @@ from millstream.server.repair.cli import check
 from millstream.server.repair.frames import Frame
 from millstream.server.repair.frames_cli import _keys, frames
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.frame_times import encode_time, time_of
+from millstream.storage.files.frame_times import encode_line, encode_time, time_of
 from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import Manifest, store_manifest
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -151,9 +151,11 @@ def test_a_received_frame_is_recorded_as_it_is() -> None:
 
 def test_a_time_changes_no_data() -> None:
     assert apply_effects(Keyspace(), encode_time(BASE_S)) == 0
-    line = b"*3\r\n$7\r\nHISTORY\r\n$40\r\n%b\r\n$1\r\n1\r\n" % (b"0" * 40)
-    assert time_of(line + encode_time(7)) == 7
-    assert time_of(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$31\r\n" + encode_time(7) + b"\r\n") is None
+    for only_resp in (False, True):
+        time = encode_time(7, only_resp=only_resp)
+        assert time_of(encode_line(b"0" * 40, 1, only_resp=only_resp) + time) == 7
+        assert time_of(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$31\r\n" + time + b"\r\n") is None
+        assert time_of(b"\x24\x02\x03a" + bytes([2 + len(time)]) + time) is None
 
 
 # ---------------------------------------------------------------- the list
@@ -223,7 +225,7 @@ def test_a_list_continues_after_damage_and_ends_at_a_torn_end(data: Data) -> Non
 
 
 def test_a_frame_after_a_gap_has_no_time_of_a_frame_before_it(data: Data) -> None:
-    flip(data.path / LAST, (data.path / LAST).read_bytes().index(b"TIME"))  # the second 8 begins
+    flip(data.path / LAST, (data.path / LAST).read_bytes().index(encode_time(BASE_S + 8)))
     times = [row.get("unix_time", "gap") for row in listed(data.path)]
     assert times[3:6] == ["gap", None, BASE_S + 9]
 

@@ -13,6 +13,7 @@ from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply, Simple
 from tests.support.storage_access import check_group, check_stream
 
+from millstream.commands.runtime.effects import as_resp
 from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.registry import COMMANDS
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -941,6 +942,8 @@ def test_effects_lead_to_the_same_groups(
     in_process.wall_ms += 3
     player.call("XADD new 1-1 n 1")
     assert waiting.read() == read(1, key=b"new")
+    assert state(in_process.replayed()) == state(in_process.keyspace)
+    in_process.persistence.payloads = list(map(as_resp, in_process.persistence.payloads))
     assert state(in_process.replayed()) == state(in_process.keyspace)
 
 

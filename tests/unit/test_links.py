@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.commands.runtime.effects import APPLY
+from millstream.commands.runtime.effects import APPLY, CODES
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 
@@ -165,7 +165,9 @@ def test_the_architecture_names_every_module(package: str) -> None:
 
 def test_every_effect_has_its_line() -> None:
     page = (DOCS / "formats.md").read_text().split("#### Effects\n")[1].split("\n#### ")[0]
-    lines = re.findall(r"^\| `([A-Z]+)` \|", page, re.MULTILINE)
+    lines = re.findall(r"^\| (?:\d+|-) \| `([A-Z]+)` \|", page, re.MULTILINE)
+    codes = re.findall(r"^\| (\d+) \| `([A-Z]+)` \|", page, re.MULTILINE)
+    assert {name.encode(): int(code) for code, name in codes} == CODES
     assert len(lines) == len(set(lines))
     # These are read without the table.
     assert set(lines) == {name.decode() for name in APPLY} | {

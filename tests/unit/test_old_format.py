@@ -162,7 +162,7 @@ def test_an_older_version_refuses_every_new_file_by_its_version() -> None:
     assert disk.content(NAME).startswith(b"millstream-manifest 2\n")
     for name in (FIRST, LAST):
         head = disk.content(name)[:32]
-        assert int.from_bytes(head[8:12], "little") == 2
+        assert int.from_bytes(head[8:12], "little") == 3
         assert int.from_bytes(head[28:32], "little") == crc32(head[:28])
     head = disk.content(BASE)[:64]
     assert int.from_bytes(head[8:12], "little") == 4
