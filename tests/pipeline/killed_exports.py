@@ -3,9 +3,9 @@ killed; entries are appended between them.
 
     python -m tests.pipeline.killed_exports PORT FOLDER [--by-key]
 
-A step is an operation on a file that Python reports: opening, listing, renaming, removing. After
-each export, the visible files must have the first rows of each stream, each once. Prints the number
-of kills and the numbers of rows as JSON.
+A step is an operation on a file that Python reports (opening, listing, renaming, removing), or a
+batch of rows. After each export, the visible files must have the first rows of each stream, each
+once. Prints the number of kills and the numbers of rows as JSON.
 
 The exports are forked from this process, which has imported everything they need.
 """
@@ -19,11 +19,12 @@ import sys
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import redis
 from pyarrow import parquet
 
 from millstream.__main__ import main
-from millstream.pipeline import export_cli, folder_export, range_reader
+from millstream.pipeline import export_cli, exported_folder, folder_export, range_reader
 
 KEYS = ("a", "b")
 SCHEMA = "key string, id string, ts timestamp, n bigint, t string"
@@ -32,7 +33,7 @@ assert folder_export  # imported before the first fork
 
 
 class Killed:
-    """An audit hook that kills this process before its nth operation in the folder."""
+    """An audit hook that kills this process at its nth step in the folder."""
 
     def __init__(self, step: int, folder: Path) -> None:
         self._left = step
@@ -40,15 +41,26 @@ class Killed:
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
         if event in STEPS and str(arguments[0]).startswith(self._folder):
-            self._left -= 1
-            if self._left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            self.count()
+
+    def count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def export(port: int, folder: Path, step: int) -> None:
     """A process of its own that exports; it never returns."""
     range_reader.BYTES_PER_REQUEST = 64 << 10  # files end at the ends of pages
-    sys.addaudithook(Killed(step, folder))
+    killed = Killed(step, folder)
+    write = exported_folder.PartFile.write
+
+    def counted(part: exported_folder.PartFile, batch: pa.RecordBatch) -> None:
+        write(part, batch)
+        killed.count()
+
+    exported_folder.PartFile.write = counted  # type: ignore[method-assign]
+    sys.addaudithook(killed)
     words = ["export", f"redis://127.0.0.1:{port}", "--into", str(folder), "--file-size", "1"]
     main([*words, "--schema", SCHEMA, *sys.argv[3:]], standalone_mode=True)
 
