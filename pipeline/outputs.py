@@ -44,9 +44,12 @@ class Parquet:
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self._schema = schema
         self._file = file
-        # The index of the pages lets readers skip parts of a row group.
         self._writer = parquet.ParquetWriter(
-            file, schema, compression="zstd", write_page_index=True
+            file,
+            schema,
+            compression="zstd",
+            use_dictionary=_repeating(schema),
+            write_page_index=True,  # readers can skip pages, and not only row groups
         )
         self._held: list[pa.RecordBatch] = []
         self._rows = self._size_bytes = 0
@@ -88,6 +91,20 @@ class Parquet:
             table = pa.Table.from_batches(self._held, self._schema)
             self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS_MAX)
         self._held, self._rows, self._size_bytes = [], 0, 0
+
+
+def _repeating(schema: pa.Schema) -> list[str]:
+    """The columns whose values may repeat, as paths in a Parquet file. A dictionary of IDs and
+    times only makes the file larger."""
+    paths = []
+    for field in schema:
+        if pa.types.is_map(field.type):
+            paths += [f"{field.name}.key_value.{part}" for part in ("key", "value")]
+        elif pa.types.is_list(field.type):
+            paths += [f"{field.name}.list.element.{part}" for part in ("name", "value")]
+        elif field.name not in ("id", "ts", "ms", "seq"):
+            paths.append(field.name)
+    return paths
 
 
 class JsonLines:

@@ -116,9 +116,21 @@ def test_several_streams_are_in_one_file_in_bounded_row_groups(
         mine = [(row["ms"], row["n"]) for row in found if row["key"] == f"s:{key}"]
         assert mine == [(T0 + n, n) for n in range(500)]
     file = parquet.ParquetFile(tmp_path / "out.parquet")
+    columns = [file.metadata.row_group(0).column(n) for n in range(3)]
+    assert [column.has_dictionary_page for column in columns] == [True, False, True]
     sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
     assert max(sizes) <= 400
     assert sum(sizes) == 1500
+
+
+@pytest.mark.parametrize(
+    "fields", ["map<string,string>", "array<struct<name: string, value: string>>"]
+)
+def test_values_that_may_repeat_have_a_dictionary(three: Path, tmp_path: Path, fields: str) -> None:
+    rows(three, tmp_path / "out.parquet", "--schema", f"id string, fields {fields}")
+    group = parquet.read_metadata(tmp_path / "out.parquet").row_group(0)
+    found = [group.column(n).has_dictionary_page for n in range(group.num_columns)]
+    assert found == [False, True, True]
 
 
 # ---------------------------------------------------------------- selection
