@@ -1,11 +1,13 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.storage.blocks.block cimport Block
-from millstream.storage.blocks.skiplist_pages cimport HEIGHT_MAX, Blocks, Page, Place, Slots
+from millstream.storage.blocks.skiplist_pages cimport HEIGHT_MAX, Blocks, Page, PageTable, Place, Slots
 
 
 cdef class SkipList:
     cdef Page* head
+    # All pages, for seeks that need no rank.
+    cdef PageTable table
     cdef Page* last[HEIGHT_MAX]
     cdef uint64_t last_rank[HEIGHT_MAX]
     cdef uint32_t height
@@ -24,6 +26,7 @@ cdef class SkipList:
     cpdef int push(self, Block block) except -1
     cpdef int drop_head(self) except -1
     cdef Place seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept
+    cdef Page* find_page(self, uint64_t ms, uint64_t seq, uint64_t* before) noexcept
     cdef Place seek_rank(self, uint64_t rank, uint64_t* before) noexcept
     cdef int replace(self, Place place, Block block) except -1
     cdef int remove(self, Place place) except -1

@@ -2,11 +2,11 @@
 """A stream's sealed blocks: a doubly linked skiplist of pages, in the order of their first IDs.
 
 The structure is the draft's skiplist, with many blocks per node; a node is called a page. The page
-size is PAGE_BLOCKS in skiplist_pages.pxd. A seek moves between pages in O(log pages) steps and
-then searches contiguous numbers, so it touches few cache lines even among hundreds of thousands of
-blocks. Spans count undeleted entries, so the same walk finds the n-th entry and the number of
-entries below an ID. Blocks are appended and dropped at the ends. The heights come from a private
-generator with a fixed seed: the same history gives the same list.
+size is PAGE_BLOCKS in skiplist_pages.pxd. A seek finds the page in a table of all pages, and then
+searches contiguous numbers, so it touches few cache lines even among hundreds of thousands of
+blocks. Spans count undeleted entries, so a walk of O(log pages) steps finds the n-th entry and the
+number of entries below an ID. Blocks are appended and dropped at the ends. The heights come from a
+private generator with a fixed seed: the same history gives the same list.
 
 A page exists until its last block is removed, even if it has few blocks.
 """
@@ -18,9 +18,9 @@ from libc.stdlib cimport free, malloc
 from millstream.storage.blocks.block cimport Block
 from millstream.storage.blocks.prefetch cimport LINE_BYTES, fetch_line
 from millstream.storage.blocks.skiplist_pages cimport (
-    HEIGHT_MAX, PAGE_BLOCKS, Blocks, Level, Page, Place, Slot, Slots, block_at, cut_slot,
+    HEIGHT_MAX, PAGE_BLOCKS, Blocks, Level, Page, PageStart, Place, Slot, Slots, add_start, block_at, cut_slot,
     free_page, link, lower_after, new_page, new_slots, no_place, own_slots, place_before, rank_in,
-    renew_slots,
+    remove_start, renew_slots, reserve_start, start_above,
 )
 
 from millstream.storage.blocks.skiplist_pages import NO_MEMORY
@@ -70,15 +70,39 @@ cdef uint32_t first_above(Page* page, uint64_t ms, uint64_t seq) noexcept:
 
 cdef inline uint32_t likely_slot(Page* page, uint64_t ms) noexcept:
     cdef Slots* slots = page.slots
-    cdef uint64_t end_ms = slots.items[slots.count - 1].ms if page.levels[0].next == NULL else (
-        page.levels[0].next_ms)
+    cdef uint64_t end_ms
     cdef uint32_t at
+    cdef double part
     if ms <= page.ms:
         return slots.first
-    if ms >= end_ms:
-        return slots.count - 1
-    at = <uint32_t>(<double>slots.count * <double>(ms - page.ms) / <double>(end_ms - page.ms))
+    if page.levels[0].next == NULL:
+        end_ms = slots.items[slots.count - 1].ms
+        if ms >= end_ms:
+            return slots.count - 1
+        part = <double>(ms - page.ms) / <double>(end_ms - page.ms)
+    else:
+        end_ms = page.levels[0].next_ms
+        if ms >= end_ms:
+            return slots.count - 1
+        part = <double>(ms - page.ms) / <double>(end_ms - page.ms)
+    at = <uint32_t>(slots.count * part)
     return slots.first if at < slots.first else at if at < slots.count else slots.count - 1
+
+
+cdef inline void fetch_slots(const PageStart* start, uint64_t ms) noexcept:
+    """Prefetch in parallel the page, the numbers of its slots and its likely slot; most pages are
+    full. In a large stream each of them is a cache miss. The page is not the last one."""
+    cdef uint64_t end_ms = start[1].ms
+    cdef const char* slots = start.likely_slots
+    cdef uint32_t likely = 0
+    if start.ms < ms < end_ms:
+        likely = <uint32_t>(PAGE_BLOCKS * (
+            <double>(ms - start.ms) / <double>(end_ms - start.ms)))
+    fetch_line(start.page)
+    fetch_line(<const char*>start.page + LINE_BYTES)
+    fetch_line(slots)
+    fetch_line(slots + sizeof(Slots) + likely * sizeof(Slot) - sizeof(Slot))
+    fetch_line(slots + sizeof(Slots) + likely * sizeof(Slot))
 
 
 cdef inline void fetch(Place place, uint64_t ms) noexcept:
@@ -121,6 +145,7 @@ cdef class SkipList:
             after = page.levels[0].next
             free_page(page)
             page = after
+        free(self.table.items)
 
     cdef Place first(self) noexcept:
         """The place of the first block; none when the list is empty."""
@@ -191,6 +216,8 @@ cdef class SkipList:
         cdef Page* page
         cdef uint32_t i
         try:
+            if self.table.items != NULL or self.last[0] != self.head:
+                reserve_start(&self.table)
             page = new_page(height)
         except MemoryError:
             free(slots)
@@ -206,6 +233,10 @@ cdef class SkipList:
             self.last[i].levels[i].span = self.live - self.last_rank[i]
             self.last[i] = page
             self.last_rank[i] = self.live
+        if self.table.items != NULL:
+            if self.table.count == self.table.first and page.previous != NULL:
+                add_start(&self.table, page.previous)
+            add_start(&self.table, page)
         return page
 
     cpdef int drop_head(self) except -1:
@@ -221,23 +252,22 @@ cdef class SkipList:
 
         rank, unless NULL, becomes the number of undeleted entries in the blocks before it.
         """
-        cdef Page* page = self.head
         cdef Place place
-        cdef Level* level
         cdef uint64_t before = 0
-        cdef int i
-        for i in range(<int>self.height - 1, -1, -1):
-            level = &page.levels[i]
-            while level.next != NULL and (level.next_ms < ms or (
-                    level.next_ms == ms and level.next.seq <= seq)):
-                before += level.span
-                page = level.next
-                level = &page.levels[i]
-        if page == self.head:
-            return no_place()
-        place.page = page
-        place.at = first_above(page, ms, seq)
-        if place.at == page.slots.first:  # blocks were removed from the page's beginning
+        cdef uint32_t at
+        if rank == NULL and self.table.count > self.table.first:
+            at = start_above(&self.table, ms, seq)
+            if at == self.table.first:
+                return no_place()
+            place.page = self.table.items[at - 1].page
+            if at < self.table.count:
+                fetch_slots(&self.table.items[at - 1], ms)
+        else:
+            place.page = self.find_page(ms, seq, &before)
+            if place.page == self.head:
+                return no_place()
+        place.at = first_above(place.page, ms, seq)
+        if place.at == place.page.slots.first:  # blocks were removed from the page's beginning
             place = place_before(place)
             if place.page == NULL:
                 return place
@@ -248,6 +278,21 @@ cdef class SkipList:
             rank[0] = before + rank_in(place.page.slots, place.at)
         fetch(place, ms)
         return place
+
+    cdef Page* find_page(self, uint64_t ms, uint64_t seq, uint64_t* before) noexcept:
+        """The last page that begins at most at ms-seq, else the head; add the number of undeleted
+        entries in the pages before it to `before`."""
+        cdef Page* page = self.head
+        cdef Level* level
+        cdef int i
+        for i in range(<int>self.height - 1, -1, -1):
+            level = &page.levels[i]
+            while level.next != NULL and (level.next_ms < ms or (
+                    level.next_ms == ms and level.next.seq <= seq)):
+                before[0] += level.span
+                page = level.next
+                level = &page.levels[i]
+        return page
 
     cdef Place seek_rank(self, uint64_t rank, uint64_t* before) noexcept:
         """The block with the undeleted entry of this rank (from 0); none when past the end.
@@ -360,6 +405,7 @@ cdef class SkipList:
             path[i].levels[i].span += page.levels[i].span
         if after != NULL:
             after.previous = page.previous
+        remove_start(&self.table, page)
         free_page(page)
 
     # ------------------------------------------------------------ large parts
@@ -401,6 +447,8 @@ cdef class SkipList:
             if path[i] != self.head:
                 level.next = NULL
         page.previous = NULL
+        if self.table.count > self.table.first:
+            self.table.first = start_above(&self.table, page.ms, page.seq) - 1
         return gone
 
     cdef bint free_blocks(self, uint64_t most) except -1:
@@ -409,6 +457,7 @@ cdef class SkipList:
         cdef SkipList whole = self if self.cut_from is None else self.cut_from
         cdef Page* page = self.head.levels[0].next
         cdef uint64_t freed = 0
+        self.table.first = self.table.count = 0
         while freed < most and page != NULL:
             freed += page.slots.count - page.slots.first
             whole.forget(page.slots)

@@ -48,6 +48,23 @@ cdef struct Page:
     Level[1] levels
 
 
+# A page and the time at which it begins. `likely_slots`: where its slots were when the next page was
+# added. It is only prefetched, and may be invalid.
+cdef struct PageStart:
+    uint64_t ms
+    Page* page
+    const char* likely_slots
+
+
+# The pages of a list in order, from `first` to `count`, in contiguous memory. A list with one page
+# that never had more has none: `items` is NULL.
+cdef struct PageTable:
+    uint32_t first
+    uint32_t count
+    uint32_t capacity
+    PageStart* items
+
+
 # One block of a list; `page` is NULL for none. It is valid until the list changes.
 cdef struct Place:
     Page* page
@@ -72,6 +89,9 @@ cdef Slots* new_slots(uint32_t capacity) except NULL
 cdef int renew_slots(Page* page, uint32_t capacity) except -1
 cdef Page* new_page(uint32_t height) except NULL
 cdef void free_page(Page* page) noexcept
+cdef int reserve_start(PageTable* table) except -1
+cdef uint32_t start_above(const PageTable* table, uint64_t ms, uint64_t seq) noexcept
+cdef void remove_start(PageTable* table, Page* page) noexcept
 
 
 cdef inline int own_slots(Page* page) except -1:
@@ -135,6 +155,16 @@ cdef inline Place place_before(Place place) noexcept:
         place.page = place.page.previous
         place.at = 0 if place.page == NULL else place.page.slots.count - 1
     return place
+
+
+cdef inline void add_start(PageTable* table, Page* page) noexcept:
+    """Add the last page, for which space is reserved."""
+    if table.count > table.first:
+        table.items[table.count - 1].likely_slots = <const char*>page.previous.slots
+    table.items[table.count].likely_slots = NULL
+    table.items[table.count].ms = page.ms
+    table.items[table.count].page = page
+    table.count += 1
 
 
 cdef inline void link(Level* level, Page* page) noexcept:

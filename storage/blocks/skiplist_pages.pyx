@@ -12,8 +12,11 @@ positions that older views never read.
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint32_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove
+
+cdef enum:
+    TABLE_FIRST = 8  # the initial capacity of a table of pages
 
 NO_MEMORY = "no memory for a block's place in its stream"
 
@@ -82,6 +85,71 @@ cdef void free_page(Page* page) noexcept:
     if page.slots != NULL:
         release(page.slots)
     free(page)
+
+
+# ---------------------------------------------------------------- tables of pages
+
+cdef int reserve_start(PageTable* table) except -1:
+    """Ensure that there is space for one more page."""
+    cdef PageStart* moved
+    cdef uint32_t wanted
+    if table.items != NULL and table.count < table.capacity:
+        return 0
+    if table.first > table.capacity // 2:
+        table.count -= table.first
+        memmove(table.items, &table.items[table.first], table.count * sizeof(PageStart))
+        table.first = 0
+        return 0
+    wanted = max(<uint32_t>TABLE_FIRST, 2 * table.capacity)
+    moved = <PageStart*>realloc(table.items, wanted * sizeof(PageStart))
+    if moved == NULL:
+        raise MemoryError(NO_MEMORY)
+    table.items = moved
+    table.capacity = wanted
+    return 0
+
+
+cdef inline bint begins_above(const PageStart* start, uint64_t ms, uint64_t seq) noexcept:
+    return start.ms > ms or (start.ms == ms and start.page.seq > seq)
+
+
+cdef uint32_t start_above(const PageTable* table, uint64_t ms, uint64_t seq) noexcept:
+    """The number of the first page that begins above ms-seq; `count` when there is none. The table
+    is not empty. The search starts at the page that contains this time if all pages take equally
+    long, and continues in growing steps."""
+    cdef uint32_t low = table.first
+    cdef uint32_t high = table.count
+    cdef uint32_t step = 1
+    cdef uint64_t start_ms = table.items[low].ms
+    cdef uint64_t end_ms = table.items[high - 1].ms
+    cdef uint32_t at = low
+    if ms >= end_ms:
+        at = high - 1
+    elif ms > start_ms:
+        at += <uint32_t>(<double>(high - 1 - low) * <double>(ms - start_ms) / <double>(
+            end_ms - start_ms))
+    while low < high:
+        if begins_above(&table.items[at], ms, seq):
+            high = at
+            at = at - step if at >= low + step else (low + high) >> 1
+        else:
+            low = at + 1
+            at = at + step if at + step < high else (low + high) >> 1
+        step *= 4
+    return low
+
+
+cdef void remove_start(PageTable* table, Page* page) noexcept:
+    """Remove a page, if the table is in use."""
+    cdef uint32_t at
+    if table.count == table.first:
+        return
+    at = start_above(table, page.ms, page.seq) - 1
+    if at == table.first:
+        table.first += 1
+        return
+    table.count -= 1
+    memmove(&table.items[at], &table.items[at + 1], (table.count - at) * sizeof(PageStart))
 
 
 cdef class Blocks:

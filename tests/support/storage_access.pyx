@@ -515,6 +515,13 @@ cdef int check_list(SkipList blocks) except -1:
         before = page
         page = page.levels[0].next
     assert rank == blocks.live
+    if blocks.table.items != NULL:
+        assert [<size_t>blocks.table.items[i].page
+                for i in range(blocks.table.first, blocks.table.count)] == list(ranks)
+        for i in range(blocks.table.first, blocks.table.count):
+            assert blocks.table.items[i].ms == blocks.table.items[i].page.ms
+    else:
+        assert len(ranks) < 2
     assert blocks.parts or (count == blocks.blocks and nodes == blocks.block_nodes)
     assert blocks.last[0] == (blocks.head if before == NULL else before)
     for i in range(blocks.height):
@@ -540,6 +547,8 @@ cdef class BlockList(SkipList):
         """The last block whose first ID is at most ms-seq, and the number of entries before it."""
         cdef uint64_t rank
         cdef Place place = self.seek(ms, seq, &rank)
+        cdef Place same = self.seek(ms, seq, NULL)
+        assert same.page == place.page and same.at == place.at
         return None if place.page == NULL else (block_at(place), rank)
 
     def cut(self, uint64_t ms, uint64_t seq) -> SkipList | None:

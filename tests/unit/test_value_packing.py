@@ -93,6 +93,22 @@ def test_repeated_values_and_digits_take_less_memory(data_set: DataSet, most: fl
     assert smaller.size_bytes < most * block.size_bytes
 
 
+@pytest.mark.parametrize("size", [40, 46, 62])
+def test_one_wrong_digit_anywhere_keeps_its_character(size: int) -> None:
+    source = random.Random(size)
+    right = [b"%0*x" % (size, source.getrandbits(4 * size)) for _ in range(32)]
+    for wrong in range(256):
+        texts = [*right]
+        for place in range(size):
+            text = bytearray(right[place % 32])
+            text[place] = wrong
+            texts.append(bytes(text))
+        block = open_block([(at + 1, 0, [b"v", text]) for at, text in enumerate(texts)]).freeze()
+        smaller = packed(block)
+        assert smaller is not None
+        assert smaller.entries() == block.entries()
+
+
 def test_names_that_never_repeat_lose_their_frames() -> None:
     entries: list[Entry] = [
         (at + 1, 0, [b"%08d-%d" % (at * 7919, i // 2) for i in range(20)]) for at in range(60)
