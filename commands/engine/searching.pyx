@@ -22,7 +22,7 @@ from millstream.storage.log.log_ranges import blocks_between
 cdef enum:
     # The work of all searches in one turn, in units of about ten nanoseconds, and of one search at
     # least, so that it comes to an end.
-    TURN_WORK = 100000
+    TURN_WORK = 60000
     SLICE_WORK_MIN = 500
 
 # How many searches continue in later turns.

@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
@@ -37,6 +38,7 @@ cdef enum:
     OUT_OF_WORK
 
 
+@cython.final
 cdef class EntryFilter:
     """How to use it: `begin` for each block, which may exclude the whole block; then `matches` for
     an entry of this block, or `next_match` to move to the next entry that matches."""
@@ -54,6 +56,9 @@ cdef class EntryFilter:
     cdef uint32_t set_count
     cdef char* space
     cdef Py_ssize_t space_size
+    # Where `passes` has stopped in the values, and how many are before that.
+    cdef const uint8_t* at
+    cdef uint32_t passed
     # The work of the last steps, in units of about ten nanoseconds.
     cdef int64_t work
 
@@ -68,5 +73,6 @@ cdef class EntryFilter:
     cdef bint has_looks_for_all(self, uint32_t start, uint32_t end) noexcept
     cdef bint passes(self, const View* view, const Entry* entry, uint32_t start,
                      uint32_t end) except -1
+    cdef bint passes_plain(self, const uint8_t* at, const Look* look, const Look* last) except -1
     cdef bint holds(self, const Condition* condition, const char* text, Py_ssize_t size) except -1
     cdef const char* unpacked(self, const Packed* packed) except NULL

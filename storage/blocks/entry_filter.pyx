@@ -7,6 +7,7 @@ with names of their own. Values are compared where they are; only packed ones of
 unpacked first.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.math cimport INFINITY
@@ -30,6 +31,8 @@ cdef enum:
     PREFIX
     IN
     BETWEEN
+    # A decimal with more digits takes much longer to read.
+    DIGITS_QUICK = 16
     # What is known about a packed block (`Head.zero` in memory).
     NOT_KNOWN = 0
     ALL_NUMBERED = 1
@@ -89,6 +92,7 @@ cdef bint has_own_names(const View* view) noexcept:
     return head.zero == SOME_OWN
 
 
+@cython.final
 cdef class EntryFilter:
     """Conditions that must all hold. `words` are those of the conditions as WHERE gives them, without
     their number, with operators in upper case; `count` is the number of conditions. ValueError if
@@ -234,24 +238,19 @@ cdef class EntryFilter:
         cdef bint is_read
         word.ptr = NULL
         word.size = 0
+        self.at = at
+        self.passed = 0
         if start == end:
             return False
-        if view.words != NULL:
-            at = read_varint(at, &size)
         self.work += self.looks[end - 1].field + (end - start)
+        if view.words == NULL:
+            return self.passes_plain(at, look, last)
+        at = read_varint(at, &size)
         while look < last:
-            while field < look.field:
-                if view.words != NULL:
-                    at = next_packed(view, at, &packed)
-                else:
-                    at = next_word(at, &word)
-                field += 1
-            if view.words != NULL:
+            while field <= look.field:
                 at = next_packed(view, at, &packed)
-            else:
-                at = next_word(at, &word)
-            field += 1
-            is_read = view.words == NULL
+                field += 1
+            is_read = False
             while look < last and look.field == field - 1:
                 if not held & (<uint32_t>1 << look.condition):
                     if not is_read:
@@ -263,6 +262,28 @@ cdef class EntryFilter:
                     elif look.is_last:
                         return False
                 look += 1
+        return True
+
+    cdef bint passes_plain(self, const uint8_t* at, const Look* look,
+                           const Look* last) except -1:
+        """`passes` for values that are not packed."""
+        cdef uint32_t field = 0
+        cdef uint32_t held = 0
+        cdef Slice word
+        word.ptr = NULL
+        word.size = 0
+        while look < last:
+            while field <= look.field:
+                at = next_word(at, &word)
+                field += 1
+            self.at = at
+            self.passed = field
+            if not held & (<uint32_t>1 << look.condition):
+                if self.holds(&self.conditions[look.condition], word.ptr, word.size):
+                    held |= <uint32_t>1 << look.condition
+                elif look.is_last:
+                    return False
+            look += 1
         return True
 
     cdef bint holds(self, const Condition* condition, const char* text, Py_ssize_t size) except -1:
@@ -280,7 +301,7 @@ cdef class EntryFilter:
             self.work += operand.size >> 8
             return size >= operand.size and memcmp(text, operand.ptr, operand.size) == 0
         if condition.how == BETWEEN:
-            self.work += 2 + (size >> 3)
+            self.work += 2 + (size >> 3) + (40 if size > DIGITS_QUICK else 0)
             if not read_number(text, size, &number):
                 return False
             order = compare_numbers(&number, &condition.low)
@@ -292,6 +313,7 @@ cdef class EntryFilter:
         high = condition.count
         self.work += 4 + (size >> 5)
         while low < high:
+            self.work += 1
             middle = (low + high) >> 1
             order = compare_texts(text, size, &operand[middle])
             if order == 0:
@@ -334,10 +356,15 @@ cdef class EntryFilter:
             values = read_entry(view, cursor.at, &cursor.entry)
             if id_less(end_ms, end_seq, cursor.entry.ms, cursor.entry.seq):
                 return NO_MATCH
-            self.work = 0
+            self.work = cursor.entry.fields >> 2
+            self.at = values
+            self.passed = 0
             found = not cursor.entry.deleted and self.matches(view, &cursor.entry)
             work_left[0] -= 1 + self.work
-            cursor.at = skip_values(view, values, cursor.entry.fields)
+            if view.words != NULL:
+                cursor.at = skip_values(view, values, cursor.entry.fields)
+            else:
+                cursor.at = skip_values(view, self.at, cursor.entry.fields - self.passed)
             cursor.index += 1
             if found:
                 return MATCH

@@ -125,8 +125,9 @@ cdef bint search_back(EntryFilter filter, const View* view, Search* search, Outp
             cursor_next(&cursor, view)
             group[held] = cursor.entry
             held += 1
+            filter.work += 1 + (cursor.entry.fields >> 2)
         past -= held
-        search.work -= held + filter.work
+        search.work -= filter.work
         filter.work = 0
         while held > 0:
             held -= 1
