@@ -50,6 +50,8 @@ cdef class Row:
     cdef uint64_t rejected
     cdef uint64_t failed
     cdef bint top
+    cdef bytes last_word  # of the name, in upper case
+    cdef Row container  # None: no subcommand
 
 
 cdef class Table:

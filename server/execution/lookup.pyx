@@ -67,8 +67,9 @@ class CallStat:
 cdef class Row:
     """A command of the table in the form that execution needs, and its statistics."""
 
-    def __init__(self, command):
+    def __init__(self, command, Row container=None):
         self.command = command
+        self.container = container
         self.demand = Demand(command)
         self.handler = command.handler
         self.name = command.name
@@ -84,10 +85,11 @@ cdef class Row:
         self.while_stale = "stale" in command.flags
         self.needs_memory = "denyoom" in command.flags
         self.subcommands = {
-            name: Row(sub)
+            name: Row(sub, self)
             for name, sub in [*command.subcommands.items(), *command.unlisted.items()]
         }
         self.top = "|" not in command.name
+        self.last_word = self.upper.rpartition(b"|")[2]
         self.fast = "fast" in command.flags
         self.hot = "hot" in command.traits
         self.writes_with = command.writes_with
@@ -171,9 +173,11 @@ cdef class Table:
         if not is_word(name, row.upper):
             return None
         if row.subcommands and args.count > 1:
-            sub = row.subcommands.get(args[1].lower())
             args.pos = 2
-            return sub
+            if likely is not None and likely.container is row and is_word(
+                    &args.items[1], likely.last_word):
+                return likely
+            return row.subcommands.get(args[1].lower())
         return row
 
     def all_rows(self) -> list:

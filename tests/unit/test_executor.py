@@ -60,6 +60,23 @@ def test_an_empty_line_does_not_authenticate() -> None:
     assert player.read() == Error("ERR Protocol error: unauthenticated bulk length")
 
 
+def test_subcommands_of_a_container_are_distinguished() -> None:
+    in_process = InProcessServer()
+    player = in_process.player()
+    lines = (
+        "CLIENT SETNAME a\nclient getname\nCLIENT GETNAME\nCLIENT GETNAMES\nXINFO GETNAME s\nCLIENT"
+    )
+    data = b"".join(request(*line.split(" ")) for line in lines.split("\n"))
+    in_process.executor.feed(player, data)
+    in_process.settle()
+    assert [player.read() for _ in range(3)] == [Simple("OK"), b"a", b"a"]
+    for name in ("GETNAMES", "GETNAME"):
+        error = player.read()
+        assert isinstance(error, Error)
+        assert error.text.startswith(f"ERR unknown subcommand '{name}'")
+    assert player.read() == Error("ERR wrong number of arguments for 'client' command")
+
+
 def closing(in_process: InProcessServer) -> ClosingPlayer:
     player = ClosingPlayer(in_process, 2)
     in_process.players.append(player)
