@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 load_table()
 
-HISTORY = b"*3\r\n$7\r\nHISTORY\r\n"
+LINE = re.compile(rb"\x01\x02\x2a[0-9a-f]{40}\x01[\x80-\xff]*[\x00-\x7f]")  # HISTORY id number
 
 
 @dataclass
@@ -131,9 +132,8 @@ class WatchedCommits(Commits):
 
     def _record(self, payload: bytes | None, must_sync: bool = True) -> int:
         seq = super()._record(payload, must_sync)
-        if payload is not None and payload.startswith(HISTORY):
-            end = len(HISTORY) + len(b"$40\r\n") + 42
-            payload = payload[payload.index(b"\r\n", payload.index(b"\r\n", end) + 2) + 2 :]
+        if payload is not None and (line := LINE.match(payload)) is not None:
+            payload = payload[line.end() :]
         self.node.fleet.frame(self.node, seq, payload)
         return seq
 
