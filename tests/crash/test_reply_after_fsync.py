@@ -24,13 +24,19 @@ def entry_id(writer: int, number: int) -> str:
     return f"{syscalls.FIRST_MARKED_ID + writer * 100_000 + number}-1"
 
 
+def entry_of(writer: int, number: int) -> tuple[str, str, str]:
+    """An ID and a field. The journal has the ID in its own form, and the value as it is."""
+    name = entry_id(writer, number)
+    return name, "f", name
+
+
 def append_one_by_one(client: RawClient) -> None:
     for number in range(APPENDS):
-        assert client.call("XADD", "a", entry_id(1, number), "f", "v") != Null.BULK
+        assert client.call("XADD", "a", *entry_of(1, number)) != Null.BULK
 
 
 def append_in_pipelines(client: RawClient) -> None:
-    commands = [("XADD", "b", entry_id(2, number), "f", "v") for number in range(APPENDS)]
+    commands = [("XADD", "b", *entry_of(2, number)) for number in range(APPENDS)]
     for first in range(0, APPENDS, PIPELINE):
         replies = client.pipeline(commands[first : first + PIPELINE])
         assert not any(isinstance(reply, Error) for reply in replies), replies
